@@ -113,6 +113,39 @@ def test_messages_go_to_where_consumers_are_and_back_when_nobody_there_may_have_
     assert sides.there.depth("orders")["depth"] == 0
 
 
+@pytest.mark.feature("Q26", "C73")
+def test_three_deployments_share_messages_and_none_crosses_two_links(sides: Sides, deploy: Deploy) -> None:
+    third = deploy({"orders": QUEUES["orders"]}, servers=sides.there.servers).apply()
+    third.worker().wait_for_shards(2)
+    to_third, onwards = Sides(sides.here, third), Sides(sides.there, third)
+    values = {b"shared %d" % number for number in range(100)}
+    with sides.following("orders") as follower, to_third.following("orders"):
+        with Consumer(sides.there, "orders", 5, 0.01) as there, Consumer(third, "orders", 5, 0.01) as at_third:
+            for number, value in enumerate(sorted(values)):
+                sides.here.write("orders", value, partition=number % 2)
+            until(lambda: there.got and at_third.got, "messages at both", 60)
+            follower.kill()
+            sides.here.workers[0].kill()
+            sides.here.workers[0].start().wait_for_shards(4)
+            with sides.following("orders"):
+                until(lambda: len(there.got) + len(at_third.got) >= len(values), "all of them", 60)
+                for one in (sides.here, sides.there, third):
+                    until(lambda one=one: not one.depth("orders")["depth"], "nothing is left", 30)
+        assert not there.got.keys() & at_third.got.keys()
+        assert there.got.keys() | at_third.got.keys() == values
+    with sides.following("orders"), sides.there.subscriber("orders", 3):
+        sides.here.write("orders", *(f"once {number}" for number in range(3)))
+        until(lambda: sides.there.depth("orders")["depth"] == 3, "handed over once", 30)
+    with onwards.following("orders"), Consumer(third, "orders", 10) as at_third:
+        sides.there.write("orders", "its own")
+        until(lambda: at_third.got, "what was published there", 30)
+        assert [*at_third.got] == [b"its own"]
+        until(lambda: sides.there.depth("orders")["available"] == 3, "what came from here stays")
+        assert [*at_third.got] == [b"its own"]
+    with Consumer(sides.there, "orders", 10) as there:
+        until(lambda: len(there.got) == 3, "they are delivered there", 30)
+
+
 @pytest.mark.feature("Q26", "C73", "Q12")
 def test_neither_a_barrier_nor_what_is_behind_it_goes(sides: Sides) -> None:
     sides.here.write("flights", '{"n": 1}', '{"n": 2, "b": 1}', '{"n": 3}')
