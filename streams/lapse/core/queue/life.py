@@ -69,7 +69,6 @@ class Guard(StrEnum):
     AT_MOST_ONCE = "at-most-once"
     DELAY = "with a delay, or a delay that is not over"
     LEASED_TOO = "leased messages too"
-    HANDED_OUT = "it was handed out in this very step"
     DELIVERIES = "it was delivered as often as may be"
     CANCELS = "it was cancelled more often than may be"
     IDLE = "the queue was idle"
@@ -155,7 +154,6 @@ def _table() -> Iterator[Row]:
     yield from _rows(at, state.UNREAD, (), state.GONE, reason=Reason.UNDECODABLE)
     yield from _rows(at, state.REMEMBERED, kind.HONOURED, state.GONE)
     yield from _leaves(at, LIVE, Reason.UNDECODABLE)
-    yield from _leaves(at, state.SENT, Reason.UNDECODABLE, Guard.HANDED_OUT)
     at = Trigger.COME_DUE
     yield from _rows(at, state.SCHEDULED, kind.SCHEDULED, state.HELD, "held", when=Guard.NO_ROOM)
     yield from _rows(at, _PLANNED, _ENTERS, state.AVAILABLE, when=Guard.ROOM)
@@ -179,7 +177,6 @@ def _table() -> Iterator[Row]:
     yield from _leaves(Trigger.PURGE, state.LEASED, Reason.PURGED, Guard.LEASED_TOO)
     at = Trigger.TRUNCATE
     yield from _leaves(at, (*_WAITING, *_DEFERRED), Reason.LOG_TRUNCATED)
-    yield from _leaves(at, (state.LEASED, state.SENT), Reason.LOG_TRUNCATED, Guard.HANDED_OUT)
     yield from _rows(at, state.REMEMBERED, kind.HONOURED, state.GONE)
     at = Trigger.REPLACE_TOPIC
     yield from _leaves(at, (*LIVE, *_DEFERRED), Reason.LOG_TRUNCATED)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from lapse.core.generation import position_of
 from lapse.core.queue import departing
 from lapse.core.queue.change import Change, ChangeKind
-from lapse.core.queue.decision import Decisions
-from lapse.core.queue.life import Guard, Trigger, route
+from lapse.core.queue.decision import Decisions, places_of
+from lapse.core.queue.life import Trigger, route
 from lapse.core.queue.locator import Locator
 from lapse.core.queue.message_state import State
 from lapse.core.queue.schedule import Schedule
+from lapse.core.queue.segment import Segment
 from lapse.core.queue.settlement import Claim
 from lapse.core.queue.step import Step
 from lapse.core.queue.transitions import Transitions
@@ -88,14 +92,23 @@ class Truncation:
     ) -> None:
         """Take out messages whose records Kafka no longer has (C40), or must not be looked at (X7).
 
-        What was `handed_out` in this very step will reach nobody, so nothing protects it.
+        What was `handed_out` in this very step will reach nobody. So that delivery does not count, and nothing protects
+        the message.
         """
-        guard = Guard.HANDED_OUT if handed_out else None
         self._state.segments.make_room()
         for segment, first, stop, _, _ in self._locator.located(claim, []):
-            slots = self._transitions.taken(trigger, segment, first, stop, guard)
+            if handed_out:
+                self._undeliver(segment, self._transitions.taken(Trigger.UNDELIVER, segment, first, stop), step)
+            slots = self._transitions.taken(trigger, segment, first, stop)
             if len(slots):
-                self._transitions.happen(trigger, [(segment, slots)], now_ms, step, guard=guard, detail=detail)
+                self._transitions.happen(trigger, [(segment, slots)], now_ms, step, detail=detail)
+
+    def _undeliver(self, segment: Segment, slots: NDArray[np.intp], step: Step) -> None:
+        for of_state in (State.LEASED, State.SENT):
+            some = slots[segment.state[slots] == of_state]
+            if len(some):
+                kind = route(Trigger.UNDELIVER).row(of_state).changes[0]
+                self._decisions.do(Change(kind, places_of([(segment, some)])), step)
 
     def _take_out(self, number: int, begin_offset: int, trigger: Trigger, now_ms: int, step: Step) -> bool:
         """Let messages of a source below an offset leave that a trigger takes; False if some are left."""

@@ -888,6 +888,7 @@ class Oracle:
         held = ("leased", "sent") if handed_out else ()
         for message in self.in_state("transferring", *WAITING, *held):
             if message.bookmark in bookmarks:
+                message.deliveries -= message.state in held  # nobody saw it
                 self._gone(message, now_ms, "log_truncated", *(["time_limit"] if self.late(message, now_ms) else []))
 
     def log_begins(self, topic: str, begin_offset: int, now_ms: int) -> None:

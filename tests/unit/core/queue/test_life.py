@@ -313,7 +313,7 @@ class Life:
         if self.row.state in (State.UNREAD, State.REMEMBERED):
             self.shard.set_aside("t", 0, Record(1), "why", self.step)
         else:
-            self.shard.undecodable("t", 0, 1, "why", self.now_ms, self.step, self.row.when is Guard.HANDED_OUT)
+            self.shard.undecodable("t", 0, 1, "why", self.now_ms, self.step)
 
     def come_due(self) -> None:
         if self.row.state is State.HELD:
@@ -365,10 +365,7 @@ class Life:
         self.shard.purge(self.now_ms, self.step, leased=self.row.when is Guard.LEASED_TOO)
 
     def truncate(self) -> None:
-        if self.row.when is Guard.HANDED_OUT:
-            self.shard.truncated("t", 0, [1], self.now_ms, self.step, handed_out=True)
-        else:
-            self.shard.log_begins("t", 0, 2, self.now_ms, self.step)
+        self.shard.log_begins("t", 0, 2, self.now_ms, self.step)
 
     def replace_topic(self) -> None:
         self.shard.replace_topic("t", 5, self.now_ms, self.step)

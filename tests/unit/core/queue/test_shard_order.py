@@ -1014,6 +1014,7 @@ def test_a_lost_record_leaves_and_frees_place_group_barrier_and_depth(once: bool
     one.deliver()
     one.truncate(("orders", 0, 0), handed_out=True)
     assert [(out.reasons, out.letter) for out in one._last_gone] == [(("log_truncated",), True)]
+    assert one._last_gone[0].deliveries == 0  # nobody saw it
     assert sent(one.deliver(), "inky") == [(1, True), (2, False)]
 
 
