@@ -97,7 +97,8 @@ chaos: setup ## Kill workers and the broker while messages flow, and count what 
 mutation: setup ## Break the queue's core on purpose, and see whether its tests notice
 	@$(BIN)/python tests/mutation.py $(ARGS)
 
-wheel: setup ## Build the wheel and the source distribution into dist/
+wheel: setup ## Build the source distribution and two wheels into dist/: for this platform, faster, and for any
+	@LAPSE_PURE=1 $(BIN)/uv build --quiet --python $(BIN)/python $(ARGS)
 	@$(BIN)/uv build --quiet --python $(BIN)/python $(ARGS)
 	@ls dist
 
@@ -125,7 +126,7 @@ elif [ -z "$$found" ]; then \
 fi
 endef
 
-$(STAMP): requirements.lock pyproject.toml
+$(STAMP): requirements.lock pyproject.toml hatch_build.py streams/lapse/runtime/kafka/columns.c
 	@if ! [ -x $(BIN)/python ]; then \
 	  $(FIND_PYTHON); \
 	  echo "[1/4] a virtual environment with $$($$found --version), in .venv"; \

@@ -108,8 +108,8 @@ DEAD_LETTER_NAMES: Final = frozenset(
 )
 """Headers that a dead letter sets: overwritten, never piled up (D2)."""
 
-_PREFIX: Final = "lapse-"
-_OF_LETTERS: Final = DEAD_LETTER_NAMES - {EXPIRES_AT_MS, EPOCH} | set(ORIGINAL_NAMES.values())
+PREFIX: Final = "lapse-"
+OF_LETTERS: Final = DEAD_LETTER_NAMES - {EXPIRES_AT_MS, EPOCH} | set(ORIGINAL_NAMES.values())
 
 
 def is_handed_out(name: str) -> bool:
@@ -118,4 +118,4 @@ def is_handed_out(name: str) -> bool:
     lapse's own are left out: they are instructions, or the delivery states them itself. What a dead letter says of its
     death is passed on, for a consumer of a dead-letter topic works with it (C54).
     """
-    return not name.startswith(_PREFIX) or name in _OF_LETTERS
+    return not name.startswith(PREFIX) or name in OF_LETTERS

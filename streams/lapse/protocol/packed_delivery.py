@@ -32,8 +32,12 @@ _LENGTH: Final = struct.Struct("<i")
 _FIXED_BYTES: Final = 24
 """Of each message: offset, timestamp, delivery count, length of the value."""
 
+_FIRST_OPTIONAL: Final = 4
+"""Of the columns: those before it are always there."""
+
 Headers = Sequence[tuple[str, bytes | None]]
 Column = Sequence[int]
+Buffer = bytes | memoryview
 
 
 class UnknownVersion(CodecError):
@@ -68,24 +72,30 @@ def encode(
         lengths: of the values, keys and headers, each a `column` of int32, −1 for null; empty = to be found here.
     """
     value_lengths, key_lengths, header_lengths = lengths or map(_lengths, (values, keys, headers))
+    columns = (offsets, timestamps_ms, delivery_counts, value_lengths, deadlines_ms, key_lengths, header_lengths)
+    head = _head(topic, partition, len(values), columns)
+    return b"".join((head, *columns, *filter(None, keys), *filter(None, values), *headers))
+
+
+def encode_columns(topic: str, partition: int, count: int, columns: Sequence[Buffer], parts: Iterable[Buffer]) -> bytes:
+    """Write a packed delivery of which all columns are there already.
+
+    Args:
+        topic: underlying topic.
+        partition: its partition.
+        count: how many messages there are.
+        columns: offsets, timestamps, delivery counts, lengths of values, deadlines, lengths of keys, of headers; the
+            last three empty where no message has any.
+        parts: the keys, the values, the headers.
+    """
+    return b"".join((_head(topic, partition, count, columns), *columns, *parts))
+
+
+def _head(topic: str, partition: int, count: int, columns: Sequence[Buffer]) -> bytes:
     name = topic.encode()
-    flags = (_DEADLINES if deadlines_ms else 0) | (_KEYS if keys else 0) | (_HEADERS if headers else 0)
-    return b"".join(
-        (
-            HEAD.pack(_MARK, VERSION, flags, len(values), partition, len(name)),
-            name,
-            offsets,
-            timestamps_ms,
-            delivery_counts,
-            value_lengths,
-            deadlines_ms,
-            key_lengths,
-            header_lengths,
-            *filter(None, keys),
-            *filter(None, values),
-            *headers,
-        )
-    )
+    there = (bool(len(memoryview(column_of))) for column_of in columns[_FIRST_OPTIONAL:])
+    flags = sum(flag for flag, is_there in zip((_DEADLINES, _KEYS, _HEADERS), there, strict=True) if is_there)
+    return HEAD.pack(_MARK, VERSION, flags, count, partition, len(name)) + name
 
 
 def column(kind: str, numbers: Iterable[int]) -> bytes:

@@ -15,6 +15,7 @@ from lapse.core.queue.trait import Traits
 from lapse.core.record import Record
 from lapse.core.repeats import MESSAGE_ID, id_of
 from lapse.core.retry_delay import RETRY_DELAY_MS, UNSTATED, stated_ms
+from lapse.core.rows import INVOLVED, SILENT, Rows
 from lapse.core.transfer_counts import Counts
 
 REDRIVE_QUEUE: Final = "lapse-redrive-queue"
@@ -22,11 +23,17 @@ TRANSFER: Final = "lapse-transfer"
 """`queue/id`: a transfer to that queue has put the record there; nobody else takes it (Q17)."""
 
 _TELLING: Final = lifetime.NAMES | {REDRIVE_QUEUE, MESSAGE_ID, TRANSFER, RETRY_DELAY_MS} | letter.MARKERS
+TELLING: Final = (TTL_MS, *sorted(_TELLING - {TTL_MS}))
+"""The headers that decide what becomes of a record; the first states a lifetime plainly."""
+
 _SILENT: Final = ("", 0)
 _UNCLEAR: Final = ("?", 0)
 _INVOLVED: Final = -2
 _SAFE_DIGITS: Final = 18
 """A number of so many digits is within 64 bits."""
+
+_FEW_OF: Final = 8
+"""Of so many records in columns one may have to be looked at; of more, going through all costs less."""
 
 _MANY: Final = 16
 """From so many records on it pays to see first whether they are alike."""
@@ -102,9 +109,15 @@ def sort_out(records: Sequence[Record], queue: str, expiration: Expiration) -> A
     """
     default_ms = NEVER if expiration.default_ms is None else expiration.default_ms
     ceiling_ms = default_ms if expiration.model is ExpirationModel.CEILING else NEVER
-    alike = _sort_out_alike(records, default_ms, ceiling_ms) if len(records) >= _MANY else None
-    if alike is not None:
-        return alike
+    found = None
+    if isinstance(records, Rows):
+        found = _sort_out_rows(records, queue, expiration, default_ms, ceiling_ms)
+        if found is None:
+            records = list(records)
+    if found is None and len(records) >= _MANY:
+        found = _sort_out_alike(records, default_ms, ceiling_ms)
+    if found is not None:
+        return found
     arrivals = Arrivals()
     add_offset, add_deadline = arrivals.offsets.append, arrivals.deadlines_ms.append
     stamp_ms, headers, deadline_ms = NO_TIMESTAMP - 1, None, _INVOLVED
@@ -144,6 +157,33 @@ def _sort_out_alike(records: Sequence[Record], default_ms: int, ceiling_ms: int)
         return Arrivals(offsets, [min(stated_ms, stamp_ms + ceiling_ms) for stamp_ms in stamps])
     relative_ms = deadline_ms - newest_ms
     return Arrivals(offsets, [stamp_ms + relative_ms for stamp_ms in stamps])
+
+
+def _sort_out_rows(rows: Rows, queue: str, expiration: Expiration, default_ms: int, ceiling_ms: int) -> Arrivals | None:
+    """The same for records in columns; only those are looked at that have to be. None where these are many."""
+    stated_ms, stamps = rows.stated_ms, rows.timestamps_ms
+    own_ms = np.where((stated_ms == 0) | (stated_ms > ceiling_ms), ceiling_ms, stated_ms)
+    relative_ms = np.where(stated_ms == SILENT, default_ms, own_ms)
+    limited = relative_ms != NEVER
+    # Subtracted, for a sum beyond 64 bits would begin anew below zero.
+    plain = (relative_ms > 0) & (stamps > NO_TIMESTAMP) & (relative_ms < NEVER - np.maximum(stamps, 0))
+    involved = (stated_ms == INVOLVED) | (limited & ~plain)
+    deadlines_ms = np.where(limited, stamps + np.where(limited & plain, relative_ms, 0), NEVER)
+    offsets = rows.offsets
+    if not involved.any():
+        return Arrivals(offsets.tolist(), deadlines_ms.tolist())
+    looked_at = np.flatnonzero(involved)
+    if len(looked_at) * _FEW_OF > len(rows):
+        return None
+    arrivals, done = Arrivals(), 0
+    for at in looked_at.tolist():
+        arrivals.offsets += offsets[done:at].tolist()
+        arrivals.deadlines_ms += deadlines_ms[done:at].tolist()
+        _sort_out_one(rows[at], queue, expiration, arrivals)
+        done = at + 1
+    arrivals.offsets += offsets[done:].tolist()
+    arrivals.deadlines_ms += deadlines_ms[done:].tolist()
+    return arrivals
 
 
 def _deadline_ms(headers: lifetime.Headers, stamp_ms: int, default_ms: int, ceiling_ms: int) -> int:

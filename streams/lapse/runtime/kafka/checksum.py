@@ -33,12 +33,16 @@ class CheckedRecords:
 
     Args:
         data: what was fetched of a partition.
+
+    Attributes:
+        data: the same.
+        last: where the batch that was given out last begins and ends in it.
     """
 
     def __init__(self, data: bytes) -> None:
-        self._data = data
+        self.data = data
+        self.last = (0, 0)
         self._records = MemoryRecords(data)
-        self._at = 0
 
     def size_in_bytes(self) -> int:
         """How many bytes were fetched, the part of a last batch included."""
@@ -55,8 +59,9 @@ class CheckedRecords:
             CorruptRecordException: its checksum is wrong.
         """
         batch = self._records.next_batch()
-        data, at = self._data, self._at
-        self._at = stop = at + _LENGTH_ENDS + _LENGTH.unpack_from(data, at + _LENGTH_AT)[0]
+        data, at = self.data, self.last[1]
+        stop = at + _LENGTH_ENDS + _LENGTH.unpack_from(data, at + _LENGTH_AT)[0]
+        self.last = at, stop
         if _IS_FAST and stop - at >= _FAST_FROM and data[at + _MAGIC_AT] == _MAGIC:
             is_whole = crc32c(data[at + _BODY_AT : stop]) == _CRC.unpack_from(data, at + _CRC_AT)[0]
         else:

@@ -5,11 +5,17 @@ What counts as read, and which transactions were aborted, is still decided by ai
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import chain, islice
 from typing import Any, Final
 
+import numpy as np
 from aiokafka.consumer import fetcher
+
+from lapse.runtime.kafka.batch_rows import rows_of
+from lapse.runtime.kafka.checksum import CheckedRecords
+from lapse.runtime.kafka.fetched_rows import FetchedRows, joined
 
 Record = Any
 """aiokafka's `DefaultRecord`, which has no types; it has no topic and partition."""
@@ -24,7 +30,7 @@ class _Block:
 
     __slots__ = ("offset", "records")
 
-    def __init__(self, records: list[Record]) -> None:
+    def __init__(self, records: Sequence[Record]) -> None:
         self.records = records
         self.offset: int = records[-1].offset
 
@@ -32,10 +38,11 @@ class _Block:
 class _Batch:
     """A RecordBatch that is a few blocks to who goes through its records."""
 
-    __slots__ = ("_batch",)
+    __slots__ = ("_batch", "_rows")
 
-    def __init__(self, batch: Any) -> None:
+    def __init__(self, batch: Any, rows: Callable[[Any], FetchedRows | None] | None) -> None:
         self._batch = batch
+        self._rows = rows
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._batch, name)
@@ -45,18 +52,28 @@ class _Batch:
         return next(self._batch)
 
     def __iter__(self) -> Iterator[_Block]:
+        rows = None if self._rows is None else self._rows(self._batch)
+        if rows is not None:
+            yield _Block(rows)
+            return
         left = chain(self._batch)  # aiokafka's batch may be asked for an iterator once
         while records := list(islice(left, _BLOCK_RECORDS)):
             yield _Block(records)
 
 
 class _Batches:
-    """The RecordBatches of a fetch."""
+    """The RecordBatches of a fetch.
 
-    __slots__ = ("_records",)
+    Args:
+        records: those, checked.
+        in_columns: whether their records are wanted in columns.
+    """
 
-    def __init__(self, records: Any) -> None:
+    __slots__ = ("_in_columns", "_records")
+
+    def __init__(self, records: CheckedRecords, in_columns: bool) -> None:
         self._records = records
+        self._in_columns = in_columns
 
     def has_next(self) -> bool:
         """Whether there is a further batch."""
@@ -64,7 +81,8 @@ class _Batches:
 
     def next_batch(self) -> _Batch:
         """The next batch."""
-        return _Batch(self._records.next_batch())
+        batch = self._records.next_batch()
+        return _Batch(batch, partial(rows_of, self._records.data, *self._records.last) if self._in_columns else None)
 
 
 class FetchedRecords(fetcher.PartitionRecords):
@@ -77,24 +95,35 @@ class FetchedRecords(fetcher.PartitionRecords):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._check_crcs = False
-        self._records: Any = _Batches(args[1])
-        self._ahead: list[Record] = []
+        self._records: Any = _Batches(args[1], args[0].topic in FetchedRows.wanted)
+        self._ahead: Sequence[Record] = ()
         """Records of a batch of which not all were taken."""
 
-    def _consumer_record(self, tp: Any, record: _Block) -> list[Record]:
+    def _consumer_record(self, tp: Any, record: _Block) -> Sequence[Record]:
         """The records of a block that are to be read: not those before the offset that was asked for."""
         records, first = record.records, self.next_fetch_offset
-        return records if records[0].offset >= first else [one for one in records if one.offset >= first]
+        if records[0].offset >= first:
+            return records
+        if isinstance(records, FetchedRows):
+            return records[int(np.searchsorted(records.offsets, first)) :]
+        return [one for one in records if one.offset >= first]
 
-    def take(self, most: int | None) -> tuple[list[Record], bool]:
+    def take(self, most: int | None) -> tuple[Sequence[Record], bool]:
         """Take records, at most `most` of them; and whether these were the last."""
-        records, self._ahead = self._ahead, []
-        while most is None or len(records) < most:
+        blocks: list[Sequence[Record]] = [self._ahead] if self._ahead else []
+        are_last = False
+        count, self._ahead = len(self._ahead), ()
+        while most is None or count < most:
             block = next(self, None)
             if block is None:
-                return records, True
-            records = records + block if records else block
-        if len(records) > most:
+                are_last = True
+                break
+            blocks.append(block)
+            count += len(block)
+        records = together(blocks)
+        if are_last:
+            return records, True
+        if most is not None and count > most:
             self._ahead = records[most:]
             records = records[:most]
         if records:
@@ -103,12 +132,24 @@ class FetchedRecords(fetcher.PartitionRecords):
         return records, False
 
 
+def together(blocks: Sequence[Sequence[Record]]) -> Sequence[Record]:
+    """Records that were taken one after the other; in columns if they all are."""
+    if len(blocks) == 1:
+        return blocks[0]
+    rows_only = [block for block in blocks if isinstance(block, FetchedRows)]
+    if blocks and len(rows_only) == len(blocks):
+        rows = joined(rows_only)
+        if rows is not None:
+            return rows
+    return list(chain.from_iterable(blocks))
+
+
 class FetchedPartition(fetcher.FetchResult):
     """What a fetch brought of a partition."""
 
     _partition_records: Any
 
-    def getall(self, max_records: int | None = None) -> list[Record]:
+    def getall(self, max_records: int | None = None) -> Sequence[Record]:
         """As aiokafka's: at most so many records, none if the consumer stands elsewhere by now."""
         if not self.check_assignment(self._topic_partition) or not self.has_more():
             return []

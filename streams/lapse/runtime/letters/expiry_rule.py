@@ -47,7 +47,7 @@ class Caller(Protocol):
 class Reader(Protocol):
     """Reads records back: `LogReader`."""
 
-    async def read(self, topic: str, partition: int, first: int, last: int) -> list[Any]:
+    async def read(self, topic: str, partition: int, first: int, last: int) -> Sequence[Any]:
         """Records from `first` on, at least to `last`."""
 
 

@@ -8,7 +8,7 @@ from lapse.core.queue.step import Delivery
 from lapse.runtime.kafka.output import Output, Packed
 from lapse.runtime.queue.output import QueueOutput
 from lapse.runtime.queue.records import records_of
-from lapse.runtime.shard.payload import PayloadWindow
+from lapse.runtime.shard.payload import PayloadWindow, RowParts
 
 
 async def delivered(
@@ -29,5 +29,7 @@ async def delivered(
         payloads.passed_by(messages.topic, messages.partition, np.sort(messages.offsets).tolist())
         return output.reference(delivery), []
     records = await records_of(messages, payloads)
+    if isinstance(records, RowParts):
+        return output.deliveries(delivery, records), []
     lost = [offset for offset, one in zip(messages.offsets.tolist(), records, strict=True) if one is None]
     return output.deliveries(delivery, records), sorted(lost)

@@ -14,6 +14,7 @@ from lapse.protocol import topic as names
 from lapse.runtime.journal.changelog import Changelog, Items
 from lapse.runtime.journal.spill import Spill
 from lapse.runtime.journal.spill_file import SpillFile
+from lapse.runtime.kafka.fetched_rows import FetchedRows
 from lapse.runtime.queue.forwarding import Forwarding
 from lapse.runtime.queue.growing import Growing
 from lapse.runtime.queue.machine import QueueMachine
@@ -184,6 +185,8 @@ class QueueEntity(Entity):
                 source.next_offset = max(source.next_offset, offset)
         output = QueueOutput(self.name, partition, epoch, settings.dead_letter_topic, self.letter_partitions())
         payloads = PayloadWindow(self.services.log_reader, self.config.payload_window << 20, self.services.aside_reader)
+        if not settings.traits.wanted:  # what looks at each message is better off with objects
+            FetchedRows.wanted.update(self.config.underlying(self.name))
         target = self.config.publish_target(self.name)
         found = None if self._forward is None else self.shapes.get(self._forward)
         return QueueMachine(

@@ -428,7 +428,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
     async def _forward(self, delivery: Delivery, step: Step, write: Write) -> None:
         if self._forwarding is None:
             return  # the target went in this step; the subscription has ended, and with it the delivery
-        records = await records_of(delivery.messages, self._payloads)
+        records = list(await records_of(delivery.messages, self._payloads))
         if not await self._forwarding.hand_on(self.shard, delivery, records, self.now_ms, step, write):
             self._forwarding = None
 

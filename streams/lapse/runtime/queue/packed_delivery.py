@@ -10,10 +10,14 @@ from numpy.typing import NDArray
 
 from lapse.core.lifetime import NEVER, Headers
 from lapse.core.queue.step import Messages
+from lapse.core.rows import Rows
 from lapse.protocol import packed_delivery
-from lapse.protocol.header import is_handed_out
+from lapse.protocol.header import OF_LETTERS, PREFIX, is_handed_out
 from lapse.protocol.packed_delivery import column, encode_length, encode_name
+from lapse.runtime.kafka import columns
+from lapse.runtime.kafka.fetched_rows import FetchedRows
 from lapse.runtime.kafka.packed_record import packed
+from lapse.runtime.shard.payload import RowParts
 
 MOST_BYTES: Final = 800_000
 """A record takes no further message beyond so many bytes of keys and values; a single message may have any size."""
@@ -23,6 +27,13 @@ _FEW: Final = 16
 
 _MOST_NAMES: Final = 1_000
 """So many names of headers are known at most, for a producer may use any, and lengths of values below that."""
+
+
+_KEY, _VALUE = 0, 2
+"""Numbers of columns; see `columns_of`."""
+
+_LEFT_OUT: Final = bytes([len(PREFIX)]) + PREFIX.encode()
+_HANDED_OUT: Final = columns.names(sorted(OF_LETTERS))
 
 
 def packed_records(
@@ -37,6 +48,8 @@ def packed_records(
         header_count: how many headers these are.
         most_bytes: see `MOST_BYTES`.
     """
+    if isinstance(records, RowParts):
+        return _packed_rows(messages, records.parts, headers, header_count, most_bytes)
     if not all(records):
         there = np.array([at for at, record in enumerate(records) if record is not None], np.intp)
         messages, records = messages.some(there), [records[at] for at in there.tolist()]
@@ -72,6 +85,82 @@ def packed_records(
         )
         bodies.append(packed(None, body, header_count, headers))
     return bodies
+
+
+def _packed_rows(
+    messages: Messages, parts: Sequence[Rows], headers: bytes, header_count: int, most_bytes: int
+) -> list[bytes]:
+    """The same for records in columns."""
+    rows = [part for part in parts if isinstance(part, FetchedRows)]
+    keys, values = _Part.gathered(rows, _KEY), _Part.gathered(rows, _VALUE)
+    own = _Part.own_headers(rows)
+    stamps = np.concatenate([part.timestamps_ms for part in rows])
+    deadlines_ms = messages.deadlines_ms
+    if deadlines_ms is not None and bool((deadlines_ms == NEVER).all()):
+        deadlines_ms = None
+    bodies: list[bytes] = []
+    for first, stop in _parts([values.lengths, keys.lengths, own.lengths], len(messages), most_bytes):
+        columns_of = (
+            messages.offsets[first:stop].astype("<i8", copy=False).tobytes(),
+            stamps[first:stop].astype("<i8", copy=False).tobytes(),
+            messages.deliveries[first:stop].astype("<u4", copy=False).tobytes(),
+            values.column(first, stop),
+            b"" if deadlines_ms is None else deadlines_ms[first:stop].astype("<i8", copy=False).tobytes(),
+            keys.column(first, stop),
+            own.column(first, stop),
+        )
+        bytes_of = [part.bytes_of(first, stop) for part in (keys, values, own)]
+        body = packed_delivery.encode_columns(messages.topic, messages.partition, stop - first, columns_of, bytes_of)
+        bodies.append(packed(None, body, header_count, headers))
+    return bodies
+
+
+class _Part:
+    """A part of each message: how long it is, -1 for null, and all of them one behind the other.
+
+    Args:
+        lengths: how long each is; empty = none has it.
+        data: the bytes.
+    """
+
+    def __init__(self, lengths: NDArray[np.int32], data: NDArray[np.uint8]) -> None:
+        self.lengths = lengths
+        self._data = memoryview(data)  # type: ignore[arg-type]  # numpy's types say so where Python is older
+        self._ends = np.concatenate(([0], np.cumsum(np.maximum(lengths, 0), dtype=np.int64)))
+
+    @classmethod
+    def gathered(cls, rows: Sequence[FetchedRows], number: int) -> _Part:
+        """The keys or the values of records; see `columns_of`."""
+        lengths = np.concatenate([part.span(number + 1) for part in rows])
+        if number == _KEY and bool((lengths < 0).all()):
+            return cls(lengths[:0], np.empty(0, np.uint8))
+        data = np.empty(int(np.maximum(lengths, 0).sum(dtype=np.int64)), np.uint8)
+        at = 0
+        for part in rows:
+            at += columns.gather(part.of.data, part.span(number), part.span(number + 1), data[at:])
+        return cls(lengths, data)
+
+    @classmethod
+    def own_headers(cls, rows: Sequence[FetchedRows]) -> _Part:
+        """The messages' own headers. See `is_handed_out`."""
+        found = [
+            columns.own_headers(part.of.data, part.span(4), part.span(5), part.span(6), _LEFT_OUT, _HANDED_OUT)
+            for part in rows
+        ]
+        lengths = np.concatenate([one[0] for one in found])
+        if not lengths.any():
+            return cls(lengths[:0], np.empty(0, np.uint8))
+        return cls(lengths, np.concatenate([one[1] for one in found]))
+
+    def column(self, first: int, stop: int) -> bytes:
+        """The lengths of some, as a packed delivery has them."""
+        return self.lengths[first:stop].astype("<i4", copy=False).tobytes()
+
+    def bytes_of(self, first: int, stop: int) -> memoryview:
+        """The bytes of some."""
+        if not len(self.lengths):
+            return self._data[:0]
+        return self._data[int(self._ends[first]) : int(self._ends[stop])]
 
 
 def _bytes_of(some: Sequence[bytes | None]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,13 +12,13 @@ from lapse.core.reason import Reason
 from lapse.runtime.shard.payload import PayloadWindow
 
 
-async def records_of(messages: Messages, payloads: PayloadWindow) -> list[Any | None]:
+async def records_of(messages: Messages, payloads: PayloadWindow) -> Sequence[Any | None]:
     """The records of messages, in their order, None where Kafka lost one; they are read in the order of the log."""
     offsets = messages.offsets
     if bool((np.diff(offsets) > 0).all()):
         return await payloads.get(messages.topic, messages.partition, offsets.tolist())
     order = np.argsort(offsets)
-    found = await payloads.get(messages.topic, messages.partition, offsets[order].tolist())
+    found = list(await payloads.get(messages.topic, messages.partition, offsets[order].tolist()))
     return [found[at] for at in np.argsort(order).tolist()]
 
 
@@ -26,4 +27,4 @@ async def left_behind(removal: Removal, payloads: PayloadWindow) -> list[Any | N
     messages = removal.messages
     if Reason.LOG_TRUNCATED in removal.reasons:
         return [None] * len(messages)
-    return await payloads.get(messages.topic, messages.partition, messages.offsets.tolist())
+    return list(await payloads.get(messages.topic, messages.partition, messages.offsets.tolist()))

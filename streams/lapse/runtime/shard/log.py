@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, Protocol, TypeAlias
 
 from lapse.runtime.tp import TP
@@ -20,7 +20,7 @@ Record: TypeAlias = Any
 class Log(Protocol):
     """Reads records of any partition; `LogReader` reads them from Kafka."""
 
-    async def read(self, topic: str, partition: int, first: int, last: int) -> list[Record]:
+    async def read(self, topic: str, partition: int, first: int, last: int) -> Sequence[Record]:
         """Read from `first` on, at least until a record at or behind `last` was seen or the log has no more.
 
         Returns:

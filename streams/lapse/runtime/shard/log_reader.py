@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Any, Final, TypeAlias
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -14,6 +14,7 @@ from aiokafka.errors import KafkaTimeoutError
 from confluent_kafka import KafkaException
 
 from lapse.runtime.kafka.bounded_close import bounded_close
+from lapse.runtime.kafka.fetched import together
 from lapse.runtime.kafka.metadata import forget, know
 from lapse.runtime.kafka.together import Together
 from lapse.runtime.shard.log import AT_ONCE_RECORDS, Record
@@ -67,7 +68,7 @@ class LogReader:
         self._ends = Together(self._ask_ends)
         self._begins = Together(self._ask_begins)
 
-    async def read(self, topic: str, partition: int, first: int, last: int) -> list[Record]:
+    async def read(self, topic: str, partition: int, first: int, last: int) -> Sequence[Record]:
         """Read from `first` on, at least until a record at or behind `last` was seen or the log has no more.
 
         Returns:
@@ -86,7 +87,7 @@ class LogReader:
                 await self._consumers.pop(tp).stop()
                 return []
 
-    async def _read(self, tp: TopicPartition, first: int, last: int) -> list[Record]:
+    async def _read(self, tp: TopicPartition, first: int, last: int) -> Sequence[Record]:
         consumer = await self._consumer(tp)
         consumer.resume(tp)
         try:
@@ -96,7 +97,7 @@ class LogReader:
             if tp not in self._next or self._next[tp] >= (consumer.last_stable_offset(tp) or 0):
                 consumer.pause(tp)
 
-    async def _read_on(self, consumer: AIOKafkaConsumer, tp: TopicPartition, first: int, last: int) -> list[Record]:
+    async def _read_on(self, consumer: AIOKafkaConsumer, tp: TopicPartition, first: int, last: int) -> Sequence[Record]:
         log_end = consumer.last_stable_offset(tp)
         if self._next.get(tp) != first:
             log_end = None
@@ -111,14 +112,14 @@ class LogReader:
             self._next.pop(tp, None)
             return []
         end = min(log_end, last + 1)
-        records: list[Record] = []
+        got_so_far: list[Sequence[Record]] = []
         waited = 0.0
         while True:
             got = await consumer.getmany(tp, timeout_ms=200, max_records=AT_ONCE_RECORDS)
-            records.extend(got.get(tp, ()))
+            got_so_far += got.values()
             self._next[tp] = await consumer.position(tp)
             if self._next[tp] >= end:
-                return records
+                return together(got_so_far)
             await asyncio.sleep(0)
             if not got:
                 waited += 0.2

@@ -6,15 +6,16 @@ The state of a shard never holds payloads.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterable, Sequence
-from itertools import pairwise
-from typing import Final
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import chain, pairwise
+from typing import Any, Final, overload
 
 import numpy as np
 
 from lapse.core.generation import FIRST_REWOUND, offset_of
 from lapse.core.portions import Portions
 from lapse.core.record import Reborn
+from lapse.core.rows import Rows
 from lapse.runtime.shard.log import READ_AHEAD_RECORDS, Log, Record
 from lapse.runtime.tp import TP
 
@@ -132,6 +133,36 @@ class SourceWindow:
                 self._size -= chunk.size
         return record
 
+    def rows(self, first: int, stop: int) -> tuple[list[Rows], int]:
+        """The records of consecutive offsets as far as they are here in columns; and which is not any more."""
+        found: list[Rows] = []
+        at = max(0, bisect_right(self._chunks, first, key=_first_of) - 1)
+        while first < stop and at < len(self._chunks):
+            chunk = self._chunks[at]
+            records = chunk.records
+            begin = first - chunk.first
+            if not (isinstance(records, Rows) and 0 <= begin < len(records)):
+                break
+            some = records[begin : begin + stop - first]
+            if not _follow(some, first):
+                break
+            found.append(some)
+            first += len(some)
+            at += not self._handed_out(at, len(some))
+        return found, first
+
+    def _handed_out(self, at: int, count: int) -> bool:
+        """Count records of a chunk as handed out; whether it goes because of that."""
+        chunk = self._chunks[at]
+        if count:
+            chunk.left -= count
+            chunk.used_at = self.handed
+        if chunk.left > 0:
+            return False
+        del self._chunks[at]
+        self._size -= chunk.size
+        return True
+
     def run(self, first: int, count: int) -> list[Record | None]:
         """The records of consecutive offsets, None for those that are not here; the others count as handed out."""
         found: list[Record | None] = []
@@ -145,14 +176,7 @@ class SourceWindow:
             some, held = chunk.run(first, stop)
             found += some
             first += len(some)
-            if held:
-                chunk.left -= held
-                chunk.used_at = self.handed
-            if chunk.left <= 0:
-                del self._chunks[at]
-                self._size -= chunk.size
-            else:
-                at += 1
+            at += not self._handed_out(at, held)
         found += [None] * (stop - first)
         return found
 
@@ -205,8 +229,13 @@ class PayloadWindow:
     def passed_by(self, topic: str, partition: int, offsets: Sequence[int]) -> None:
         """Note that messages were handed out without their payloads."""
         window = self._windows.get((topic, partition))
-        if window is not None and offsets[-1] < FIRST_REWOUND:
-            window.runs(offsets)
+        if window is None or offsets[-1] >= FIRST_REWOUND:
+            return
+        first = offsets[0]
+        if _are_consecutive(offsets):
+            _, first = window.rows(first, offsets[-1] + 1)
+        if first <= offsets[-1]:
+            window.runs(offsets[first - offsets[0] :])
 
     async def one(self, topic: str, partition: int, offset: int) -> Record | None:
         """One record; None where Kafka no longer has it. Moves nothing else."""
@@ -224,7 +253,7 @@ class PayloadWindow:
         record = await self.one(topic, partition, offset)
         return None if record is None else int(record.timestamp)
 
-    async def read(self, topic: str, partition: int, first: int, last: int) -> list[Record]:
+    async def read(self, topic: str, partition: int, first: int, last: int) -> Sequence[Record]:
         """Records of the log from an offset on, at least up to another one; they are not kept (Q22)."""
         return [] if topic in self.gone else await self._reader.read(topic, partition, first, last)
 
@@ -233,6 +262,23 @@ class PayloadWindow:
         """The log behind the shard; what reads it does not move what payloads are read with."""
         return self._aside
 
+    async def _rows(
+        self, window: SourceWindow, topic: str, partition: int, first: int, stop: int
+    ) -> tuple[list[Rows], int]:
+        """The records of consecutive offsets as far as they come in columns; and which does not any more."""
+        parts, at = window.rows(first, stop)
+        while parts and at < stop:
+            records = await self._reader.read(topic, partition, at, stop - 1)
+            if not (isinstance(records, Rows) and _follow(records, at)):
+                if records:
+                    window.insert(records)
+                break
+            parts.append(records[: stop - at])
+            at += len(parts[-1])
+            if len(records) > len(parts[-1]):
+                window.insert(records[len(parts[-1]) :])
+        return parts, at
+
     async def _rewound(self, topic: str, partition: int, positions: Sequence[int], used: bool) -> list[Record | None]:
         """The records of messages of which a rewind brought some back; each names its message's position."""
         offsets = sorted({offset_of(position) for position in positions})
@@ -240,8 +286,10 @@ class PayloadWindow:
         records = ((position, found[offset_of(position)]) for position in positions)
         return [None if record is None else _reborn(record, position) for position, record in records]
 
-    async def get(self, topic: str, partition: int, offsets: Sequence[int], used: bool = True) -> list[Record | None]:
-        """The records at ascending offsets; None where Kafka no longer has one (C40).
+    async def get(
+        self, topic: str, partition: int, offsets: Sequence[int], used: bool = True
+    ) -> Sequence[Record | None]:
+        """The records at ascending offsets, `RowParts` if they are in columns; None where Kafka has lost one (C40).
 
         With `used` they count as handed out, and leave memory when all of their chunk were. Else they are only looked
         at: what is read back for that stays within the window, so that the next look does not read it again.
@@ -255,7 +303,14 @@ class PayloadWindow:
             window = self._windows[topic, partition] = SourceWindow(self._limit_bytes)
         window.handed += len(offsets) if used else 0
         consecutive = _are_consecutive(offsets)
-        found = window.runs(offsets) if used else [window.get(offset, used=False) for offset in offsets]
+        if used and consecutive:
+            parts, stop = await self._rows(window, topic, partition, offsets[0], offsets[-1] + 1)
+            if stop > offsets[-1]:
+                return RowParts(parts)
+            found: list[Record | None] = list(chain.from_iterable(parts))
+            found += window.run(stop, len(offsets) - len(found))
+        else:
+            found = window.runs(offsets) if used else [window.get(offset, used=False) for offset in offsets]
         at = 0
         while not all(found[at:]):
             at = next(place for place in range(at, len(found)) if found[place] is None)
@@ -281,6 +336,39 @@ class PayloadWindow:
         return found
 
 
+class RowParts(Sequence[Any]):
+    """Records that follow each other, in columns of several fetches.
+
+    Attributes:
+        parts: those of each.
+    """
+
+    __slots__ = ("parts",)
+
+    def __init__(self, parts: Sequence[Rows]) -> None:
+        self.parts = parts
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts))
+
+    @overload
+    def __getitem__(self, at: int) -> Record: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Record]: ...
+
+    def __getitem__(self, at: int | slice) -> Record | Sequence[Record]:
+        return list(self)[at]
+
+    def __iter__(self) -> Iterator[Record]:
+        return chain.from_iterable(self.parts)
+
+
+def _follow(rows: Rows, first: int) -> bool:
+    """Whether the offsets of records are one, and each one that follows."""
+    return len(rows) > 0 and rows[0].offset == first and rows[-1].offset == first + len(rows) - 1
+
+
 def _reborn(record: Record, position: int) -> Record:
     """A record as that of the message at a position."""
     if position < FIRST_REWOUND:
@@ -303,6 +391,8 @@ def _are_consecutive(offsets: Sequence[int]) -> bool:
 
 def _size_of(records: Sequence[Record]) -> int:
     """Bytes that records take in memory, about: measured on the first of them."""
+    if isinstance(records, Rows):
+        return records.size_bytes()
     some = records[:16]
     mean = sum(len(record.value or b"") + len(record.key or b"") for record in some) / len(some)
     return int(len(records) * (mean + _RECORD_OVERHEAD_BYTES))

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any, Final
 
+from lapse.core.rows import Rows
 from lapse.runtime.timers.clock import BrokerClock
 from lapse.runtime.tp import TP
 
@@ -38,7 +39,10 @@ class EarlyStamps:
         if records[-1].timestamp_type != _BY_THE_PRODUCER:
             return
         now_ms = self._clock.now_ms()
-        latest = max(records, key=lambda record: int(record.timestamp))
+        if isinstance(records, Rows):
+            latest = records[int(records.timestamps_ms.argmax())]
+        else:
+            latest = max(records, key=lambda record: int(record.timestamp))
         ahead_ms = latest.timestamp - now_ms
         if ahead_ms <= self._clock.max_skew_ms or now_ms < self._quiet_until_ms.get(tp, 0):
             return

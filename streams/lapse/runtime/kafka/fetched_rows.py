@@ -1,0 +1,194 @@
+"""Fetched records in columns: no object per record, unless somebody asks for one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
+from typing import Any, ClassVar, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lapse.core.rows import Rows
+from lapse.runtime.kafka import columns
+
+
+class Columns:
+    """The columns of records that were fetched together, and the records as objects, as far as they were asked for.
+
+    Args:
+        data: where keys, values and headers stand.
+        places: see `columns.columns_of`.
+        spans: likewise.
+        timestamp_type: as aiokafka has it.
+        left: makes the objects, one after the other.
+    """
+
+    __slots__ = ("_left", "_lock", "_made", "data", "places", "spans", "timestamp_type")
+
+    def __init__(
+        self,
+        data: bytes,
+        places: NDArray[np.int64],
+        spans: NDArray[np.int32],
+        timestamp_type: int,
+        left: Iterable[Any],
+    ) -> None:
+        self.data = data
+        self.places = places
+        self.spans = spans
+        self.timestamp_type = timestamp_type
+        self._left: Iterator[Any] | None = iter(left)
+        self._made: list[Any] = []
+        self._lock = threading.Lock()
+
+    def objects(self, first: int, stop: int) -> list[Any]:
+        """Some of the records as objects; made once, those before them as well."""
+        with self._lock:  # a fetch that was taken in part is looked at by two threads
+            if self._left is not None:
+                self._made += islice(self._left, max(0, stop - len(self._made)))
+                if len(self._made) == self.places.shape[1]:
+                    self._left = None
+            return self._made[first:stop]
+
+
+class Row:
+    """One of them; its parts are taken out when they are asked for."""
+
+    __slots__ = ("_at", "_columns")
+
+    def __init__(self, of: Columns, at: int) -> None:
+        self._columns = of
+        self._at = at
+
+    @property
+    def offset(self) -> int:
+        """Its offset."""
+        return int(self._columns.places[0, self._at])
+
+    @property
+    def timestamp(self) -> int:
+        """Its timestamp, ms since the epoch."""
+        return int(self._columns.places[1, self._at])
+
+    @property
+    def timestamp_type(self) -> int:
+        """Who gave the timestamp, as aiokafka has it."""
+        return self._columns.timestamp_type
+
+    @property
+    def key(self) -> bytes | None:
+        """Its key."""
+        return self._part(0)
+
+    @property
+    def value(self) -> bytes | None:
+        """Its value."""
+        return self._part(2)
+
+    @property
+    def headers(self) -> Any:
+        """Its headers, as aiokafka reads them."""
+        return self._columns.objects(self._at, self._at + 1)[0].headers
+
+    def _part(self, number: int) -> bytes | None:
+        spans, at = self._columns.spans, self._at
+        begin, length = int(spans[number, at]), int(spans[number + 1, at])
+        return None if length < 0 else self._columns.data[begin : begin + length]
+
+
+class FetchedRows(Rows):
+    """Some of the records that were fetched together, one behind the other.
+
+    Args:
+        of: all of them.
+        first: number of the first.
+        stop: number behind the last.
+    """
+
+    __slots__ = ("first", "of", "stop")
+
+    wanted: ClassVar[set[str]] = set()
+    """The topics whose records come so. Who needs each record by itself is better off with aiokafka's objects."""
+
+    def __init__(self, of: Columns, first: int, stop: int) -> None:
+        self.of = of
+        self.first = first
+        self.stop = stop
+
+    def __len__(self) -> int:
+        return self.stop - self.first
+
+    @overload
+    def __getitem__(self, at: int) -> Row: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> FetchedRows: ...
+
+    def __getitem__(self, at: int | slice) -> Row | FetchedRows:
+        if isinstance(at, slice):
+            first, stop, step = at.indices(len(self))
+            if step != 1:
+                raise ValueError("rows are taken as they stand")
+            return FetchedRows(self.of, self.first + first, self.first + max(first, stop))
+        if not -len(self) <= at < len(self):
+            raise IndexError(at)
+        return Row(self.of, (self.first if at >= 0 else self.stop) + at)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.of.objects(self.first, self.stop))
+
+    @property
+    def offsets(self) -> NDArray[np.int64]:
+        """See `Rows`."""
+        return self.of.places[0, self.first : self.stop]
+
+    @property
+    def timestamps_ms(self) -> NDArray[np.int64]:
+        """See `Rows`."""
+        return self.of.places[1, self.first : self.stop]
+
+    @property
+    def stated_ms(self) -> NDArray[np.int64]:
+        """See `Rows`."""
+        return self.of.places[2, self.first : self.stop]
+
+    def span(self, number: int) -> NDArray[np.int32]:
+        """One of the columns that `columns.columns_of` calls the seven."""
+        return self.of.spans[number, self.first : self.stop]
+
+    def size_bytes(self) -> int:
+        """About how many bytes they take in memory."""
+        if not len(self):
+            return 0
+        spans = self.of.spans
+        last = self.stop - 1
+        begin = int(spans[0, self.first])
+        return int(spans[4, last] + spans[5, last]) - begin + len(self) * (8 * 3 + 4 * 7)
+
+
+def joined(parts: Sequence[FetchedRows]) -> FetchedRows | None:
+    """Rows that stand behind each other as one; None where it cannot be so."""
+    if len(parts) == 1:
+        return parts[0]
+    kind = parts[0].of.timestamp_type
+    if any(part.of.timestamp_type != kind for part in parts):
+        return None
+    places = np.concatenate([part.of.places[:, part.first : part.stop] for part in parts], axis=1)
+    spans = np.concatenate([part.of.spans[:, part.first : part.stop] for part in parts], axis=1)
+    data = parts[0].of.data
+    if any(part.of.data is not data for part in parts):
+        # Compressed RecordBatches: each has bytes of its own.
+        datas: list[bytes] = []
+        begin, done = 0, 0
+        for part in parts:
+            if not datas or part.of.data is not datas[-1]:
+                begin = sum(map(len, datas))
+                datas.append(part.of.data)
+            if begin + len(part.of.data) > columns.MOST_BYTES:
+                return None
+            spans[:5:2, done : done + len(part)] += begin
+            done += len(part)
+        data = b"".join(datas)
+    return FetchedRows(Columns(data, places, spans, kind, chain.from_iterable(parts)), 0, places.shape[1])

@@ -1,0 +1,223 @@
+"""Records in columns are the records that aiokafka makes, and a queue does the same with both (C6, C29, D4)."""
+
+import asyncio
+import struct
+from collections.abc import Iterator
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from aiokafka.consumer.fetcher import READ_COMMITTED
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lapse.core.letter import MARKERS
+from lapse.core.lifetime import Expiration, ExpirationModel
+from lapse.core.queue.arrival import TELLING, sort_out
+from lapse.core.queue.step import Messages
+from lapse.core.rows import Rows
+from lapse.protocol.header import OF_LETTERS
+from lapse.runtime.kafka import batch_rows, columns
+from lapse.runtime.kafka.batch_rows import rows_of
+from lapse.runtime.kafka.checksum import CheckedRecords, crc32c
+from lapse.runtime.kafka.fetched import FetchedRecords, together
+from lapse.runtime.kafka.fetched_rows import FetchedRows
+from lapse.runtime.queue.packed_delivery import packed_records
+from lapse.runtime.shard.payload import PayloadWindow, RowParts
+
+pytestmark = pytest.mark.skipif(columns.LIBRARY is None, reason="columns.c is not built: there was no C compiler")
+
+_CODECS = [0, 1, 2, 3, 4]
+_VALUES = st.one_of(
+    st.none(),
+    st.binary(max_size=20),
+    st.integers(-1, 10**19).map(lambda number: str(number).encode()),
+    st.sampled_from([b"", b"0", b"00012", b"1" * 18, b"1" * 19, b"12 ", b"+5", "१२".encode(), b"2026-01-31T12:00:00Z"]),
+)
+_HEADERS = st.lists(
+    st.tuples(
+        st.one_of(
+            st.sampled_from([*TELLING, *sorted(MARKERS), *sorted(OF_LETTERS), "lapse-other", "lapse", "trace"]),
+            st.text(max_size=4),
+        ),
+        _VALUES,
+    ),
+    max_size=4,
+)
+_RECORDS = st.lists(
+    st.tuples(
+        st.integers(0, 3),
+        st.integers(-1, 1 << 62),
+        st.none() | st.binary(max_size=9),
+        st.none() | st.binary(max_size=300),
+        _HEADERS,
+        st.booleans(),
+    ),
+    min_size=1,
+    max_size=30,
+)
+_EXPIRATIONS = st.builds(
+    Expiration, st.booleans(), st.none() | st.sampled_from([1, 60_000, 1 << 62]), st.sampled_from(ExpirationModel)
+)
+_BASE = 40
+
+
+def encoded(records: list[Any], codec: int = 0, by_broker: bool = False, base: int = _BASE) -> bytes:
+    """A RecordBatch; a record may have the headers of the one before."""
+    builder = DefaultRecordBatchBuilder(2, codec, 0, -1, 0, 0, 1 << 20)
+    at, before = 0, []
+    for gap, stamp_ms, key, value, headers, same in records:
+        at += gap
+        before = before if same else headers
+        builder.append(at, stamp_ms, key, value, before)
+        at += 1
+    data = bytearray(builder.build())
+    struct.pack_into(">q", data, 0, base)
+    if by_broker:
+        data[22] |= 8
+    struct.pack_into(">I", data, 17, crc32c(bytes(data[21:])))
+    return bytes(data)
+
+
+def batches(data: bytes) -> Iterator[Any]:
+    checked = CheckedRecords(data)
+    while checked.has_next():
+        yield checked.next_batch(), checked.last
+
+
+@pytest.fixture(autouse=True)
+def _few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_rows, "_FEW", 1)
+
+
+def both(data: bytes) -> tuple[list[Any], FetchedRows]:
+    """The records as objects, and in columns."""
+    ((batch, _),) = batches(data)
+    ((other, (at, stop)),) = batches(data)
+    rows = rows_of(data, at, stop, other)
+    assert rows is not None
+    return list(batch), rows
+
+
+def fields(record: Any) -> tuple[Any, ...]:
+    return (
+        record.offset, record.timestamp, record.timestamp_type, record.key, record.value, tuple(record.headers)
+    )  # fmt: skip
+
+
+@pytest.mark.feature("C41")
+@given(_RECORDS, st.sampled_from(_CODECS), st.booleans(), st.integers(0, 30), st.integers(0, 30))
+def test_rows_are_the_records(records: list[Any], codec: int, by_broker: bool, first: int, stop: int) -> None:
+    objects, rows = both(encoded(records, codec, by_broker))
+    assert [fields(rows[at]) for at in range(len(rows))] == [fields(one) for one in objects]
+    assert [fields(one) for one in rows[first:stop]] == [fields(one) for one in objects[first:stop]]
+    assert rows.offsets.tolist() == [one.offset for one in objects]
+    assert rows.timestamps_ms.tolist() == [one.timestamp for one in objects]
+
+
+@pytest.mark.feature("L1", "L2", "L3", "L4", "L5", "L7", "L12", "C29")
+@given(_RECORDS, _EXPIRATIONS, st.booleans())
+def test_what_becomes_of_rows_becomes_of_the_records(
+    records: list[Any], expiration: Expiration, by_broker: bool
+) -> None:
+    objects, rows = both(encoded(records, by_broker=by_broker))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lapse.core.queue.arrival._FEW_OF", 0)  # however many have to be looked at
+        found = sort_out(rows, "orders", expiration)
+    assert found == sort_out(objects, "orders", expiration) == sort_out(rows, "orders", expiration)
+
+
+@pytest.mark.feature("D4")
+@given(_RECORDS, st.lists(st.integers(0, 30), max_size=3), st.sampled_from([1, 200, 800_000]), st.booleans())
+def test_rows_are_packed_as_the_records_are(records: list[Any], cuts: list[int], most_bytes: int, expire: bool) -> None:
+    objects, rows = both(encoded(records))
+    edges = [0, *sorted(min(cut, len(rows)) for cut in cuts), len(rows)]
+    parts = [rows[first:stop] for first, stop in pairwise(edges) if first < stop]
+    deadlines_ms = np.arange(len(rows), dtype=np.int64) if expire else None
+    messages = Messages("t", 3, rows.offsets, deadlines_ms, np.ones(len(rows), np.uint32), None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lapse.runtime.queue.packed_delivery._FEW", 1)
+        expected = packed_records(messages, objects, b"", 0, most_bytes)
+    assert packed_records(messages, RowParts(parts), b"", 0, most_bytes) == expected
+
+
+@given(st.lists(_RECORDS, min_size=1, max_size=4), st.lists(st.sampled_from(_CODECS), min_size=4, max_size=4))
+def test_rows_of_several_batches_are_one(logs: list[list[Any]], codecs: list[int]) -> None:
+    data = b"".join(encoded(log, codec, base=1_000 * at) for at, (log, codec) in enumerate(zip(logs, codecs)))  # noqa: B905  # codecs are enough
+    parts = [rows_of(data, at, stop, batch) for batch, (at, stop) in batches(data)]
+    whole = together([part for part in parts if part is not None])
+    assert isinstance(whole, FetchedRows)
+    expected = [fields(one) for batch, _ in batches(data) for one in batch]
+    assert [fields(whole[at]) for at in range(len(whole))] == expected
+    assert [fields(one) for one in whole[1:]] == expected[1:]
+    assert [fields(one) for one in whole] == expected
+
+
+@given(_RECORDS, st.integers(0, 1 << 20), st.binary(min_size=1, max_size=3))
+def test_damaged_records_are_left_to_aiokafka(records: list[Any], place: int, damage: bytes) -> None:
+    data = bytearray(encoded(records))
+    at = 57 + place % (len(data) - 57)  # the number of records, or one of them
+    data[at : at + len(damage)] = damage[: len(data) - at]
+    ((batch, (first, stop)),) = _unchecked(bytes(data))
+    rows = rows_of(bytes(data), first, stop, batch)
+    if rows is not None:  # it may be a RecordBatch still: then what stands in it is told
+        assert all(0 <= part < 2 * len(data) for number in (0, 2, 4) for part in rows.span(number).tolist())
+        assert all(len(row.value or b"") <= len(data) for row in (rows[at] for at in range(len(rows))))
+
+
+def _unchecked(data: bytes) -> list[Any]:
+    whole = bytearray(data)
+    struct.pack_into(">I", whole, 17, crc32c(bytes(whole[21:])))
+    return list(batches(bytes(whole)))
+
+
+@pytest.mark.feature("C41")
+@given(_RECORDS, st.sampled_from(_CODECS), st.integers(_BASE, _BASE + 40), st.lists(st.integers(1, 7), max_size=6))
+def test_a_fetch_in_columns_brings_the_same(records: list[Any], codec: int, first: int, most: list[int]) -> None:
+    data = encoded(records, codec) + encoded(records, codec, base=1_000)
+    found = []
+    for topic in ("columns", "objects"):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(FetchedRows, "wanted", {"columns"})
+            tp = SimpleNamespace(topic=topic, partition=0)
+            fetched = FetchedRecords(tp, CheckedRecords(data), [], first, None, None, False, READ_COMMITTED)
+            taken = [fetched.take(limit) for limit in most[:1]]
+            while not (taken and taken[-1][1]):
+                taken.append(fetched.take(most[len(taken)] if len(taken) < len(most) else None))
+        assert all(isinstance(some, Rows) == (topic == "columns") for some, _ in taken if some)
+        found.append([([fields(one) for one in some], last) for some, last in taken])
+    assert found[0] == found[1]
+
+
+class _Log:
+    """A log that has nothing."""
+
+    async def read(self, topic: str, partition: int, first: int, last: int) -> list[Any]:
+        return []
+
+
+@pytest.mark.feature("D4")
+@given(st.integers(1, 60), st.lists(st.integers(1, 20), max_size=4), st.lists(st.integers(1, 20), max_size=4))
+def test_a_window_hands_rows_out_as_it_hands_records_out(count: int, kept: list[int], asked: list[int]) -> None:
+    objects, rows = both(encoded([(0, 1, None, b"%d" % at, [], True) for at in range(count)]))
+    found = []
+    for records in (objects, rows):
+        window = PayloadWindow(_Log(), 1 << 20)  # type: ignore[arg-type]
+        at = 0
+        for size in [*kept, count]:
+            if records[at : at + size]:
+                window.keep("t", 0, records[at : at + size])
+            at += size
+        at, handed = _BASE, []
+        for size in [*asked, count]:
+            offsets = list(range(at, min(at + size, _BASE + count + 2)))
+            if offsets:
+                handed += asyncio.run(window.get("t", 0, offsets))
+            at += size
+        found.append([None if one is None else fields(one) for one in handed])
+        left = window._windows["t", 0]
+        assert (left._chunks, left._size) == ([], 0)
+    assert found[0] == found[1]
