@@ -84,7 +84,7 @@ screenshots: setup ## Take the docs' pictures of the console again, in the brows
 	  -k "overview or edited or accessibility" $(ARGS)
 
 chaos: setup ## Kill workers and the broker while messages flow, and count what was lost (nothing)
-	@LAPSE_SOAK=$${LAPSE_SOAK:-5000} LAPSE_FREEZES=$${LAPSE_FREEZES:-20} LAPSE_SOW_SECONDS=$${LAPSE_SOW_SECONDS:-600} LAPSE_ENTITIES=$${LAPSE_ENTITIES:-1000} LAPSE_LOOKS=$${LAPSE_LOOKS:-100} \
+	@LAPSE_SOAK=$${LAPSE_SOAK:-5000} LAPSE_FREEZES=$${LAPSE_FREEZES:-20} LAPSE_SOW_SECONDS=$${LAPSE_SOW_SECONDS:-600} LAPSE_ENTITIES=$${LAPSE_ENTITIES:-1000} LAPSE_MESSAGES=$${LAPSE_MESSAGES:-100000} LAPSE_LOOKS=$${LAPSE_LOOKS:-100} \
 	  $(BIN)/python -m pytest -v --timeout 3600 \
 	  tests/unit/core/queue/test_shard_machine.py tests/unit/core/queue/test_shard_search.py \
 	  tests/unit/core/queue/test_interactions.py tests/unit/core/sow/test_shard_model.py tests/unit/core/expression \

@@ -78,6 +78,32 @@ def test_many_queues_are_shown_fifty_at_a_time_and_found_by_name(deploy: Deploy,
         playwright.expect(view.locator("caption").first).to_have_text("Queues")
 
 
+@pytest.mark.feature("Q15")
+def test_a_worker_is_killed_while_the_page_is_open(deploy: Deploy, browser: "playwright.Browser") -> None:
+    """With `make chaos` before 100,000 messages."""
+    count = int(os.environ.get("LAPSE_MESSAGES", "2000"))
+    busy = deploy({"busy": {"lease_period": "60s", "expiration": "enabled"}}, session_timeout="3s").apply()
+    worker = busy.worker()
+    worker.wait_for_shards(1)
+    with door(busy) as gate, view_of(browser, "killed") as view:
+        for first in range(0, count, 10_000):
+            gate.publish("busy", *({"n": n} for n in range(first, min(count, first + 10_000))))
+        view.goto(f"{gate.address}/console/queues/{busy.name('busy')}")
+        available = view.locator('[data-state="available"]')
+        playwright.expect(available).to_have_text(f"{count:,}", timeout=60_000)
+        assert gate.receive("busy")
+        playwright.expect(view.locator('[data-state="leased"]')).to_have_text("1")
+        worker.kill()
+        need = view.locator(".need")
+        playwright.expect(need).to_contain_text("no worker has answered for")
+        playwright.expect(available).to_have_text("–")
+        busy.worker().wait_for_shards(1)
+        playwright.expect(available).to_have_text(re.compile(rf"^({count - 1:,}|{count:,})$"), timeout=60_000)
+        view.get_by_label("Filter").fill(f"/n >= {count - 3}")
+        view.get_by_role("button", name="Find").click()
+        playwright.expect(view.locator("#messages tbody tr")).to_have_count(3)
+
+
 def test_a_message_is_found_and_its_life_is_told(gateway: Door, view: "playwright.Page") -> None:
     name = gateway.deployment.name("one")
     for key in ("a", "it's"):

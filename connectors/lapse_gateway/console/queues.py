@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,7 +17,7 @@ from lapse_client.aio import Queue, Replayed, history, replay
 from lapse_client.error import LapseError
 from lapse_gateway.console.page import file, rendered
 from lapse_gateway.console.route import PAGE, action, page, sent
-from lapse_gateway.console.watch import STATES
+from lapse_gateway.console.watch import PATIENCE_S, STATES
 from lapse_gateway.fault import Fault
 from lapse_gateway.figures import RATES
 from lapse_gateway.operation import Call, Operation
@@ -64,10 +65,9 @@ async def _state(call: Call, name: str) -> dict[str, Any]:
     (look,), _ = await asyncio.gather(call.gateway.watch.look(call.caller, [name]), figures.look())
     holders: dict[str, Holder] = {}
     if look.figures.get("leased"):
-        async with call.gateway.clients.queue(call.caller, name) as queue:
-            for message in await queue.peek(top_n=_LOOKED_AT):
-                if message.state == "leased":
-                    _count(holders.setdefault(message.subscription, Holder(message.subscription)), message)
+        for message in await _looked_at(call, name):
+            if message.state == "leased":
+                _count(holders.setdefault(message.subscription, Holder(message.subscription)), message)
     return {
         "look": look,
         "states": STATES,
@@ -76,6 +76,15 @@ async def _state(call: Call, name: str) -> dict[str, Any]:
         "rates": RATES,
         "figures": figures.of(name) if call.caller.sees_whole(name) else None,
     }
+
+
+async def _looked_at(call: Call, name: str) -> Sequence[QueuedMessage]:
+    """The first messages of each shard; none if their worker does not answer in time, which the figures tell."""
+    async with call.gateway.clients.queue(call.caller, name) as queue:
+        try:
+            return await asyncio.wait_for(queue.peek(top_n=_LOOKED_AT), PATIENCE_S)
+        except TimeoutError:
+            return ()
 
 
 def _count(holder: Holder, message: QueuedMessage) -> None:

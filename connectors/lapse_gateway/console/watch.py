@@ -22,6 +22,9 @@ _FRESH_S: Final = 1.5
 PATIENCE_S: Final = 2.0
 """A page does not wait longer for figures, s; what comes later is on the next one."""
 
+_SILENT_S: Final = 3.0
+"""Figures that nobody has renewed for so long are shown no more, s: their worker may be gone."""
+
 _RATE_S: Final = 10.0
 """The change is told over the last so many seconds."""
 
@@ -42,6 +45,8 @@ class Look:
         figures: what it answered; empty before the first answer, and where there was none.
         fault: why there is none.
         at_s: when it answered.
+        asked_s: when it was asked last.
+        used_s: when somebody looked last.
         depths: when it had which depth, over the last seconds.
     """
 
@@ -49,6 +54,7 @@ class Look:
     figures: Mapping[str, Any] = field(default_factory=dict)
     fault: str = ""
     at_s: float = -1e9
+    asked_s: float = 0.0
     used_s: float = 0.0
     depths: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=600))
     asking: asyncio.Task[None] | None = None
@@ -121,13 +127,14 @@ class Watch:
         others = [one for one in looks if shown is not None and one.name not in shown]
         for one in (*visible, *_in_turn(others)):
             if one.asking is None and now - one.at_s >= _FRESH_S:
+                one.asked_s = now
                 one.asking = asyncio.create_task(self._ask(caller, one, names))
         asking = [one.asking for one in visible if one.asking is not None]
         if asking:
             await asyncio.wait(asking, timeout=patience_s)
-        for one in visible:
-            if patience_s >= PATIENCE_S and one.asking is not None and not one.figures and not one.fault:
-                one.fault = "no worker has answered yet"
+        if patience_s >= PATIENCE_S:
+            for one in visible:
+                _tell_of_silence(one)
         return looks
 
     async def _ask(self, caller: Caller, look: Look, names: list[str]) -> None:
@@ -154,6 +161,18 @@ class Watch:
             raise  # none of them can be asked over this connection any more
         except LapseError as error:
             return _NO_FIGURES, str(error)
+
+
+def _tell_of_silence(look: Look) -> None:
+    """Say that nobody answers, if that is so, rather than show figures as though they were of now."""
+    silent_s = asyncio.get_running_loop().time() - look.asked_s
+    if look.asking is None or look.fault:
+        return
+    if not look.figures:
+        look.fault = "no worker has answered yet"
+    elif silent_s >= _SILENT_S:
+        look.figures, look.fault = _NO_FIGURES, f"no worker has answered for {silent_s:.0f} s"
+        look.depths.clear()
 
 
 def _in_turn(looks: Sequence[Look]) -> list[Look]:

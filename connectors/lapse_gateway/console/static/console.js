@@ -58,6 +58,7 @@ if (chart) {
   let plot = null;
   const style = getComputedStyle(document.documentElement);
   const colour = (name) => style.getPropertyValue(name).trim();
+  const hour = (seconds) => new Date(seconds * 1000).toISOString().slice(11, 19);
   const axis = { stroke: colour("--soft"), grid: { stroke: colour("--rule"), width: 1 }, ticks: { show: false } };
   const look = async () => {
     try {
@@ -70,9 +71,8 @@ if (chart) {
       if (plot) plot.setData(points);
       else plot = new uPlot({
         width: chart.clientWidth, height: chart.clientHeight, legend: { show: false }, cursor: { show: false },
-        tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "UTC"),
         scales: { x: { range: (_, low, high) => [Math.min(low, high - 60), high] }, y: { range: (_, low, high) => [0, Math.max(1, high * 1.1)] } },
-        axes: [axis, { ...axis, size: 70 }],
+        axes: [{ ...axis, space: 90, values: (_, ticks) => ticks.map(hour) }, { ...axis, size: 70 }],
         series: [{}, { label: "depth", stroke: colour("--accent"), width: 2, points: { show: points[0].length < 2 } }],
       }, points, chart);
       chart.dataset.points = points[0].length;
