@@ -7,12 +7,16 @@ from itertools import pairwise
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lapse.core.queue.change import Places
 from lapse.core.queue.segment import Where, where_of
 
 _FEW: Final = 32
 """So many ranges are cut one by one; more of them together, for then most hold a place or two."""
+
+_LONG: Final = 64
+"""Unless they hold so many places on average: to write out a million of them takes 20 ms."""
 
 
 def cut(places: Places, size: int) -> Iterator[tuple[int, int, int]]:
@@ -34,8 +38,10 @@ def by_segment(places: Places, size: int) -> Iterator[tuple[int, Where]]:
             yield index, slice(slot, slot + places[0][1])
             return
     if len(places) > _FEW:
-        yield from _together(places, size)
-        return
+        firsts, counts = np.array(places, np.int64).T
+        if int(counts.sum()) < _LONG * len(places):
+            yield from _together(firsts, counts, size)
+            return
     at = -1
     cuts: list[tuple[int, int]] = []
     for index, slot, stop in cut(places, size):
@@ -48,8 +54,7 @@ def by_segment(places: Places, size: int) -> Iterator[tuple[int, Where]]:
         yield at, where_of(cuts)
 
 
-def _together(places: Places, size: int) -> Iterator[tuple[int, Where]]:
-    firsts, counts = np.array(places, np.int64).T
+def _together(firsts: NDArray[np.int64], counts: NDArray[np.int64], size: int) -> Iterator[tuple[int, Where]]:
     ends = np.cumsum(counts)
     every = np.arange(int(ends[-1])) + np.repeat(firsts - ends + counts, counts)
     indexes = every // size

@@ -72,7 +72,7 @@ class Sources:
                 Messages(
                     source.topic,
                     source.partition,
-                    (some + (run.offset - run.slot)).astype(np.int64),
+                    (some + (run.offset - run.slot)).astype(np.int64, copy=False),
                     None if segment.deadline_ms is None else segment.deadline_ms[some],
                     segment.deliveries[some],
                     None if segment.cancels is None else segment.cancels[some],

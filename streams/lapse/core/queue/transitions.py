@@ -6,7 +6,8 @@ told, and whether they leave. It is looked up once for each run of messages, nev
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterator
+from typing import Any, Final
 
 import numpy as np
 import numpy.ma  # np.unique imports it at its first call, which takes 50 ms of a lease's end
@@ -241,8 +242,8 @@ class Transitions:
             holds |= self._beyond_limits(segment, slots) | self._truncated(segment, slots)
         if reason is not Reason.TIME_LIMIT and self._settings.expiration.enabled and segment.deadline_ms is not None:
             holds |= segment.deadline_ms[slots] <= now_ms
-        for bits in np.unique(holds).tolist():
-            some = slots[holds == bits]
+        for bits, which in _values(holds):
+            some = slots[which]
             if reason is not None:
                 reasons = in_order((reason, Reason.TIME_LIMIT) if bits else (reason,))
             else:
@@ -298,10 +299,21 @@ class Transitions:
         found: list[tuple[str, Slots]] = []
         for segment, some in slots:
             holders = np.full(len(some), -1, np.int64) if segment.holder is None else segment.holder[some]
-            for number in np.unique(holders).tolist():
+            for number, which in _values(holders):
                 holder = self._state.subscription_table.find(number)
-                found.append(("" if holder is None else holder.id, [(segment, some[holders == number])]))
+                found.append(("" if holder is None else holder.id, [(segment, some[which])]))
         return found
+
+
+def _values(column: NDArray[Any]) -> Iterator[tuple[int, NDArray[np.bool_] | slice]]:
+    """Each value of a column, ascending, and which messages have it; mostly all have the same."""
+    if not len(column):
+        return
+    if bool((column == column[0]).all()):
+        yield int(column[0]), slice(None)
+        return
+    for value in np.unique(column).tolist():
+        yield value, column == value
 
 
 def _by_row(trigger: Trigger, guard: Guard | None, slots: Slots) -> list[tuple[Row, Slots]]:
