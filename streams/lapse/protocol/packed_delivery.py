@@ -225,7 +225,7 @@ class PackedDelivery:
         while at < stop:
             name, at = _part(data, at, stop)
             value, at = _part(data, at, stop)
-            found.append(((name or b"").decode("utf-8", "surrogateescape"), value))
+            found.append(((name or b"").decode("utf-8", "replace"), value))
         return found
 
 

@@ -16,6 +16,7 @@ from aiokafka.consumer import fetcher
 from lapse.runtime.kafka.batch_rows import rows_of
 from lapse.runtime.kafka.checksum import CheckedRecords
 from lapse.runtime.kafka.fetched_rows import FetchedRows, joined
+from lapse.runtime.kafka.odd_headers import readable
 
 Record = Any
 """aiokafka's `DefaultRecord`, which has no types; it has no topic and partition."""
@@ -38,10 +39,13 @@ class _Block:
 class _Batch:
     """A RecordBatch that is a few blocks to who goes through its records."""
 
-    __slots__ = ("_batch", "_rows")
+    __slots__ = ("_batch", "_records", "_rows")
 
-    def __init__(self, batch: Any, rows: Callable[[Any], FetchedRows | None] | None) -> None:
+    def __init__(
+        self, batch: Any, records: Callable[[], Iterator[Record]], rows: Callable[[Any], FetchedRows | None] | None
+    ) -> None:
         self._batch = batch
+        self._records = records
         self._rows = rows
 
     def __getattr__(self, name: str) -> Any:
@@ -56,7 +60,7 @@ class _Batch:
         if rows is not None:
             yield _Block(rows)
             return
-        left = chain(self._batch)  # aiokafka's batch may be asked for an iterator once
+        left = self._records()
         while records := list(islice(left, _BLOCK_RECORDS)):
             yield _Block(records)
 
@@ -81,8 +85,8 @@ class _Batches:
 
     def next_batch(self) -> _Batch:
         """The next batch."""
-        batch = self._records.next_batch()
-        return _Batch(batch, partial(rows_of, self._records.data, *self._records.last) if self._in_columns else None)
+        batch, where = self._records.next_batch(), (self._records.data, *self._records.last)
+        return _Batch(batch, partial(readable, batch, *where), partial(rows_of, *where) if self._in_columns else None)
 
 
 class FetchedRecords(fetcher.PartitionRecords):
