@@ -39,6 +39,9 @@ _SERVES_WITHIN_S: Final = 60.0
 
 _DEFAULT_PORT: Final = 9092
 
+_BLANK: Final = " \t\b"
+"""What a line shows nothing of; Faust ends with a backspace."""
+
 _STARTED: Final = "lapse gateway: "
 """How the gateway says that it runs: what `lapse dev` says in its own way."""
 
@@ -296,5 +299,5 @@ def _changed_ns(path: Path) -> int:
 
 def _say(name: str, line: str) -> None:
     """Print a line of a child, on standard error."""
-    if line.strip() and not line.startswith(_STARTED):
+    if line.strip(_BLANK) and not line.startswith(_STARTED):
         click.echo(f"{name:<8}| {line}", err=True)

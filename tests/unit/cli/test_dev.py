@@ -1,0 +1,11 @@
+"""What `lapse dev` prints of its children."""
+
+import pytest
+
+from lapse.cli import dev
+
+
+def test_lines_that_show_nothing_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    for line in ("", "\b", "told"):
+        dev._say("worker", line)
+    assert capsys.readouterr().err == "worker  | told\n"
