@@ -53,7 +53,7 @@ def submitted(python: str, wheel: Path, **words: str) -> list[str]:
     packages = command.index("--packages")
     assert set(command[packages + 1].split(",")) <= {coordinates(file) for file in jars.jar_files(jars.SPARK)}
     command[packages : packages + 2] = ["--jars", ",".join(str(file) for file in jars.jar_files(jars.SPARK))]
-    assert Path(command[command.index("--py-files") + 1]).name == wheel.name
+    assert wheel.match(Path(command[command.index("--py-files") + 1]).name)
     command[command.index("--py-files") + 1] = str(wheel)
     for option, word in words.items():
         command[command.index(f"--{option}") + 1] = word

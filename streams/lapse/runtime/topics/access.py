@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -20,6 +21,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it lists no
 )
 
 _PATIENCE_S: Final = 15.0
+_SETTLE_S: Final = 5.0  # a broker confirms a right before it lists it
+_AGAIN_S: Final = 0.05
 _EVERY: Final = "*"
 _AUTHORIZER: Final = "authorizer.class.name"
 
@@ -104,11 +107,12 @@ def look(admin: AdminClient) -> Access:
 
 
 def give(admin: AdminClient, grants: Iterable[Grant]) -> None:
-    """Give rights, from every host.
+    """Give rights, from every host, and wait up to 5 s until the cluster lists them.
 
     Raises:
         KafkaException: the cluster refused one.
     """
+    wanted = list(grants)
     bindings = [
         AclBinding(
             ResourceType.TOPIC,
@@ -119,10 +123,13 @@ def give(admin: AdminClient, grants: Iterable[Grant]) -> None:
             AclOperation[grant.operation],
             AclPermissionType.ALLOW,
         )
-        for grant in grants
+        for grant in wanted
     ]
     for future in (admin.create_acls(bindings) if bindings else {}).values():
         future.result(_PATIENCE_S)
+    end_s = time.monotonic() + _SETTLE_S
+    while wanted and look(admin).lacks(wanted) and time.monotonic() < end_s:
+        time.sleep(_AGAIN_S)
 
 
 def _covers(binding: Any, grant: Grant) -> bool:
