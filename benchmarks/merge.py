@@ -30,7 +30,8 @@ def main() -> int:
     given = parser.parse_args()
     console = Console()
     try:
-        outcomes, settings, machine = merged([json.loads(path.read_text("utf-8")) for path in given.reports])
+        reports = [json.loads(path.read_text("utf-8")) for path in given.reports]
+        outcomes, settings, machine = merged(reports)
     except CannotMerge as error:
         console.print(str(error), markup=False)
         return 1
@@ -38,7 +39,8 @@ def main() -> int:
         show(outcome, console)
     path = given.report.with_suffix("")
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.with_suffix(".json").write_text(json.dumps(as_json(outcomes, settings, machine), indent=2) + "\n")
+    document = as_json(outcomes, settings, machine, reports[0].get("versions"))
+    path.with_suffix(".json").write_text(json.dumps(document, indent=2) + "\n")
     path.with_suffix(".html").write_text(as_html(outcomes, settings, machine))
     return 0
 
@@ -56,6 +58,8 @@ def merged(reports: Sequence[dict[str, Any]]) -> tuple[list[Outcome], dict[str, 
     for report in reports:
         if report["machine"] != machine:
             raise CannotMerge(f"measured on different machines: {machine}; {report['machine']}")
+        if report.get("versions") != first.get("versions"):
+            raise CannotMerge(f"measured with different versions: {first.get('versions')}; {report.get('versions')}")
         differing = [name for name in settings if name != "took_s" and report["settings"].get(name) != settings[name]]
         if differing:
             raise CannotMerge(f"measured with different settings: {', '.join(differing)}")

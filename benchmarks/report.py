@@ -8,10 +8,13 @@ import platform
 import time
 from collections.abc import Sequence
 from html import escape
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
 from benchmarks.row import Goal, Outcome
+from lapse.embedded.jars import KAFKA
 
+_PACKAGES: Final = ("lapse", "faust-streaming", "aiokafka", "confluent-kafka", "numpy", "pyspark")
 _WIDTH: Final = 260
 _DECADES: Final = 1.5
 
@@ -27,11 +30,24 @@ td { text-align: right; font-variant-numeric: tabular-nums } p.note { opacity: .
 """
 
 
-def as_json(outcomes: Sequence[Outcome], settings: dict[str, Any], measured_on: str = "") -> dict[str, Any]:
-    """Everything that was measured."""
+def as_json(
+    outcomes: Sequence[Outcome],
+    settings: dict[str, Any],
+    measured_on: str = "",
+    with_versions: dict[str, str] | None = None,
+) -> dict[str, Any]:
+    """Everything that was measured.
+
+    Args:
+        outcomes: of the rows.
+        settings: of the run.
+        measured_on: the machine; empty = this one.
+        with_versions: of what was measured; None = what is installed here.
+    """
     return {
         "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "machine": measured_on or machine(),
+        "versions": versions() if with_versions is None else with_versions,
         "settings": settings,
         "rows": [
             {
@@ -61,6 +77,17 @@ def as_json(outcomes: Sequence[Outcome], settings: dict[str, Any], measured_on: 
 def machine() -> str:
     """What the figures were measured on."""
     return f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}, Python {platform.python_version()}"
+
+
+def versions() -> dict[str, str]:
+    """The versions of Kafka, and of the packages that have most to do with the figures."""
+    found = {"Kafka": KAFKA.removeprefix("kafka-")}
+    for name in _PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
 
 
 def as_html(outcomes: Sequence[Outcome], settings: dict[str, Any], measured_on: str = "") -> str:
