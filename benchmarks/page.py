@@ -63,7 +63,8 @@ def _measured(report: dict[str, Any], settings: dict[str, Any]) -> str:
         "|---|---|",
         f"| machine | {report['machine']} |",
         f"| versions | {', '.join(f'{name} {version}' for name, version in versions.items())} |",
-        f"| load | {settings['messages']:,} messages through a queue, {settings['repeats']} runs of each contestant |",
+        f"| load | {settings['messages']:,} messages through a queue, "
+        f"{settings['repeats']} {'run' if settings['repeats'] == 1 else 'runs'} of each contestant |",
         "",
     ]
     return "\n".join(lines)
