@@ -13,6 +13,8 @@ from typing import Any, Final, NamedTuple
 
 from aiokafka.codec import gzip_decode, lz4_decode, snappy_decode, zstd_decode
 
+from lapse.runtime.kafka.packed_record import unpacked, varint_at
+
 HEAD: Final = struct.Struct(">q8xB4xhiqqqhii")
 """Of a RecordBatch: base offset, magic, attributes, last offset delta, first and latest timestamp (ms), producer id and
 epoch, sequence, count."""
@@ -64,33 +66,9 @@ def _records(data: bytes, at: int, stop: int) -> Iterator[OddRecord]:
         at = 0
     by_broker = bool(attributes & BY_THE_BROKER)
     for _ in range(count):
-        _, at = _varint(data, at)
-        delta_ms, at = _varint(data, at + 1)
-        delta, at = _varint(data, at)
-        key, at = _part(data, at)
-        value, at = _part(data, at)
-        left, at = _varint(data, at)
-        headers: list[tuple[str, bytes | None]] = []
-        for _ in range(left):
-            name, at = _part(data, at)
-            content, at = _part(data, at)
-            headers.append(((name or b"").decode("utf-8", "replace"), content))
+        _, at = varint_at(data, at)
+        delta_ms, at = varint_at(data, at + 1)
+        delta, at = varint_at(data, at)
+        key, value, headers, at = unpacked(data, at, names="replace")
         timestamp_ms = latest_ms if by_broker else first_ms + delta_ms
         yield OddRecord(base + delta, timestamp_ms, int(by_broker), key, value, headers)
-
-
-def _part(data: bytes, at: int) -> tuple[bytes | None, int]:
-    """What stands behind its length, and where it ends."""
-    length, at = _varint(data, at)
-    return (None, at) if length < 0 else (data[at : at + length], at + length)
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    number = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        number |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return (number >> 1) ^ -(number & 1), at
-        shift += 7

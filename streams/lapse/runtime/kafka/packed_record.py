@@ -1,12 +1,13 @@
 """A record in the format of a RecordBatch, without its position there.
 
-What many records of a step have in common is so written once, and not for each of them again.
+What many records of a step have in common is so written once, and not for each of them again. What is written so can
+be read here as well.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 NULL: Final = b"\x01"
 """Stands for a key or a value that is null: the length −1."""
@@ -74,3 +75,49 @@ def packed(
             headers,
         )
     )
+
+
+class Unpacked(NamedTuple):
+    """A record that was read, and where it ends."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]]
+    end: int
+
+
+def unpacked(data: bytes, at: int = 0, names: str = "surrogateescape") -> Unpacked:
+    """Read a record from its key on.
+
+    Args:
+        data: bytes that hold it.
+        at: where its key's length stands.
+        names: what becomes of bytes in headers' names that are no UTF-8, as `bytes.decode` calls it.
+    """
+    key, at = _part(data, at)
+    value, at = _part(data, at)
+    count, at = varint_at(data, at)
+    headers: list[tuple[str, bytes | None]] = []
+    for _ in range(count):
+        name, at = _part(data, at)
+        content, at = _part(data, at)
+        headers.append(((name or b"").decode("utf-8", names), content))
+    return Unpacked(key, value, headers, at)
+
+
+def varint_at(data: bytes, at: int) -> tuple[int, int]:
+    """One of Kafka's variable-length integers, and where it ends."""
+    number = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (number >> 1) ^ -(number & 1), at
+        shift += 7
+
+
+def _part(data: bytes, at: int) -> tuple[bytes | None, int]:
+    """What stands behind its length, and where it ends."""
+    length, at = varint_at(data, at)
+    return (None, at) if length < 0 else (data[at : at + length], at + length)

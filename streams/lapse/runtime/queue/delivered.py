@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from lapse.core.queue.step import Delivery
@@ -9,6 +11,16 @@ from lapse.runtime.kafka.output import Output, Packed
 from lapse.runtime.queue.output import QueueOutput
 from lapse.runtime.queue.records import records_of
 from lapse.runtime.shard.payload import PayloadWindow, RowParts
+
+_LEAST_PATIENCE_S: Final = 5.0
+"""Shorter than that, a broker's hiccup would end workers, even if the lease is over by then."""
+
+_MOST_PATIENCE_S: Final = 30.0
+
+
+def patience_s(lease_ms: int) -> float:
+    """How long a delivery may be on its way to Kafka, s: so that it does not come after its lease (L10)."""
+    return min(max(0.9 * lease_ms / 1000, _LEAST_PATIENCE_S), _MOST_PATIENCE_S)
 
 
 async def delivered(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -10,6 +10,7 @@ from lapse.core.queue.places import size_of
 from lapse.core.queue.step import Step
 from lapse.runtime.kafka.output import Output
 from lapse.runtime.shard.effects import StepInFlight
+from lapse.runtime.timers.clock import BY_THE_BROKER
 
 ARRIVED: Final = "arrived"
 """Name of the instant at which a step's last messages came; before the place of a batch, of that one's."""
@@ -44,6 +45,22 @@ class QueueStepInFlight(StepInFlight[Step]):
     def told(self) -> int:
         """How many events and removals it has so far."""
         return len(self.core.events) + len(self.core.removals)
+
+    def came_at(self, records: Sequence[Any], now_ms: int, clock_ms: Callable[[], int]) -> tuple[int, int | None]:
+        """When records came, and the same if no stamp of the broker says it (None otherwise), ms since the epoch.
+
+        Args:
+            records: the records.
+            now_ms: the latest instant that the shard has heard of.
+            clock_ms: the broker's clock.
+        """
+        if not records:
+            return now_ms, None
+        if getattr(records[-1], "timestamp_type", None) == BY_THE_BROKER:
+            # So late it was at the broker, whatever was heard of its clock so far: after a crash, or a pause (C76).
+            return max(now_ms, records[-1].timestamp), None
+        self.instants[ARRIVED] = came_ms = max(now_ms, clock_ms())
+        return came_ms, came_ms
 
     def note_batch(
         self, topic: str, partition: int, records: Sequence[Any], told: int, clock_ms: int | None = None

@@ -22,9 +22,9 @@ from lapse.runtime.kafka.output import Output, Packed
 from lapse.runtime.letters.expiry_rule import ExpiryRule
 from lapse.runtime.letters.refusal import Write
 from lapse.runtime.queue.crowd import Crowd
-from lapse.runtime.queue.delivered import delivered
+from lapse.runtime.queue.delivered import delivered, patience_s
 from lapse.runtime.queue.forwarding import Forwarding
-from lapse.runtime.queue.in_flight import ARRIVED, QueueStepInFlight
+from lapse.runtime.queue.in_flight import QueueStepInFlight
 from lapse.runtime.queue.judging import Judge
 from lapse.runtime.queue.letters import QueueLetters
 from lapse.runtime.queue.output import QueueOutput
@@ -37,15 +37,9 @@ from lapse.runtime.shard.effects import Effects
 from lapse.runtime.shard.effort import Effort
 from lapse.runtime.shard.machine import ShardMachine
 from lapse.runtime.shard.payload import PayloadWindow
-from lapse.runtime.timers.clock import BY_THE_BROKER
 from lapse.runtime.tp import TP
 
 _STEP_RECORDS: Final = 10_000
-
-_LEAST_PATIENCE_S: Final = 5.0
-"""Shorter than that, a broker's hiccup would end workers, even if the lease is over by then."""
-
-_MOST_PATIENCE_S: Final = 30.0
 
 
 class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
@@ -93,7 +87,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         self._forwarding = forwarding
         self.step_records = _STEP_RECORDS
         self.step_turns = self.delivery_turns = 1
-        self.delivery_patience_s = min(max(0.9 * settings.lease_ms / 1000, _LEAST_PATIENCE_S), _MOST_PATIENCE_S)
+        self.delivery_patience_s = patience_s(settings.lease_ms)
         self._journal = QueueJournal(restored.state, epoch, restored)
         self._epoch = epoch
         self._replaced = False
@@ -161,12 +155,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
 
     def _arrive(self, topic: str, partition: int, records: Sequence[Any]) -> int:
         self._payloads.keep(topic, partition, records)
-        now_ms, clock_ms = self.now_ms, None
-        if records and getattr(records[-1], "timestamp_type", None) == BY_THE_BROKER:
-            # So late it was at the broker, whatever was heard of its clock so far: after a crash, or a pause (C76).
-            now_ms = max(now_ms, records[-1].timestamp)
-        elif records:
-            self._at_work.instants[ARRIVED] = now_ms = clock_ms = max(now_ms, self._clock_ms())
+        now_ms, clock_ms = self._at_work.came_at(records, self.now_ms, self._clock_ms)
         placed = self.shard.placed
         told = self._at_work.told
         taken = self.shard.arrive(topic, partition, records, self._step, now_ms, self.crowd.room)

@@ -31,6 +31,7 @@ from lapse.runtime.shard.pause import Pauses
 from lapse.runtime.shard.removed_log import RemovedLog
 from lapse.runtime.shard.timeline import Timeline
 from lapse.runtime.shard.work_ahead import WorkAhead
+from lapse.runtime.shard.writing import Writing
 from lapse.runtime.timers.clock import BrokerClock
 from lapse.runtime.timers.early_stamp import EarlyStamps
 from lapse.runtime.timers.ticker import Ticker
@@ -127,8 +128,7 @@ class Runner:
         self._unwritten = unwritten
         self._delivering_since: float | None = None
         self._task: asyncio.Task[None] | None = None
-        self._writing: asyncio.Task[None] | None = None
-        self._writing_before: asyncio.Task[None] | None = None
+        self._writing = Writing()
         self._more = False
         self._to_deliver = False
         """Whether there was more to be handed out when some last was."""
@@ -223,8 +223,8 @@ class Runner:
         try:
             while True:
                 if not self._may_run.is_set():
-                    await self._written()
-                if self._writing is None:
+                    await self._writing.end()
+                if not self._writing:
                     self._idle.set()
                     if not self._more:
                         await self._news.wait()
@@ -245,7 +245,7 @@ class Runner:
         """Write nothing any more: the entity is deleted, and its topics are about to be (C4)."""
         self._stopped = True
         self._ticker.stop()
-        await self._written()
+        await self._writing.end()
         await self._deliveries.end()
         self._idle.set()
         self._inbox.close()
@@ -303,11 +303,8 @@ class Runner:
         if not self.machine.takes_ahead:
             await self._effect(effects, processed, decided)
             return
-        if self._writing_before is not None:
-            await self._writing_before
-        machine, before = self.machine, self._writing
-        writing = asyncio.create_task(self._effect(effects, processed, decided, before))
-        self._writing_before, self._writing = before, writing
+        machine = self.machine
+        writing = await self._writing.begin(lambda before: self._effect(effects, processed, decided, before))
         for _ in range(_TURNS_TO_KAFKA):
             await asyncio.sleep(0)
         ahead = self._ahead
@@ -317,13 +314,7 @@ class Runner:
             await self._deliver(machine.delivery_turns, until=writing)
             ahead.delivered = True
         if ahead.taken < machine.step_records and ahead.turns < machine.step_turns:
-            await self._written()
-
-    async def _written(self) -> None:
-        """Wait until the effects of all steps are written."""
-        if self._writing is not None:
-            await self._writing
-            self._writing = self._writing_before = None
+            await self._writing.end()
 
     async def _effect(
         self,
@@ -338,7 +329,7 @@ class Runner:
             self._news.set()
 
     async def _write_letters(self, letters: Sequence[Output | Packed]) -> dict[int, Refusal]:
-        await self._written()  # its journal has shown that the shard is still this process's
+        await self._writing.end()  # its journal has shown that the shard is still this process's
         return await self._writer.write_letters(letters)
 
     def _is_over(self, until: asyncio.Future[None] | None) -> bool:
