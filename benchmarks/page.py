@@ -57,14 +57,14 @@ def page(report: dict[str, Any]) -> str:
 
 def _measured(report: dict[str, Any], settings: dict[str, Any]) -> str:
     """When, on what, and with what it was measured."""
+    runs = "one run" if settings["repeats"] == 1 else f"{settings['repeats']} runs"
     versions, at = report.get("versions", {}), report["at"].replace("T", " ").replace("Z", " UTC")
     lines = [
         f"| measured | {at}, in {settings['took_s'] / 60:.0f} minutes |",
         "|---|---|",
         f"| machine | {report['machine']} |",
         f"| versions | {', '.join(f'{name} {version}' for name, version in versions.items())} |",
-        f"| load | {settings['messages']:,} messages through a queue, "
-        f"{settings['repeats']} {'run' if settings['repeats'] == 1 else 'runs'} of each contestant |",
+        f"| load | {settings['messages']:,} messages through a queue, {runs} of each contestant |",
         "",
     ]
     return "\n".join(lines)

@@ -43,7 +43,7 @@ def test_machine_versions_and_load_stand_above_the_figures() -> None:
     text = page(report({"lapse, inline": 90_000.0}))
     assert "two cores" in text
     assert "Kafka 9.9" in text
-    assert "60,000 messages through a queue, 1 runs of each contestant" in text
+    assert "60,000 messages through a queue, one run of each contestant" in text
     assert "in 2 minutes" in text
 
 
