@@ -37,13 +37,13 @@ def sides(kafka: str, deploy: Deploy) -> Iterator[Sides]:
 class Consumer:
     """A consumer on one side, at work until it is closed."""
 
-    def __init__(self, side: Deployment, stem: str, backlog: int, pause_s: float = 0.0) -> None:
+    def __init__(self, side: Deployment, stem: str, backlog: int, pause_s: float = 0.0, text: str = "") -> None:
         self.got: dict[bytes, int | None] = {}
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._consume, args=(side, stem, backlog, pause_s))
+        self._thread = threading.Thread(target=self._consume, args=(side, stem, backlog, pause_s, text))
 
-    def _consume(self, side: Deployment, stem: str, backlog: int, pause_s: float) -> None:
-        with side.subscriber(stem, backlog) as subscriber:
+    def _consume(self, side: Deployment, stem: str, backlog: int, pause_s: float, text: str) -> None:
+        with side.subscriber(stem, backlog, filter=text or None) as subscriber:
             while not self._over.is_set():
                 for delivery in subscriber.messages(0.1):
                     self.got[delivery.value or b""] = delivery.expires_at_ms
@@ -88,6 +88,59 @@ def test_whatever_is_killed_nothing_is_lost_nor_delivered_on_both_sides(sides: S
     assert here.got
     assert len(there.got) > 60
     assert sides.there.depth("orders")["unconfirmed"] == 0
+
+
+@pytest.mark.feature("Q26", "Q14", "C73")
+def test_consumers_with_filters_get_what_matches_whatever_is_killed(sides: Sides) -> None:
+    """A consumer there with a filter, one here with another one: one that may have it takes each message, once."""
+    now_ms = broker_now_ms()
+    deadlines: dict[bytes, int | None] = {}
+    for number in range(240):
+        value = b'{"n": %d, "of": "%s"}' % (number, (b"here", b"there", b"nobody")[number % 3])
+        deadlines[value] = now_ms + 3_600_000 + number
+        headers = [("lapse-expires-at-ms", b"%d" % deadlines[value])]
+        sides.here.write("orders", value, partition=number % 2, headers=headers)
+    until(lambda: sides.here.depth("orders")["available"] == len(deadlines), "all messages")
+    with Consumer(sides.there, "orders", 7, 0.005, "/of IN ('there', 'here')") as there:
+        for moment in ("put", "confirm", "accept"):
+            sides.killed(moment, "orders", "--follow")
+        with Consumer(sides.here, "orders", 2, 0.05, "/of = 'here'") as here:
+            with sides.following("orders") as follower:
+                until(lambda: len(there.got) > 30, "messages there", 30)
+                follower.kill()
+            for side in sides:
+                side.workers[0].kill()
+                side.workers[0].start().wait_for_shards(4)
+            with sides.following("orders"):
+                until(lambda: len(here.got) + len(there.got) >= 160, "all that match", 60)
+                until(lambda: sides.here.depth("orders")["depth"] == 80, "what nobody may have stays", 30)
+                until(lambda: not sides.there.depth("orders")["depth"], "nothing waits there", 30)
+                sides.here.write("orders", '{"of": "there", "late": 1}')  # the filter is tried on what arrives, too
+                until(lambda: len(here.got) + len(there.got) >= 161, "the late one", 30)
+                assert sides.here.depth("orders")["available"] == 80
+                with Consumer(sides.there, "orders", 10) as rest:  # no filter: the others are wanted now
+                    until(lambda: len(rest.got) >= 80, "the others", 60)
+    parts = [here.got, there.got, rest.got]
+    assert sum(map(len, parts)) == len({key for part in parts for key in part}) == 241
+    assert {key: ms for part in parts for key, ms in part.items() if b"late" not in key} == deadlines
+    assert here.got
+    assert all(b'"here"' in key for key in here.got)
+    assert not any(b'"nobody"' in key for key in there.got)
+    assert sides.there.depth("orders")["unconfirmed"] == 0
+
+
+@pytest.mark.feature("Q26", "X4", "X7")
+def test_a_filter_that_changes_its_meaning_on_the_way_asks_for_nothing(sides: Sides) -> None:
+    with sides.following("short"), Consumer(sides.there, "short", 5, 0, "OFFSET() >= 0 OR /n = 1") as there:
+        sides.here.write("short", '{"n": 1}')
+        with Consumer(sides.there, "short", 5, 0, "/n = 2") as other:
+            sides.here.write("short", '{"n": 2}')
+            until(lambda: other.got or there.got, "the second one", 30)
+        until(lambda: sides.there.depth("short")["depth"] == 0, "it is settled")
+        assert [*there.got, *other.got] == [b'{"n": 2}']
+        assert sides.here.depth("short")["available"] == 1
+    with Consumer(sides.here, "short", 5) as here:
+        until(lambda: len(here.got) == 1, "the first one")
 
 
 @pytest.mark.feature("Q26", "C73")

@@ -296,6 +296,7 @@ class QueueConfig(EntityConfig):
                 group=None if self.group_by is None else compile_value(self.group_by),
             ),
             parse=orjson.loads if avro is None else avro.parse,
+            value_format=self.value_format,
         )
 
 

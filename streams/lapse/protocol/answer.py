@@ -35,6 +35,14 @@ class QueuedMessage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FilterDemand:
+    """How many messages the subscriptions with one filter would take (Q26)."""
+
+    filter: str
+    wanted: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """One answer; the fields are those of `schemas/answer.avsc`, where each is described."""
 
@@ -55,6 +63,8 @@ class Answer:
     sources: tuple[str, ...] = ()
     code: str = ""
     late: tuple[str, ...] = ()
+    demands: tuple[FilterDemand, ...] = ()
+    value_format: str = ""
 
 
 MOST_SETTLEMENTS: Final = 10_000
@@ -99,13 +109,15 @@ def decode(data: bytes) -> Answer:
         raise codec.CodecError("an answer is an object, and this is none")
     settlements = _each(record, "settlements", Settlement)
     messages = _each(record, "messages", QueuedMessage)
-    return _read(Answer, {**record, "settlements": settlements, "messages": messages})
+    demands = _each(record, "demands", FilterDemand)
+    return _read(Answer, {**record, "settlements": settlements, "messages": messages, "demands": demands})
 
 
 def _record(answer: Answer) -> dict[str, Any]:
     """An answer as the codecs write it."""
     record = {name: getattr(answer, name) for name in _FIELDS[Answer]}
     record["settlements"] = [{"bookmarks": one.bookmarks, "result": one.result} for one in answer.settlements]
+    record["demands"] = [{"filter": one.filter, "wanted": one.wanted} for one in answer.demands]
     shown = _FIELDS[QueuedMessage]
     record["messages"] = [{name: getattr(one, name) for name in shown} for one in answer.messages]
     return record
@@ -135,7 +147,7 @@ def _read(kind: type[_T], record: dict[str, Any]) -> _T:
         raise codec.CodecError(f"an answer: {error}") from error
 
 
-_T = TypeVar("_T", Settlement, QueuedMessage, Answer)
+_T = TypeVar("_T", Settlement, QueuedMessage, FilterDemand, Answer)
 _SHOWN: Final = 60
 
 _TYPES: Final[Mapping[str, tuple[type, ...]]] = {
@@ -146,6 +158,6 @@ _TYPES: Final[Mapping[str, tuple[type, ...]]] = {
 }
 _FIELDS: Final[Mapping[type, Mapping[str, tuple[type, ...]]]] = {
     kind: {each.name: _TYPES.get(str(each.type), (list, tuple)) for each in fields(kind)}
-    for kind in (Settlement, QueuedMessage, Answer)
+    for kind in (Settlement, QueuedMessage, FilterDemand, Answer)
 }
 """The fields of each kind of object, and what their values may be."""

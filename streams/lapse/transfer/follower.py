@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import threading
 import time
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import ceil
@@ -18,6 +21,7 @@ from typing import Final
 
 from confluent_kafka import KafkaException
 
+from lapse.core.error_code import ErrorCode
 from lapse.protocol.answer import Answer
 from lapse.protocol.command import Command
 from lapse.transfer.copier import TakenOver
@@ -25,7 +29,9 @@ from lapse.transfer.mover import Mover
 from lapse.transfer.order import Order
 from lapse.transfer.skew import Skew
 from lapse_client.connection import Connection
-from lapse_client.error import LapseError
+from lapse_client.error import CommandFailed, LapseError
+
+logger: Final = logging.getLogger(__name__)
 
 _LOOK_S: Final = 0.1
 """So often both sides are asked while nothing goes."""
@@ -35,6 +41,17 @@ _AT_ONCE: Final = 500
 
 _FOREIGN_S: Final = 10.0
 """So long nothing is looked for that could go back, once something was found that came from elsewhere."""
+
+_MOST_FILTERS: Final = 16
+"""For so many filters messages are looked for in one round; the others have their turn in the next."""
+
+_FORMATS_S: Final = 10.0
+"""So often it is looked whether both sides read payloads alike."""
+
+_REFUSED_S: Final = 60.0
+"""So long nothing is asked for with a filter that a shard here has refused."""
+
+_OF_FILTERS: Final = (ErrorCode.TOO_COSTLY, ErrorCode.INVALID_EXPRESSION)
 
 
 class Follower(Mover):
@@ -63,6 +80,10 @@ class Follower(Mover):
         super().__init__(here, queue, there, to_queue, to_topic, "", told)
         self._skew = Skew(max_clock_skew_ms)
         self._nothing_back_until = 0.0
+        self._refused_until: dict[str, float] = {}
+        self._served_last = ""
+        self._formats_differ = False
+        self._formats_known_until = 0.0
 
     def follow(self, stopping: threading.Event) -> None:
         """Hand over by demand until told to stop.
@@ -95,16 +116,24 @@ class Follower(Mover):
             raise
 
     def _step(self) -> bool:
-        """Hand over what is wanted there and spare here; whether anything went."""
-        wanted = self._wanted()
+        """Hand over what is wanted there and spare here; whether anything went, or there is more to look at."""
         assert self._copier is not None
-        answers = self._hold_spare(wanted) if wanted else {}
-        self._copier.only_from = ""
-        if wanted and not _held(answers) and time.monotonic() > self._nothing_back_until:
-            answers = self._hold_spare(wanted, handed_over=True)
-            self._copier.only_from = self.target
+        answers, unseen = {}, False
+        demands = self._demands()
+        for back in (False, True):
+            self._copier.only_from = self.target if back else ""
+            if back and time.monotonic() <= self._nothing_back_until:
+                break
+            for text, wanted in demands.items():
+                answers = self._hold_for(text, wanted, back)
+                unseen |= any(answer.counts.get("unseen") for answer in answers.values())
+                if _held(answers):
+                    self._served_last = text
+                    break
+            if _held(answers):
+                break
         if not _held(answers):
-            return False
+            return unseen
         before = self.outcome.transferred
         self._round(answers)
         if self._foreign:
@@ -120,21 +149,64 @@ class Follower(Mover):
             self._stuck.clear()
         return self.outcome.transferred > before
 
-    def _wanted(self) -> int:
-        """How many messages the consumers there would take.
+    def _demands(self) -> dict[str, int]:
+        """How many messages the consumers there would take, by filter, beginning behind the one that was served last.
 
         What waits at one shard counts against the room at another: a consumer has its backlog over all of them.
         """
         asked = Command(command="transfer", transfer=self._transfer, spare=True, top_n=0)
-        wanted = sum(int(answer.counts["wanted"]) for answer in self._there.ask(asked).values())
-        return max(0, min(_AT_ONCE, wanted))
+        there = self._there.ask(asked).values()
+        wanted = Counter({"": sum(int(answer.counts["wanted"]) for answer in there)})
+        for answer in there:
+            wanted.update({one.filter: one.wanted for one in answer.demands})
+        texts = sorted(text for text, count in wanted.items() if count > 0 and not self._is_refused(text))
+        if any(texts) and not self._same_format({answer.value_format for answer in there}):
+            texts = [text for text in texts if not text]
+        at = bisect_right(texts, self._served_last)
+        return {text: min(_AT_ONCE, wanted[text]) for text in (texts[at:] + texts[:at])[:_MOST_FILTERS]}
 
-    def _hold_spare(self, wanted: int, handed_over: bool = False) -> dict[int, Answer]:
+    def _is_refused(self, text: str) -> bool:
+        return time.monotonic() < self._refused_until.get(text, 0.0)
+
+    def _same_format(self, there: set[str]) -> bool:
+        """Whether a filter says the same of a payload on both sides; a difference is told when it is seen first."""
+        if time.monotonic() < self._formats_known_until:
+            return not self._formats_differ
+        self._formats_known_until = time.monotonic() + _FORMATS_S
+        asked = Command(command="transfer", transfer=self._transfer, spare=True, top_n=0)
+        here = {answer.value_format for answer in self._here.ask(asked).values()}
+        if here != there and not self._formats_differ:
+            logger.warning(
+                "%s reads payloads as %s, and queue %s here as %s. So subscriptions with a filter get nothing "
+                "handed over; set the same value_format on both sides",
+                self.target,
+                ", ".join(sorted(there)),
+                self._here.queue,
+                ", ".join(sorted(here)),
+            )
+        self._formats_differ = here != there
+        return not self._formats_differ
+
+    def _hold_for(self, text: str, wanted: int, back: bool) -> dict[int, Answer]:
+        """Hold what matches a filter; one that a shard here refuses is left out for a while."""
+        try:
+            return self._hold_spare(text, wanted, back)
+        except CommandFailed as error:
+            if not text or error.code not in _OF_FILTERS:
+                raise
+            logger.warning(
+                "A subscription of %s gets nothing handed over for %.0f s: %s", self.target, _REFUSED_S, error
+            )
+            self._refused_until[text] = time.monotonic() + _REFUSED_S
+            self._give_back()
+            return {}
+
+    def _hold_spare(self, text: str, wanted: int, handed_over: bool) -> dict[int, Answer]:
         """Hold at most so many messages that nobody here takes, shard by shard; only those that came, or no such."""
         least_life_ms, answers = ceil(self._skew_ms()), {}
         for shard in self._here.shards:
             held = replace(
-                self._hold((), "", top_n=wanted), spare=True, least_life_ms=least_life_ms, handed_over=handed_over
+                self._hold((), text, top_n=wanted), spare=True, least_life_ms=least_life_ms, handed_over=handed_over
             )
             answer = answers[shard] = self._here.ask_each({shard: held})[shard]
             wanted -= len(answer.messages)

@@ -318,6 +318,7 @@ QUEUE_COMMANDS = (
     _asked("rewind", id="r", to="beginning", filter=""),
     _asked("rewind", id="r", to="beginning", lifetimes="old"),
     _asked("transfer", transfer="t", spare=True, bookmarks=["prices:0:0"]),
+    _asked("transfer", transfer="t", spare=True, filter="/price >"),
     _asked("transfer", transfer="t", spare="all"),
     _asked("transfer", transfer="t", spare=True, least_life_ms=-1),
     _asked("acknowledge", subscription="s", bookmarks=["prices:0:0~1"]),

@@ -13,7 +13,7 @@ from lapse.core.expression.parser import parse
 from lapse.core.expression.pattern import read_pattern
 from lapse.core.expression.printer import path_text
 from lapse.core.expression.rewriting import equalities_of, simplified
-from lapse.core.expression.syntax import Like, Node, Path, walk
+from lapse.core.expression.syntax import Attribute, Like, Node, Path, walk
 
 _CACHE: Final = 1_024
 
@@ -29,12 +29,13 @@ class Expression:
         tree: the syntax tree as it was written.
         paths: the payload paths used, as canonical texts such as `/a/b[0]`.
         uses_payload: whether the payload is looked at; if not, it need not be parsed.
+        attributes: what it looks at beside the payload.
         equalities: pairs of a path and a constant: only a payload in which every one of them is equal can make the
             expression true. Constants equal in Python (1, 1.0 and True) are equal in the language too, so a dictionary
             can be the index.
     """
 
-    __slots__ = ("equalities", "paths", "text", "tree", "uses_payload")
+    __slots__ = ("attributes", "equalities", "paths", "text", "tree", "uses_payload")
 
     def __init__(self, text: str, tree: Node, simple: Node) -> None:
         """Describe an expression; use `compile_filter` or `compile_value`."""
@@ -42,6 +43,7 @@ class Expression:
         self.tree: Final = tree
         self.paths: Final = frozenset(path_text(node) for node, _ in walk(simple) if isinstance(node, Path))
         self.uses_payload: Final = bool(self.paths)
+        self.attributes: Final = frozenset(node for node, _ in walk(simple) if isinstance(node, Attribute))
         self.equalities: Final[tuple[Equality, ...]] = tuple(
             (path_text(path), literal.value) for path, literal in equalities_of(simple) if literal.value is not None
         )

@@ -9,7 +9,7 @@ fairness (Q7); one that came back goes to its last holder only if no other takes
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -60,10 +60,17 @@ class Chooser:
         settings: the queue's; a trait counts while the queue asks for it, whatever older messages have.
         turns: who was served when.
         now_ms: the instant; negative = deadlines do not count.
+        filters: what matches none of these is of no use; `deal` knows them from the subscriptions.
     """
 
     def __init__(
-        self, state: QueueState, matching: Matching, settings: QueueSettings, turns: Turns, now_ms: int
+        self,
+        state: QueueState,
+        matching: Matching,
+        settings: QueueSettings,
+        turns: Turns,
+        now_ms: int,
+        filters: Iterable[str] = ("",),
     ) -> None:
         self._state = state
         self._matching = matching
@@ -71,7 +78,7 @@ class Chooser:
         self._in_group_order = settings.group_limit == 1
         self._now_ms = now_ms
         self._turns = turns
-        self._filters = {""}
+        self._filters = set(filters)
         self.unknown: list[int] = []
         """Places that have to be judged under the filters before anything behind them can be dealt out."""
 

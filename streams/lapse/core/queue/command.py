@@ -49,7 +49,7 @@ class QueueCommands:
         """Arrival of the oldest message, looked up in time for a depth command; None = there is none."""
         self.counted: Rewind | None = None
         """A dry run of a rewind that is at its end, and about to be told."""
-        self._transfers = TransferCommands(shard)
+        self._transfers = TransferCommands(shard, lambda: self._row_filter is None)
         self._handlers: dict[str, Callable[[Command, int, Step], dict[str, Any]]] = {
             **self._transfers.handlers,
             "subscribe": self._subscribe,
@@ -99,8 +99,11 @@ class QueueCommands:
             return command.filter or ""
         return (row_filter or "") if self._is_judged(command, row_filter) else ""
 
-    def to_judge(self, command: Command, text: str) -> Iterator[Sequence[int]]:
+    def to_judge(self, command: Command, text: str, now_ms: int) -> Iterator[Sequence[int]]:
         """Places of the messages to be judged under a selection, some at a time; each lot before the next is asked."""
+        if _finds_spare(command):
+            yield self._transfers.to_judge(command, now_ms)
+            return
         if not command.filter:
             yield from self._unheld(command)
             return
@@ -109,7 +112,8 @@ class QueueCommands:
 
     def scheduled_to_judge(self, command: Command) -> Iterator[tuple[str, int, list[int]]]:
         """Topic, partition and offsets of messages without a place, where a filter is about them as well (C82, C83)."""
-        return self._shard.scheduled_to_judge() if command.command in _ABOUT_SCHEDULED and command.filter else iter(())
+        asked = command.command in _ABOUT_SCHEDULED and command.filter and not _finds_spare(command)
+        return self._shard.scheduled_to_judge() if asked else iter(())
 
     def _unheld(self, command: Command) -> Iterator[Sequence[int]]:
         """Places of messages that a settlement names and that its subscription does not hold (X4)."""
@@ -373,13 +377,18 @@ def _counts_nothing(command: Command) -> bool:
     return command.command == "depth" and command.top_n == 0
 
 
+def _finds_spare(command: Command) -> bool:
+    """Whether a transfer chooses by itself what nobody here takes; with a filter only of what matches it."""
+    return command.command == "transfer" and command.spare
+
+
 def with_row_filter(command: Command, row_filter: str | None) -> Command:
     """A command with what its user may see at most in its filter, where it has one or is about all messages (X4).
 
     Raises:
         ExpressionError: its own filter is none.
     """
-    if row_filter is None or not (command.filter or command.command in _ABOUT_ALL):
+    if row_filter is None or not (command.filter or command.command in _ABOUT_ALL or _finds_spare(command)):
         return command
     return replace(command, filter=narrowed(command.filter, row_filter, compile_filter))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import AbstractContextManager, nullcontext
 from typing import Final
 
@@ -16,7 +16,13 @@ UNKNOWN: Final = 0
 YES: Final = 1
 NO: Final = 2
 
+_MOST_KEPT: Final = 64
+"""Of so many filters that were asked for and may be asked again it stays known what they say of messages."""
+
 Predicate = Callable[[RecordView], bool]
+_Known = tuple[Predicate, dict[int, NDArray[np.uint8]]]
+"""A filter, and by segment what it says of the places."""
+
 Measured = Callable[[str], AbstractContextManager[Callable[[int], None]]]
 """What measures the work under a filter; it yields what is told on how many messages that was."""
 
@@ -34,10 +40,12 @@ class Matching:
 
     def __init__(self, compile_filter: Callable[[str], Predicate]) -> None:
         self._compile = compile_filter
-        self._filters: dict[str, tuple[Predicate, dict[int, NDArray[np.uint8]]]] = {}
+        self._filters: dict[str, _Known] = {}
         self._subscribed: set[str] = set()
         self._judged_to: dict[str, int] = {}
         self._selecting: list[str] = []
+        self._kept: dict[str, _Known | None] = {}
+        """What was asked for by others than subscriptions and may be asked again; None while it is under selection."""
         self._seen: dict[str, dict[tuple[str, int], set[int]]] = {}
         self.measured: Measured = unmeasured
         """Wraps the work under each filter; whoever drives the shard has the clock."""
@@ -56,15 +64,25 @@ class Matching:
         self._subscribed = {text for text in filters if text}
         self._refresh()
 
-    def begin_selection(self, text: str) -> None:
+    def begin_selection(self, text: str, kept: bool = False) -> None:
         """Know one more filter for a while.
+
+        Args:
+            text: the filter.
+            kept: whether it will be asked for again: what is known under it is then kept after the selection, of the
+                latest such filters.
 
         Raises:
             ValueError: it cannot be compiled; the text shows the spot.
         """
         self._compile(text)
         self._selecting.append(text)
-        self._judged_to[text] = 0
+        if kept:
+            self._kept[text] = self._kept.pop(text, None)  # the latest stands last
+            while len(self._kept) > _MOST_KEPT:
+                del self._kept[next(iter(self._kept))]
+        else:
+            self._judged_to[text] = 0
         self._refresh()
 
     def end_selection(self, text: str) -> None:
@@ -77,9 +95,24 @@ class Matching:
     def _refresh(self) -> None:
         wanted = self._subscribed | set(self._selecting)
         for text in wanted - self._filters.keys():
-            self._filters[text] = (self._compile(text), {})
+            known = self._kept.get(text)
+            self._filters[text] = (self._compile(text), {}) if known is None else known
+            if known is not None:
+                self._kept[text] = None
         for text in self._filters.keys() - wanted:
-            del self._filters[text]
+            known = self._filters.pop(text)
+            if text in self._kept:
+                self._kept[text] = known
+
+    def _all_known(self) -> Iterator[_Known]:
+        yield from self._filters.values()
+        for known in self._kept.values():
+            if known is not None:
+                yield known
+
+    def predicate(self, text: str) -> Predicate:
+        """The filter of a subscription, or under selection, behind its text."""
+        return self._filters[text][0]
 
     def judge(self, places: Sequence[int], messages: Sequence[RecordView | None]) -> None:
         """Evaluate every filter on messages; one whose record is gone matches none."""
@@ -129,7 +162,7 @@ class Matching:
     def put_away(self, segment: Segment) -> None:
         """Note which places of a segment are empty for good, so that it need not be looked at for them."""
         state = segment.state[: segment.used]
-        for _, columns in self._filters.values():
+        for _, columns in self._all_known():
             column = columns.get(segment.index)
             if column is not None:
                 column[: segment.used][(state == State.GONE) | (state == State.EXPIRED)] = NO
@@ -141,6 +174,10 @@ class Matching:
             if column is None or not bool((column[:used] == NO).all()):
                 return False
         return True
+
+    def untried(self, text: str, index: int) -> bool:
+        """Whether a filter was tried on no message of a segment."""
+        return bool(text) and index not in self._filters[text][1]
 
     def codes(self, text: str, index: int, slots: NDArray[np.intp]) -> NDArray[np.uint8]:
         """What is known of some places of a segment under a filter; the empty one matches all."""
@@ -157,5 +194,5 @@ class Matching:
     def drop(self, indexes: Iterable[int]) -> None:
         """Forget segments that are gone."""
         for index in indexes:
-            for _, columns in self._filters.values():
+            for _, columns in self._all_known():
                 columns.pop(index, None)

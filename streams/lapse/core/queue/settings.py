@@ -70,6 +70,7 @@ class QueueSettings:
             (Q25).
         traits: reads priority, barrier and group of messages (Q11, Q12, Q20).
         parse: reads payloads, for expressions.
+        value_format: what payloads are, for people and for other deployments.
     """
 
     name: str
@@ -99,6 +100,7 @@ class QueueSettings:
     group_weights: Mapping[str, int] = field(default_factory=dict)
     traits: TraitReader = NO_TRAITS
     parse: Parse = json.loads
+    value_format: str = "json"
 
     def expiration_of(self, topic: str) -> Expiration:
         """Return the expiration that holds for messages of an underlying topic (L8)."""

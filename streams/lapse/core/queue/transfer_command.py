@@ -15,8 +15,12 @@ from lapse.core.queue.transfer import HandOver
 from lapse.core.shard.refused import CommandRefused
 from lapse.protocol import hand_over as wire
 from lapse.protocol import topic as names
+from lapse.protocol.answer import FilterDemand
 from lapse.protocol.bookmark import BookmarkRange
 from lapse.protocol.command import Command
+
+MOST_JUDGED: Final = 5_000
+"""So many messages are looked at under a filter for one command: others have their turn then (C60)."""
 
 MOST_HELD: Final = 2_000
 """So many messages are held for one transfer on one shard: they are named in one answer."""
@@ -33,10 +37,12 @@ class TransferCommands:
 
     Args:
         shard: the state machine.
+        sees_all: whether who sent the command sees all messages; else they learn nothing of others' filters (X4).
     """
 
-    def __init__(self, shard: QueueShard) -> None:
+    def __init__(self, shard: QueueShard, sees_all: Callable[[], bool] = lambda: True) -> None:
         self._shard = shard
+        self._sees_all = sees_all
 
     @property
     def handlers(self) -> dict[str, Handler]:
@@ -93,11 +99,14 @@ class TransferCommands:
         most = MOST_HELD if command.top_n is None else min(command.top_n, MOST_HELD)
         outcomes: list[Outcome] = []
         more = False
-        if command.spare and (command.bookmarks or command.filter):
-            raise CommandRefused("transfer: spare chooses by itself; leave out bookmarks and filter")
+        if command.spare and command.bookmarks:
+            raise CommandRefused("transfer: spare chooses by itself; leave out bookmarks")
+        unseen = False
         if most:
             if command.spare:
-                claims = shard.transfer_source.spare.claims(most, command.least_life_ms, at_ms, command.handed_over)
+                claims, unseen = shard.transfer_source.spare.claims(
+                    most, command.least_life_ms, at_ms, command.handed_over, command.filter or ""
+                )
             else:
                 claims = self._claims(command)
                 if not command.filter:
@@ -108,11 +117,27 @@ class TransferCommands:
         counts = {"held": len(messages), "more": int(more)}
         if advancing := _advancing(outcomes):
             counts["advancing"] = advancing
+        asks: dict[str, Any] = {}
         if command.spare:
-            counts["wanted"] = shard.transfer_source.spare.wanted()
+            counts |= {"wanted": shard.transfer_source.spare.wanted(), "unseen": int(unseen)}
+            asks = self._asks()
         sources = tuple(f"{one.topic}:{one.partition}:{one.next_offset}" for one in shard.state.sources.current())
         told = {"settlements": settlements(outcomes, command), "messages": messages, "counts": counts}
-        return {**told, "sources": sources, **self._handed_over(name)}
+        return {**told, "sources": sources, **asks, **self._handed_over(name)}
+
+    def to_judge(self, command: Command, now_ms: int) -> list[int]:
+        """Places to be judged before spare messages are told that match a filter; some of them, if there are many."""
+        most = MOST_HELD if command.top_n is None else min(command.top_n, MOST_HELD)
+        spare, text = self._shard.transfer_source.spare, command.filter or ""
+        return spare.to_judge(most, command.least_life_ms, now_ms, command.handed_over, text, MOST_JUDGED)
+
+    def _asks(self) -> dict[str, Any]:
+        """What the subscriptions with filters would take, and what payloads are here for these."""
+        demands = self._shard.transfer_source.spare.demands() if self._sees_all() else ()
+        return {
+            "demands": tuple(FilterDemand(filter=one.filter, wanted=one.wanted) for one in demands),
+            "value_format": self._shard.settings.value_format,
+        }
 
     def _confirm(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
         name = self._named(command)

@@ -55,7 +55,7 @@ class Judge:
             now_ms: the instant, ms since the epoch.
             step: gets messages that are found lost or undecodable.
         """
-        for places in commands.to_judge(command, text):
+        for places in commands.to_judge(command, text, now_ms):
             await self.places(places, effort, now_ms, step)
             if effort.is_spent:
                 return

@@ -264,7 +264,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
             try:
                 text = self._commands.selection(command, admitted.row_filter)
                 if text:
-                    self.shard.matching.begin_selection(text)
+                    self.shard.matching.begin_selection(text, kept=command.spare)
             except ExpressionError as error:
                 self._refuse(admitted, no_filter(command, error))
                 continue

@@ -1064,7 +1064,7 @@ class Oracle:
             answers.append((bookmark, result))
         return answers
 
-    def spare(self, least_life_ms: int, now_ms: int, came: bool) -> list[Bookmark]:
+    def spare(self, least_life_ms: int, now_ms: int, came: bool, text: str = "") -> list[Bookmark]:
         """What nobody takes here now, in the order of delivery (Q26, C73, C74)."""
         asking = [one for one in self.subscribers.values() if came or self.space(one)]
         there = [] if self.paused else self.before_the_barrier()
@@ -1074,6 +1074,7 @@ class Oracle:
             for message in there
             if message.state == "available"
             and message.came is came
+            and FILTERS[text](message.body)
             and not self.late(message, now_ms + least_life_ms)
             and not any(FILTERS[one.filter](message.body) for one in asking)
         ]
@@ -1083,6 +1084,23 @@ class Oracle:
         space = sum(0 if self.paused or one.filter else self.space(one) for one in self.subscribers.values())
         waiting = [one for one in self.messages.values() if one.state in ("available", "unconfirmed", "beyond")]
         return space - len(waiting)
+
+    def demands(self, not_matched: Callable[[str, Bookmark], bool]) -> dict[str, int]:
+        """The same by filter; which waiting messages a filter is known not to match, tells the caller."""
+        demands = {one.filter: 0 for one in self.subscribers.values() if one.filter and not self.paused}
+        for text in demands:
+            space = sum(self.space(one) for one in self.subscribers.values() if one.filter == text)
+            waiting = [
+                one
+                for one in self.messages.values()
+                if one.state in ("unconfirmed", "beyond")
+                or (one.state == "available" and not not_matched(text, one.bookmark))
+            ]
+            demands[text] = space - len(waiting)
+        return demands
+
+    def matches(self, text: str, bookmark: Bookmark) -> bool:
+        return FILTERS[text](self.messages[bookmark].body)
 
     def discard(self, transfer: str, now_ms: int) -> int:
         thrown = self.mine(transfer, "unconfirmed")

@@ -419,10 +419,11 @@ class ShardMachine(RuleBasedStateMachine):
         least_life_ms=st.sampled_from([0, 0, 1, 60]),
         came=st.booleans(),
         holds=st.booleans(),
+        text=TEXTS,
     )
-    def spare(self, most, least_life_ms, came, holds) -> None:
-        """Look for what nobody here takes, and perhaps hold it for elsewhere."""
-        found = self.world.spare(most, least_life_ms, came)
+    def spare(self, most, least_life_ms, came, holds, text) -> None:
+        """Look for what nobody here takes, perhaps for a filter there, and perhaps hold it for elsewhere."""
+        found = self.world.spare(most, least_life_ms, came, text)
         if holds and found:
             self.world.hold("to", *(Claim(*one, one[2]) for one in found))
 

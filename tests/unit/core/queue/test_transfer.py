@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -10,11 +11,14 @@ from hypothesis import strategies as st
 
 from lapse.core.expression import compile_filter, compile_value
 from lapse.core.lifetime import Expiration
+from lapse.core.queue.command import QueueCommands, with_row_filter
 from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.settlement import Claim
 from lapse.core.queue.step import Step
 from lapse.core.queue.trait import TraitReader
 from lapse.core.queue.transfer import HandOver
+from lapse.protocol.answer import FilterDemand
+from lapse.protocol.command import Command
 from unit.core.queue.world import World
 
 ON = Expiration(enabled=True)
@@ -430,7 +434,7 @@ def test_a_message_that_is_beyond_the_limits_there_leaves_at_once(limits: dict[s
 
 def spare(world: World, most: int = 100, life_ms: int = 0, handed_over: bool = False) -> list[tuple[int, int]]:
     world.spare(most, life_ms, handed_over)
-    found = world.shard.transfer_source.spare.claims(most, life_ms, world.now_ms, handed_over)
+    found, _ = world.shard.transfer_source.spare.claims(most, life_ms, world.now_ms, handed_over)
     return [(one.first, one.last) for one in found]
 
 
@@ -538,3 +542,87 @@ def test_subscriptions_want_what_they_have_room_for_beside_what_waits() -> None:
     assert wanted() == 2
     world.pause(True)
     assert wanted() == -1
+
+
+def _looked(world: World, text: str, most: int = 100, limit: int = 1_000) -> tuple[list[tuple[int, int]], bool]:
+    """What is spare under a filter, after one look at payloads."""
+    source, matching = world.shard.transfer_source.spare, world.shard.matching
+    matching.begin_selection(text, kept=True)
+    world.judge(source.to_judge(most, 0, world.now_ms, False, text, limit))
+    claims, unseen = source.claims(most, 0, world.now_ms, text=text)
+    matching.end_selection(text)
+    return [(one.first, one.last) for one in claims], unseen
+
+
+@pytest.mark.feature("Q26", "Q14")
+def test_a_filter_elsewhere_gets_only_what_it_matches_and_nobody_here_takes() -> None:
+    world = here()
+    for f in (1, 0, 1, 2, 1):
+        world.publish("orders", body={"f": f, "b": "yes" if f == 2 else "no"})
+    world.read("orders")
+    world.subscribe("inky", 1, text="/b = 'yes'")
+    assert _looked(world, "/f > 0") == ([(0, 0), (2, 2), (4, 4)], False)
+    assert world.spare(2, 0, False, "/f = 1") == [("orders", 0, 0), ("orders", 0, 2)]
+
+
+@pytest.mark.feature("Q26", "C60")
+def test_payloads_are_looked_at_some_at_a_time_in_order_and_once() -> None:
+    world = here()
+    for f in (0, 0, 1, 0, 0, 1):
+        world.publish("orders", body={"f": f})
+    world.read("orders")
+    assert _looked(world, "/f = 1", limit=2) == ([], True)
+    assert _looked(world, "/f = 1", limit=2) == ([(2, 2)], True)
+    assert _looked(world, "/f = 1", limit=2) == ([(2, 2), (5, 5)], False)
+    source = world.shard.transfer_source.spare
+    world.shard.matching.begin_selection("/f = 1", kept=True)
+    assert source.to_judge(100, 0, world.now_ms, False, "/f = 1", 2) == []
+
+
+@pytest.mark.feature("Q26")
+def test_subscriptions_with_a_filter_want_what_they_have_room_for_beside_what_waits_for_them() -> None:
+    world = there()
+    demands = world.shard.transfer_source.spare.demands
+    world.subscribe("inky", 5, text="/f = 1")
+    world.subscribe("blinky", 2, text="/f = 1")
+    world.subscribe("clyde", 3)
+    assert {one.filter: one.wanted for one in demands()} == {"/f = 1": 7}
+    for f in (1, 0, 0):
+        world.publish("orders", body={"f": f})
+    world.read("orders")
+    assert {one.filter: one.wanted for one in demands()} == {"/f = 1": 6}
+    world.pause(True)
+    assert demands() == []
+
+
+@pytest.mark.feature("Q26", "X1")
+@pytest.mark.parametrize(
+    ("text", "asks"),
+    [
+        ("KEY() = 'a' AND HEADER('source') = 'web'", True),
+        ("OFFSET() > 5", False),
+        ("/f = 1 AND TIMESTAMP_MS() > 5", False),
+        ("TOPIC() = 'orders'", False),
+        ("PARTITION() = 0", False),
+        ("HEADER('lapse-ttl-ms') = '5'", False),
+        ("HEADER('ce_expirytime') IS NULL", False),
+    ],
+)
+def test_a_filter_that_may_say_something_else_of_the_message_elsewhere_asks_for_nothing(text: str, asks: bool) -> None:
+    world = there()
+    world.shard.subscribing.subscribe("inky", "me", 5, 1_000, text, world.now_ms, Step())
+    assert [one.filter for one in world.shard.transfer_source.spare.demands()] == [text] * asks
+
+
+@pytest.mark.feature("Q26", "X4")
+def test_who_does_not_see_all_messages_moves_only_theirs_and_learns_nothing_of_filters() -> None:
+    asked = Command(command="transfer", id="1", transfer="t", spare=True)
+    assert with_row_filter(asked, "/f = 1").filter == "/f = 1"
+    world = there()
+    world.subscribe("inky", 5, text="/f = 1")
+    commands, told = QueueCommands(world.shard, "orders"), []
+    for row_filter in (None, "/f = 2"):
+        step = Step()
+        commands.handle(replace(asked, top_n=0), world.now_ms, step, row_filter)
+        told.append(dict(step.answers[0].facts)["demands"])
+    assert told == [(FilterDemand(filter="/f = 1", wanted=5),), ()]

@@ -22,7 +22,7 @@ from lapse.core.queue import segment as segments
 from lapse.core.queue import timer as timers
 from lapse.core.queue import truncation
 from lapse.core.queue.journal import QueueJournal
-from lapse.core.queue.matching import UNKNOWN
+from lapse.core.queue.matching import NO, UNKNOWN, YES
 from lapse.core.queue.restored import restore
 from lapse.core.queue.rewinding import Wish
 from lapse.core.queue.rewinds import Rewind
@@ -334,7 +334,7 @@ class World:
             return
         self.shard.matching.begin_selection(text)
         while places := self.shard.to_judge(text, 2):
-            self._judge(places)
+            self.judge(places)
         for topic, partition, offsets in self.shard.scheduled_to_judge():
             there = self._records(topic, partition, offsets)
             self.shard.judge_bookmarks(text, [(topic, partition, one) for one in there])
@@ -357,7 +357,7 @@ class World:
                 assert handed <= dispatching.STEP_MESSAGES, "a step that holds up the others"
                 looks += 1
                 assert looks < 1_000, "a delivery that is never done"
-                self._judge(self.shard.unjudged)
+                self.judge(self.shard.unjudged)
             assert more is False
             assert not self.shard.unjudged
 
@@ -373,7 +373,7 @@ class World:
         there = [(position, by_offset.get(offset_of(position))) for position in positions]
         return [replace(record, offset=position) for position, record in there if record is not None]
 
-    def _judge(self, places: list[int]) -> None:
+    def judge(self, places: list[int]) -> None:
         """Read payloads back for the filters."""
         told = []
         for place in places:
@@ -411,7 +411,7 @@ class World:
         if row_filter:  # what the user does not hold is judged beforehand, as the runtime does it
             self.shard.matching.begin_selection(row_filter)
             for places in self.shard.unheld(subscription, claims):
-                self._judge(places)
+                self.judge(places)
             for topic, partition, offsets in self.shard.unplaced(subscription, claims):
                 there = self._records(topic, partition, offsets)
                 self.shard.judge_bookmarks(row_filter, [(topic, partition, one) for one in there])
@@ -568,22 +568,37 @@ class World:
         self.check()
         return more
 
-    def spare(self, most: int, least_life_ms: int, came: bool) -> list[Bookmark]:
+    def spare(self, most: int, least_life_ms: int, came: bool, text: str = "") -> list[Bookmark]:
         """What nobody takes here now; of what no filter was tried on yet, nobody knows (Q26, C73, C74)."""
         source, subscriptions = self.shard.transfer_source.spare, self.shard.state.subscriptions.values()
-        expected = self.oracle.spare(least_life_ms, self.now_ms, came)
+        expected = self.oracle.spare(least_life_ms, self.now_ms, came, text)
         at = {}
         for place in range(self.shard.state.next_place):
             index, slot = divmod(place, segments.SIZE)
             at[self.shard.bookmark_of(place)] = index, np.array([slot])
-        for text in {one.filter for one in subscriptions if one.filter and (came or one.space)}:
-            expected = [bookmark for bookmark in expected if self.shard.matching.codes(text, *at[bookmark]) != UNKNOWN]
-        found = [
-            bookmark for one in source.claims(most, least_life_ms, self.now_ms, came) for bookmark in _bookmarks(one)
-        ]
+        if text:  # the payloads are read as far as that takes
+            self.shard.matching.begin_selection(text, kept=True)
+            while places := source.to_judge(most, least_life_ms, self.now_ms, came, text, 2):
+                self.judge(places)
+        else:
+            for other in {one.filter for one in subscriptions if one.filter and (came or one.space)}:
+                codes = {bookmark: self.shard.matching.codes(other, *at[bookmark]) for bookmark in expected}
+                expected = [bookmark for bookmark in expected if codes[bookmark] != UNKNOWN]
+        claims, unseen = source.claims(most, least_life_ms, self.now_ms, came, text)
+        if text:
+            self.shard.matching.end_selection(text)
+        assert not unseen
+        found = [bookmark for one in claims for bookmark in _bookmarks(one)]
         assert len(found) == len(set(found))
         assert set(found) == set(expected[:most])
         assert source.wanted() == self.oracle.wanted()
+
+        def not_matched(other: str, bookmark: Bookmark) -> bool:
+            code = int(self.shard.matching.codes(other, *at[bookmark])[0])
+            assert code == UNKNOWN or (code == YES) is self.oracle.matches(other, bookmark)
+            return code == NO
+
+        assert {one.filter: one.wanted for one in source.demands()} == self.oracle.demands(not_matched)
         self.check()
         return found
 
