@@ -117,6 +117,18 @@ class BookmarkRange:
         epoch = None if match["epoch"] is None else int(match["epoch"])
         return cls(match["topic"], int(match["partition"]), first, last, count, epoch)
 
+    @classmethod
+    def of_records(cls, text: str) -> BookmarkRange:
+        """Read `topic:partition:first[-last]`: records of a SOW topic, which have no generation and no delivery count.
+
+        Raises:
+            ValueError: the text has another form; the message shows the form that is expected.
+        """
+        match = _RANGE.match(text)
+        if match is None or match["generation"] is not None or match["count"] is not None:
+            raise ValueError(f"bookmark {text!r}: expected topic:partition:offset or topic:partition:first-last")
+        return cls.parse(text)
+
 
 def ranges(messages: Iterable[tuple[Bookmark, int | None]]) -> list[BookmarkRange]:
     """Join neighbours that carry the same delivery count into ranges, in the order of bookmarks."""

@@ -11,8 +11,8 @@ import pytest
 from lapse.core.lifetime import NEVER
 from lapse.core.queue.step import Messages, Removal
 from lapse.core.reason import Reason
-from lapse.core.sow.step import Place
 from lapse.core.sow.step import Removal as RecordRemoval
+from lapse.protocol.bookmark import Bookmark
 from lapse.runtime.letters import expiry_rule
 from lapse.runtime.letters.expired_message import ExpiredMessage
 from lapse.runtime.letters.expiry_rule import ExpiryRule
@@ -135,9 +135,9 @@ def test_the_next_owner_makes_the_calls_that_are_left_and_reads_payloads_back(mo
         items = [
             *first.removed(removal([6, 7, 90_000]), [record(6), record(7), record(90_000)]),
             *first.copied(
-                [RecordRemoval(Place("s", 0, 1), b"\xff", b"\x00whole", (("h", None),), 1, (Reason.PURGED,), 5)]
+                [RecordRemoval(Bookmark("s", 0, 1), b"\xff", b"\x00whole", (("h", None),), 1, (Reason.PURGED,), 5)]
             ),
-            *first.copied([RecordRemoval(Place("s", 0, 2), None, None, (), 1, (Reason.PURGED,), 5)]),
+            *first.copied([RecordRemoval(Bookmark("s", 0, 2), None, None, (), 1, (Reason.PURGED,), 5)]),
         ]
         caller = Caller()
         caller.gate.set()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
@@ -12,7 +11,7 @@ from lapse.core.shard.answer import CommandAnswer, Counts
 from lapse.core.shard.event import EventKind, ShardEvent
 from lapse.core.shard.refused import CommandRefused
 from lapse.core.sow import journal
-from lapse.core.sow.deletion import ByKeys, Deletion, Places, Selection
+from lapse.core.sow.deletion import Bookmarks, ByKeys, Deletion, Selection
 from lapse.core.sow.key import NoKey, of_text
 from lapse.core.sow.query import Inquiry, Query
 from lapse.core.sow.ranking import Order
@@ -25,11 +24,8 @@ from lapse.core.sow.step import QueryAtWork, Step
 from lapse.core.sow.subscription import Predicate, Subscriber, Subscription, predicates
 from lapse.core.sow.version import Version
 from lapse.core.sow.version import journal_key as version_name
+from lapse.protocol.bookmark import BookmarkRange
 from lapse.protocol.command import Command
-
-_BOOKMARK: Final = re.compile(
-    r"(?P<topic>[A-Za-z0-9._-]+):(?P<partition>\d{1,10}):(?P<first>\d{1,19})(?:-(?P<last>\d{1,19}))?\Z", re.ASCII
-)
 
 _WITH_RECORDS: Final = frozenset({"sow_and_subscribe", "sow_and_delta_subscribe"})
 """Subscriptions that begin with the current records."""
@@ -214,12 +210,12 @@ class Commands:
         seen: tuple[Predicate, ...],
         step: Step,
     ) -> Selection:
-        withdrawn, places = 0, None
+        withdrawn, bookmarks = 0, None
         if command.bookmarks:
-            places = self._places(command.bookmarks)
-            withdrawn = self._withdraw(places, seen, at_ms, step)
+            bookmarks = self._bookmarks(command.bookmarks)
+            withdrawn = self._withdraw(bookmarks, seen, at_ms, step)
         indexed = self._indexed((*asked, *seen))
-        none_named = places is not None and not places
+        none_named = bookmarks is not None and not bookmarks
         walk = Walk(()) if none_named else self._state.record_names.walk() if indexed is None else Walk(indexed)
         return Selection(
             self._state,
@@ -229,7 +225,7 @@ class Commands:
             walk,
             seen,
             predicates=asked,
-            places=places,
+            bookmarks=bookmarks,
             withdrawn=withdrawn,
         )
 
@@ -363,30 +359,25 @@ class Commands:
         found = self._state.hash_index.find(equalities)
         return None if found is None else list(found)
 
-    def _places(self, bookmarks: Sequence[str]) -> Places:
+    def _bookmarks(self, texts: Sequence[str]) -> Bookmarks:
         """The offsets that bookmarks name; those of partitions that this shard never read are left out."""
         ranges: dict[int, list[tuple[int, int]]] = {}
-        for text in bookmarks:
-            match = _BOOKMARK.match(text)
-            if match is None:
-                raise CommandRefused(
-                    f"bookmark {text!r}: expected topic:partition:offset or topic:partition:first-last"
-                )
-            first = int(match["first"])
-            last = int(match["last"] or first)
-            if last < first:
-                raise CommandRefused(f"bookmark {text!r}: the range ends before it begins")
-            source = self._state.known_source(match["topic"], int(match["partition"]))
+        for text in texts:
+            try:
+                named = BookmarkRange.of_records(text)
+            except ValueError as error:
+                raise CommandRefused(str(error)) from error
+            source = self._state.known_source(named.topic, named.partition)
             if source is not None:
-                ranges.setdefault(source, []).append((first, last))
-        return Places(ranges)
+                ranges.setdefault(source, []).append((named.first, named.last))
+        return Bookmarks(ranges)
 
-    def _withdraw(self, places: Places, seen: tuple[Predicate, ...], at_ms: int, step: Step) -> int:
+    def _withdraw(self, bookmarks: Bookmarks, seen: tuple[Predicate, ...], at_ms: int, step: Step) -> int:
         """Withdraw what is named of the scheduled versions, as far as a user sees it (L5, C82); returns how many."""
         names = [
             version_name(version.source, version.offset)
             for _, version in self._state.schedule
-            if places.have(version.source, version.offset) and self._is_seen(version, seen)
+            if bookmarks.have(version.source, version.offset) and self._is_seen(version, seen)
         ]
         for name in names:
             self._life.withdraw(name, at_ms, step)

@@ -28,7 +28,7 @@ PORTION: Final = 500
 """So many records are looked at, and may leave, before others have their turn."""
 
 
-class Places:
+class Bookmarks:
     """Bookmarks, as ranges of offsets by the number of their source.
 
     Args:
@@ -149,11 +149,11 @@ class Selection(Deletion):
         walk: the names of the records that may be meant.
         row_filter: of the records, those that are there for the user at all (X4); empty = all are.
         predicates: which records are meant, all of them true.
-        places: which updates, by their bookmarks; None = any.
+        bookmarks: which updates; None = any.
         withdrawn: how many scheduled updates have left already by the same command.
     """
 
-    __slots__ = ("_places", "_predicates")
+    __slots__ = ("_bookmarks", "_predicates")
 
     def __init__(
         self,
@@ -165,12 +165,12 @@ class Selection(Deletion):
         row_filter: tuple[Predicate, ...] = (),
         *,
         predicates: tuple[Predicate, ...] = (),
-        places: Places | None = None,
+        bookmarks: Bookmarks | None = None,
         withdrawn: int = 0,
     ) -> None:
         super().__init__(state, removals, command, at_ms, walk, row_filter)
         self._predicates = predicates
-        self._places = places
+        self._bookmarks = bookmarks
         self.removed = withdrawn
 
     def _look_at(self, name: bytes, step: Step, /) -> None:
@@ -178,7 +178,7 @@ class Selection(Deletion):
         if entry is None or self._state.is_due(entry, self._at_ms):
             return
         facts = facts_of(entry)
-        if self._places is not None and not self._places.have(facts.source, facts.offset):
+        if self._bookmarks is not None and not self._bookmarks.have(facts.source, facts.offset):
             return
         if not self._matches(self._row_filter, name, entry):
             return

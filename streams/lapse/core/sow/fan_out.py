@@ -42,7 +42,7 @@ class SubscriberFanOut:
                 reason = OutOfFocus.NO_LONGER_MATCHES
                 payload = before.selected(subscriber.select, self._settings)
                 message = before.message(
-                    Kind.OUT_OF_FOCUS, subscription.id, payload=payload, place=after.place, reason=reason
+                    Kind.OUT_OF_FOCUS, subscription.id, payload=payload, bookmark=after.bookmark, reason=reason
                 )
                 step.deliveries.append(message)
 

@@ -16,7 +16,8 @@ from lapse.core.reason import Reason
 from lapse.core.shard.event import EventKind, ShardEvent
 from lapse.core.sow import journal
 from lapse.core.sow.state import SowState
-from lapse.core.sow.step import EventRecord, Place, Removal, Step
+from lapse.core.sow.step import EventRecord, Removal, Step
+from lapse.protocol.bookmark import Bookmark
 
 _KEY: Final = struct.Struct(">Iq")
 _SIZE: Final = struct.Struct(">I")
@@ -29,11 +30,11 @@ def name_of(source: int, offset: int) -> bytes:
     return journal.DYING + _KEY.pack(source, offset)
 
 
-def place_of(name: bytes, sources: list[tuple[str, int]]) -> Place:
+def bookmark_of(name: bytes, sources: list[tuple[str, int]]) -> Bookmark:
     """The bookmark that a journal key names."""
     source, offset = _KEY.unpack_from(name, 1)
     topic, partition = sources[source]
-    return Place(topic, partition, offset)
+    return Bookmark(topic, partition, offset)
 
 
 def pack(letter: Removal) -> bytes:
@@ -60,14 +61,14 @@ def pack(letter: Removal) -> bytes:
     return _SIZE.pack(len(head)) + head
 
 
-def unpack(data: bytes, place: Place) -> Removal:
+def unpack(data: bytes, bookmark: Bookmark) -> Removal:
     """Read a letter back; one that is `in_log` is without key, value and headers."""
     size = _SIZE.unpack_from(data)[0]
     facts = json.loads(data[_SIZE.size : _SIZE.size + size])
     in_log = "null" not in facts
     value = None if in_log or facts["null"] else data[_SIZE.size + size :]
     return Removal(
-        place,
+        bookmark,
         None if in_log else _bytes(facts["key"]),
         value,
         () if in_log else tuple((name, _bytes(content)) for name, content in facts["headers"]),
@@ -95,18 +96,18 @@ class PendingLetters:
 
     def keep(self, refused: Sequence[tuple[Removal, str]], step: Step) -> list[bytes]:
         """Keep letters of a step, each with why it is refused; returns their journal keys."""
-        faults = {letter.place: fault for letter, fault in refused}
+        faults = {letter.bookmark: fault for letter, fault in refused}
         for at, one in enumerate(step.events):
             if one.kind == EventKind.DEAD_LETTERED and isinstance(one.messages, EventRecord):
-                fault = faults.get(one.messages.place)
+                fault = faults.get(one.messages.bookmark)
                 if fault is None:
                     continue
                 detail = f"{one.detail or ', '.join(one.reasons)}; its dead letter was refused: {fault}"
                 step.events[at] = one._replace(kind=EventKind.DYING, detail=detail)
         names: list[bytes] = []
         for letter, _ in refused:
-            source = self._state.source(letter.place.topic, letter.place.partition, step)
-            names.append(name_of(source, letter.place.offset))
+            source = self._state.source(letter.bookmark.topic, letter.bookmark.partition, step)
+            names.append(name_of(source, letter.bookmark.offset))
             self._state.change(step, names[-1], pack(letter))
         return names
 
@@ -115,12 +116,12 @@ class PendingLetters:
         packed = self._state.pending.get(name)
         if packed is None:
             return
-        letter = unpack(packed, place_of(name, self._state.sources))
+        letter = unpack(packed, bookmark_of(name, self._state.sources))
         step.events.append(
             ShardEvent(
                 EventKind.DEAD_LETTERED,
                 letter.at_ms,
-                EventRecord(letter.place, letter.key, letter.deadline_ms),
+                EventRecord(letter.bookmark, letter.key, letter.deadline_ms),
                 detail=letter.detail,
                 reasons=letter.reasons,
             )

@@ -69,7 +69,7 @@ class Life:
             update.payload,
         )
         self._state.change(step, version_name(update.source, update.offset), version.pack())
-        about = EventRecord(self._state.place(update.source, update.offset), update.key, update.deadline_ms)
+        about = EventRecord(self._state.bookmark(update.source, update.offset), update.key, update.deadline_ms)
         step.events.append(ShardEvent(EventKind.SCHEDULED, update.at_ms, about))
 
     def settle(self, name: bytes, at_ms: int, step: Step) -> None:
@@ -134,8 +134,8 @@ class Life:
         entry = state.entries.get(name)
         if self._precedence.is_late(name, entry, update, scheduled):
             if update.origin is None:  # what comes back by replication is no news
-                place = self._state.place(update.source, update.offset)
-                about = EventRecord(place, update.key, update.deadline_ms)
+                bookmark = self._state.bookmark(update.source, update.offset)
+                about = EventRecord(bookmark, update.key, update.deadline_ms)
                 step.events.append(ShardEvent(EventKind.IGNORED, update.at_ms, about, detail=_OLDER))
             return
         if update.payload is None:

@@ -23,7 +23,6 @@ from lapse.core.sow.step import (
     ExpiryBatch,
     OutOfFocus,
     OutOfFocusBatch,
-    Place,
     Removal,
     SowEvent,
     StateDelete,
@@ -31,6 +30,7 @@ from lapse.core.sow.step import (
 )
 from lapse.core.sow.tombstone import NO_SOURCE, Tombstone
 from lapse.core.sow.version import Version
+from lapse.protocol.bookmark import Bookmark
 
 _TIME_LIMIT: Final = (Reason.TIME_LIMIT,)
 
@@ -126,8 +126,8 @@ class Removals:
         # A delete is later than what it deletes, even in the same millisecond.
         self._remove(name, entry, StateDelete(OutOfFocus.DELETED, max(at_ms, facts.timestamp_ms + 1)), step)
         self.retain(name, at_ms, step)
-        place = self._state.place(facts.source, facts.offset)
-        step.events.append(ShardEvent(EventKind.DELETED, at_ms, EventRecord(place, name[1:], facts.deadline_ms)))
+        bookmark = self._state.bookmark(facts.source, facts.offset)
+        step.events.append(ShardEvent(EventKind.DELETED, at_ms, EventRecord(bookmark, name[1:], facts.deadline_ms)))
 
     def delete_by_update(self, name: bytes, entry: bytes | None, update: Update, step: Step) -> None:
         """Remove a record by a null value; where there is none (any more), the key may have to be remembered."""
@@ -148,7 +148,7 @@ class Removals:
         if spent:
             self._tell_removed(name, entry, update.at_ms, step)
             return
-        about = EventRecord(self._state.place(facts.source, facts.offset), update.key, facts.deadline_ms)
+        about = EventRecord(self._state.bookmark(facts.source, facts.offset), update.key, facts.deadline_ms)
         step.events.append(ShardEvent(EventKind.DELETED, update.at_ms, about))
 
     def expire_on_arrival(self, name: bytes, entry: bytes | None, fresh: bytes, update: Update, step: Step) -> None:
@@ -171,7 +171,7 @@ class Removals:
     def version_leaves(self, version: Version, reason: Reason, at_ms: int, step: Step, detail: str = "") -> None:
         """Tell of a scheduled version that is out of the schedule, and never takes effect."""
         self._leave(
-            step, self._state.place(version.source, version.offset), version.key, version.payload,
+            step, self._state.bookmark(version.source, version.offset), version.key, version.payload,
             tuple(unpack_headers(version.headers)), version.timestamp_ms, version.deadline_ms, (reason,), at_ms,
             detail, version.key,
         )  # fmt: skip
@@ -186,7 +186,7 @@ class Removals:
         if refused.reason is Reason.INVALID_LIFETIME:
             record_key = key_of_refused(record.value, record.headers, self._settings)
         self._leave(
-            step, Place(topic, partition, record.offset), record.key, record.value, tuple(record.headers),
+            step, Bookmark(topic, partition, record.offset), record.key, record.value, tuple(record.headers),
             record.timestamp, NEVER, (refused.reason,), at_ms, str(refused), None, in_log=True, record_key=record_key,
         )  # fmt: skip
 
@@ -218,12 +218,12 @@ class Removals:
     ) -> None:
         now_ms = self._decided_ms(now_ms)
         facts = facts_of(entry)
-        place = Place(*self._state.sources[facts.source], facts.offset)
+        bookmark = self._state.bookmark(facts.source, facts.offset)
         if self._settings.dead_letter_reasons.isdisjoint(reasons) and not self._settings.keeps_copies:
-            step.events.append(_expired(now_ms, EventRecord(place, name[1:], facts.deadline_ms), reasons))
+            step.events.append(_expired(now_ms, EventRecord(bookmark, name[1:], facts.deadline_ms), reasons))
             return
         self._leave(
-            step, place, name[1:], payload_of(entry), tuple(headers_of(entry)), facts.timestamp_ms,
+            step, bookmark, name[1:], payload_of(entry), tuple(headers_of(entry)), facts.timestamp_ms,
             deadline_of(entry), reasons, now_ms, "", name[1:],
         )  # fmt: skip
 
@@ -234,7 +234,7 @@ class Removals:
     def _leave(
         self,
         step: Step,
-        place: Place,
+        bookmark: Bookmark,
         original_key: bytes | None,
         value: bytes | None,
         headers: tuple[tuple[str, bytes | None], ...],
@@ -253,7 +253,7 @@ class Removals:
         lettered = not self._settings.dead_letter_reasons.isdisjoint(reasons)
         if lettered or self._settings.keeps_copies:
             removal = Removal(
-                place,
+                bookmark,
                 original_key,
                 value,
                 headers,
@@ -268,7 +268,7 @@ class Removals:
             )
             step.removals.append(removal)
         kind = EventKind.DEAD_LETTERED if lettered else EventKind.EXPIRED
-        about = EventRecord(place, key, deadline_ms)
+        about = EventRecord(bookmark, key, deadline_ms)
         step.events.append(ShardEvent(kind, at_ms, about, detail=detail, reasons=reasons))
 
 

@@ -35,9 +35,10 @@ from lapse.core.sow.removal import Removals
 from lapse.core.sow.retiring import RetirableSowShard
 from lapse.core.sow.settings import SowSettings
 from lapse.core.sow.state import SowState
-from lapse.core.sow.step import DeletionAtWork, EventRecord, Place, QueryAtWork, Removal, Step
+from lapse.core.sow.step import DeletionAtWork, EventRecord, QueryAtWork, Removal, Step
 from lapse.core.sow.subscription import Subscription
 from lapse.core.sow.tombstone import Tombstone
+from lapse.protocol.bookmark import Bookmark
 from lapse.protocol.command import Command
 
 _TOMBSTONES_LOOKED_BEYOND: Final = 16
@@ -198,8 +199,8 @@ class SowShard:
         name = self._id_of(record)
         if name is not None and self._ids.is_repeat(name, at_ms):
             if home.speaks_for(partition):
-                place = Place(topic, partition, record.offset)
-                step.events.append(ShardEvent(EventKind.REPEATED, at_ms, EventRecord(place, record.key)))
+                bookmark = Bookmark(topic, partition, record.offset)
+                step.events.append(ShardEvent(EventKind.REPEATED, at_ms, EventRecord(bookmark, record.key)))
             return
         try:
             check_size(record, self.settings.max_record_bytes)

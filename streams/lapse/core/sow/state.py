@@ -20,11 +20,12 @@ from lapse.core.sow.record import HEAD, Facts, deadline_of, pack
 from lapse.core.sow.record_names import RecordNames
 from lapse.core.sow.select import Select
 from lapse.core.sow.settings import SowSettings
-from lapse.core.sow.step import Place, Step
+from lapse.core.sow.step import Step
 from lapse.core.sow.subscription import Subscriber, Subscription, predicates
 from lapse.core.sow.tombstone import Tombstone
 from lapse.core.sow.version import Schedule, Version
 from lapse.core.sow.view import View
+from lapse.protocol.bookmark import Bookmark
 
 _RECORD_BYTES = 16
 """What a journal record takes besides key and value, about."""
@@ -346,9 +347,9 @@ class SowState:
         """Return the number of an underlying partition that this shard has read; None of another."""
         return self._source_numbers.get((topic, partition))
 
-    def place(self, source: int, offset: int) -> Place:
+    def bookmark(self, source: int, offset: int) -> Bookmark:
         """Return the bookmark of an offset of a source."""
-        return Place(*self.sources[source], offset)
+        return Bookmark(*self.sources[source], offset)
 
     def view(self, name: bytes, entry: bytes) -> View:
         """Return what filters and subscribers see of a packed record."""

@@ -12,29 +12,19 @@ from lapse.core.reason import Reason
 from lapse.core.shard.answer import CommandAnswer
 from lapse.core.shard.event import ShardEvent
 from lapse.core.shard.step import Step as ShardStep
-
-
-class Place(NamedTuple):
-    """A bookmark: where a record stands in Kafka."""
-
-    topic: str
-    partition: int
-    offset: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}:{self.partition}:{self.offset}"
+from lapse.protocol.bookmark import Bookmark
 
 
 class EventRecord(NamedTuple):
     """The one record that an event is about.
 
     Attributes:
-        place: its bookmark.
+        bookmark: which it is.
         key: its key, as far as it has one.
         deadline_ms: its deadline, ms since the epoch; `NEVER` without one.
     """
 
-    place: Place
+    bookmark: Bookmark
     key: bytes | None = None
     deadline_ms: int = NEVER
 
@@ -57,7 +47,7 @@ class Removal(NamedTuple):
     """A record that left for L14's reasons: its bytes, which stand nowhere else any more, and why it left.
 
     Attributes:
-        place: its bookmark.
+        bookmark: which it is.
         key: the original key.
         value: the original value.
         headers: the original headers.
@@ -71,7 +61,7 @@ class Removal(NamedTuple):
         record_key: the key that the payload makes of one that was refused for its lifetime; None = none, or not known.
     """
 
-    place: Place
+    bookmark: Bookmark
     key: bytes | None
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...]
@@ -114,7 +104,7 @@ class Message(NamedTuple):
         key: the record's key; None for the ends of a group.
         payload: the record; of a delta the changed fields; of an `oof` what the subscriber last saw.
         headers: the record's own headers.
-        place: bookmark of its last update; of an `oof` because of no match, that of the update.
+        bookmark: of its last update; of an `oof` because of no match, that of the update.
         timestamp_ms: as of when it counts, ms since the epoch.
         deadline_ms: its deadline, ms since the epoch; `NEVER` without one.
         reason: of an `oof`.
@@ -127,7 +117,7 @@ class Message(NamedTuple):
     key: bytes | None = None
     payload: bytes | None = None
     headers: tuple[tuple[str, bytes | None], ...] = ()
-    place: Place | None = None
+    bookmark: Bookmark | None = None
     timestamp_ms: int = -1
     deadline_ms: int = NEVER
     reason: OutOfFocus | None = None

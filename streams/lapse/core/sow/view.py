@@ -8,7 +8,8 @@ from typing import Final
 from lapse.core.sow.record import facts_of, headers_of, payload_of
 from lapse.core.sow.select import Select
 from lapse.core.sow.settings import Parse, SowSettings
-from lapse.core.sow.step import Kind, Message, OutOfFocus, Place
+from lapse.core.sow.step import Kind, Message, OutOfFocus
+from lapse.protocol.bookmark import Bookmark
 
 UNREADABLE: Final = None
 """The payload that a filter sees of a record that cannot be parsed: NULL, like a missing one."""
@@ -82,9 +83,9 @@ class View:
         return self.facts.timestamp_ms
 
     @property
-    def place(self) -> Place:
+    def bookmark(self) -> Bookmark:
         """The bookmark of its last update."""
-        return Place(*self._sources[self.facts.source], self.facts.offset)
+        return Bookmark(*self._sources[self.facts.source], self.facts.offset)
 
     def selected(self, select: Select | None, settings: SowSettings) -> bytes | None:
         """The payload with selected fields only; None where it is told whole, because all are, or it cannot be read."""
@@ -102,7 +103,7 @@ class View:
         *,
         command_id: str = "",
         payload: bytes | None = None,
-        place: Place | None = None,
+        bookmark: Bookmark | None = None,
         reason: OutOfFocus | None = None,
     ) -> Message:
         """Build a message about this record; with its own payload and bookmark unless others are given."""
@@ -113,7 +114,7 @@ class View:
             self.key,
             self.raw if payload is None else payload,
             tuple(headers_of(self.entry)) if self.facts.headers_bytes else (),
-            self.place if place is None else place,
+            self.bookmark if bookmark is None else bookmark,
             self.facts.timestamp_ms,
             self.facts.deadline_ms,
             reason,

@@ -151,9 +151,9 @@ def of_removal(removal: Removal) -> list[Entry]:
 def of_copy(left: RecordRemoval) -> Entry:
     """The entry of a record that left a SOW topic."""
     return Entry(
-        left.place.topic,
-        left.place.partition,
-        [left.place.offset],
+        left.bookmark.topic,
+        left.bookmark.partition,
+        [left.bookmark.offset],
         [0 if left.deadline_ms == NEVER else left.deadline_ms],
         [0],
         [0],

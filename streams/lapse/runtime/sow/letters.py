@@ -59,7 +59,7 @@ class SowLetters:
             return None
         removal = self._removal(name)
         if removal.in_log:
-            record = await self._read(*removal.place)
+            record = await self._read(*removal.bookmark)
             if record is not None:
                 removal = removal._replace(key=record.key, value=record.value, headers=tuple(record.headers))
         return next(iter(self._output.letters([_with_key(removal)])), None)
@@ -70,7 +70,7 @@ class SowLetters:
 
     def _removal(self, name: bytes) -> Removal:
         state = self._shard.state
-        return pending_letters.unpack(state.pending[name], pending_letters.place_of(name, state.sources))
+        return pending_letters.unpack(state.pending[name], pending_letters.bookmark_of(name, state.sources))
 
 
 def _with_key(removal: Removal) -> Removal:

@@ -20,7 +20,6 @@ from lapse.core.sow.step import (
     Message,
     OutOfFocus,
     OutOfFocusBatch,
-    Place,
     Removal,
     SowEvent,
     StateDelete,
@@ -75,7 +74,7 @@ class SowOutput(ShardOutput):
         """
         rows: list[bytes] = []
         put, join, varint = rows.append, b"".join, VARINT
-        places = _places(sources)
+        prefixes = _prefixes(sources)
         unpack, record_prefix = HEAD.unpack_from, journal.RECORD[0]
         tombstones: dict[StateDelete | None, bytes] = {}
         facts: tuple[int, int] | None = None
@@ -97,7 +96,7 @@ class SowOutput(ShardOutput):
                 # Most of those that came together have these in common.
                 facts, block = (timestamp_ms, deadline_ms), entry[HEAD_BYTES:headers_end]
                 head, tail = self._around_bookmark(timestamp_ms, deadline_ms, block)
-            bookmark = b"%b%d" % (places[source], offset)
+            bookmark = b"%b%d" % (prefixes[source], offset)
             put(
                 join(
                     (
@@ -172,8 +171,8 @@ class SowOutput(ShardOutput):
                 found = heads[shared] = self._head(message)
             count, head = found
             facts = passed_on = b""
-            if message.place is not None:
-                topic_name, partition, offset = message.place
+            if message.bookmark is not None:
+                topic_name, partition, offset = message.bookmark
                 bookmark = f"{topic_name}:{partition}:{offset}".encode()
                 stamp = b"%d" % message.timestamp_ms
                 count += 2
@@ -220,11 +219,11 @@ class SowOutput(ShardOutput):
         )
         rows: list[bytes] = []
         put, join, varint = rows.append, b"".join, VARINT
-        places = _places(sources)
+        prefixes = _prefixes(sources)
         unpack = HEAD.unpack_from
         for key, entry in some.records:
             deadline_ms, timestamp_ms, _, offset, source, size = unpack(entry)
-            bookmark = b"%b%d" % (places[source], offset)
+            bookmark = b"%b%d" % (prefixes[source], offset)
             stamp = b"%d" % timestamp_ms
             expiry = b"%d" % deadline_ms
             more, passed_on = self._said(entry[HEAD_BYTES : HEAD_BYTES + size])[:2] if size else (0, b"")
@@ -245,7 +244,7 @@ class SowOutput(ShardOutput):
             return []
         return [
             self._letters_of(
-                source, reasons, at_ms, detail, [(one.place.offset, one, 0, 0, one.deadline_ms) for one in alike]
+                source, reasons, at_ms, detail, [(one.bookmark.offset, one, 0, 0, one.deadline_ms) for one in alike]
             )
             for (source, reasons, at_ms, detail), alike in groupby(removals, _fate)
         ]
@@ -270,7 +269,7 @@ class SowOutput(ShardOutput):
             elif len(about) <= _NAMED_ONE_BY_ONE:
                 outputs += [output for record in about for output in self._named(some[0], record)]
             else:
-                outputs += self._told(some[0], ranges((Bookmark(*record.place), None) for record in about))
+                outputs += self._told(some[0], ranges((record.bookmark, None) for record in about))
         return outputs
 
     def _expiry_batch(
@@ -279,7 +278,7 @@ class SowOutput(ShardOutput):
         fate: SowEvent = ShardEvent(EventKind.EXPIRED, at_ms, reasons=(Reason.TIME_LIMIT,))
         if len(records) <= _NAMED_ONE_BY_ONE:
             for key, source, offset, deadline_ms in records:
-                yield from self._named(fate, EventRecord(Place(*sources[source], offset), key, deadline_ms))
+                yield from self._named(fate, EventRecord(Bookmark(*sources[source], offset), key, deadline_ms))
             return
         offsets: dict[int, list[int]] = {}
         for _, source, offset, _ in records:
@@ -317,7 +316,7 @@ def _tombstone(removal: StateDelete | None) -> bytes:
     return NULL + VARINT[len(headers)] + packed_headers(headers)
 
 
-def _places(sources: Sequence[tuple[str, int]]) -> list[bytes]:
+def _prefixes(sources: Sequence[tuple[str, int]]) -> list[bytes]:
     """Of each source what its bookmarks begin with."""
     return [f"{name}:{partition}:".encode() for name, partition in sources]
 
@@ -330,4 +329,4 @@ def _passed_on(headers: Iterable[tuple[str, bytes | None]]) -> _Headers:
 
 def _fate(removal: Removal) -> tuple[tuple[str, int], tuple[Reason, ...], int, str]:
     """What letters in one piece share: source, reasons, instant, detail."""
-    return removal.place[:2], removal.reasons, removal.at_ms, removal.detail
+    return removal.bookmark[:2], removal.reasons, removal.at_ms, removal.detail

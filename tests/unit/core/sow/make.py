@@ -21,11 +21,11 @@ from lapse.core.sow.step import (
     Message,
     OutOfFocus,
     OutOfFocusBatch,
-    Place,
     SowEvent,
     StateDelete,
     Step,
 )
+from lapse.protocol.bookmark import Bookmark
 from lapse.protocol.command import Command
 
 T = 1_700_000_000_000
@@ -55,7 +55,7 @@ class Told(NamedTuple):
 
     kind: str
     at_ms: int
-    place: Place | None
+    bookmark: Bookmark | None
     key: bytes | None
     deadline_ms: int
     reasons: tuple[Reason, ...]
@@ -70,7 +70,7 @@ def events_of(one: SowEvent, shard: SowShard) -> list[Told]:
         case EventRecord() as record:
             about = [record]
         case ExpiryBatch(records):
-            about = [(shard.state.place(source, offset), key, deadline) for key, source, offset, deadline in records]
+            about = [(shard.state.bookmark(source, offset), key, deadline) for key, source, offset, deadline in records]
     return [Told(one.kind, one.at_ms, *record, one.reasons, one.subscription, one.detail) for record in about]
 
 

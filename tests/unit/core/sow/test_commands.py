@@ -32,7 +32,7 @@ def test_a_query_stands_between_begin_and_end_with_key_deadline_and_bookmark():
     begin, record, end = desk.answer(step, 10)
     assert (begin.kind, end.kind) == (Kind.GROUP_BEGIN, Kind.GROUP_END)
     assert {item.command_id for item in (begin, record, end)} == {"q"}
-    assert (record.kind, record.key, str(record.place)) == (Kind.SOW, b"k3", "t:0:3")
+    assert (record.kind, record.key, str(record.bookmark)) == (Kind.SOW, b"k3", "t:0:3")
     assert (record.timestamp_ms, record.deadline_ms) == (T + 3, T + 1003)
     (answer,) = step.answers
     assert (answer.id, answer.command, answer.subscription, answer.counts) == ("q", "sow", "me", (("records", 1),))
@@ -229,7 +229,7 @@ def test_sow_delete_by_keys_by_filter_and_by_bookmarks():
     desk = filled()
     step = desk.ask("sow_delete", 10, keys=(b"k0", b"nobody"))
     assert dict(step.answers[0].counts) == {"removed": 1, "skipped": 1}
-    assert [(item.kind, item.key, str(item.place)) for item in step.events] == [(EventKind.DELETED, b"k0", "t:0:0")]
+    assert [(item.kind, item.key, str(item.bookmark)) for item in step.events] == [(EventKind.DELETED, b"k0", "t:0:0")]
     step = desk.ask("sow_delete", 11, filter="/odd = true")
     assert dict(step.answers[0].counts)["removed"] == 3
     step = desk.ask("sow_delete", 12, bookmarks=("t:0:1-3", "u:0:4", "t:1:4"))

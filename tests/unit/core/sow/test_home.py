@@ -65,7 +65,7 @@ def test_a_faulty_record_is_lettered_once_by_the_shard_of_its_partition() -> Non
         for desk in desks:
             letters += desk.put(None, b"{", 1, partition=partition, raw=True).letters
             letters += desk.put(None, {"id": 7}, 1, partition=partition, lapse_ttl_ms="soon").letters
-    assert sorted((letter.place.partition, letter.place.offset) for letter in letters) == [
+    assert sorted((letter.bookmark.partition, letter.bookmark.offset) for letter in letters) == [
         (partition, offset) for partition in range(3) for offset in range(2)
     ]
 
@@ -104,7 +104,7 @@ def test_an_update_that_is_ignored_as_older_is_an_event_with_its_place() -> None
     everywhere([desk], {"id": 1, "n": "later"}, 50, partition=1)
     step = desk.put(None, {"id": 1, "n": "older"}, 40, partition=0)
     (told,) = step.events
-    assert (told.kind, told.key, told.place.partition) == ("ignored", b"[1]", 0)
+    assert (told.kind, told.key, told.bookmark.partition) == ("ignored", b"[1]", 0)
     assert desk.select(60) == [{"id": 1, "n": "later"}]
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lapse.core.sow import record_names
-from lapse.core.sow.deletion import Places
+from lapse.core.sow.deletion import Bookmarks
 from lapse.core.sow.field_path import parse as path
 from lapse.core.sow.record_names import RecordNames
 from lapse.core.sow.step import Step
@@ -103,9 +103,9 @@ def test_a_deletion_by_bookmarks_looks_in_portions_too() -> None:
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 6)), max_size=6), st.integers(0, 40))
 @pytest.mark.feature("S3")
 def test_ranges_have_what_any_of_them_has(ranges: list[tuple[int, int]], offset: int) -> None:
-    places = Places({7: [(first, first + more) for first, more in ranges]})
-    assert places.have(7, offset) == any(first <= offset <= first + more for first, more in ranges)
-    assert not places.have(8, offset)
+    bookmarks = Bookmarks({7: [(first, first + more) for first, more in ranges]})
+    assert bookmarks.have(7, offset) == any(first <= offset <= first + more for first, more in ranges)
+    assert not bookmarks.have(8, offset)
 
 
 @pytest.mark.feature("S5", "S6")

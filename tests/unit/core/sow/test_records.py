@@ -101,7 +101,7 @@ def test_a_delta_that_does_not_fit_is_a_dead_letter_and_changes_nothing(stored, 
     assert text in letter.detail
     assert json.loads(letter.value) == delta
     assert dict(letter.headers) == {"lapse-command": b"delta", "trace": b"1"}
-    assert (letter.place.topic, letter.place.partition, letter.place.offset) == ("t", 0, 1)
+    assert (letter.bookmark.topic, letter.bookmark.partition, letter.bookmark.offset) == ("t", 0, 1)
     assert [item.kind for item in step.events] == [EventKind.DEAD_LETTERED]
     assert records(desk) == {"k": stored}
 
@@ -200,7 +200,7 @@ def test_a_past_deadline_replaces_the_record_and_takes_it_along():
     desk.put("k", {"a": 1}, 0)
     step = desk.put("k", {"a": 2}, 5, lapse_expires_at_ms=T + 5)
     assert told_events(step) == [(EventKind.EXPIRED, b"k", (Reason.TIME_LIMIT,), 5)]
-    assert step.events[0].place.offset == 1
+    assert step.events[0].bookmark.offset == 1
     assert records(desk) == desk.compacted == {}
 
 
@@ -429,7 +429,7 @@ def test_one_step_tells_the_compacted_topic_the_last_of_each_key_with_deadline_a
     (key, entry, left), second = state_records(step)
     first = desk.shard.state.view(b"ra", entry)
     assert (key, first.raw, first.headers, left) == (b"a", b"2", {"trace": b"x"}, None)
-    assert (first.place, first.timestamp_ms, first.facts.deadline_ms) == (("t", 3, 8), T + 1, T + 101)
+    assert (first.bookmark, first.timestamp_ms, first.facts.deadline_ms) == (("t", 3, 8), T + 1, T + 101)
     assert second == (b"b", None, StateDelete(OutOfFocus.DELETED, T + 1))
 
 

@@ -39,7 +39,7 @@ class Topic:
                 self.journal.pop(key, None)
                 if value is not None:
                     self.journal[key] = value
-            repeated += [one.messages.place.offset for one in step.events if one.kind is EventKind.REPEATED]
+            repeated += [one.messages.bookmark.offset for one in step.events if one.kind is EventKind.REPEATED]
         return repeated
 
     def restart(self) -> None:

@@ -61,7 +61,7 @@ class ShardLife(RuleBasedStateMachine):
 
     def told(self, step: Step) -> Step:
         for event in step.events:
-            if event.key is not None or event.place is not None:
+            if event.key is not None or event.bookmark is not None:
                 reason = ",".join(event.reasons)
                 # A refused record has no key of its own: it never was the record's.
                 key = event.key if event.key is not None else b"?"
