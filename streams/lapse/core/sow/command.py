@@ -16,7 +16,7 @@ from lapse.core.sow.key import NoKey, of_text
 from lapse.core.sow.query import Inquiry, Query
 from lapse.core.sow.ranking import Order
 from lapse.core.sow.record_names import Walk
-from lapse.core.sow.record_updates import Life
+from lapse.core.sow.record_updates import RecordUpdates
 from lapse.core.sow.removal import Removals
 from lapse.core.sow.select import Select
 from lapse.core.sow.state import SowState
@@ -37,22 +37,22 @@ _SELECTS: Final = frozenset({"sow", "subscribe"}) | _WITH_RECORDS | _WITH_DELTAS
 """Commands that return records, or some of their fields."""
 
 
-class Commands:
+class SowCommands:
     """The commands of one shard.
 
     Args:
         state: the shard's memory.
-        life: what updates do to its records.
-        events: how its records leave.
+        updates: what updates do to its records.
+        removals: how its records leave.
     """
 
-    __slots__ = ("_life", "_removals", "_settings", "_state")
+    __slots__ = ("_removals", "_settings", "_state", "_updates")
 
-    def __init__(self, state: SowState, life: Life, events: Removals) -> None:
+    def __init__(self, state: SowState, updates: RecordUpdates, removals: Removals) -> None:
         self._state = state
         self._settings = state.settings
-        self._life = life
-        self._removals = events
+        self._updates = updates
+        self._removals = removals
 
     def handle(self, command: Command, at_ms: int, step: Step, row_filter: str | None) -> None:
         """Do what a command asks, as of an instant; a refused one does nothing.
@@ -380,7 +380,7 @@ class Commands:
             if bookmarks.have(version.source, version.offset) and self._is_seen(version, seen)
         ]
         for name in names:
-            self._life.withdraw(name, at_ms, step)
+            self._updates.withdraw(name, at_ms, step)
         return len(names)
 
     def _is_seen(self, version: Version, seen: tuple[Predicate, ...]) -> bool:

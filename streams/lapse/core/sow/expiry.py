@@ -180,12 +180,12 @@ class DeadlineIndex:
         while self._fine_order:
             instant_ms = self._fine_order[0]
             keys = self._fine[instant_ms]
-            for place, key in enumerate(keys):
+            for at, key in enumerate(keys):
                 entry = entries.get(key)
                 if entry is not None and deadline_of(entry) == instant_ms:
-                    if place > _STALE_KEPT:  # or the same ones would be passed over each time
-                        self._fine[instant_ms] = keys[place:]
-                        self._file_anew(keys[:place], instant_ms)
+                    if at > _STALE_KEPT:  # or the same ones would be passed over each time
+                        self._fine[instant_ms] = keys[at:]
+                        self._file_anew(keys[:at], instant_ms)
                     return instant_ms
             heapq.heappop(self._fine_order)
             del self._fine[instant_ms]

@@ -24,21 +24,21 @@ from lapse.core.sow.version import journal_key as version_name
 _OLDER: Final = "older than what is known of its key"
 
 
-class Life:
+class RecordUpdates:
     """What updates do to the records of one shard.
 
     Args:
         state: the shard's memory.
-        events: how its records leave.
+        removals: how its records leave.
         fan_out: its subscribers.
     """
 
     __slots__ = ("_fan_out", "_precedence", "_removals", "_settings", "_state")
 
-    def __init__(self, state: SowState, events: Removals, fan_out: SubscriberFanOut) -> None:
+    def __init__(self, state: SowState, removals: Removals, fan_out: SubscriberFanOut) -> None:
         self._state = state
         self._settings = state.settings
-        self._removals = events
+        self._removals = removals
         self._fan_out = fan_out
         self._precedence = Precedence(state)
 

@@ -11,7 +11,7 @@ from lapse.core.shard.activity import Activity
 from lapse.core.shard.event import EventKind, ShardEvent
 from lapse.core.shard.retirement import RETIREMENT, Cause, Report, Retirement
 from lapse.core.sow import journal
-from lapse.core.sow.record_updates import Life
+from lapse.core.sow.record_updates import RecordUpdates
 from lapse.core.sow.removal import Removals
 from lapse.core.sow.state import SowState
 from lapse.core.sow.step import Step
@@ -25,12 +25,12 @@ _REASONS: Final = {Cause.DELETE: Reason.PURGED, Cause.IDLE: Reason.AUTO_DELETED}
 class RetirableSowShard:
     """What the agreement asks of a SOW shard (`lapse.core.shard.agreement.RetirableShard`)."""
 
-    __slots__ = ("_activity", "_life", "_removals", "_state")
+    __slots__ = ("_activity", "_removals", "_state", "_updates")
 
-    def __init__(self, state: SowState, life: Life, events: Removals, activity: Activity[Step]) -> None:
+    def __init__(self, state: SowState, updates: RecordUpdates, removals: Removals, activity: Activity[Step]) -> None:
         self._state = state
-        self._life = life
-        self._removals = events
+        self._updates = updates
+        self._removals = removals
         self._activity = activity
 
     @property
@@ -62,7 +62,7 @@ class RetirableSowShard:
             else:
                 self._removals.purge(name, entry, now_ms, step, reason)
         for name, _ in list(islice(state.schedule, _AT_ONCE)):
-            self._life.purge_version(name, now_ms, step)
+            self._updates.purge_version(name, now_ms, step)
         if state.entries or state.schedule:
             return False
         for name in list(islice(state.tombstones, _AT_ONCE)):

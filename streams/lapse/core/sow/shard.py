@@ -22,7 +22,7 @@ from lapse.core.shard.event import EventKind, ShardEvent
 from lapse.core.sow import journal
 from lapse.core.sow.activity import UsableSowShard
 from lapse.core.sow.arrival import MEANT, Refused, check_size, is_redriven_elsewhere, read
-from lapse.core.sow.command import Commands
+from lapse.core.sow.command import SowCommands
 from lapse.core.sow.deletion import PORTION
 from lapse.core.sow.fan_out import SubscriberFanOut
 from lapse.core.sow.header_cache import HeaderCache
@@ -30,7 +30,7 @@ from lapse.core.sow.journal import RECORD
 from lapse.core.sow.origin import is_replicated
 from lapse.core.sow.pending_letters import PendingLetters
 from lapse.core.sow.record import HEAD, HEAD_BYTES
-from lapse.core.sow.record_updates import Life
+from lapse.core.sow.record_updates import RecordUpdates
 from lapse.core.sow.removal import Removals
 from lapse.core.sow.retiring import RetirableSowShard
 from lapse.core.sow.settings import SowSettings
@@ -63,9 +63,9 @@ class SowShard:
         "_fan_out",
         "_header_cache",
         "_ids",
-        "_life",
         "_pending_letters",
         "_removals",
+        "_updates",
         "activity",
         "agreement",
         "settings",
@@ -77,14 +77,14 @@ class SowShard:
         self.state = SowState(settings)
         self._fan_out = SubscriberFanOut(self.state)
         self._removals = Removals(self.state, self._fan_out)
-        self._life = Life(self.state, self._removals, self._fan_out)
+        self._updates = RecordUpdates(self.state, self._removals, self._fan_out)
         self._header_cache = HeaderCache(settings.expiration)
         self._ids = Batch(self.state.repeats, -1, 0)
-        self._commands = Commands(self.state, self._life, self._removals)
+        self._commands = SowCommands(self.state, self._updates, self._removals)
         self._pending_letters = PendingLetters(self.state)
         usable = UsableSowShard(self.state)
         self.activity: Activity[Step] = Activity(settings.idle_ms, settings.configured, usable)
-        retirable = RetirableSowShard(self.state, self._life, self._removals, self.activity)
+        retirable = RetirableSowShard(self.state, self._updates, self._removals, self.activity)
         self.agreement: Agreement[Step] = Agreement(settings.name, settings.partition, settings.shards, retirable)
 
     # --- in --------------------------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ class SowShard:
             value = record.value
             key = record.key
             if fit and value is not None and key is not None:
-                # The plain way, for speed: the same as `Life.take` does to an update that nothing stands against.
+                # For speed the same as `RecordUpdates.take`: see `test_the_plain_way_does_what_the_long_one_does`.
                 name = RECORD + key
                 old = entries.get(name)
                 if old is None:
@@ -213,7 +213,7 @@ class SowShard:
             if self.settings.several and update.timestamp_ms > clock_ms and update.origin is None:
                 update = update._replace(timestamp_ms=clock_ms)
             try:
-                self._life.take(update, step)
+                self._updates.take(update, step)
             except Refused as refused:
                 self._removals.refuse(record, topic, partition, refused, at_ms, step)
                 return
@@ -292,7 +292,7 @@ class SowShard:
                 break
             if limit <= 0:
                 return True
-            self._life.materialise(version[1], now_ms, step)
+            self._updates.materialise(version[1], now_ms, step)
             limit -= 1
         for name, subscriber in list(state.subscribers.items()):
             if subscriber.lost_at_ms <= now_ms:

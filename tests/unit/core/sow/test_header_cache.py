@@ -1,4 +1,4 @@
-"""The plain way in, which is the quick one, does the same as the long one."""
+"""The quick path of plain updates does what `RecordUpdates.take` does, and cached headers mean what read ones do."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_headers_that_are_never_the_same_are_not_kept_without_end():
     st.sampled_from(ExpirationModel),
     st.none() | st.integers(0, 50) | st.just(NEVER - T),
 )
-def test_a_statement_yields_the_deadline_that_the_lifetimes_rule_does(headers, at_ms, model, default_ms) -> None:
+def test_cached_headers_yield_the_deadline_that_the_rule_of_lifetimes_does(headers, at_ms, model, default_ms) -> None:
     """`HeaderCache.of` is the fast copy of `lifetime.read` and `lifetime.deadline_ms`."""
     one = Expiration(enabled=True, default_ms=default_ms, model=model)
     header_facts = HeaderCache(one).of(headers) if headers else HeaderCache(one).none
