@@ -47,7 +47,9 @@ class QueueStepInFlight(StepInFlight[Step]):
         return len(self.core.events) + len(self.core.removals)
 
     def came_at(self, records: Sequence[Any], now_ms: int, clock_ms: Callable[[], int]) -> tuple[int, int | None]:
-        """When records came, and the same if no stamp of the broker says it (None otherwise), ms since the epoch.
+        """The instant at which records arrived, ms since the epoch, and the same again if it is read from the clock.
+
+        The second is None if the broker has stamped the records. Then a replay finds the instant in them.
 
         Args:
             records: the records.
@@ -57,7 +59,7 @@ class QueueStepInFlight(StepInFlight[Step]):
         if not records:
             return now_ms, None
         if getattr(records[-1], "timestamp_type", None) == BY_THE_BROKER:
-            # So late it was at the broker, whatever was heard of its clock so far: after a crash, or a pause (C76).
+            # The broker's stamp may be later than any instant heard before, after a crash or a pause (C76).
             return max(now_ms, records[-1].timestamp), None
         self.instants[ARRIVED] = came_ms = max(now_ms, clock_ms())
         return came_ms, came_ms

@@ -1,4 +1,4 @@
-"""The machine of a queue shard: what records, commands and time do, and how messages are handed out."""
+"""The machine of a queue shard: hands it records, commands and time, and writes what it decides."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from lapse.core.expression import ExpressionError
-from lapse.core.letter import FORWARDER
 from lapse.core.lifetime import NEVER
 from lapse.core.portions import Portions
 from lapse.core.queue.command import QueueCommands, no_filter, with_row_filter
@@ -15,20 +14,20 @@ from lapse.core.queue.journal import QueueJournal
 from lapse.core.queue.restored import Restored
 from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.shard import QueueShard
-from lapse.core.queue.step import Delivery, Step
+from lapse.core.queue.step import Step
 from lapse.protocol import topic as names
 from lapse.runtime.journal.changelog import Items
 from lapse.runtime.kafka.output import Output, Packed
 from lapse.runtime.letters.expiry_rule import ExpiryRule
 from lapse.runtime.letters.refusal import Write
 from lapse.runtime.queue.crowd import Crowd
-from lapse.runtime.queue.delivered import delivered, patience_s
+from lapse.runtime.queue.delivery_writer import DeliveryWriter, patience_s
 from lapse.runtime.queue.forwarding import Forwarding
 from lapse.runtime.queue.in_flight import QueueStepInFlight
 from lapse.runtime.queue.judging import Judge
 from lapse.runtime.queue.letters import QueueLetters
 from lapse.runtime.queue.output import QueueOutput
-from lapse.runtime.queue.records import records_of
+from lapse.runtime.queue.preparation import Preparation
 from lapse.runtime.queue.rewind import Rewinder
 from lapse.runtime.queue.unwritten import JournaledDeliveries, Noted, Read
 from lapse.runtime.queue.view import QueueView
@@ -64,7 +63,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
     """
 
     takes_ahead = False
-    """`begin_step` puts segments down as they stand before a step's messages."""
+    """`begin_step` has to write segments as they are before the step takes in messages."""
 
     def __init__(
         self,
@@ -84,7 +83,6 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         super().__init__(shard, output, rule, letters, restored.state.pending)
         self._clock_ms = clock_ms
         self.merged_by_time = merged_by_time
-        self._forwarding = forwarding
         self.step_records = _STEP_RECORDS
         self.step_turns = self.delivery_turns = 1
         self.delivery_patience_s = patience_s(settings.lease_ms)
@@ -100,11 +98,13 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         shard.allowance.counts_as_written = True
         self._handed_out = JournaledDeliveries(shard, restored.handed_out, output, payloads)
         self.now_ms = 0
-        self._purging: Admitted | None = None  # a purge that takes more than one step
+        self._purging: Admitted | None = None  # a purge that takes several steps
         self.rewinder = Rewinder(shard, payloads, lambda: self.under_way)
         self.unfinished = self.rewinder.unfinished
         self.crowd = Crowd(shard)
         self._view = QueueView(shard, payloads)
+        self._preparation = Preparation(shard, self._commands, payloads, self._judge, self._view)
+        self._deliveries = DeliveryWriter(shard, payloads, output, forwarding)
 
     def _begin(self) -> QueueStepInFlight:
         return QueueStepInFlight(Step())
@@ -117,22 +117,22 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
 
     @property
     def waits_for_ends(self) -> bool:
-        """Whether commands wait for the underlying logs: only where it is to be known that nothing is there (L11).
+        """Whether commands wait until the underlying logs are read: only while it checks that nothing is left (L11).
 
-        What they still hold cannot change what is due: a message's deadline is its own (C1). A shard that is full takes
-        nothing in before a command makes room.
+        Otherwise unread messages cannot change what is due, since each has a deadline of its own (C1). A full shard
+        does not wait, because only a command can make room.
         """
         return self.shard.agreement.checking and self.shard.room() > 0
 
     @property
     def _is_busy(self) -> bool:
-        """Whether commands wait, or one is not finished: what comes behind them waits, too."""
+        """Whether commands wait, or one is not finished; later ones then have to wait as well."""
         return bool(self._waiting) or self.unfinished is not None
 
     def room(self) -> int:
         """How many more messages may become active; one at a time while a transfer waits for one (Q13)."""
         if self.unfinished is not None:
-            return 0  # what arrives now is not purged, and must not be when a crash repeats the purge
+            return 0  # a message that arrives now must not be purged if a crash repeats the purge
         return self.shard.room() or int(self.shard.advancing)
 
     def room_for(self, topic: str, partition: int) -> int:
@@ -177,7 +177,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         return self._at_work.journal_bytes()
 
     def _note_arrivals(self) -> None:
-        """What arrived counts as use now: a record's own timestamp may be its producer's, and any."""
+        """Count arrivals as use of the queue, as of now: producers may set any timestamp."""
         if self._at_work.has_arrivals:
             self._at_work.has_arrivals = False
             self.shard.use(self.now_ms, self._step)
@@ -207,7 +207,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
                 self._refuse(admitted, refusal)
                 return
         if self._waiting or self._commands.needs_a_look(admitted.command, admitted.row_filter):
-            # Its filter needs payloads, or something is to be looked up first; what came behind it stays behind it.
+            # Something has to be read first. Later commands wait as well, so that the order stays.
             self._waiting.append(admitted)
             self._at_work.expect(len(admitted.command.bookmarks))
         else:
@@ -220,18 +220,18 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
 
     def _do(self, admitted: Admitted) -> None:
         if self._commands.purge_some(admitted.command, admitted.at_ms, self._step):
-            self._purging = admitted  # nothing else happens in the shard before it is done, so that a crash repeats it
+            self._purging = admitted  # nothing else happens in the shard meanwhile, so a crash can repeat it
             self.unfinished = admitted.offset
             return
         command, at_ms = admitted.command, admitted.at_ms
         if command.command == "rewind" and (wish := self._commands.rewind(command, at_ms, admitted.offset)) is not None:
             self.rewinder.begin(admitted, wish)
-            self.unfinished = admitted.offset  # nothing else happens in the shard: all of it counts as of the command
+            self.unfinished = admitted.offset  # nothing else happens in the shard meanwhile
             return
         self._commands.handle(command, at_ms, self._step, admitted.row_filter)
 
     async def _rewind(self) -> None:
-        """Do a part of a rewind, and tell of it at its end."""
+        """Do a part of a rewind; answer after the last part."""
         if await self.rewinder.go_on(self._step):
             admitted, self._commands.counted = self.rewinder.end()
             self.unfinished = None
@@ -240,45 +240,30 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
                 self._collect(admitted.encoding, admitted.offset)
 
     def go_on(self) -> None:
-        """Do a part of a purge that takes long; others on this worker have had their turn (C60)."""
+        """Do the next part of a long purge (C60)."""
         if self._purging is None:
             return
         admitted, self._purging, self.unfinished = self._purging, None, None
         self._do(admitted)
         self._collect(admitted.encoding, admitted.offset)
-        if self._purging is None and admitted.command.filter:  # type: ignore[redundant-expr]  # _do may set it
-            self.shard.matching.end_selection(admitted.command.filter)
+        if self._purging is None:
+            self._preparation.end()
 
     async def _carry_out_waiting(self) -> None:
-        """Carry out commands with filters: judge every message first, as far as its payload is needed."""
+        """Carry out the commands that had to wait until something was read."""
         settings = self.shard.settings
         while self._waiting and self.unfinished is None:
             admitted = self._waiting.popleft()
-            command, at_ms = admitted.command, admitted.at_ms
-            self.crowd.reach(at_ms, self._step)
-            for topic, partition in self._commands.looks_ahead(command):
-                for tp, end in (await self._payloads.ends([TP(topic, partition)])).items():
-                    self.shard.note_end(*tp, end)
-            if command.command == "depth" and not admitted.row_filter:
-                self._commands.oldest_ms = await self.oldest_ms(at_ms)
-            try:
-                text = self._commands.selection(command, admitted.row_filter)
-                if text:
-                    self.shard.matching.begin_selection(text, kept=command.spare)
-            except ExpressionError as error:
-                self._refuse(admitted, no_filter(command, error))
-                continue
-            effort = Effort()
-            if text:
-                await self._judge.of_command(self._commands, command, text, effort, self.now_ms, self._step)
-            if effort.is_spent:
-                self._refuse(admitted, effort.refusal(command.command))
+            self.crowd.reach(admitted.at_ms, self._step)
+            refusal = await self._preparation.begin(admitted, self.now_ms, self._step)
+            if refusal is not None:
+                self._refuse(admitted, refusal)
             else:
                 commands, offset = names.commands(settings.name), admitted.offset
                 with self.under_way.noted(commands, settings.partition, offset, offset):
                     self._carry_out(admitted)
-            if text and self.unfinished is None:
-                self.shard.matching.end_selection(text)
+            if self.unfinished is None:
+                self._preparation.end()
 
     # Time
 
@@ -292,7 +277,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         self.shard.arrivals_are_in(to_ms)
 
     def advance(self, now_ms: int) -> None:
-        """Do what is due, a bounded amount of it; not before the commands that wait, which count as of before (C1)."""
+        """Do a bounded part of what is due; not before waiting commands, which have earlier instants (C1)."""
         if self._is_busy or self.next_due_ms() == NEVER:
             return
         self.now_ms = max(self.now_ms, now_ms)
@@ -305,7 +290,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         return effects.counted_to >= 0 and self.shard.allowance.written(effects.counted_to, now_ms)
 
     def took(self, seconds: float) -> None:
-        """Let a crowd leave in parts that take as long as they should (C60)."""
+        """Choose the size of the next part of a crowd by the time of the last step (C60)."""
         self.crowd.took(seconds)
 
     def deliver(self, now_ms: int) -> bool:
@@ -316,7 +301,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         self._note_arrivals()
         self.letters.let_go(self._step)
         more = self.shard.deliver(self.now_ms, self._step)
-        self._at_work.stands_alone |= more  # such as what is to be judged first
+        self._at_work.stands_alone |= more  # for example, messages have to be judged first
         return more
 
     # Topics
@@ -345,7 +330,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         return self.shard.log_begins(tp.topic, tp.partition, begin_offset, self.now_ms, self._step)
 
     def missed(self, tp: TP, first: int, last: int) -> list[tuple[int, int]]:
-        """What is missed of records that are passed over: all but what was acknowledged ahead."""
+        """Which of some records that Kafka removed are missed: those not acknowledged in advance."""
         return self.shard.not_acknowledged(tp.topic, tp.partition, first, last)
 
     def never_read(self, tp: TP, ranges: Sequence[tuple[int, int]], now_ms: int) -> None:
@@ -355,15 +340,12 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
     # The beginning
 
     def taking_over(self, now_ms: int) -> Portions[Items]:
-        """Begin an epoch; what lowered limits take out, and barriers perhaps not sent, follow in its first step."""
+        """Begin an epoch; its first step applies lowered limits, and repeats barriers that may be unsent."""
         self._at_work.instants["began"] = self.now_ms = max(self.now_ms, now_ms)
         items = yield from self._journal.beginning()
         self.shard.take_over(now_ms, self._step, self._handed_out.has_found)
         self._end_of_others(now_ms)
-        if self._forwarding is not None:
-            self._forwarding.begin(self.shard, now_ms, self._step)
-        elif FORWARDER in self.shard.state.subscriptions:
-            self.shard.unsubscribe(FORWARDER, now_ms, self._step, "the queue forwards no longer")
+        self._deliveries.take_over(now_ms, self._step)
         for change in self._released:
             self.shard.repeat(change, self._step)
         return items
@@ -381,9 +363,9 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
     # The end of a step
 
     def begin_step(self) -> None:
-        """Put down the segments that are due to be written whole, and the rule's calls that were made."""
+        """Put segments that are due for a full write into the journal, and the finished calls of the expiry rule."""
         if self._replaced and self._payloads.gone:
-            # Not before the step that closed the old topics has ended: what left in it is not to be looked for either.
+            # Not in the step that closed the old topics: the records of its messages are gone as well.
             self._payloads.gone = ()
         self._at_work.instants["from"] = self.now_ms
         self._at_work.ahead += self._journal.maintain()
@@ -398,28 +380,12 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         self._at_work.instants |= self.crowd.step_ends() | self.rewinder.step_ends()
 
     async def _hand_over(self, step: Step, effects: Effects, write: Write) -> None:
-        for delivery in step.deliveries:
-            messages = delivery.messages
-            if delivery.subscription == FORWARDER:
-                await self._forward(delivery, step, write)
-                continue
-            output, lost = await delivered(delivery, self._payloads, self._output)
-            effects.must_arrive |= delivery.barrier
-            effects.after.append(output)
-            if lost:
-                self.shard.truncated(messages.topic, messages.partition, lost, self.now_ms, step, True)
+        await self._deliveries.write(step, effects, self.now_ms, write)
 
     @property
     def forwards_over(self) -> int:
         """Over how many partitions messages are forwarded; 0 = they are not, as while their topic is missing (C81)."""
-        return 0 if self._forwarding is None else self._forwarding.partitions
-
-    async def _forward(self, delivery: Delivery, step: Step, write: Write) -> None:
-        if self._forwarding is None:
-            return  # the target went in this step; the subscription has ended, and with it the delivery
-        records = list(await records_of(delivery.messages, self._payloads))
-        if not await self._forwarding.hand_on(self.shard, delivery, records, self.now_ms, step, write):
-            self._forwarding = None
+        return self._deliveries.forwards_over
 
     def _write(self, at_work: QueueStepInFlight, effects: Effects) -> None:
         step = at_work.core
@@ -433,7 +399,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         effects.stands_alone = at_work.stands_alone or self.unfinished is not None
         self.figures.queue_step(step)
 
-    # For people, and for who looks through the table
+    # The view from outside
 
     def gauges(self, now_ms: int = -1) -> dict[str, int]:
         """See `QueueView.gauges`."""

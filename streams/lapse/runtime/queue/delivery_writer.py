@@ -1,0 +1,100 @@
+"""The delivery writer: writes a step's deliveries, by reference or with payloads, or forwards them (D4, Q21)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from lapse.core.letter import FORWARDER
+from lapse.core.queue.shard import QueueShard
+from lapse.core.queue.step import Delivery, Step
+from lapse.runtime.kafka.output import Output, Packed
+from lapse.runtime.letters.refusal import Write
+from lapse.runtime.queue.forwarding import Forwarding
+from lapse.runtime.queue.output import QueueOutput
+from lapse.runtime.queue.records import records_of
+from lapse.runtime.shard.effects import Effects
+from lapse.runtime.shard.payload import PayloadWindow, RowParts
+
+_LEAST_PATIENCE_S: Final = 5.0
+"""If it were shorter, a hiccup of the broker would end workers, even if the lease is over by then."""
+
+_MOST_PATIENCE_S: Final = 30.0
+
+
+def patience_s(lease_ms: int) -> float:
+    """How long a delivery may be on its way to Kafka, s: so that it does not come after its lease (L10)."""
+    return min(max(0.9 * lease_ms / 1000, _LEAST_PATIENCE_S), _MOST_PATIENCE_S)
+
+
+class DeliveryWriter:
+    """Writes what one shard delivers.
+
+    Args:
+        shard: the shard; told of messages whose records Kafka no longer has.
+        payloads: the records behind its messages.
+        output: makes records of deliveries.
+        forwarding: where its messages go, if it forwards them; None = nowhere.
+    """
+
+    def __init__(
+        self, shard: QueueShard, payloads: PayloadWindow, output: QueueOutput, forwarding: Forwarding | None
+    ) -> None:
+        self._shard = shard
+        self._payloads = payloads
+        self._output = output
+        self._forwarding = forwarding
+
+    @property
+    def forwards_over(self) -> int:
+        """Over how many partitions messages are forwarded; 0 = they are not, as while their topic is missing (C81)."""
+        return 0 if self._forwarding is None else self._forwarding.partitions
+
+    def take_over(self, now_ms: int, step: Step) -> None:
+        """Begin to forward, or end what an earlier epoch forwarded."""
+        if self._forwarding is not None:
+            self._forwarding.begin(self._shard, now_ms, step)
+        elif FORWARDER in self._shard.state.subscriptions:
+            self._shard.unsubscribe(FORWARDER, now_ms, step, "the queue forwards no longer")
+
+    async def write(self, step: Step, effects: Effects, now_ms: int, write: Write) -> None:
+        """Put a step's deliveries into its effects; those of the forwarder are written at once.
+
+        Args:
+            step: the step; gets what becomes of messages that are lost, or forwarded.
+            effects: gets the records.
+            now_ms: the instant, ms since the epoch.
+            write: writes to the target of the forwarder.
+        """
+        for delivery in step.deliveries:
+            if delivery.subscription == FORWARDER:
+                await self._forward(delivery, now_ms, step, write)
+                continue
+            effects.must_arrive |= delivery.barrier
+            if delivery.payload == "reference" and not delivery.barrier:
+                effects.after.append(self._by_reference(delivery))
+            else:
+                await self._with_payloads(delivery, effects, now_ms, step)
+
+    def _by_reference(self, delivery: Delivery) -> Output | Packed:
+        messages = delivery.messages
+        self._payloads.passed_by(messages.topic, messages.partition, np.sort(messages.offsets).tolist())
+        return self._output.reference(delivery)
+
+    async def _with_payloads(self, delivery: Delivery, effects: Effects, now_ms: int, step: Step) -> None:
+        messages = delivery.messages
+        records = await records_of(messages, self._payloads)
+        effects.after.append(self._output.deliveries(delivery, records))
+        if isinstance(records, RowParts):
+            return
+        lost = [offset for offset, one in zip(messages.offsets.tolist(), records, strict=True) if one is None]
+        if lost:
+            self._shard.truncated(messages.topic, messages.partition, sorted(lost), now_ms, step, handed_out=True)
+
+    async def _forward(self, delivery: Delivery, now_ms: int, step: Step, write: Write) -> None:
+        if self._forwarding is None:
+            return  # the target went in this step; the subscription has ended, and with it the delivery
+        records = list(await records_of(delivery.messages, self._payloads))
+        if not await self._forwarding.hand_on(self._shard, delivery, records, now_ms, step, write):
+            self._forwarding = None

@@ -1,0 +1,70 @@
+"""Preparation: reads what a command needs before it can be carried out (Q8, Q13, Q15, X4, X7)."""
+
+from __future__ import annotations
+
+from lapse.core.error_code import Refusal
+from lapse.core.expression import ExpressionError
+from lapse.core.queue.command import QueueCommands, no_filter
+from lapse.core.queue.shard import QueueShard
+from lapse.core.queue.step import Step
+from lapse.runtime.queue.judging import Judge
+from lapse.runtime.queue.view import QueueView
+from lapse.runtime.shard.command_authorizer import Admitted
+from lapse.runtime.shard.effort import Effort
+from lapse.runtime.shard.payload import PayloadWindow
+from lapse.runtime.tp import TP
+
+
+class Preparation:
+    """Prepares one command at a time: looks up the ends of logs and the oldest message, and judges messages.
+
+    Args:
+        shard: the shard.
+        commands: know what a command needs.
+        payloads: the records behind the messages.
+        judge: finds the messages that match a filter.
+        view: knows the oldest message.
+    """
+
+    def __init__(
+        self, shard: QueueShard, commands: QueueCommands, payloads: PayloadWindow, judge: Judge, view: QueueView
+    ) -> None:
+        self._shard = shard
+        self._commands = commands
+        self._payloads = payloads
+        self._judge = judge
+        self._view = view
+        self._text = ""
+        """The filter under which the messages are judged for the command; empty = under none."""
+
+    async def begin(self, admitted: Admitted, now_ms: int, step: Step) -> Refusal | None:
+        """Prepare a command; a refusal if it cannot be carried out. `end` follows once it is done.
+
+        Args:
+            admitted: the command.
+            now_ms: the latest instant that the shard has heard of, ms since the epoch.
+            step: gets messages that are found lost or undecodable.
+        """
+        command, row_filter = admitted.command, admitted.row_filter
+        for source in self._commands.looks_ahead(command):
+            for tp, end in (await self._payloads.ends([TP(*source)])).items():
+                self._shard.note_end(*tp, end)
+        if command.command == "depth" and not row_filter:
+            self._commands.oldest_ms = await self._view.oldest_ms(admitted.at_ms)
+        try:
+            text = self._commands.selection(command, row_filter)
+            if not text:
+                return None
+            self._shard.matching.begin_selection(text, kept=command.spare)
+        except ExpressionError as error:
+            return no_filter(command, error)
+        self._text = text
+        effort = Effort()
+        await self._judge.of_command(self._commands, command, text, effort, now_ms, step)
+        return effort.refusal(command.command) if effort.is_spent else None
+
+    def end(self) -> None:
+        """Forget what was judged for the command."""
+        if self._text:
+            self._shard.matching.end_selection(self._text)
+            self._text = ""
