@@ -37,17 +37,6 @@ def merged(old, new):
     return result
 
 
-def fits(old, new):
-    for name, value in new.items():
-        before = old.get(name)
-        if isinstance(before, (dict, list)) and isinstance(value, (dict, list)):
-            if type(before) is not type(value):
-                return False
-            if isinstance(value, dict) and not fits(before, value):
-                return False
-    return True
-
-
 @dataclass
 class Oracle:
     acts: bool
@@ -149,9 +138,6 @@ class Oracle:
                 self.left.append(("deleted", key, ""))
             return
         if delta and row is not None:
-            if not fits(row.doc, doc):
-                self.left.append(("dead_lettered", key, "undecodable"))
-                return
             doc = merged(row.doc, doc)
         if self.acts and deadline <= stamp:
             self.rows.pop(key, None)

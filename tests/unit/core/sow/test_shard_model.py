@@ -103,7 +103,6 @@ class ShardLife(RuleBasedStateMachine):
         if delta:
             headers["lapse_command"] = "delta"
         offset = self.desk.offsets.get((topic, 0), 0)
-        before = len(self.oracle.left)
         self.told(self.desk.put(key, doc, at, topic=topic, **headers))
         self.oracle.record(
             key,
@@ -116,9 +115,6 @@ class ShardLife(RuleBasedStateMachine):
             enqueue=None if enqueue is None else T + at + enqueue,
             delta=delta and doc is not None,
         )
-        # The record that was refused on arrival is told of without its key.
-        if len(self.oracle.left) > before and self.oracle.left[-1][0] == "dead_lettered" and self.gone[-1][1] == b"?":
-            self.oracle.left[-1] = ("dead_lettered", b"?", "undecodable")
 
     @rule(keys=st.lists(KEYS, min_size=1, max_size=3), back=st.integers(0, 4))
     def sow_delete(self, keys, back):
