@@ -159,7 +159,7 @@ def test_a_filter_may_ask_for_all_that_a_record_says(text: str) -> None:
         one.read(topic)
     one.shard.subscribing.subscribe("inky", "", 3, 100_000, text, one.now_ms, one.step)
     while one.shard.deliver(one.now_ms, one.step):
-        one._judge(one.shard.unjudged)
+        one.judge(one.shard.unjudged)
     sent = [(s.messages.topic, offset) for s in one.step.deliveries for offset in s.messages.offsets.tolist()]
     everywhere = [("orders", 0), ("orders", 1), ("direct", 0)]
     assert sent == {"TOPIC": everywhere[:2], "PARTI": everywhere, "TIMES": everywhere}.get(text[:5], [("orders", 1)])
