@@ -1,20 +1,16 @@
 """`lapse transfer --follow` between two real deployments: messages go where consumers wait, whatever is killed."""
 
 import contextlib
-import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 
 from lapse.embedded import EmbeddedKafka
-from lapse.transfer.follower import Follower
-from lapse_client.clock import BrokerClock
 from support import command
-from support.deployment import Deploy, Deployment, broker_now_ms
+from support.deployment import Deploy, broker_now_ms
 from support.log import until
-from support.sides import Sides
+from support.sides import Consumer, Sides
 
 QUEUES = {
     "orders": {"expiration": "enabled", "partitions": 2, "lease_period": "10m"},
@@ -32,33 +28,6 @@ def sides(kafka: str, deploy: Deploy) -> Iterator[Sides]:
         for one in both:
             one.workers[0].wait_for_shards(4)
         yield both
-
-
-class Consumer:
-    """A consumer on one side, at work until it is closed."""
-
-    def __init__(self, side: Deployment, stem: str, backlog: int, pause_s: float = 0.0, text: str = "") -> None:
-        self.got: dict[bytes, int | None] = {}
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._consume, args=(side, stem, backlog, pause_s, text))
-
-    def _consume(self, side: Deployment, stem: str, backlog: int, pause_s: float, text: str) -> None:
-        with side.subscriber(stem, backlog, filter=text or None) as subscriber:
-            while not self._over.is_set():
-                for delivery in subscriber.messages(0.1):
-                    self.got[delivery.value or b""] = delivery.expires_at_ms
-                    self._over.wait(pause_s)
-                    delivery.acknowledge()
-                    if self._over.is_set():
-                        break
-
-    def __enter__(self) -> "Consumer":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
 
 
 @pytest.mark.feature("Q26", "C73", "L9")
@@ -208,35 +177,6 @@ def test_neither_a_barrier_nor_what_is_behind_it_goes(sides: Sides) -> None:
         time.sleep(0.5)
     assert [*there.got] == [b'{"n": 1}']
     assert sides.here.depth("flights")["available"] == 2
-
-
-@pytest.mark.feature("C74")
-def test_a_difference_of_the_clocks_is_told_and_what_has_less_life_left_stays(
-    sides: Sides, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now_ms = broker_now_ms()
-    for value, life_ms in (("short", 20_000), ("long", 600_000)):
-        sides.here.write("short", value, headers=[("lapse-expires-at-ms", b"%d" % (now_ms + life_ms))])
-    until(lambda: sides.here.depth("short")["available"] == 2, "two messages")
-    here, there = replace(sides.here.connection), replace(sides.there.connection)
-    stopping, as_measured = threading.Event(), BrokerClock.now_ms
-    # As if the brokers there were a minute ahead.
-    monkeypatch.setattr(
-        BrokerClock, "now_ms", lambda clock: as_measured(clock) + (60_000 if clock is there.clock else 0)
-    )
-    with (
-        Consumer(sides.there, "short", 10) as consumer,
-        Follower(here, sides.here.name("short"), there, sides.there.name("short"), None) as follower,
-    ):
-        thread = threading.Thread(target=follower.follow, args=[stopping])
-        thread.start()
-        until(lambda: consumer.got, "the long one")
-        time.sleep(0.3)
-        stopping.set()
-        thread.join()
-    assert [*consumer.got] == [b"long"]
-    assert "ms ahead of that of" in caplog.text
-    assert caplog.text.count("max_clock_skew") == 1
 
 
 @pytest.mark.feature("Q26", "C74", "X7")

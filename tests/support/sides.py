@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -75,3 +76,30 @@ class Sides(NamedTuple):
         finally:
             process.terminate()
             assert process.wait(30) in (0, -signal.SIGKILL, -signal.SIGTERM), log.read_text("utf-8")
+
+
+class Consumer:
+    """A consumer on one side, at work until it is closed."""
+
+    def __init__(self, side: Deployment, stem: str, backlog: int, pause_s: float = 0.0, text: str = "") -> None:
+        self.got: dict[bytes, int | None] = {}
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._consume, args=(side, stem, backlog, pause_s, text))
+
+    def _consume(self, side: Deployment, stem: str, backlog: int, pause_s: float, text: str) -> None:
+        with side.subscriber(stem, backlog, filter=text or None) as subscriber:
+            while not self._over.is_set():
+                for delivery in subscriber.messages(0.1):
+                    self.got[delivery.value or b""] = delivery.expires_at_ms
+                    self._over.wait(pause_s)
+                    delivery.acknowledge()
+                    if self._over.is_set():
+                        break
+
+    def __enter__(self) -> "Consumer":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
