@@ -4,116 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
 import pytest
-from aiokafka.structs import RecordMetadata
-from faust.types import TP
 
 from lapse.core.sow.shard import SowShard
 from lapse.runtime.kafka.output import Output, Packed
 from lapse.runtime.shard import deliveries_under_way as module
 from lapse.runtime.shard.deliveries_under_way import DeliveriesUnderWay
-from lapse.runtime.shard.runner import Runner
 from lapse.runtime.sow.machine import SowMachine
 from lapse.runtime.sow.output import SowOutput
-from lapse.runtime.timers.clock import BrokerClock
-from lapse.runtime.topics.topic_id import KnownTopics
-from lapse.runtime.watch import Watch
+from support.noted_broker import COMMANDS, COUNT, SOURCE, Broker, run
 from unit.core.sow.make import Arrived, T, shard_of
-
-SOURCE, COMMANDS = TP("prices", 0), TP("lapse.prices.commands", 0)
-COUNT = 6_000
-
-
-class Broker:
-    """Kafka as the runner sees it: every write takes a while; what happens is noted in its order."""
-
-    last_timestamp_ms = None
-
-    def __init__(self) -> None:
-        self.happened: list[str] = []
-        self.journal: dict[bytes, bytes | None] = {}
-        self.journaled: list[list[tuple[bytes, bytes | None]]] = []
-        self.arrived_while_writing = 0
-        self.writing = False
-        self.done = self.ticks = 0
-        self.runner: Runner | None = None
-
-    async def send(self, outputs: list[Any]) -> list[asyncio.Future[None]]:
-        self.happened.append("send")
-        return [asyncio.ensure_future(self._write("sent"))]
-
-    async def commit(self, partition: int, epoch: int, ahead: list[Any], items: list[Any]) -> int:
-        self.happened.append("commit")
-        await self._write("committed")
-        self.journaled.append([*ahead, *items])
-        self.journal.update([*ahead, *items])
-        return sum(len(key) + len(value or b"") for key, value in (*ahead, *items))
-
-    async def _write(self, what: str) -> None:
-        self.writing = True
-        for _ in range(30):
-            await asyncio.sleep(0)
-        self.writing = False
-        self.happened.append(what)
-
-    async def send_one(self, topic: str, partition: int, key: bytes, value: bytes) -> RecordMetadata:
-        """A tick, which comes back at once."""
-        assert self.runner is not None
-        self.runner.receive(COMMANDS, [Arrived(self.ticks, T + 100, key, value)])
-        self.ticks += 1
-        return RecordMetadata(topic, partition, COMMANDS, 0, -1, 0, 0)
-
-    def received(self, *_: Any) -> None: ...
-    def relieve(self, *_: Any) -> None: ...
-    def saturate(self, *_: Any) -> None: ...
-    def forget(self, *_: Any) -> None: ...
-
-    def finished(self, runner: Any, offsets: dict[TP, int]) -> None:
-        self.done = offsets[SOURCE]
-
-    async def next_offset(self, tp: TP) -> int:
-        return COUNT
-
-    async def ends_there(self, tps: list[TP]) -> dict[TP, int]:
-        return dict.fromkeys(tps, COUNT)
 
 
 async def nothing(topic: str, partition: int, offset: int) -> None:
     return None
-
-
-def runner_of(machine: SowMachine, broker: Broker) -> Runner:
-    anything: Any = broker
-    clock = BrokerClock()
-    clock.measured(time.monotonic(), time.monotonic(), int(time.time() * 1000))
-    return Runner(
-        entity="prices", partition=0, epoch=1, machine=machine, store=anything, producer=anything, letters=anything,
-        reader=anything, log=anything, clock=clock, watch=Watch(60), commands_topic=COMMANDS.topic,
-        positions={SOURCE: 0, COMMANDS: 0}, catch_up=0, topics=KnownTopics({}, {}),
-    )  # fmt: skip
-
-
-async def run(
-    machine: SowMachine,
-    broker: Broker,
-    until: Callable[[], bool],
-    records: list[Arrived],
-    commands: Sequence[Arrived] = (),
-) -> None:
-    runner = runner_of(machine, broker)
-    broker.runner = runner
-    await runner.start()
-    runner.receive(SOURCE, records)
-    if commands:
-        runner.receive(COMMANDS, commands)
-    async with asyncio.timeout(60):
-        while not until():  # noqa: ASYNC110  # what it waits for has many places
-            await asyncio.sleep(0.001)
-    await runner.stop()
 
 
 @pytest.mark.feature("S4", "S8", "S9", "C1")

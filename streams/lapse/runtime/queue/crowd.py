@@ -86,20 +86,26 @@ class Crowd:
             self._room -= self._shard.advance(now_ms, step, self._room)
 
     def step_ends(self) -> dict[str, int]:
-        """Know whether the step was full; its messages are about to be written.
+        """End a step, whose messages are about to be written, and have room for the next one.
 
         Returns:
             The room that it had, if that was too little for one more: what is to be known to go through it again (X10).
         """
         self._was_full = self.is_full
-        return {"room": self._given} if self._room < WEIGHT else {}
+        had = {"room": self._given} if self._room < WEIGHT else {}
+        self._room = self._given = self._portion.size
+        return had
 
     def give(self, room: int) -> None:
         """Have so much room in this step: as much as it had when it was recorded."""
         self._room = self._given = room
 
     def took(self, seconds: float) -> None:
-        """Choose the next step's room, after a step that took so long until all was written."""
+        """Choose the room of steps to come, after a step that took so long until all was written.
+
+        The next one keeps what it has, if messages took some of it while that step was being written.
+        """
         if self._was_full:
             self._portion.took(seconds)
-        self._room = self._given = self._portion.size
+        if self._room == self._given:
+            self._room = self._given = self._portion.size

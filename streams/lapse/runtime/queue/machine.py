@@ -62,8 +62,8 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         now_ms: the latest instant that it has heard of, ms since the epoch.
     """
 
-    takes_ahead = False
-    """`begin_step` has to write segments as they are before the step takes in messages."""
+    acts_ahead = False
+    """What is due, and what is handed out, may depend on when the step before was written (C60, C71)."""
 
     def __init__(
         self,
@@ -362,15 +362,6 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
 
     # The end of a step
 
-    def begin_step(self) -> None:
-        """Put segments that are due for a full write into the journal, and the finished calls of the expiry rule."""
-        if self._replaced and self._payloads.gone:
-            # Not in the step that closed the old topics: the records of its messages are gone as well.
-            self._payloads.gone = ()
-        self._at_work.instants["from"] = self.now_ms
-        self._at_work.ahead += self._journal.maintain()
-        super().begin_step()
-
     async def _complete(self) -> None:
         await self._rewind()
         await self._carry_out_waiting()
@@ -398,6 +389,15 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         effects.instants = at_work.instants | ({} if self.unfinished is None else {"unfinished": self.unfinished})
         effects.stands_alone = at_work.stands_alone or self.unfinished is not None
         self.figures.queue_step(step)
+        self._begin_next()
+
+    def _begin_next(self) -> None:
+        """Put down what the next step's journal begins with: the state as it is before any message of that step."""
+        if self._replaced and self._payloads.gone:
+            # Not in the step that closed the old topics: the records of its messages are gone as well.
+            self._payloads.gone = ()
+        self._at_work.instants["from"] = self.now_ms
+        self._at_work.ahead += self._journal.maintain()
 
     # The view from outside
 

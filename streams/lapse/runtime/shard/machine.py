@@ -60,7 +60,8 @@ class ShardMachine(ABC, Generic[C, S, F]):
         shard: the same.
         figures: what the shard has done.
         rule: the same.
-        takes_ahead: whether `arrive` and `advance` may come while the effects of the step before are being written.
+        acts_ahead: whether `advance` and `deliver` may come while the effects of the step before are being written, as
+            `arrive` may.
         step_records: how many messages make a step, at most.
         step_turns: how often `advance` is called in a step, at most.
         delivery_turns: how often `deliver` is.
@@ -71,7 +72,7 @@ class ShardMachine(ABC, Generic[C, S, F]):
         under_way: notes what the machine is doing, so that what stops the worker again and again can be set aside (X7).
     """
 
-    takes_ahead: ClassVar[bool]
+    acts_ahead: ClassVar[bool]
     step_records: int
     step_turns: int
     delivery_turns: int

@@ -295,24 +295,26 @@ class Runner:
     async def _write(self, effects: Effects, processed: dict[TP, int], decided: float | None) -> None:
         """Write the effects in their order.
 
-        A machine that can goes on meanwhile, for the next step. Once that one is full it is ended, too, and what comes
-        before its journal is on its way beside the journal of this one: two steps are being written, never more.
+        The machine goes on meanwhile, for the next step. Once that one is full it is ended, too, and what comes before
+        its journal is on its way beside the journal of this one: two steps are being written, never more.
 
         So what a step has taken in is told first, and a query has its turn while that is on its way.
         """
-        if not self.machine.takes_ahead:
+        machine = self.machine
+        if effects.must_arrive:  # the next step may depend on when it did
+            await self._writing.end()
             await self._effect(effects, processed, decided)
             return
-        machine = self.machine
         writing = await self._writing.begin(lambda before: self._effect(effects, processed, decided, before))
         for _ in range(_TURNS_TO_KAFKA):
             await asyncio.sleep(0)
         ahead = self._ahead
         ahead.taken = await self._take_in(machine.step_records, until=writing)
-        ahead.turns = await self._let_act(machine.step_turns, until=writing)
-        if self._to_deliver and not self._is_over(writing):
-            await self._deliver(machine.delivery_turns, until=writing)
-            ahead.delivered = True
+        if machine.acts_ahead:
+            ahead.turns = await self._let_act(machine.step_turns, until=writing)
+            if self._to_deliver and not self._is_over(writing):
+                await self._deliver(machine.delivery_turns, until=writing)
+                ahead.delivered = True
         if ahead.taken < machine.step_records and ahead.turns < machine.step_turns:
             await self._writing.end()
 
@@ -361,7 +363,7 @@ class Runner:
 
     async def _take_in_late(self, most: int) -> int:
         """Hand over what came while a query had its turn, so that it is told in this step; returns how many."""
-        if not (self.machine.takes_ahead and self._news.is_set()):
+        if not (self.machine.acts_ahead and self._news.is_set()):
             return 0
         taken = await self._take_in(most)
         self._inbox.relieve(taken)

@@ -77,8 +77,7 @@ class SowMachine(ShardMachine[SowShard, Step, StepInFlight[Step]]):
         clock_ms: the broker's clock, ms since the epoch.
     """
 
-    takes_ahead = True
-    """What a step holds is its own: `finish` hands it over, and begins another."""
+    acts_ahead = True
 
     def __init__(
         self,

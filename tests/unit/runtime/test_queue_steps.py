@@ -1,0 +1,85 @@
+"""A queue shard's runner takes messages in while a step is written; each delivery stays behind its own journal."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import orjson
+import pytest
+
+from lapse.core.queue.restored import restore
+from lapse.core.queue.settings import QueueSettings
+from lapse.core.queue.shard import QueueShard
+from lapse.protocol import topic as names
+from lapse.runtime.queue.machine import QueueMachine
+from lapse.runtime.queue.output import QueueOutput
+from support.noted_broker import Broker, run
+from support.packed import outputs_of
+from unit.core.sow.make import Arrived, T
+
+_COUNT = 45_000
+_SUBSCRIBE = {"id": "s", "command": "subscribe", "subscription": "inky", "max_backlog": _COUNT}
+
+
+class Payloads:
+    """The log behind the messages."""
+
+    gone: tuple[str, ...] = ()
+
+    def __init__(self) -> None:
+        self.records: dict[int, Arrived] = {}
+
+    def keep(self, topic: str, partition: int, records: Any) -> None:
+        self.records.update({record.offset: record for record in records})
+
+    async def get(self, topic: str, partition: int, offsets: list[int], used: bool = True) -> list[Arrived | None]:
+        return [self.records.get(offset) for offset in offsets]
+
+
+class QueueBroker(Broker):
+    """Notes what was handed out, and how many leases the journal knew of then."""
+
+    def __init__(self, settings: QueueSettings) -> None:
+        super().__init__()
+        self.settings = settings
+        self.delivered: list[int] = []
+        self.leased: list[tuple[int, int]] = []
+
+    async def send(self, outputs: list[Any]) -> list[asyncio.Future[None]]:
+        topic = names.deliveries("prices")
+        found = [orjson.loads(one.value or b"-1") for one in outputs_of(outputs) if one.topic == topic and one.key]
+        self.delivered += found
+        if found:
+            whole = [(key, value) for key, value in self.journal.items() if value is not None]
+            journaled = QueueShard(self.settings, restore(whole).state)
+            self.leased.append((len(self.delivered), journaled.depth()["leased"]))
+        return await super().send(outputs)
+
+
+@pytest.mark.feature("Q16", "D4", "C55")
+def test_messages_are_taken_in_while_a_step_is_written_and_each_delivery_is_behind_its_journal() -> None:
+    settings = QueueSettings(name="prices", lease_ms=60_000, dead_letter_topic="dlq.prices")
+    broker, taken_while_writing = QueueBroker(settings), 0
+
+    class Watched(QueueMachine):
+        def arrive(self, topic: str, partition: int, records: Any) -> int:
+            nonlocal taken_while_writing
+            taken = super().arrive(topic, partition, records)
+            taken_while_writing += taken if broker.writing else 0
+            return taken
+
+    payloads: Any = Payloads()
+    output = QueueOutput("prices", 0, 1, "dlq.prices", 1)
+    machine = Watched(settings, restore([]), 1, payloads, output, "prices")
+    records = [Arrived(n, T, b"k", b"%d" % n) for n in range(_COUNT)]
+    subscribe = [Arrived(0, T, None, orjson.dumps(_SUBSCRIBE))]
+    broker.ticks = 1
+    asyncio.run(run(machine, broker, lambda: len(broker.delivered) == _COUNT, records, subscribe))
+    assert broker.delivered == list(range(_COUNT)), "each once, in order"
+    assert taken_while_writing >= machine.step_records, "the next step is prepared"
+    assert all(leased >= sent for sent, leased in broker.leased), broker.leased
+    assert "".join(one[0] for one in broker.happened if one.startswith("commit")) == "cc" * len(broker.journaled)
+    whole = [(key, value) for key, value in broker.journal.items() if value is not None]
+    assert QueueShard(settings, restore(whole).state).depth() == machine.shard.depth()
+    assert broker.done == _COUNT
