@@ -89,7 +89,7 @@ def write_columns(
     holder, until_ms = segment.leases()
     match change.kind:
         case ChangeKind.LEASED | ChangeKind.SENT:
-            segment.deliveries[where] += 1
+            segment.delivery_counts()[where] += 1
             holder[where] = change.holder
             until_ms[where] = end_ms
         case ChangeKind.RENEWED:
@@ -106,4 +106,4 @@ def write_columns(
             if change.kind is ChangeKind.CANCELLED:
                 segment.cancel_counts()[where] += 1
             elif change.kind is ChangeKind.UNDELIVERED:
-                segment.deliveries[where] -= 1
+                segment.delivery_counts()[where] -= 1

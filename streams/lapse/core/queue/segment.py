@@ -1,8 +1,9 @@
 """A segment: 4,096 consecutive places of a queue shard, packed in columns.
 
 A column exists only where it says something: no deadlines while nothing expires, no leases while nothing is leased.
-A message without options of its own costs 1 byte of state and 4 bytes of counts (a message that fails at
-once and for ever is soon delivered more than 65,535 times); a deadline costs 8 more.
+A message that waits for its first delivery costs 1 byte of state, and 8 more for a deadline. Once some message of its
+segment was delivered it costs 4 bytes of counts: a message that fails at once and for ever is soon delivered more than
+65,535 times.
 """
 
 from __future__ import annotations
@@ -34,6 +35,10 @@ EXPIRED: Final = np.uint8(State.EXPIRED)
 TRANSFERRING: Final = np.uint8(State.TRANSFERRING)
 """The same as they stand in a column: comparing it with a member of an enumeration takes six times as long."""
 
+_UNDELIVERED: Final[NDArray[np.uint32]] = np.zeros(SIZE, np.uint32)
+"""The counts of every segment of which nothing was delivered yet; nobody may write into them."""
+_UNDELIVERED.flags.writeable = False
+
 Where: TypeAlias = slice | NDArray[np.intp]
 """Some places of a segment: consecutive ones, or ascending slots."""
 
@@ -50,6 +55,9 @@ class Run(NamedTuple):
 _HEAD: Final = struct.Struct("<BqHHq")
 _RUN: Final = struct.Struct("<HHqH")
 _FORMAT: Final = 1
+_NO_COUNTS: Final = 128
+"""Among the bits of the columns: none of the messages was delivered, and their counts are left out."""
+
 _BARE_BYTES: Final = 1_500
 """What a segment takes without its columns."""
 
@@ -66,7 +74,7 @@ class Segment:
         available: how many are AVAILABLE.
         state: a `State` per place.
         deadline_ms: instant of expiry per place; None while all are `NEVER`.
-        deliveries: deliveries so far per place.
+        deliveries: deliveries so far per place; to be read only, `delivery_counts` is for writing.
         cancels: cancels so far per place; None while all are 0.
         holder: number of the subscription that holds a LEASED or SENT place, or held an AVAILABLE one last (C49); of
             the transfer that holds a TRANSFERRING one; None while there is none.
@@ -110,7 +118,7 @@ class Segment:
         self.available = 0
         self.state: NDArray[np.uint8] = np.zeros(SIZE, np.uint8)
         self.deadline_ms: NDArray[np.int64] | None = None
-        self.deliveries: NDArray[np.uint32] = np.zeros(SIZE, np.uint32)
+        self.deliveries = _UNDELIVERED
         self.cancels: NDArray[np.uint32] | None = None
         self.holder: NDArray[np.int32] | None = None
         self.until_ms: NDArray[np.int64] | None = None
@@ -139,7 +147,7 @@ class Segment:
         """About how many bytes of memory it takes."""
         columns = (
             self.state,
-            self.deliveries,
+            None if self.deliveries is _UNDELIVERED else self.deliveries,
             self.deadline_ms,
             self.cancels,
             self.holder,
@@ -190,6 +198,12 @@ class Segment:
             self.holder = np.full(SIZE, NOBODY, np.int32)
             self.until_ms = np.zeros(SIZE, np.int64)
         return self.holder, self.until_ms
+
+    def delivery_counts(self) -> NDArray[np.uint32]:
+        """The delivery column, made if it does not exist."""
+        if self.deliveries is _UNDELIVERED:
+            self.deliveries = np.zeros(SIZE, np.uint32)
+        return self.deliveries
 
     def cancel_counts(self) -> NDArray[np.uint32]:
         """The cancel column, made if it does not exist."""
@@ -325,13 +339,15 @@ class Segment:
             | (16 if self.flags is not None else 0)
             | (32 if self.groups is not None else 0)
             | (64 if self.retries is not None else 0)
+            | (_NO_COUNTS if self.deliveries is _UNDELIVERED else 0)
         )
         parts = [
             _HEAD.pack(_FORMAT, self.index, used, len(self.runs), columns),
             b"".join(_RUN.pack(*run) for run in self.runs),
             self.state[:used].tobytes(),
-            self.deliveries[:used].astype("<u4").tobytes(),
         ]
+        if not columns & _NO_COUNTS:
+            parts.append(self.deliveries[:used].astype("<u4").tobytes())
         if columns & 1 and self.deadline_ms is not None:
             parts.append(self.deadline_ms[:used].astype("<i8").tobytes())
         if columns & 2 and self.cancels is not None:
@@ -366,8 +382,9 @@ class Segment:
         at += run_count * _RUN.size
         segment.state[:used] = np.frombuffer(data, np.uint8, used, at)
         at += used
-        segment.deliveries[:used] = np.frombuffer(data, "<u4", used, at)
-        at += 4 * used
+        if not columns & _NO_COUNTS:
+            segment.delivery_counts()[:used] = np.frombuffer(data, "<u4", used, at)
+            at += 4 * used
         if columns & 1:
             segment.deadlines()[:used] = np.frombuffer(data, "<i8", used, at)
             at += 8 * used

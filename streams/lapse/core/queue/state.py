@@ -277,7 +277,7 @@ class QueueState:
                 self.index.note_deadlines(segment, deadlines_ms)
             if change.facts:
                 counts = counts_of(change)
-                segment.deliveries[slot : slot + some] = counts.deliveries
+                segment.delivery_counts()[slot : slot + some] = counts.deliveries
                 if counts.cancels:
                     segment.cancel_counts()[slot : slot + some] = counts.cancels
             if change.traits is not NONE:

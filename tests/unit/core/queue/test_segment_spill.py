@@ -42,7 +42,7 @@ def settings(**more) -> QueueSettings:
     )
 
 
-def deep(room: int = 70_000, ttl_ms=lambda offset: 0, **more) -> tuple[QueueShard, Numbers]:
+def deep(room: int = 20_000, ttl_ms=lambda offset: 0, **more) -> tuple[QueueShard, Numbers]:
     """A shard with 49,152 messages, of which a few segments fit into memory."""
     spill_store = Numbers()
     shard = QueueShard(settings(**more), QueueState(Segments(spill_store, room)))
@@ -74,9 +74,9 @@ def test_most_of_a_deep_queue_is_not_in_memory() -> None:
     shard, spill_store = deep()
     segments = shard.state.segments
     assert len(segments) == SEGMENTS
-    assert segments.in_memory <= 8
+    assert segments.in_memory <= 4
     shard.deliver(NOW_MS, Step())
-    assert sum(segments[index].weight for index in list(segments._loaded)) <= 70_000
+    assert sum(segments[index].weight for index in list(segments._loaded)) <= 20_000
     assert shard.depth()["available"] == DEEP
     assert shard.next_due_ms() > NOW_MS
     assert spill_store.read == []
@@ -84,7 +84,7 @@ def test_most_of_a_deep_queue_is_not_in_memory() -> None:
 
 @pytest.mark.feature("Q16", "Q3")
 def test_what_is_delivered_is_read_and_nothing_else() -> None:
-    shard, spill_store = deep(150_000)
+    shard, spill_store = deep(150_000, ttl_ms=lambda _: MINUTE_MS)
     shard.subscribing.subscribe("inky", "c", 1_000, MINUTE_MS, "", NOW_MS, Step())
     for round_number in range(6):
         step = Step()
@@ -100,7 +100,7 @@ def test_what_is_delivered_is_read_and_nothing_else() -> None:
 @pytest.mark.feature("Q16", "L11")
 def test_a_deadline_brings_its_own_segment_back() -> None:
     late = 7 * SIZE + 5
-    shard, spill_store = deep(ttl_ms=lambda offset: 500 if offset == late else MINUTE_MS if offset == 3 else 0)
+    shard, spill_store = deep(45_000, ttl_ms=lambda offset: 500 if offset == late else MINUTE_MS if offset == 3 else 0)
     assert shard.next_due_ms() == NOW_MS + 500
     assert spill_store.read == []
     step = Step()
@@ -135,14 +135,14 @@ def test_a_purge_reads_each_segment_once_and_keeps_few(text: str) -> None:
             named = [shard.bookmark_of(place) for place in places]
             found = {one.offset: one for one in records(named[0][2], named[-1][2] + 1, lambda _: 0)}
             shard.judge([(place, *mark[:2], found[mark[2]]) for place, mark in zip(places, named, strict=True)])
-            assert shard.state.segments.in_memory <= 8
+            assert shard.state.segments.in_memory <= 4
         assert len(spill_store.read) <= 2 * SEGMENTS
         spill_store.read.clear()
     removed = sum(shard.purge(NOW_MS, Step(), text=text)[0].values())
     assert removed == DEEP // (2 if text else 1)
     assert sorted(spill_store.read) == sorted(set(spill_store.read))
     shard.advance(NOW_MS, Step())
-    assert shard.state.segments.in_memory <= 8
+    assert shard.state.segments.in_memory <= 4
     assert not text or len(shard.state.segments) == SEGMENTS
     assert len(spill_store) <= len(shard.state.segments)
 
@@ -167,7 +167,7 @@ def test_segments_in_which_nothing_matches_are_left_out() -> None:
 
 @pytest.mark.feature("Q16", "Q11")
 def test_priority_finds_the_best_segment_without_reading_the_others() -> None:
-    shard, spill_store = deep(traits=TraitReader(compile_value("/p"), None, None))
+    shard, spill_store = deep(70_000, traits=TraitReader(compile_value("/p"), None, None))
     shard.subscribing.subscribe("inky", "c", 10, MINUTE_MS, "", NOW_MS, Step())
     shard.deliver(NOW_MS, step := Step())
     assert offsets(step) == list(range(11 * SIZE, 11 * SIZE + 10))
@@ -189,7 +189,7 @@ def test_a_restored_queue_is_spilled_and_knows_the_same(traits: TraitReader) -> 
     restored = restore(everything.items(), Segments(again, 150_000))
     before = shard.depth()
     other = QueueShard(shard.settings, restored.state)
-    assert restored.state.segments.in_memory <= 8
+    assert restored.state.segments.in_memory <= 4
     assert restored.state.segments.loads == 0
     again.read.clear()
     other.take_over(NOW_MS, Step())

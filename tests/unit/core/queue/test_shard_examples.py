@@ -476,7 +476,7 @@ def test_a_delay_survives_a_crash() -> None:
 def test_the_fencing_token_grows_for_as_long_as_a_message_fails() -> None:
     one = with_messages()
     one.subscribe("inky")
-    one.shard.state.segments[0].deliveries[0] = one.oracle.messages["orders", 0, 0].deliveries = 65_535
+    one.shard.state.segments[0].delivery_counts()[0] = one.oracle.messages["orders", 0, 0].deliveries = 65_535
     assert [sent.deliveries for sent in one.deliver()["inky"]] == [65_536]
     assert one.settle("cancel", "inky", at(0, token=65_536)) == ["settled"]
 
