@@ -257,9 +257,7 @@ def _told(letter: DeadLetter) -> dict[str, Any]:
         "cancel_count": letter.cancel_count,
         "redriven_count": letter.redriven_count,
         "lapse_id": letter.lapse_id,
-        **payload.key_shown(letter.key),
-        "headers": payload.headers_shown(letter.headers),
-        **payload.shown(letter.value),
+        **payload.message_shown(letter.key, letter.headers, letter.value),
     }
 
 
@@ -316,9 +314,7 @@ OPERATIONS: Final = (
                     cancel_count=WHOLE,
                     redriven_count=WHOLE,
                     lapse_id=TEXT,
-                    key={"type": ["string", "null"]},
-                    headers={"type": "array", "items": {"type": "array"}},
-                    value={"description": "the payload, if it is JSON"},
+                    **payload.MESSAGE,
                 )
             ),
         ),

@@ -94,6 +94,22 @@ def headers_shown(headers: Headers) -> list[list[Any]]:
     return shown_ones
 
 
+MESSAGE: Final[dict[str, Any]] = {
+    "key": {"type": ["string", "null"]},
+    "key_base64": {"type": "string", "description": "the key, if it is no text"},
+    "headers": {"type": "array", "items": {"type": "array"}},
+    "value": {"description": "the payload, if it is JSON"},
+    "text": {"type": "string", "description": "the payload, if it is text and no JSON"},
+    "base64": {"type": "string", "description": "the payload otherwise"},
+}
+"""JSON schemas of the fields that `message_shown` writes."""
+
+
+def message_shown(key: bytes | None, headers: Headers, value: bytes | None) -> dict[str, Any]:
+    """The fields of a message: its key, its headers and its payload."""
+    return {**key_shown(key), "headers": headers_shown(headers), **shown(value)}
+
+
 def from_base64(field: str, text: str) -> bytes:
     """Read Base64.
 

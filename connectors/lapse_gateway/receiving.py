@@ -41,9 +41,7 @@ def _message(delivery: Delivery) -> dict[str, Any]:
     return {
         "timestamp_ms": delivery.timestamp_ms,
         "expires_at_ms": delivery.expires_at_ms,
-        **payload.key_shown(delivery.key),
-        "headers": payload.headers_shown(delivery.headers),
-        **payload.shown(delivery.value),
+        **payload.message_shown(delivery.key, delivery.headers, delivery.value),
     }
 
 
@@ -155,12 +153,7 @@ _DELIVERY: Final = obj(
     lease_until_ms=INSTANT,
     timestamp_ms=WHOLE,
     expires_at_ms=INSTANT,
-    key={"type": ["string", "null"]},
-    key_base64=TEXT,
-    headers={"type": "array", "items": {"type": "array"}},
-    value={"description": "the payload, if it is JSON"},
-    text={"type": "string", "description": "the payload, if it is text and no JSON"},
-    base64={"type": "string", "description": "the payload otherwise"},
+    **payload.MESSAGE,
 )
 
 OPERATIONS: Final = (

@@ -48,9 +48,7 @@ def told(record: SowRecord) -> dict[str, Any]:
         "timestamp_ms": record.timestamp_ms,
         "expires_at_ms": record.expires_at_ms,
         **ended,
-        **payload.key_shown(record.key),
-        "headers": payload.headers_shown(record.headers),
-        **payload.shown(record.value),
+        **payload.message_shown(record.key, record.headers, record.value),
     }
 
 
@@ -115,12 +113,7 @@ _RECORD: Final = obj(
     bookmark={"type": ["string", "null"]},
     timestamp_ms=WHOLE,
     expires_at_ms=INSTANT,
-    key={"type": ["string", "null"]},
-    key_base64=TEXT,
-    headers={"type": "array", "items": {"type": "array"}},
-    value={"description": "the payload, if it is JSON"},
-    text={"type": "string", "description": "the payload, if it is text and no JSON"},
-    base64={"type": "string", "description": "the payload otherwise"},
+    **payload.MESSAGE,
 )
 _FILTER: Final = Parameter(name="filter", says="An expression; only records that match.")
 _SELECT: Final = Parameter(

@@ -251,7 +251,7 @@ def test_an_empty_entity_ends_and_says_so() -> None:
     assert cluster.delete(False) == ""
     cluster.settle()
     assert cluster.phases == [Phase.RETIRED] * 3
-    assert [(verdict.asker.command_id, verdict.error) for verdict in cluster.verdicts] == [("c1", "")]
+    assert [(verdict.asker.command_id, verdict.refusal) for verdict in cluster.verdicts] == [("c1", None)]
     assert all(shard.told == [shard.partition] for shard in cluster.shards)
     cluster.now_ms += GRACE_MS
     cluster.settle()
@@ -269,7 +269,7 @@ def test_what_is_there_is_counted_over_all_shards_unless_it_is_taken_along() -> 
     cluster.delete(False)
     cluster.settle()
     assert cluster.phases == [None] * 3
-    assert "orders is not empty: 9 available" in cluster.verdicts[-1].error
+    assert "orders is not empty: 9 available" in cluster.verdicts[-1].refusal.text
     cluster.delete(True)
     cluster.settle()
     assert cluster.phases == [Phase.RETIRED] * 3
@@ -287,8 +287,8 @@ def test_a_shard_that_does_not_answer_keeps_the_entity_in_service() -> None:
     assert "orders is about to be deleted already" in cluster.delete(False)
     cluster.now_ms += GIVE_UP_MS
     cluster.advance(0)
-    assert "shard 1 did not say within 20 s" in cluster.verdicts[-1].error
-    assert cluster.verdicts[-1].code == ErrorCode.SHARD_UNAVAILABLE
+    assert "shard 1 did not say within 20 s" in cluster.verdicts[-1].refusal.text
+    assert cluster.verdicts[-1].refusal.code == ErrorCode.SHARD_UNAVAILABLE
     cluster.settle()
     assert cluster.phases == [None, None]
 

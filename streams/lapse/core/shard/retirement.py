@@ -219,16 +219,6 @@ class Verdict:
     refusal: Refusal | None
     counts: Mapping[str, int]
 
-    @property
-    def error(self) -> str:
-        """The refusal's text; empty = none."""
-        return "" if self.refusal is None else self.refusal.text
-
-    @property
-    def code(self) -> str:
-        """The refusal's code; empty = none."""
-        return "" if self.refusal is None else self.refusal.code
-
 
 def summed(reports: Iterable[Report]) -> dict[str, int]:
     """Counts over several shards."""

@@ -23,6 +23,9 @@ from lapse.runtime.topics.topology import TopologyError
 
 T = TypeVar("T")
 
+_FETCH_WAIT_MS: Final = 20
+"""The end of the topic is told by a fetch that finds nothing; by default a broker answers that after half a second."""
+
 _PATIENCE_S: Final = 15.0
 _SETTINGS: Final = {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"}
 
@@ -75,6 +78,7 @@ class DefinitionsTopic:
                 "enable.auto.commit": False,
                 "isolation.level": "read_committed",
                 "enable.partition.eof": True,
+                "fetch.wait.max.ms": _FETCH_WAIT_MS,
             }
         )
         found: dict[str, bytes] = {}

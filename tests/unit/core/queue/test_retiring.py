@@ -278,13 +278,13 @@ def test_no_deletion_takes_along_what_was_handed_over(state: str, force: bool) -
     step = converse(queue.shard, T0, lambda step: queue.shard.agreement.delete(Asker("c"), force, T0, step))
     (refused,) = step.verdicts
     named = "1 unconfirmed" if state == "unconfirmed" else "1 transferring"
-    assert refused.error.startswith(f"temp is not empty: {named}. Unfinished is transfer t-1: ")
+    assert refused.refusal.text.startswith(f"temp is not empty: {named}. Unfinished is transfer t-1: ")
     assert not queue.ended
     queue.use(lambda step: queue.shard.transfer_target.discard("t-1", T0, step))
     queue.use(lambda step: queue.shard.transfer_source.finish("t-1", step))
     queue.use(lambda step: queue.shard.transfer_source.give_back("t-1", T0, step))
     done = converse(queue.shard, T0, lambda step: queue.shard.agreement.delete(Asker("c"), True, T0, step))
-    assert done.verdicts[0].error == ""
+    assert done.verdicts[0].refusal is None
 
 
 @pytest.mark.feature("Q18", "Q16")
@@ -393,8 +393,10 @@ def test_expired_messages_leave_first_and_leased_ones_are_protected() -> None:
         return converse(shard, at_ms, lambda step: shard.agreement.delete(Asker("c"), False, at_ms, step))
 
     (refused,) = delete(T0 + 50).verdicts
-    assert refused.error.startswith("temp is not empty: 1 leased: 1 by s (web:1) until 1970-01-01T00:16:41.000Z.")
+    assert refused.refusal.text.startswith(
+        "temp is not empty: 1 leased: 1 by s (web:1) until 1970-01-01T00:16:41.000Z."
+    )
     assert [one.reasons for one in step.removals] == [(Reason.TIME_LIMIT,)]
     (done,) = delete(T0 + 1_000).verdicts
-    assert done.error == ""
+    assert done.refusal is None
     assert [one.reasons for one in step.removals] == [(Reason.TIME_LIMIT,)] * 2

@@ -34,12 +34,12 @@ def test_records_and_scheduled_updates_stand_in_the_way_and_expired_ones_do_not(
     desk.put("b", {"n": 2}, 0, lapse_ttl_ms=1_000)
     desk.put("c", {"n": 3}, 0, lapse_enqueue_at_ms=T + 500, lapse_ttl_ms=100)
     refused, _ = delete(desk, 50)
-    assert "orders is not empty: 2 records; 1 scheduled" in refused.error
+    assert "orders is not empty: 2 records; 1 scheduled" in refused.refusal.text
     assert desk.shard.state.retirement is None
     refused, _ = delete(desk, 100)
-    assert "1 records; 1 scheduled" in refused.error
+    assert "1 records; 1 scheduled" in refused.refusal.text
     done, _ = delete(desk, 1_000)
-    assert done.error == ""
+    assert done.refusal is None
     assert desk.shard.state.retirement.phase is Phase.RETIRED
 
 
@@ -52,7 +52,7 @@ def test_by_force_records_leave_as_purged_and_subscribers_see_them_go() -> None:
     desk.ask("subscribe", 1, subscription="s")
     desk.put("a", {"n": 3}, 2)
     done, step = delete(desk, 3, force=True)
-    assert (done.error, done.counts["records"], done.counts["scheduled"]) == ("", 1, 1)
+    assert (done.refusal, done.counts["records"], done.counts["scheduled"]) == (None, 1, 1)
     assert [(one.kind, one.key) for one in step.events] == [(EventKind.DELETED, None)]
     step = desk.advance(3)
     assert {(one.kind, one.key, one.reasons) for one in step.events} == {
