@@ -15,6 +15,9 @@ from lapse.protocol import topic as names
 
 logger = logging.getLogger(__name__)
 
+_FETCH_WAIT_MS: Final = 20
+"""The end of the topic is told by a fetch that finds nothing, which a broker answers so late."""
+
 _PATIENCE_S: Final = 30.0
 TOPIC: Final = f"{names.PREFIX}replication"
 CONFIG: Final = {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"}
@@ -53,6 +56,7 @@ class Progress:
                 "group.id": "lapse-replicate",
                 "enable.auto.commit": False,
                 "enable.partition.eof": True,
+                "fetch.wait.max.ms": _FETCH_WAIT_MS,
                 "isolation.level": "read_committed",
             }
         )

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from lapse.core.error_code import ErrorCode
 from lapse.core.lifetime import NEVER
-from lapse.core.shard.agreement import ASK_AGAIN_MS, GIVE_UP_MS, GRACE_MS, Agreement
+from lapse.core.shard.agreement import ASK_AGAIN_MS, GIVE_UP_MS, GRACE_MS, UNUSED_GRACE_MS, Agreement
 from lapse.core.shard.retirement import (
     Asker,
     Cause,
@@ -45,6 +45,7 @@ class Shard:
         self.retirement: Retirement | None = None
         self.messages = 0
         self.used_ms = 0
+        self.subscribed = False
         self.removed = 0
         self.log: list[ShardMessage] = []
         self.read = 0
@@ -71,6 +72,9 @@ class Shard:
 
     def tell(self, retirement: Retirement, now_ms: int, step: Step) -> None:
         step.told.append(self.partition)
+
+    def is_subscribed(self) -> bool:
+        return self.subscribed
 
     def idle_at_ms(self) -> int:
         return self.used_ms + IDLE_MS
@@ -243,6 +247,22 @@ def test_all_shards_end_or_none() -> None:
             max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
         ),
     )
+
+
+@pytest.mark.feature("C4")
+@pytest.mark.parametrize(("subscribed", "grace_ms"), [(False, UNUSED_GRACE_MS), (True, GRACE_MS)])
+def test_subscribers_have_time_to_hear_of_the_end(subscribed: bool, grace_ms: int) -> None:
+    cluster = Cluster(1)
+    (shard,) = cluster.shards
+    shard.subscribed = subscribed
+    cluster.delete(False)
+    cluster.settle()
+    cluster.now_ms += grace_ms - 1
+    cluster.settle()
+    assert not shard.agreement.stopped
+    cluster.now_ms += 1
+    cluster.settle()
+    assert shard.agreement.stopped
 
 
 @pytest.mark.feature("C4", "L11")

@@ -6,6 +6,7 @@ from typing import Final
 
 import numpy as np
 
+from lapse.core.letter import FORWARDER
 from lapse.core.lifetime import NEVER
 from lapse.core.queue.change import Change, ChangeKind
 from lapse.core.queue.decision import Decisions
@@ -94,6 +95,10 @@ class RetirableQueueShard:
         idle_s = self._decisions.settings.idle_ms // 1000
         detail = f"idle for {idle_s} s" if retirement.cause is Cause.IDLE else "by command"
         step.events.append(ShardEvent(EventKind.DELETED, now_ms, detail=detail))
+
+    def is_subscribed(self) -> bool:
+        """Whether a client is subscribed; the queue's own forwarder is none."""
+        return bool(self._state.subscriptions.keys() - {FORWARDER})
 
     def idle_at_ms(self) -> int:
         """From when on the shard is idle if nothing happens."""

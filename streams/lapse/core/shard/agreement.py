@@ -41,7 +41,10 @@ REPORT_AGAIN_MS: Final = 5_000
 """How long a prepared shard waits for the decision before it reports again."""
 
 GRACE_MS: Final = 5_000
-"""How long a retired shard answers that the entity is deleted; longer than a client's heartbeat takes to come."""
+"""How long a retired shard answers that the entity is deleted; longer than a subscriber's heartbeat takes to come."""
+
+UNUSED_GRACE_MS: Final = 1_000
+"""The same without subscriptions: then only commands are to be answered that are on their way already."""
 
 
 class Agreed(Protocol):
@@ -78,6 +81,9 @@ class RetirableShard(Protocol[S]):
 
     def tell(self, retirement: Retirement, now_ms: int, step: S) -> None:
         """Tell the world that the entity is deleted."""
+
+    def is_subscribed(self) -> bool:
+        """Whether a client is subscribed, and so sends heartbeats."""
 
     def idle_at_ms(self) -> int:
         """From when on the shard counts as idle if nothing happens, ms since the epoch; `NEVER` if it cannot."""
@@ -196,7 +202,8 @@ class Agreement(Generic[S]):
             return self._again_ms
         if not self._cleared:
             return now.since_ms
-        return max(now.since_ms + GRACE_MS, self._again_ms)
+        grace_ms = GRACE_MS if self._retirable.is_subscribed() else UNUSED_GRACE_MS
+        return max(now.since_ms + grace_ms, self._again_ms)
 
     def advance(self, now_ms: int, step: S) -> None:
         """Do what is due."""

@@ -75,6 +75,10 @@ class RetirableSowShard:
         why = f"idle for {idle_s} s" if retirement.cause is Cause.IDLE else "by command"
         step.events.append(ShardEvent(EventKind.DELETED, now_ms, detail=f"the SOW topic, {why}"))
 
+    def is_subscribed(self) -> bool:
+        """Whether a client is subscribed."""
+        return bool(self._state.subscribers)
+
     def idle_at_ms(self) -> int:
         """From when on the shard is idle if nothing happens."""
         return self._activity.idle_at_ms()
