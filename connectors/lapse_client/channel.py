@@ -28,9 +28,10 @@ from lapse.protocol.answer import Answer
 from lapse.protocol.codec import CodecError
 from lapse.protocol.command import Command
 from lapse_client.channel_thread import ChannelThread
-from lapse_client.connection import METADATA_TIMEOUT_S, Connection, log_end
+from lapse_client.connection import Connection, log_end
 from lapse_client.error import AnswerTimeout, Closed, CommandFailed, ConnectionFailed, EntityDeleted, LapseError
 from lapse_client.listener import Fields, Listener
+from lapse_client.metadata import METADATA_TIMEOUT_S
 from lapse_client.settlement import asked_twice, bears_repetition
 from lapse_client.shard import Shard
 

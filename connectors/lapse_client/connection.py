@@ -13,27 +13,20 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicCollection, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin._metadata import ClusterMetadata
 
 from lapse.protocol import signature, topic
 from lapse_client import client_properties
 from lapse_client.clock import BrokerClock
-from lapse_client.error import ConnectionFailed, LapseError, UnknownEntity
+from lapse_client.error import LapseError, UnknownEntity
+from lapse_client.metadata import METADATA_TIMEOUT_S, Metadata
 from lapse_client.transport import Transport, default
 
 DEFAULT_SERVERS: Final = "localhost:9092"
-METADATA_TIMEOUT_S: Final = 15.0
 COMMANDS: Final = ".commands"
 
 _RETRY_S: Final = 0.1
-_LOOK_S: Final = 1.0
-"""So often it is looked whether the brokers refuse us, which no waiting mends."""
-
-_REFUSED: Final = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED})
-"""Causes that stay as they are: a wrong password or user, a certificate that is not trusted."""
-
 _PROPAGATION_S: Final = 2.0
 _ALONE_S: Final = 0.3
 """The same where there is one broker: it has nobody to learn from but itself."""
@@ -171,7 +164,7 @@ class Connection:
         """
         began = time.monotonic()
         while True:
-            metadata = self._metadata()
+            metadata = self._metadata.ask()
             topics = {name: len(found.partitions) for name, found in metadata.topics.items() if found.error is None}
             known = not expected or not topics.keys().isdisjoint(expected)
             patience_s = _PROPAGATION_S if len(metadata.brokers) > 1 else _ALONE_S
@@ -188,19 +181,7 @@ class Connection:
             known: what there is of that kind.
             topics: that would be there.
         """
-        return UnknownEntity(what, name, known, () if self.transport.settles else self._hidden(topics))
-
-    def _hidden(self, topics: Iterable[str]) -> list[str]:
-        """Those of some topics that the brokers do not let this user see, if they are there."""
-        found = []
-        source, _ = self._metadata_source
-        for name, future in source.describe_topics(TopicCollection([*topics]), request_timeout=_LOOK_S).items():
-            try:
-                future.result(METADATA_TIMEOUT_S)
-            except KafkaException as error:
-                if error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-                    found.append(name)
-        return found
+        return UnknownEntity(what, name, known, () if self.transport.settles else self._metadata.hidden(topics))
 
     def await_broker(self, timeout_s: float) -> None:
         """Wait until a broker answers.
@@ -211,27 +192,7 @@ class Connection:
         Raises:
             ConnectionFailed: no broker answered in time, or they refuse us.
         """
-        self._metadata(timeout_s)
-
-    def _metadata(self, timeout_s: float = METADATA_TIMEOUT_S) -> ClusterMetadata:
-        """Ask the brokers what there is, and notice at once when they refuse us.
-
-        Raises:
-            ConnectionFailed: no broker answered in time, or they refuse us.
-        """
-        source, noted = self._metadata_source
-        give_up = time.monotonic() + timeout_s
-        while True:
-            noted.clear()
-            try:
-                return source.list_topics(timeout=_LOOK_S)
-            except KafkaException as error:
-                source.poll(0)  # brings what was noted
-                refused = next((one for one in noted if one.code() in _REFUSED), None)
-                if refused is not None:
-                    raise ConnectionFailed(self.bootstrap_servers, refused.str(), refused=True) from error
-                if time.monotonic() >= give_up:
-                    raise ConnectionFailed(self.bootstrap_servers, noted[-1].str() if noted else error) from error
+        self._metadata.ask(timeout_s)
 
     def queues(self) -> list[str]:
         """Names of all queues; of those only on which this user may do something.
@@ -275,7 +236,7 @@ class Connection:
     def _is_queue(self, name: str) -> bool:
         """Whether an entity is a queue: it has no compacted topic, not even one that may not be seen."""
         state = topic.sow(name)
-        return state not in self.partitions(state) and (self.transport.settles or not self._hidden([state]))
+        return state not in self.partitions(state) and (self.transport.settles or not self._metadata.hidden([state]))
 
     @functools.cached_property
     def clock(self) -> BrokerClock:
@@ -283,11 +244,9 @@ class Connection:
         return self.transport.clock()
 
     @functools.cached_property
-    def _metadata_source(self) -> tuple[AdminClient, list[KafkaError]]:
-        """What asks for metadata, and what it has noted of brokers that it cannot speak to."""
-        noted: list[KafkaError] = []
-        settings: dict[str, Any] = {**self._config({}, {}), "error_cb": noted.append}
-        return self.transport.admin(settings), noted
+    def _metadata(self) -> Metadata:
+        """Where is asked what there is."""
+        return Metadata(self.bootstrap_servers, self._config({}, {}), self.transport.admin, log)
 
     def _config(self, defaults: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
         own = {"bootstrap.servers": self.bootstrap_servers, "client.id": self.client}

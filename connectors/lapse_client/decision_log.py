@@ -18,8 +18,9 @@ from confluent_kafka.admin import ConfigResource, ResourceType  # type: ignore[a
 from confluent_kafka.cimpl import NewTopic
 
 from lapse.protocol import topic as names
-from lapse_client.connection import METADATA_TIMEOUT_S, Connection, arrived, log_bounds
+from lapse_client.connection import Connection, arrived, log_bounds
 from lapse_client.error import LapseError
+from lapse_client.metadata import METADATA_TIMEOUT_S
 
 log = logging.getLogger("lapse_client")
 

@@ -13,9 +13,10 @@ from confluent_kafka import KafkaException, TopicPartition
 
 from lapse.protocol import topic
 from lapse_client.channel_thread import ChannelThread
-from lapse_client.connection import METADATA_TIMEOUT_S, Connection, log_end
+from lapse_client.connection import Connection, log_end
 from lapse_client.error import LapseError
 from lapse_client.listener import TICK_S, Listener
+from lapse_client.metadata import METADATA_TIMEOUT_S
 from lapse_client.session import Session
 
 log = logging.getLogger("lapse_client")

@@ -20,10 +20,11 @@ from lapse.protocol.bookmark import Bookmark, BookmarkRange
 from lapse.protocol.codec import CodecError
 from lapse.protocol.event import TERMINAL, EventKind
 from lapse_client import dead_letter, waiting
-from lapse_client.connection import METADATA_TIMEOUT_S, Connection, entities, log_bounds
+from lapse_client.connection import Connection, entities, log_bounds
 from lapse_client.error import LapseError, UnknownEntity
 from lapse_client.headers import headers_of
 from lapse_client.lineage import Lineage, Step, place
+from lapse_client.metadata import METADATA_TIMEOUT_S
 from lapse_client.span import span
 
 _AFTERWARDS_MS: Final = 60_000

@@ -10,9 +10,10 @@ from typing import NamedTuple
 
 from confluent_kafka import KafkaException, TopicPartition
 
-from lapse_client.connection import METADATA_TIMEOUT_S, Connection, log_bounds
+from lapse_client.connection import Connection, log_bounds
 from lapse_client.dead_letter import DeadLetterReader
 from lapse_client.error import ConnectionFailed, LapseError
+from lapse_client.metadata import METADATA_TIMEOUT_S
 
 
 class Span(NamedTuple):

@@ -11,8 +11,9 @@ from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaExceptio
 from lapse.protocol import topic
 from lapse.protocol.tick import TICK_KEY
 from lapse_client.clock import elapsed_ms
-from lapse_client.connection import METADATA_TIMEOUT_S, Connection, entities
+from lapse_client.connection import Connection, entities
 from lapse_client.error import ConnectionFailed, LapseError
+from lapse_client.metadata import METADATA_TIMEOUT_S
 
 _ANSWER_S: Final = 5.0
 _TICKS: Final = 2

@@ -7,8 +7,9 @@ from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from lapse_client.connection import METADATA_TIMEOUT_S, Connection, log_bounds
+from lapse_client.connection import Connection, log_bounds
 from lapse_client.error import ConnectionFailed, LapseError
+from lapse_client.metadata import METADATA_TIMEOUT_S
 
 _POLL_S: Final = 0.5
 

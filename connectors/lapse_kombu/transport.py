@@ -155,7 +155,7 @@ class Transport(virtual.Transport):
 
 
 def _reach(servers: str, timeout_s: float) -> None:
-    """See that one of the brokers accepts connections: librdkafka would try for a quarter of a minute."""
+    """See that one of the brokers accepts connections: librdkafka would go on trying for seconds."""
     failure = OSError("none is named")
     for server in servers.split(","):
         host, _, port = server.strip().rpartition(":")

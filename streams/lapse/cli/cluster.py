@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _CONFIG: Final = "lapse.config"
 _PROPERTIES: Final = "lapse.properties"
 _DEFAULT: Final = Path("lapse.toml")
-PATIENCE_S: Final = 3.0
+PATIENCE_S: Final = 2.5
 """How long a command waits for the first answer of a broker, s."""
 
 _TABLES: Final = frozenset({"lapse", "queue", "sow", "users"})

@@ -123,16 +123,6 @@ def gateway(
 
     if tls_key is not None and tls_certificate is None:
         raise click.UsageError("--tls-key needs --tls-certificate")
-    settings = Settings(
-        host=host,
-        port=port,
-        read_only=read_only,
-        certificate=tls_certificate,
-        key=tls_key,
-        rate=rate,
-        largest_body=max_body,
-        figures=figures or _figures(),
-    )
     logging.basicConfig(level=logging.INFO, format=_LINE)
     if as_json:
         logging.getLogger().handlers[0].setFormatter(JsonFormatter())
@@ -140,6 +130,16 @@ def gateway(
     kafka_log = logging.getLogger("lapse_client.kafka")
     kafka_log.setLevel(logging.CRITICAL)  # what is wrong at the start is told in one sentence
     try:
+        settings = Settings(
+            host=host,
+            port=port,
+            read_only=read_only,
+            certificate=tls_certificate,
+            key=tls_key,
+            rate=rate,
+            largest_body=max_body,
+            figures=figures or _figures(),
+        )
         opened = listen(host, port)
         with opened:
             users = _users()

@@ -150,7 +150,8 @@ def _decided(path: Path, config: Config, endpoint: Endpoint) -> Decided:
     from lapse.runtime.topics.topology import TopologyError
 
     try:
-        awaited(Cluster(config).metadata, endpoint.note_away)
+        with ThreadPoolExecutor(1) as beside:  # a signal is heeded while librdkafka waits
+            beside.submit(awaited, Cluster(config).metadata, endpoint.note_away).result()
         endpoint.note_back()
         topic = DefinitionsTopic(config)
         found = topic.read()

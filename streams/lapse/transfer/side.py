@@ -8,8 +8,9 @@ from types import TracebackType
 
 from lapse.protocol.answer import Answer
 from lapse.protocol.command import Command
-from lapse_client.connection import METADATA_TIMEOUT_S, Connection
+from lapse_client.connection import Connection
 from lapse_client.conversation import Conversation
+from lapse_client.metadata import METADATA_TIMEOUT_S
 
 
 class Side:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import click
 import pytest
 
-import lapse_client.connection
+import lapse_client.metadata
 from lapse.cli import cluster, definition, main
 from lapse.runtime.topics import cluster as topology
 from lapse_spark import option
@@ -85,7 +85,7 @@ def _hurry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(definition, "FIRST_ANSWER_S", 0.05)
     monkeypatch.setattr(topology, "FIRST_ANSWER_S", 0.05)
     monkeypatch.setattr(option, "_PATIENCE_S", 0.0)
-    monkeypatch.setattr(lapse_client.connection, "_LOOK_S", 0.05)
+    monkeypatch.setattr(lapse_client.metadata, "_LOOK_S", 0.05)
     logs = [logging.getLogger(name) for name in (None, "uvicorn", "lapse_client.kafka")]
     levels, handlers = [log.level for log in logs], list(logs[0].handlers)
     yield
@@ -105,6 +105,19 @@ def test_a_wrong_address_is_told_in_one_sentence(words: list[str], tmp_path: Pat
     assert line.startswith(("Error: ", "✗ Kafka: "))
     assert "KAFKA_BOOTSTRAP_SERVERS names" in line
     assert words[0] == "doctor" or told == [line]
+
+
+@pytest.mark.feature("X7")
+@pytest.mark.parametrize("words", list(leaves(main, click.Context(main))))
+def test_a_wrong_file_is_told_in_one_sentence(words: list[str], tmp_path: Path) -> None:
+    (tmp_path / "lapse.toml").write_text("[lapse]\nbootstrap_server = 'x'\n[queue.orders]\n", "utf-8")
+    done = run(*words, environment={"KAFKA_BOOTSTRAP_SERVERS": NOBODY}, directory=tmp_path)
+    assert done.returncode == 1, done.stderr
+    told = done.stdout.splitlines()[:1] if words[0] == "doctor" else done.stderr.splitlines()
+    assert len(told) == 1
+    assert told[0].startswith(("Error: ", "✗ configuration: "))
+    if words[0] not in ("spark", "replicate"):  # they need no file where an address is given
+        assert "lapse.toml:2: lapse.bootstrap_server: " in told[0]
 
 
 def test_commands_wait_for_seconds_only() -> None:

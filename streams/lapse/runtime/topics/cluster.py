@@ -32,10 +32,11 @@ from lapse.runtime.topics.replication import LEAST_IN_SYNC, Copies
 from lapse.runtime.topics.retention import Retention
 from lapse.runtime.topics.topology import Standing, Topology, TopologyError
 from lapse.runtime.topics.wanted import MOST_BYTES, Wanted
+from lapse.silence import Silence
 
 _PATIENCE_S: Final = 15.0
 
-FIRST_ANSWER_S: Final = 3.0
+FIRST_ANSWER_S: Final = 2.5
 """How long a command waits for a broker, s: somebody sits in front of it. A worker has time."""
 _AGAIN_S: Final = 0.2
 
@@ -50,9 +51,6 @@ _MOST_AT_ONCE: Final = 2_000
 """So much is asked for in one request: a controller takes no more than 10,000 changes of what it keeps."""
 
 _One = TypeVar("_One")
-
-_REFUSED: Final = (KafkaError._AUTHENTICATION, KafkaError._SSL)
-"""A broker is there, and will have none of us: that does not pass by itself."""
 
 
 class BrokersAway(TopologyError):
@@ -106,12 +104,10 @@ class Cluster:
 
     def __init__(self, config: Config) -> None:
         self._config = config
-        self._cause = ""
-        self._cause_code: int | None = None
+        self._silence = Silence()  # it gets librdkafka's lines; the error below says it once
         settings: dict[str, Any] = {
             "bootstrap.servers": config.lapse.brokers,
-            "log_level": 0,  # librdkafka would tell of every try; the error below says it once
-            "error_cb": self._note,
+            **self._silence.settings,
             **security.for_librdkafka(config.security),
         }
         self._settings = settings
@@ -127,13 +123,15 @@ class Cluster:
             BrokersAway: none answers.
             TopologyError: one refuses.
         """
+        self._silence.forget()
         try:
             return self._admin.list_topics(timeout=patience_s)
         except KafkaException as error:
             self._admin.poll(0)  # brings what was noted
-            kind = TopologyError if self._cause_code in _REFUSED else BrokersAway
+            kind = TopologyError if self._silence.refusal else BrokersAway
+            why = self._silence.refusal or self._silence.why(patience_s)
             raise kind(
-                f"no answer from Kafka at {self._config.lapse.brokers}: {self._cause or error.args[0].str()}. "
+                f"no answer from Kafka at {self._config.lapse.brokers}: {why}. "
                 "Is it running? `lapse kafka start` starts one here; KAFKA_BOOTSTRAP_SERVERS names another, and "
                 "[security] says how to speak to it"
             ) from error
@@ -181,11 +179,6 @@ class Cluster:
             for name in [*self._config.queue, *self._config.sow]
             if found.standing(name) is Standing.PARTLY and self._is_retired(name, found)
         ]
-
-    def _note(self, error: KafkaError) -> None:
-        """Keep why a broker could not be spoken to: the last cause, for the tries differ in time only."""
-        if error.name() != "_ALL_BROKERS_DOWN":
-            self._cause, self._cause_code = error.str(), error.code()
 
     def _look(self, served: bool, patience_s: float, rights: bool) -> Topology:
         metadata = self.metadata(patience_s)

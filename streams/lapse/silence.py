@@ -1,0 +1,88 @@
+"""Why no broker answers, from what librdkafka says of its tries: one cause, in words that lead somewhere.
+
+librdkafka tells of causes in two ways: as errors, and as lines for a log. A listener that wants TLS and is spoken to
+without it closes the connection; of that there is a line only.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Final
+
+from confluent_kafka import KafkaError
+
+_REFUSED: Final = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED})
+"""Causes that stay as they are: a wrong password or user, a certificate that is not trusted."""
+
+_NO_CAUSES: Final = frozenset({KafkaError._ALL_BROKERS_DOWN})
+"""What librdkafka says besides: that it has nobody left to try."""
+
+_CLOSED: Final = "Disconnected"
+_NO_KAFKA: Final = "Invalid response size"
+"""What answers is too large by far, for it is text: a web server's, for example."""
+
+
+class Silence:
+    """What is known of a cluster that does not answer. Every method may be called from any thread.
+
+    Args:
+        log: gets librdkafka's lines as well, as `logging.Logger.log`; None = nobody does.
+    """
+
+    def __init__(self, log: Any = None) -> None:
+        self._log = log
+        self._lock = threading.Lock()
+        self._error: KafkaError | None = None
+        self._refusal: KafkaError | None = None
+        self._line = ""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What librdkafka has to be given so that it tells."""
+        return {"error_cb": self._note, "logger": self}
+
+    @property
+    def refusal(self) -> str:
+        """What a broker has said that will have none of us, since the last `forget`; empty = none has."""
+        return self._refusal.str() if self._refusal is not None else ""
+
+    def forget(self) -> None:
+        """Forget refusals: only those of the next try count."""
+        self._refusal = None
+
+    def why(self, waited_s: float) -> str:
+        """The cause of which was heard last.
+
+        Args:
+            waited_s: how long an answer was waited for, seconds.
+        """
+        with self._lock:
+            error, line = self._error, self._line
+        if _NO_KAFKA in (line if error is None else error.str()):
+            return "what answers there is no Kafka, but another program"
+        if error is not None:
+            return error.str()
+        if _CLOSED in line:
+            return (
+                "connections are closed before there is an answer, as by a listener that wants TLS or SASL, or by "
+                "another program that has this port"
+            )
+        return (
+            f"there was no answer in {waited_s:g} s, as from an address behind a firewall, or from another program "
+            "that has this port"
+        )
+
+    def log(self, level: int, text: str, *arguments: object) -> None:
+        """Take a line of librdkafka's, as a `logging.Logger` does."""
+        if arguments and arguments[0] == "FAIL":
+            with self._lock:
+                self._line = str(arguments[-1])
+        if self._log is not None:
+            self._log.log(level, text, *arguments)
+
+    def _note(self, error: KafkaError) -> None:
+        with self._lock:
+            if error.code() not in _NO_CAUSES:
+                self._error = error
+            if error.code() in _REFUSED:
+                self._refusal = error

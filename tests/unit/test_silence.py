@@ -1,0 +1,124 @@
+"""Why no broker answers, told in words that lead somewhere; librdkafka itself tells them here, of real sockets."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from lapse.silence import Silence
+from lapse_client import metadata
+from lapse_client.connection import Connection
+from lapse_client.error import ConnectionFailed
+
+
+@contextmanager
+def listening(answer: bytes | None) -> Iterator[str]:
+    """A program that is no broker, and its address: says something and closes the connection; None = says nothing."""
+    held: list[socket.socket] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            while True:
+                try:
+                    one, _ = server.accept()
+                except OSError:
+                    return
+                held.append(one)
+                if answer is None:
+                    continue
+                one.recv(1_000)
+                one.sendall(answer)
+                one.close()
+
+        threading.Thread(target=serve, daemon=True).start()
+        try:
+            yield f"127.0.0.1:{server.getsockname()[1]}"
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+            for one in held:
+                one.close()
+
+
+def told(servers: str) -> str:
+    with pytest.raises(ConnectionFailed) as failed:
+        Connection(servers).partitions()
+    assert not failed.value.refused
+    return str(failed.value)
+
+
+@pytest.fixture(autouse=True)
+def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata, "FIRST_ANSWER_S", 0.5)
+
+
+@pytest.mark.feature("X7")
+@pytest.mark.parametrize(
+    ("answer", "cause"),
+    [
+        (None, "there was no answer in 0.5 s"),
+        (b"", "connections are closed before there is an answer, as by a listener that wants TLS or SASL"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "what answers there is no Kafka"),
+    ],
+    ids=["says nothing", "closes", "speaks HTTP"],
+)
+def test_a_program_that_is_no_broker_is_told_apart(answer: bytes | None, cause: str) -> None:
+    with listening(answer) as servers:
+        text = told(servers)
+    assert text.startswith(f"no connection to Kafka at {servers}: {cause}"), text
+    assert "Check that the broker runs" in text
+
+
+@pytest.mark.feature("X7")
+def test_nobody_listens_and_no_such_host() -> None:
+    assert "Connection refused" in told("127.0.0.1:1")
+    assert "Failed to resolve" in told("no-such-host.invalid:9092")
+
+
+class Brokers:
+    """An administrator's connection, with a clock of its own: an answer takes as long as it is waited for."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.away = True
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def poll(self, _timeout: float) -> None:
+        """Nothing was noted."""
+
+    def list_topics(self, timeout: float) -> object:
+        self.now_s += timeout
+        if self.away:
+            raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+        return object()
+
+
+@pytest.mark.feature("X7")
+def test_the_first_answer_is_waited_for_shortly_and_later_ones_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()  # of _hurry
+    brokers = Brokers()
+    monkeypatch.setattr(metadata, "time", brokers)
+    source = metadata.Metadata("x", {}, lambda _settings: brokers, None)  # type: ignore[arg-type,return-value]
+    with pytest.raises(ConnectionFailed):
+        source.ask()
+    assert brokers.now_s < 5, "so a wrong address is told within 5 s"
+    brokers.away = False
+    source.ask()
+    brokers.now_s, brokers.away = 0.0, True
+    with pytest.raises(ConnectionFailed):
+        source.ask()
+    assert brokers.now_s > 10, "brokers that were there may be starting again"
+
+
+def test_a_cause_outlives_what_says_nothing() -> None:
+    silence = Silence()
+    silence.log(6, "%s [%s] %s", "FAIL", "rdkafka", "Disconnected (in state APIVERSION_QUERY)")
+    silence.log(6, "%s [%s] %s", "REQTMOUT", "rdkafka", "Timed out 1 in-flight")
+    assert "wants TLS or SASL" in silence.why(3)
+    assert not silence.refusal
