@@ -131,9 +131,9 @@ def test_keys_keep_their_order_while_a_queue_gets_shards_and_a_worker_is_killed(
         assert {key: json.loads(told.stdout)[key] for key in ("before", "shards", "changed")} == {
             "before": 2, "shards": 4, "changed": True,
         }  # fmt: skip
-        publishing = threading.Thread(target=keyed.publish, args=(60, 6.0))
+        publishing = threading.Thread(target=keyed.publish, args=(60, 4.0))
         publishing.start()
-        time.sleep(3)
+        time.sleep(2)
         first.kill()
         publishing.join()
         first.start()
@@ -188,7 +188,7 @@ def test_a_new_shard_reads_nothing_while_an_older_one_holds_what_came_before(dep
         assert other is not None
         assert json.loads(other.value or b"") == {"key": 2}
         other.acknowledge()
-        assert subscriber.receive(8) is None, "the key's first message is not settled"
+        assert subscriber.receive(3) is None, "the key's first message is not settled"
         subscriber.settle("acknowledge", [first], wait=True)
         second = subscriber.receive(40)
         assert second is not None

@@ -17,7 +17,7 @@ from lapse_client.error import CommandFailed
 from support.deployment import Deploy, Deployment, WorkerProcess, broker_now_ms
 from support.log import until
 
-IDLE_MS = 4_000
+IDLE_MS = 2_500
 QUEUES = {
     "left": {"auto_delete_on_idle": "5m", "partitions": 2, "dead_letter_reasons": ["auto_deleted"]},
     "listened": {"auto_delete_on_idle": "5m"},
@@ -52,7 +52,7 @@ def test_a_queue_that_nobody_uses_deletes_itself_and_the_others_stay(deploy: Dep
 
         def looks() -> bool:
             watched.peek(top_n=1)
-            time.sleep(0.5)
+            time.sleep(0.2)
             return not own(one, "left")
 
         until(looks, "the queue that nobody uses is gone", 60)
