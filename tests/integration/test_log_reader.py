@@ -14,7 +14,7 @@ pytestmark = pytest.mark.feature("C60")
 
 
 def test_a_reader_at_the_end_of_a_log_asks_for_nothing_until_it_is_asked(
-    kafka: str, create_topic: Callable[..., str], unique: Callable[[str], str]
+    kafka: str, create_topic: Callable[..., str], unique: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = create_topic(unique("log"))
 
@@ -49,6 +49,14 @@ def test_a_reader_at_the_end_of_a_log_asks_for_nothing_until_it_is_asked(
             assert await read(15, 20) == []
             assert (await read(2, 4))[:3] == [2, 3, 4]
             assert await read(14, 14) == [14]
+            for safe in [await producer.send(topic, b"one of many") for _ in range(4_000)]:
+                await safe
+            assert (await read(15, 15))[0] == 15  # and about a thousand behind it
+            sought: list[int] = []
+            monkeypatch.setattr(reader._consumers[TopicPartition(topic, 0)], "seek", lambda _, at: sought.append(at))
+            assert (await read(2_000, 2_000))[0] == 2_000
+            assert (await read(3_900, 3_900))[0] == 3_900
+            assert not sought, "what is near is read up to"
         await reader.stop()
 
     asyncio.run(run())

@@ -50,5 +50,9 @@ class Rows(Sequence[Any]):
         """Their plainly stated lifetimes, ms; `SILENT` or `INVOLVED` of the others."""
 
     @abstractmethod
+    def at(self, offsets: NDArray[int64]) -> Rows | None:
+        """Those at some offsets, ascending; None if one is missing."""
+
+    @abstractmethod
     def size_bytes(self) -> int:
         """About how many bytes they take in memory."""

@@ -27,6 +27,9 @@ _SENTENCES = {
 _FOR_THE_QUEUE = frozenset({header.REDRIVE_QUEUE, header.TRANSFER, header.TRANSFER_FROM, header.TRANSFER_COUNTS})
 """Headers that say which queue takes a record; a letter goes to nobody in particular."""
 
+NOT_COPIED: Final = header.DEAD_LETTER_NAMES | _FOR_THE_QUEUE
+"""Headers of a record that its letter does not bear, whatever else the record bears."""
+
 _KEY = header.RECORD_KEY
 
 _MAX_TEXT_BYTES = 1000
@@ -99,7 +102,7 @@ def kept(names: Sequence[str]) -> list[tuple[int, str]]:
         if renamed is not None:
             if not again and renamed not in originals:
                 found.append((at, renamed))
-        elif name not in header.DEAD_LETTER_NAMES and name not in _FOR_THE_QUEUE and not (again and name == _KEY):
+        elif name not in NOT_COPIED and not (again and name == _KEY):
             found.append((at, name))
     return found
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import struct
+from bisect import bisect_left
 from collections.abc import Iterator
 from itertools import pairwise
 from types import SimpleNamespace
@@ -15,16 +16,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lapse.core.letter import MARKERS
-from lapse.core.lifetime import Expiration, ExpirationModel
+from lapse.core.lifetime import NEVER, Expiration, ExpirationModel
 from lapse.core.queue.arrival import TELLING, sort_out
 from lapse.core.queue.step import Messages
+from lapse.core.reason import UNCONFIRMED, Reason
 from lapse.core.rows import Rows
+from lapse.protocol.bookmark import Bookmark
+from lapse.protocol.dead_letter import Death
 from lapse.protocol.header import OF_LETTERS
 from lapse.runtime.kafka import batch_rows, columns
 from lapse.runtime.kafka.batch_rows import rows_of
 from lapse.runtime.kafka.checksum import CheckedRecords, crc32c
 from lapse.runtime.kafka.fetched import FetchedRecords, together
 from lapse.runtime.kafka.fetched_rows import FetchedRows
+from lapse.runtime.kafka.packed_run import PackedRun
+from lapse.runtime.kafka.record_batch import PackedBatch
+from lapse.runtime.letters.packed_letter import PackedLetters, dead_of
+from lapse.runtime.letters.row_letters import RowLetters
 from lapse.runtime.queue.packed_delivery import packed_records
 from lapse.runtime.shard.payload import PayloadWindow, RowParts
 
@@ -192,11 +200,105 @@ def test_a_fetch_in_columns_brings_the_same(records: list[Any], codec: int, firs
     assert found[0] == found[1]
 
 
-class _Log:
-    """A log that has nothing."""
+@given(_RECORDS, st.lists(st.booleans(), min_size=30, max_size=30), st.integers(0, 10))
+def test_some_of_the_rows_are_those_records(records: list[Any], which: list[bool], first: int) -> None:
+    objects, rows = both(encoded(records))
+    objects, rows = objects[first:], rows[first:]
+    picked = [at for at in range(len(rows)) if which[at]]
+    offsets = np.array([objects[at].offset for at in picked], np.int64)
+    some = rows.at(offsets)
+    if not picked:
+        assert some is None
+        return
+    assert some is not None
+    expected = [objects[at] for at in picked]
+    assert [fields(one) for one in some] == [fields(one) for one in expected]
+    assert [fields(some[at]) for at in range(len(some))] == [fields(one) for one in expected]
+    messages = Messages("t", 3, offsets, None, np.ones(len(picked), np.uint32), None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lapse.runtime.queue.packed_delivery._FEW", 1)
+        assert packed_records(messages, RowParts([some]), b"", 0) == packed_records(messages, expected, b"", 0)
+    assert rows.at(np.append(offsets, offsets[-1] + 1_000)) is None
+    assert rows.at(np.array([-1], np.int64)) is None
+    if len(picked) > 1:
+        assert rows.at(offsets[::-1].copy()) is None
 
-    async def read(self, topic: str, partition: int, first: int, last: int) -> list[Any]:
-        return []
+
+_COUNTS = st.lists(st.sampled_from([0, 0, 0, 1, 2, 15]), min_size=30, max_size=30)
+
+
+@pytest.mark.feature("D2", "D3", "C54", "C60")
+@given(_RECORDS, _COUNTS, _COUNTS, st.sampled_from(["", "why", UNCONFIRMED]), st.integers(1, 20))
+def test_letters_of_rows_are_those_of_the_records(
+    records: list[Any], deliveries: list[int], cancels: list[int], detail: str, few: int
+) -> None:
+    objects, rows = both(encoded(records))
+    count = len(rows)
+    deadlines_ms = np.array([(NEVER, 5, -5, 1 << 44)[number % 4] for number in cancels[:count]], np.int64)
+    told = np.array([deliveries[:count], cancels[:count]], np.uint32)
+    messages = Messages("t:0", 3, rows.offsets, deadlines_ms, told[0], told[1])
+    reasons = (Reason.TIME_LIMIT, Reason.PURGED)
+    death = Death(
+        entity="orders", bookmark=Bookmark("t:0", 3, 0), reasons=reasons, expired_at_ms=5, detail=detail, epoch=4
+    )
+    expected = PackedLetters(death).pack(dead_of(messages, objects))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lapse.runtime.letters.row_letters._FEW", 1)
+        letters = RowLetters(death).pack(messages, rows)
+    assert list(letters) == expected
+    for most_bytes in (1, 700, 1 << 20):
+        batches_of = []
+        for some in (letters, expected):
+            done, made = 0, []
+            while done < count:
+                batch = PackedBatch(7)
+                middle = batch.add_packed(some, done, min(count, done + few), most_bytes)
+                done = batch.add_packed(some, middle, count, most_bytes)
+                made.append((batch.size(), batch._build()))
+            batches_of.append(made)
+        assert batches_of[0] == batches_of[1]
+    joined = PackedRun.joined([one for one in (letters, letters) if isinstance(one, PackedRun)] or [RUN])
+    assert list(joined) in (expected * 2, list(RUN))
+
+
+RUN = PackedRun(np.arange(5, dtype=np.uint8), np.array([2, 5], np.int64))
+
+
+class _Log:
+    """A log that has some records, and reads a few more than it is asked for."""
+
+    def __init__(self, records: Any = ()) -> None:
+        self._records = records
+
+    async def read(self, topic: str, partition: int, first: int, last: int) -> Any:
+        offsets = [one.offset for one in self._records]
+        at = bisect_left(offsets, first)
+        return self._records[at : max(at + 1, bisect_left(offsets, last + 1) + 3)]
+
+
+@pytest.mark.feature("D4", "Q16")
+@given(st.integers(1, 60), st.integers(0, 40), st.lists(st.booleans(), min_size=70, max_size=70), st.integers(1, 25))
+def test_a_window_hands_out_scattered_rows_as_scattered_records(
+    count: int, kept: int, due: list[bool], at_once: int
+) -> None:
+    """Some first, and those between them later; what memory does not hold is read back."""
+    objects, rows = both(encoded([(0, 1, None, b"%d" % at, [], True) for at in range(count)]))
+    found = []
+    for records in (objects, rows):
+        window = PayloadWindow(_Log(records), 1 << 20)  # type: ignore[arg-type]
+        if records[:kept]:
+            window.keep("t", 0, records[:kept])
+        handed = []
+        for wanted in (True, False):
+            offsets = [_BASE + at for at in range(count) if due[at] == wanted]
+            for first in range(0, len(offsets), at_once):
+                some = asyncio.run(window.get("t", 0, offsets[first : first + at_once]))
+                assert isinstance(some, RowParts) == (records is rows)
+                handed += some
+        found.append([None if one is None else fields(one) for one in handed])
+        source = window._windows["t", 0]
+        assert source._size == sum(chunk.size for chunk in source._chunks)
+    assert found[0] == found[1]
 
 
 @pytest.mark.feature("D4")

@@ -67,6 +67,10 @@ class Messages:
             _column([one.cancels for one in some], counts, 0, np.uint32),
         )
 
+    def cut(self, first: int, stop: int) -> Messages:
+        """Those from `first` on, before `stop`."""
+        return self.part((self.topic, self.partition), first, stop)
+
     def part(self, source: tuple[str, int], first: int, stop: int) -> Messages:
         """Those from `first` on, before `stop`, as messages of that topic and partition."""
         return Messages(

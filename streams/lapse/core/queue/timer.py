@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from lapse.core.queue.decision import Decisions
 from lapse.core.queue.dispatch import STEP_MESSAGES
 from lapse.core.queue.life import Trigger
@@ -9,6 +11,9 @@ from lapse.core.queue.retry import Cause
 from lapse.core.queue.segment import LEASED, Segment
 from lapse.core.queue.step import Step
 from lapse.core.queue.transitions import Transitions
+
+LOOK: Final = 128
+"""Records of two segments stand far apart: to read a few of each takes as long as to write so many (C60)."""
 
 
 class Timers:
@@ -27,23 +32,27 @@ class Timers:
         return due_ms
 
     def expire(self, now_ms: int, step: Step, most: int = STEP_MESSAGES) -> int:
-        """Remove messages that are not leased and whose deadline has passed, at most so many; returns how many."""
+        """Remove messages that are not leased and whose deadline has passed, at most so many.
+
+        Returns:
+            How many; a few of a segment count as `LOOK`.
+        """
         if not self._decisions.settings.expiration.enabled:
             return 0
         state, deadlines = self._state, self._state.index.deadlines
-        removed = 0
-        while removed < most and (index := deadlines.pop_due(now_ms)) is not None:
+        spent = 0
+        while spent < most and (index := deadlines.pop_due(now_ms)) is not None:
             segment = state.segments[index]
             if segment.deadline_ms is not None:
                 waiting = self._transitions.taken(Trigger.DEADLINE, segment)
-                slots = waiting[segment.deadline_ms[waiting] <= now_ms][: most - removed]
+                slots = waiting[segment.deadline_ms[waiting] <= now_ms][: most - spent]
                 if len(slots):
-                    removed += len(slots)
+                    spent += max(len(slots), LOOK)
                     self._transitions.happen(Trigger.DEADLINE, [(segment, slots)], now_ms, step)
             segment.find_min_deadline()
             deadlines.note(segment.min_deadline_ms, index)
             state.segments.make_room()
-        return removed
+        return spent
 
     def end_leases(self, now_ms: int, step: Step, most: int = STEP_MESSAGES) -> int:
         """Return messages whose lease or delay is over, at most so many; returns how many."""

@@ -1,5 +1,6 @@
-/* From the records of a RecordBatch to columns, and from columns to packed deliveries: what would take an object for
- * each record. Only C's own types cross the border, so that one build serves every Python; `columns.py` calls it.
+/* From the records of a RecordBatch to columns, and from columns to packed deliveries and letters: what would take an
+ * object for each record. Only C's own types cross the border, so that one build serves every Python; `columns.py`
+ * calls it.
  *
  * Nothing is read beyond `stop`, and whatever is malformed is refused: the caller has aiokafka say what is wrong.
  */
@@ -182,6 +183,150 @@ int64_t lapse_own_headers(const uint8_t *b, const int32_t *at, const int32_t *le
             }
         }
         lengths[row] = (int32_t)(out - first);
+    }
+    return out - begin;
+}
+
+static uint8_t *put_varint(uint8_t *out, int64_t number)
+{
+    uint64_t zigzag = ((uint64_t)number << 1) ^ (uint64_t)(number >> 63);
+    for (; zigzag > 0x7f; zigzag >>= 7)
+        *out++ = (uint8_t)(zigzag & 0x7f) | 0x80;
+    *out++ = (uint8_t)zigzag;
+    return out;
+}
+
+static uint8_t *put(uint8_t *out, const uint8_t *bytes, int64_t length)
+{
+    memcpy(out, bytes, (size_t)length);
+    return out + length;
+}
+
+/* A part of a record behind its length, −1 for null. */
+static uint8_t *put_part(uint8_t *out, const uint8_t *bytes, int64_t length)
+{
+    out = put_varint(out, length);
+    return length > 0 ? put(out, bytes, length) : out;
+}
+
+/* A number that is not negative, in decimal digits, which end before `end`; returns where they begin. */
+static uint8_t *decimal(uint8_t *end, int64_t number)
+{
+    do {
+        *--end = (uint8_t)('0' + number % 10);
+        number /= 10;
+    } while (number);
+    return end;
+}
+
+/* The headers of a message that its letter bears; returns where they end in `out`, 0 if somebody else has to look.
+ *
+ * special, became: names that a letter bears under another name, and those, packed; an empty one is left out, and one
+ *     that begins with a 0 tells something.
+ */
+static uint8_t *copied(const uint8_t *b, int64_t at, int64_t stop, const uint8_t *special, const uint8_t *became,
+                       const int32_t *became_at, uint8_t *out, int64_t *copies)
+{
+    int64_t left, name, name_length, value, value_length;
+    *copies = 0;
+    if (!varint(b, &at, stop, &left) || left < 0)
+        return 0;
+    while (left--) {
+        int64_t begin = at;
+        if (!part(b, &at, stop, &name, &name_length) || name_length < 0)
+            return 0;
+        int64_t behind = at;
+        if (!part(b, &at, stop, &value, &value_length))
+            return 0;
+        for (int64_t i = name; i < name + name_length; i++)
+            if (b[i] > 0x7f)
+                return 0;
+        int which = among(special, b + name, name_length);
+        if (which < 0) {
+            out = put(out, b + begin, behind - begin);
+        } else {
+            int32_t from = became_at[which], to = became_at[which + 1];
+            if (from == to)
+                continue;
+            if (!became[from])
+                return 0;
+            out = put(out, became + from, to - from);
+        }
+        out = put_part(out, b + value, value_length);
+        ++*copies;
+    }
+    return out;
+}
+
+/* The letters of messages, packed as `PackedLetters` packs each of them.
+ *
+ * spans: see `lapse_rows`, with `stride` numbers to a column; the message's row is `first`, and so on.
+ * offsets, deadlines_ms: of each message; `never` = it has no deadline.
+ * headers: how many lapse adds, but for the deadline.
+ * frame: those, in parts, each of which ends where `frame_ends` says: before the offset, between offset and id, the id
+ *     before its offset, the id behind it, behind the id, and the name of the deadline.
+ * special, became, became_at: see `copied`.
+ * ends: gets where each letter ends; one that somebody else has to pack takes nothing.
+ * Returns where they end in `out`.
+ */
+int64_t lapse_letters(const uint8_t *b, const int32_t *spans, int64_t stride, int64_t first, int64_t count,
+                      const int64_t *offsets, const int64_t *deadlines_ms, int64_t never, int64_t headers,
+                      const uint8_t *frame, const int32_t *frame_ends, const uint8_t *special, const uint8_t *became,
+                      const int32_t *became_at, int64_t *ends, uint8_t *out, uint8_t *scratch)
+{
+    const int32_t *key_at = spans + first, *key_length = key_at + stride, *value_at = key_length + stride;
+    const int32_t *value_length = value_at + stride, *headers_at = value_length + stride;
+    const int32_t *headers_length = headers_at + stride, *alike = headers_length + stride;
+    const uint8_t *between = frame + frame_ends[0], *head = frame + frame_ends[1], *tail = frame + frame_ends[2];
+    const uint8_t *behind = frame + frame_ends[3], *until = frame + frame_ends[4];
+    int64_t between_size = frame_ends[1] - frame_ends[0], head_size = frame_ends[2] - frame_ends[1];
+    int64_t tail_size = frame_ends[3] - frame_ends[2], behind_size = frame_ends[4] - frame_ends[3];
+    int64_t until_size = frame_ends[5] - frame_ends[4], copies = 0;
+    uint8_t *begin = out, *copied_to = 0, digits[20], *digits_end = digits + 20;
+    for (int64_t row = 0; row < count; row++) {
+        if (!row || !alike[row])
+            copied_to = copied(b, headers_at[row], (int64_t)headers_at[row] + headers_length[row], special, became,
+                               became_at, scratch, &copies);
+        int has_deadline = deadlines_ms && deadlines_ms[row] != never;
+        if (copied_to && !(has_deadline && deadlines_ms[row] < 0)) {
+            out = put_part(out, b + key_at[row], key_length[row]);
+            out = put_part(out, b + value_at[row], value_length[row]);
+            out = put_varint(out, copies + headers + has_deadline);
+            out = put(out, scratch, copied_to - scratch);
+            uint8_t *place = decimal(digits_end, offsets[row]);
+            int64_t place_size = digits_end - place;
+            out = put(out, frame, frame_ends[0]);
+            out = put_part(out, place, place_size);
+            out = put(out, between, between_size);
+            out = put_varint(out, head_size + place_size + tail_size);
+            out = put(put(put(out, head, head_size), place, place_size), tail, tail_size);
+            out = put(out, behind, behind_size);
+            if (has_deadline) {
+                uint8_t *stated_at = decimal(digits_end, deadlines_ms[row]);
+                out = put_part(put(out, until, until_size), stated_at, digits_end - stated_at);
+            }
+        }
+        ends[row] = out - begin;
+    }
+    return out - begin;
+}
+
+/* Records that are packed, with what stands before each in a RecordBatch: length, attributes, places in it.
+ *
+ * b, ends: the records, one behind the other.
+ * number: which record of the batch the first one is.
+ * Returns where they end in `out`.
+ */
+int64_t lapse_places(const uint8_t *b, const int64_t *ends, int64_t first, int64_t stop, int64_t number, uint8_t *out)
+{
+    uint8_t *begin = out;
+    for (int64_t row = first; row < stop; row++, number++) {
+        int64_t from = row ? ends[row - 1] : 0, length = ends[row] - from;
+        uint8_t place[12];
+        uint8_t *end = put_varint(place + 2, number);
+        place[0] = place[1] = 0; /* attributes, and the difference to the batch's timestamp */
+        out = put_varint(out, end - place + length);
+        out = put(put(out, place, end - place), b + from, length);
     }
     return out - begin;
 }

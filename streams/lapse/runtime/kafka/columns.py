@@ -1,41 +1,54 @@
-"""Calls `columns.c`, which makes columns of RecordBatches and packed deliveries of columns.
+"""Calls `columns.c`, which makes columns of RecordBatches, and packed deliveries and letters of columns.
 
-The library is built with the package, where a C compiler is. Where it is missing `LIBRARY` is None, and records are
-objects, one each: the same, for more CPU.
+The library is built with the package, where a C compiler is. Where it is missing, or of another version, `LIBRARY` is
+None, and records are objects, one each: the same, for more CPU.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lapse.core.lifetime import NEVER
+
 NAME: Final = "libcolumns.so"
 
 _TABLE_BYTES: Final = 4
 """A header in a packed delivery takes at most so many times what it takes in a RecordBatch."""
+
+_RENAMED_BYTES: Final = 3
+"""A header on a letter takes less than so many times what it took on its record."""
+
+_LETTER_NUMBERS_BYTES: Final = 128
+"""What a letter takes beside its record and its frame, at most: lengths, its offset twice, its deadline."""
 
 MOST_BYTES: Final = (1 << 31) - 1
 """Places are numbers of 32 bits."""
 
 
 def _library() -> Any | None:
+    some_bytes, at, number = ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int64
+    taken: dict[str, list[Any]] = {
+        "lapse_rows": [some_bytes, *[number] * 7, some_bytes, at, at],
+        "lapse_gather": [some_bytes, at, at, number, at],
+        "lapse_own_headers": [some_bytes, at, at, at, number, some_bytes, some_bytes, at, at],
+        "lapse_letters": [
+            some_bytes, at, *[number] * 3, at, at, number, number, some_bytes, at, some_bytes, some_bytes, at, *[at] * 3
+        ],
+        "lapse_places": [at, at, number, number, number, at],
+    }  # fmt: skip
     try:
         library = ctypes.CDLL(str(Path(__file__).with_name(NAME)))
-    except OSError:
+        for name, arguments in taken.items():
+            function = getattr(library, name)
+            function.argtypes, function.restype = arguments, number
+    except (OSError, AttributeError):
         return None
-    at, number = ctypes.c_void_p, ctypes.c_int64
-    library.lapse_rows.argtypes = [ctypes.c_char_p, *[number] * 7, ctypes.c_char_p, at, at]
-    library.lapse_gather.argtypes = [ctypes.c_char_p, at, at, number, at]
-    library.lapse_own_headers.argtypes = [
-        ctypes.c_char_p, at, at, at, number, ctypes.c_char_p, ctypes.c_char_p, at, at
-    ]  # fmt: skip
-    for function in (library.lapse_rows, library.lapse_gather, library.lapse_own_headers):
-        function.restype = number
     return library
 
 
@@ -120,3 +133,82 @@ def own_headers(
     )  # fmt: skip
     assert end >= 0, "headers that were read before"
     return found, out[:end]
+
+
+class Renamed:
+    """Names that the library meets and what stands in their place.
+
+    Args:
+        became: packed, by name; empty = it is left out, None = who has such a header is not for the library.
+    """
+
+    def __init__(self, became: Mapping[str, bytes | None]) -> None:
+        parts = [b"\0" if one is None else one for one in became.values()]
+        self.names = names(became)
+        self.became = b"".join(parts)
+        self.ends = np.cumsum([0, *map(len, parts)], dtype=np.int32)
+
+
+def letters(
+    data: bytes,
+    spans: NDArray[np.int32],
+    first: int,
+    offsets: NDArray[np.int64],
+    deadlines_ms: NDArray[np.int64] | None,
+    header_count: int,
+    frame: Sequence[bytes],
+    renamed: Renamed,
+) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """The letters of messages, packed one behind the other: the bytes, and where each ends.
+
+    One that the library does not pack takes nothing.
+
+    Args:
+        data: where the messages' records stand.
+        spans: see `columns_of`.
+        first: the row of the first message.
+        offsets: of each.
+        deadlines_ms: of each, `NEVER` = none; None = none has one.
+        header_count: how many headers lapse adds, but for the deadline.
+        frame: those in six parts; see `columns.c`.
+        renamed: the names of a message's own headers that are not copied as they are.
+    """
+    assert LIBRARY is not None
+    count = len(offsets)
+    stop = first + count
+    sizes = spans[5, first:stop]
+    of_record = sum(int(np.maximum(spans[number, first:stop], 0).sum(dtype=np.int64)) for number in (1, 3))
+    frame_ends = np.cumsum([len(part) for part in frame], dtype=np.int32)
+    each = int(frame_ends[-1]) + _LETTER_NUMBERS_BYTES
+    room = of_record + _RENAMED_BYTES * int(sizes.sum(dtype=np.int64)) + count * each
+    out, ends = np.empty(room, np.uint8), np.empty(count, np.int64)
+    scratch = np.empty(_RENAMED_BYTES * int(sizes.max(initial=0)) + 1, np.uint8)
+    offsets = np.ascontiguousarray(offsets)
+    deadlines_ms = None if deadlines_ms is None else np.ascontiguousarray(deadlines_ms)
+    end = LIBRARY.lapse_letters(
+        data, spans.ctypes.data, spans.shape[1], first, count,
+        offsets.ctypes.data, None if deadlines_ms is None else deadlines_ms.ctypes.data, NEVER, header_count,
+        b"".join(frame), frame_ends.ctypes.data, renamed.names, renamed.became, renamed.ends.ctypes.data,
+        ends.ctypes.data, out.ctypes.data, scratch.ctypes.data,
+    )  # fmt: skip
+    return out[:end], ends
+
+
+def places(
+    data: NDArray[np.uint8], ends: NDArray[np.int64], first: int, stop: int, number: int, size: int
+) -> NDArray[np.uint8]:
+    """Packed records as they stand in a RecordBatch: each behind its length and its place there.
+
+    Args:
+        data: the records, one behind the other.
+        ends: where each ends.
+        first: the first of them.
+        stop: the one behind the last.
+        number: how many stand in the batch before them.
+        size: how many bytes it makes.
+    """
+    assert LIBRARY is not None
+    out = np.empty(size, np.uint8)
+    end = LIBRARY.lapse_places(data.ctypes.data, ends.ctypes.data, first, stop, number, out.ctypes.data)
+    assert end == size, "records that were measured before"
+    return out

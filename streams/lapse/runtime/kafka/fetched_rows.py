@@ -5,13 +5,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
-from typing import Any, ClassVar, overload
+from typing import Any, ClassVar, Final, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lapse.core.rows import Rows
 from lapse.runtime.kafka import columns
+
+_ALIKE: Final = 6
+"""Number of the column that says whether a record's headers are those of the one before."""
 
 
 class Columns:
@@ -153,6 +156,28 @@ class FetchedRows(Rows):
     def stated_ms(self) -> NDArray[np.int64]:
         """See `Rows`."""
         return self.of.places[2, self.first : self.stop]
+
+    def at(self, offsets: NDArray[np.int64]) -> FetchedRows | None:
+        """See `Rows`."""
+        there = self.offsets
+        rows = np.searchsorted(there, offsets)
+        if not len(rows) or rows[-1] >= len(there) or bool((np.diff(rows) <= 0).any()):
+            return None
+        if not np.array_equal(there[rows], offsets):
+            return None
+        first, stop = int(rows[0]), int(rows[-1]) + 1
+        return self[first:stop] if stop - first == len(rows) else self._picked(rows + self.first)
+
+    def _picked(self, rows: NDArray[np.intp]) -> FetchedRows:
+        """Some that do not follow each other, by their numbers."""
+        of = self.of
+        spans = of.spans.take(rows, axis=1)
+        # Those that are alike and follow each other are a group; of each group some are left.
+        groups = np.cumsum(of.spans[_ALIKE] == 0)[rows]
+        spans[_ALIKE, 0] = 0
+        spans[_ALIKE, 1:] = groups[1:] == groups[:-1]
+        left = (record for row in rows.tolist() for record in of.objects(row, row + 1))
+        return FetchedRows(Columns(of.data, of.places.take(rows, axis=1), spans, of.timestamp_type, left), 0, len(rows))
 
     def span(self, number: int) -> NDArray[np.int32]:
         """One of the columns that `columns.columns_of` calls the seven."""

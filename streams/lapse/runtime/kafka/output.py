@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 MAX_BATCH_BYTES: Final = 4 << 20
@@ -31,4 +32,4 @@ class Packed(NamedTuple):
 
     topic: str
     partition: int
-    records: list[bytes]
+    records: Sequence[bytes]

@@ -12,6 +12,7 @@ from aiokafka.producer.message_accumulator import BatchBuilder
 from lapse.runtime.kafka.checksum import crc32c
 from lapse.runtime.kafka.output import MAX_BATCH_BYTES, Headers
 from lapse.runtime.kafka.packed_record import VARINT
+from lapse.runtime.kafka.packed_run import PackedRun
 
 Row = tuple[bytes | None, bytes | None, Headers]
 
@@ -84,7 +85,7 @@ class PackedBatch(BatchBuilder):
     def __init__(self, stamp_ms: int | None = None) -> None:
         super().__init__(MAX_BATCH_BYTES, 0)
         self._stamp_ms = wall_ms() if stamp_ms is None else stamp_ms
-        self._parts: list[bytes] = []
+        self._parts: list[bytes | memoryview] = []
         self._bytes = _HEAD.size + _BODY_HEAD.size
         self._producer: tuple[int, int, int] = (-1, -1, -1)
 
@@ -93,6 +94,12 @@ class PackedBatch(BatchBuilder):
 
         It ends before a record that would make it larger than `most_bytes`; the first may have any size.
         """
+        if isinstance(records, PackedRun):
+            placed, stop = records.placed(first, stop, self._relative_offset, most_bytes - self._bytes)
+            self._parts.append(memoryview(placed))  # type: ignore[arg-type]  # numpy's types say so where Python is older
+            self._bytes += len(placed)
+            self._relative_offset += stop - first
+            return stop
         put = self._parts.append
         varint, size = VARINT, self._bytes
         places = _places(self._relative_offset + stop - first)

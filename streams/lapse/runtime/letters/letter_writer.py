@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from itertools import chain
 from typing import Final, NamedTuple
 
 from aiokafka import errors
@@ -17,6 +18,7 @@ from aiokafka.structs import RecordMetadata
 
 from lapse.runtime.kafka.output import Output, Packed
 from lapse.runtime.kafka.packed_record import packed, packed_headers
+from lapse.runtime.kafka.packed_run import PackedRun
 from lapse.runtime.kafka.producer import MAX_FOREIGN_BATCH_BYTES, REFUSALS, BatchProducer
 from lapse.runtime.kafka.record_batch import PackedBatch
 from lapse.runtime.letters.refusal import Refusal
@@ -46,7 +48,7 @@ class _Lot(NamedTuple):
 
     topic: str
     partition: int
-    rows: list[bytes]
+    rows: Sequence[bytes]
 
 
 class LetterWriter:
@@ -69,21 +71,21 @@ class LetterWriter:
         Raises:
             KafkaError: it is not known what became of one.
         """
-        by_partition: dict[tuple[str, int], tuple[list[int], list[bytes]]] = {}
+        by_partition: dict[tuple[str, int], tuple[list[int], list[Sequence[bytes]]]] = {}
         count = single = 0
         for letter in letters:
-            which, rows = by_partition.setdefault((letter.topic, letter.partition), ([], []))
+            which, parts = by_partition.setdefault((letter.topic, letter.partition), ([], []))
             if isinstance(letter, Packed):
-                some = letter.records
+                some: Sequence[bytes] = letter.records
             else:
                 some = [packed(letter.key, letter.value, len(letter.headers), packed_headers(letter.headers))]
                 single += 1
                 if single % _AT_ONCE == 0:
                     await asyncio.sleep(0)  # others have their turn, too (C60)
             which += range(count, count + len(some))
-            rows += some
+            parts.append(some)
             count += len(some)
-        lots = [_Lot(topic, partition, rows) for (topic, partition), (_, rows) in by_partition.items()]
+        lots = [_Lot(topic, partition, _joined(parts)) for (topic, partition), (_, parts) in by_partition.items()]
         refused: dict[int, Refusal] = {}
         found = await asyncio.gather(*(self._write_in_order(lot, 0, len(lot.rows)) for lot in lots))
         for (which, _), some_refused in zip(by_partition.values(), found, strict=True):
@@ -163,6 +165,12 @@ class LetterWriter:
         if topic in cluster.unauthorized_topics:
             return errors.TopicAuthorizationFailedError(topic)
         return errors.UnknownTopicOrPartitionError(topic)
+
+
+def _joined(parts: Sequence[Sequence[bytes]]) -> Sequence[bytes]:
+    """Letters that were packed one after the other; in one piece if they all are."""
+    runs = [part for part in parts if isinstance(part, PackedRun)]
+    return PackedRun.joined(runs) if runs and len(runs) == len(parts) else list(chain.from_iterable(parts))
 
 
 def _text(fault: errors.KafkaError, topic: str, size: int) -> str:

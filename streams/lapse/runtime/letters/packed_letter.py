@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from lapse.core.generation import FIRST_REWOUND, offset_of, shown
 from lapse.core.lifetime import EXPIRES_AT_MS, NEVER
+from lapse.core.queue.step import Messages
 from lapse.protocol import dead_letter, header
 from lapse.protocol.bookmark import Bookmark
 from lapse.protocol.dead_letter import TELLING, Death
@@ -130,6 +131,11 @@ class PackedLetters:
             )  # fmt: skip
         return letters
 
+    def frame(self, delivery_count: int, cancel_count: int) -> tuple[int, tuple[bytes, ...]]:
+        """What lapse adds to the letter of a message without history, in the six parts of `columns.letters`."""
+        headers, before, between, behind, id_head, id_tail = self._framed((), delivery_count, cancel_count)
+        return headers, (before + _OFFSET, between + _ID, id_head, id_tail, behind, _EXPIRES_AT)
+
     def _framed(self, telling: Sequence[tuple[str, bytes]], delivery_count: int, cancel_count: int) -> _Frame:
         """The headers of a letter but for those that are copied: all, of a message with a history."""
         topic, partition, _ = self._death.bookmark
@@ -147,6 +153,20 @@ class PackedLetters:
             head.removesuffix(b"0"),
             slash + redriven,
         )
+
+
+def special() -> dict[str, bytes | None]:
+    """The names of headers that a letter does not bear as its message does: what becomes of each, as in `_Names`."""
+    names = sorted(_TELLING | dead_letter.NOT_COPIED | header.ORIGINAL_NAMES.keys())
+    return {name: None if name in _TELLING else _begins(name) for name in names}
+
+
+def dead_of(messages: Messages, records: Sequence[Any | None]) -> Iterator[Dead]:
+    """Messages with their records, as `PackedLetters` takes them."""
+    offsets, deliveries = messages.offsets.tolist(), messages.deliveries.tolist()
+    cancels = [0] * len(offsets) if messages.cancels is None else messages.cancels.tolist()
+    deadlines = [NEVER] * len(offsets) if messages.deadlines_ms is None else messages.deadlines_ms.tolist()
+    return zip(offsets, records, deliveries, cancels, deadlines, strict=True)
 
 
 def _copied(original: Any) -> tuple[Any, int, bytes]:

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
 
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Removal, Step
 from lapse.core.reason import Reason
+from lapse.core.rows import Rows
 from lapse.runtime.kafka.output import Packed
 from lapse.runtime.letters.expiry_rule import ExpiryRule
 from lapse.runtime.queue.in_flight import QueueStepInFlight
 from lapse.runtime.queue.output import QueueOutput
 from lapse.runtime.queue.records import left_behind
-from lapse.runtime.shard.payload import PayloadWindow
+from lapse.runtime.shard.payload import PayloadWindow, RowParts
 
 _AT_ONCE: Final = 128
 """After so many letters others have their turn."""
+
+_ROWS_AT_ONCE: Final = 4_096
+"""After so many, of records in columns."""
 
 OfLetter = tuple[Removal, int]
 """What a letter is about: a removal, and the index of a message in it."""
@@ -50,13 +54,13 @@ class QueueLetters:
                 continue
             found = await left_behind(removal, self._payloads)
             if removal.letter:
-                for first in range(0, len(found), _AT_ONCE):
+                for first, some in _portions(found):
                     if first:
                         await asyncio.sleep(0)
-                    letters.append(self._output.letters(removal, found, first, first + _AT_ONCE))
+                    letters.append(self._output.letters(removal, removal.messages.cut(first, first + len(some)), some))
                 about += [(removal, at) for at in range(len(removal.messages))]
             if self._rule is not None:
-                at_work.ahead += self._rule.removed(removal, found)
+                at_work.ahead += self._rule.removed(removal, list(found))
         return letters, about
 
     def keep_pending(
@@ -81,8 +85,21 @@ class QueueLetters:
         there = state.sources.find(source.topic, source.partition) == name[0]
         there &= Reason.LOG_TRUNCATED not in dying.reasons
         record = await self._payloads.one(source.topic, source.partition, name[1]) if there else None
-        return self._output.letters(dying.removal(source.topic, source.partition, name[1]), [record])
+        removal = dying.removal(source.topic, source.partition, name[1])
+        return self._output.letters(removal, removal.messages, [record])
 
     def letter_written(self, name: tuple[int, int], step: Step) -> None:
         """Let a message go whose letter is safe at last."""
         self._shard.letter_written(*name, step)
+
+
+def _portions(records: Sequence[Any | None]) -> Iterator[tuple[int, Sequence[Any | None]]]:
+    """So many records as others may wait for, each time with the number of the first."""
+    parts: Iterable[Sequence[Any | None]] = records.parts if isinstance(records, RowParts) else (records,)
+    done = 0
+    for part in parts:
+        at_once = _ROWS_AT_ONCE if isinstance(part, Rows) else _AT_ONCE
+        for first in range(0, len(part), at_once):
+            some = part[first : first + at_once]
+            yield done, some
+            done += len(some)

@@ -14,8 +14,11 @@ from lapse.core.reason import Reason
 from lapse.core.shard.event import EventKind, ShardEvent
 from lapse.protocol import header, packed_delivery, reference
 from lapse.protocol.bookmark import BookmarkRange
+from lapse.runtime.kafka.fetched_rows import FetchedRows
 from lapse.runtime.kafka.output import Output, Packed
 from lapse.runtime.kafka.packed_record import NULL, VARINT, packed_header, packed_headers, packed_name
+from lapse.runtime.letters.packed_letter import PackedLetters, dead_of
+from lapse.runtime.letters.row_letters import RowLetters
 from lapse.runtime.queue.packed_delivery import packed_records
 from lapse.runtime.shard.output import ShardOutput
 
@@ -71,25 +74,19 @@ class QueueOutput(ShardOutput):
         detail = "Kafka removed the record before it was read"
         return self._tell(EventKind.EXPIRED, at_ms, named, (Reason.LOG_TRUNCATED,), detail=detail)
 
-    def letters(
-        self, removal: Removal, records: Sequence[Any | None], first: int = 0, stop: int | None = None
-    ) -> Packed:
+    def letters(self, removal: Removal, messages: Messages, records: Sequence[Any | None]) -> Packed:
         """The dead letters of a removal, or of some of its messages (D2).
 
         Args:
-            removal: whose.
-            records: of all its messages, None where Kafka lost one (C40).
-            first: index of the first message.
-            stop: index behind the last; None = all.
+            removal: why they left.
+            messages: which.
+            records: theirs, None where Kafka lost one (C40).
         """
-        messages = removal.messages
-        offsets, deliveries = messages.offsets[first:stop].tolist(), messages.deliveries[first:stop].tolist()
-        cancels = [0] * len(offsets) if messages.cancels is None else messages.cancels[first:stop].tolist()
-        deadlines_ms = messages.deadlines_ms
-        deadlines = [NEVER] * len(offsets) if deadlines_ms is None else deadlines_ms[first:stop].tolist()
-        dead = zip(offsets, records[first:stop], deliveries, cancels, deadlines, strict=True)
         source = messages.topic, messages.partition
-        return self._letters_of(source, removal.reasons, removal.at_ms, removal.detail, dead)
+        death = self._death(source, removal.reasons, removal.at_ms, removal.detail)
+        if isinstance(records, FetchedRows):
+            return self._packed(source, RowLetters(death).pack(messages, records))
+        return self._packed(source, PackedLetters(death).pack(dead_of(messages, records)))
 
     def deliveries(self, delivery: Delivery, records: Sequence[Any | None]) -> Packed:
         """The records that hand messages to a subscription: one each, or packed ones if it asks for them (D4)."""

@@ -22,9 +22,9 @@ async def records_of(messages: Messages, payloads: PayloadWindow) -> Sequence[An
     return [found[at] for at in np.argsort(order).tolist()]
 
 
-async def left_behind(removal: Removal, payloads: PayloadWindow) -> list[Any | None]:
+async def left_behind(removal: Removal, payloads: PayloadWindow) -> Sequence[Any | None]:
     """The records of messages that left; none where that is why they did (C40)."""
     messages = removal.messages
     if Reason.LOG_TRUNCATED in removal.reasons:
         return [None] * len(messages)
-    return list(await payloads.get(messages.topic, messages.partition, messages.offsets.tolist()))
+    return await records_of(messages, payloads)

@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import logging
 import time
+from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from operator import attrgetter
 from typing import Any, Final, TypeAlias
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -17,7 +19,7 @@ from lapse.runtime.kafka.bounded_close import bounded_close
 from lapse.runtime.kafka.fetched import together
 from lapse.runtime.kafka.metadata import forget, know
 from lapse.runtime.kafka.together import Together
-from lapse.runtime.shard.log import AT_ONCE_RECORDS, Record
+from lapse.runtime.shard.log import AT_ONCE_RECORDS, READ_AHEAD_RECORDS, Record
 from lapse.runtime.topics.topic_id import TopicIds
 from lapse.runtime.tp import TP
 
@@ -99,7 +101,7 @@ class LogReader:
 
     async def _read_on(self, consumer: AIOKafkaConsumer, tp: TopicPartition, first: int, last: int) -> Sequence[Record]:
         log_end = consumer.last_stable_offset(tp)
-        if self._next.get(tp) != first:
+        if not 0 <= first - self._next.get(tp, first + 1) <= READ_AHEAD_RECORDS:
             log_end = None
             begin = (await asyncio.wait_for(consumer.beginning_offsets([tp]), _PATIENCE_S))[tp]
             first = max(first, begin)
@@ -116,7 +118,7 @@ class LogReader:
         waited = 0.0
         while True:
             got = await consumer.getmany(tp, timeout_ms=200, max_records=AT_ONCE_RECORDS)
-            got_so_far += got.values()
+            got_so_far += filter(None, (_from(first, records) for records in got.values()))
             self._next[tp] = await consumer.position(tp)
             if self._next[tp] >= end:
                 return together(got_so_far)
@@ -236,6 +238,11 @@ class LogReader:
         """Disconnect."""
         for tp in list(self._consumers):
             await self.release(tp.topic, tp.partition)
+
+
+def _from(first: int, records: Sequence[Record]) -> Sequence[Record]:
+    """Records without those before an offset: what is near is read up to, for to look for it anew costs more."""
+    return records[bisect_left(records, first, key=attrgetter("offset")) :] if records[0].offset < first else records
 
 
 def _all_of(asked: Iterable[TP], found: dict[TP, int]) -> dict[TP, int]:

@@ -133,8 +133,12 @@ class ShardOutput:
             detail: the text of the fault; empty = a standard sentence.
             dead: the messages.
         """
+        return self._packed(source, PackedLetters(self._death(source, reasons, at_ms, detail)).pack(dead))
+
+    def _death(self, source: tuple[str, int], reasons: tuple[Reason, ...], at_ms: int, detail: str) -> Death:
+        """What such messages have in common."""
         bookmark = Bookmark(*source, 0)
-        death = Death(
+        return Death(
             entity=self._entity,
             bookmark=bookmark,
             reasons=reasons,
@@ -142,7 +146,9 @@ class ShardOutput:
             detail=detail,
             epoch=self._epoch,
         )
-        return Packed(self._letters, source[1] % self._letter_partitions, PackedLetters(death).pack(dead))
+
+    def _packed(self, source: tuple[str, int], letters: Sequence[bytes]) -> Packed:
+        return Packed(self._letters, source[1] % self._letter_partitions, letters)
 
 
 def _parts(messages: Sequence[BookmarkRange]) -> Iterator[tuple[BookmarkRange, ...]]:

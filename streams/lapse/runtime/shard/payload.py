@@ -11,6 +11,7 @@ from itertools import chain, pairwise
 from typing import Any, Final, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lapse.core.generation import FIRST_REWOUND, offset_of
 from lapse.core.portions import Portions
@@ -20,6 +21,9 @@ from lapse.runtime.shard.log import READ_AHEAD_RECORDS, Log, Record
 from lapse.runtime.tp import TP
 
 _RECORD_OVERHEAD_BYTES: Final = 300
+_LOOKS: Final = 16
+"""So often it is looked what nobody asks for, while as much is handed out as is in memory."""
+
 _LONG_RUN: Final = 8
 """Runs of so many consecutive offsets are looked up as such; of shorter ones each offset by itself."""
 
@@ -68,6 +72,7 @@ class SourceWindow:
         self._limit_bytes = limit_bytes
         self._chunks: list[Chunk] = []
         self._size = 0
+        self._looks_at = 0
         self.handed = 0
         """How many records were handed out, those that were read back for it included."""
 
@@ -75,7 +80,7 @@ class SourceWindow:
         """Keep records if there is room; they are newer than all that were consumed, if not than all that were read."""
         if self._chunks and records and self._chunks[-1].records[-1].offset >= records[0].offset:
             records = records[bisect_right(records, self._chunks[-1].records[-1].offset, key=_offset_of) :]
-        if self._size >= self._limit_bytes:
+        if self._size >= self._limit_bytes and self.handed >= self._looks_at:
             self._forget_unused()
         if not records or self._size >= self._limit_bytes:
             return
@@ -89,8 +94,13 @@ class SourceWindow:
             self._chunks.pop()
             yield
 
-    def insert(self, records: Sequence[Record]) -> None:
-        """Keep records that were read back, those that are not here: what is here twice is handed out once."""
+    def insert(self, records: Sequence[Record], taken: NDArray[np.int64] | None = None) -> None:
+        """Keep records that were read back, those that are not here: what is here twice is handed out once.
+
+        Args:
+            records: what was read.
+            taken: offsets, ascending, of those among them that were handed out already; None = none.
+        """
         while records:
             at = bisect_right(self._chunks, records[0].offset, key=_first_of)
             if at:
@@ -101,9 +111,14 @@ class SourceWindow:
             some, records = records[:stop], records[stop:]
             if some:
                 size = _size_of(some)
-                self._chunks.insert(at, Chunk(some, size, self.handed))
-                self._size += size
-        if self._size > self._limit_bytes:
+                chunk = Chunk(some, size, self.handed)
+                if taken is not None:
+                    ends = np.searchsorted(taken, [some[0].offset, some[-1].offset + 1]).tolist()
+                    chunk.left -= ends[1] - ends[0]
+                if chunk.left > 0:
+                    self._chunks.insert(at, chunk)
+                    self._size += size
+        if self._size > self._limit_bytes and self.handed >= self._looks_at:
             self._forget_unused()
         while self._size > 2 * self._limit_bytes and len(self._chunks) > 1:
             # The newest go first: what is delivered next is older.
@@ -114,7 +129,9 @@ class SourceWindow:
 
         Nothing says so when it happens. If somebody asks after all, it is read back.
         """
-        most = self.handed - 2 * sum(len(chunk.records) for chunk in self._chunks)
+        held = sum(len(chunk.records) for chunk in self._chunks)
+        most = self.handed - 2 * held
+        self._looks_at = self.handed + held // _LOOKS  # before that much more was handed out, little can have changed
         self._chunks = [chunk for chunk in self._chunks if chunk.used_at >= most]
         self._size = sum(chunk.size for chunk in self._chunks)
 
@@ -133,23 +150,22 @@ class SourceWindow:
                 self._size -= chunk.size
         return record
 
-    def rows(self, first: int, stop: int) -> tuple[list[Rows], int]:
-        """The records of consecutive offsets as far as they are here in columns; and which is not any more."""
+    def rows(self, offsets: NDArray[np.int64]) -> list[Rows]:
+        """The records at ascending offsets, from the first on as far as they are here in columns, handed out."""
         found: list[Rows] = []
-        at = max(0, bisect_right(self._chunks, first, key=_first_of) - 1)
-        while first < stop and at < len(self._chunks):
-            chunk = self._chunks[at]
-            records = chunk.records
-            begin = first - chunk.first
-            if not (isinstance(records, Rows) and 0 <= begin < len(records)):
+        done = 0
+        while done < len(offsets):
+            at = bisect_right(self._chunks, int(offsets[done]), key=_first_of) - 1
+            if at < 0 or not isinstance(records := self._chunks[at].records, Rows):
                 break
-            some = records[begin : begin + stop - first]
-            if not _follow(some, first):
+            stop = int(np.searchsorted(offsets, records[-1].offset, "right"))
+            some = records.at(offsets[done:stop])
+            if some is None:
                 break
             found.append(some)
-            first += len(some)
-            at += not self._handed_out(at, len(some))
-        return found, first
+            self._handed_out(at, len(some))
+            done = stop
+        return found
 
     def _handed_out(self, at: int, count: int) -> bool:
         """Count records of a chunk as handed out; whether it goes because of that."""
@@ -231,11 +247,9 @@ class PayloadWindow:
         window = self._windows.get((topic, partition))
         if window is None or offsets[-1] >= FIRST_REWOUND:
             return
-        first = offsets[0]
-        if _are_consecutive(offsets):
-            _, first = window.rows(first, offsets[-1] + 1)
-        if first <= offsets[-1]:
-            window.runs(offsets[first - offsets[0] :])
+        done = sum(map(len, window.rows(np.array(offsets, np.int64))))
+        if done < len(offsets):
+            window.runs(offsets[done:])
 
     async def one(self, topic: str, partition: int, offset: int) -> Record | None:
         """One record; None where Kafka no longer has it. Moves nothing else."""
@@ -263,21 +277,30 @@ class PayloadWindow:
         return self._aside
 
     async def _rows(
-        self, window: SourceWindow, topic: str, partition: int, first: int, stop: int
-    ) -> tuple[list[Rows], int]:
-        """The records of consecutive offsets as far as they come in columns; and which does not any more."""
-        parts, at = window.rows(first, stop)
-        while parts and at < stop:
-            records = await self._reader.read(topic, partition, at, stop - 1)
-            if not (isinstance(records, Rows) and _follow(records, at)):
-                if records:
-                    window.insert(records)
-                break
-            parts.append(records[: stop - at])
-            at += len(parts[-1])
-            if len(records) > len(parts[-1]):
-                window.insert(records[len(parts[-1]) :])
-        return parts, at
+        self, window: SourceWindow, topic: str, partition: int, offsets: NDArray[np.int64]
+    ) -> tuple[list[Rows], Sequence[Record]]:
+        """The records at ascending offsets, from the first on as far as they come in columns, handed out.
+
+        And what was read behind those, which is not in columns, or where one is missing.
+        """
+        parts: list[Rows] = []
+        done = 0
+        while True:
+            parts += (some := window.rows(offsets[done:]))
+            done += sum(map(len, some))
+            if done == len(offsets) or window.get(int(offsets[done]), used=False) is not None:
+                return parts, ()
+            last = _close_to(offsets, done)
+            records = await self._reader.read(topic, partition, int(offsets[done]), int(offsets[last]))
+            if not records:
+                return parts, ()
+            asked = offsets[done : int(np.searchsorted(offsets, records[-1].offset, "right"))]
+            found = records.at(asked) if isinstance(records, Rows) else None
+            if found is None:
+                return parts, records
+            parts.append(found)
+            done += len(found)
+            window.insert(records, taken=asked)
 
     async def _rewound(self, topic: str, partition: int, positions: Sequence[int], used: bool) -> list[Record | None]:
         """The records of messages of which a rewind brought some back; each names its message's position."""
@@ -303,19 +326,22 @@ class PayloadWindow:
             window = self._windows[topic, partition] = SourceWindow(self._limit_bytes)
         window.handed += len(offsets) if used else 0
         consecutive = _are_consecutive(offsets)
-        if used and consecutive:
-            parts, stop = await self._rows(window, topic, partition, offsets[0], offsets[-1] + 1)
-            if stop > offsets[-1]:
+        found: list[Record | None] = []
+        read: Sequence[Record] = ()
+        if used:
+            parts, read = await self._rows(window, topic, partition, np.array(offsets, np.int64))
+            if sum(map(len, parts)) == len(offsets):
                 return RowParts(parts)
-            found: list[Record | None] = list(chain.from_iterable(parts))
-            found += window.run(stop, len(offsets) - len(found))
+            found = list(chain.from_iterable(parts))
+            found += window.runs(offsets[len(found) :])
         else:
-            found = window.runs(offsets) if used else [window.get(offset, used=False) for offset in offsets]
+            found = [window.get(offset, used=False) for offset in offsets]
         at = 0
         while not all(found[at:]):
             at = next(place for place in range(at, len(found)) if found[place] is None)
             last = _close_to(offsets, at)
-            records = await self._reader.read(topic, partition, offsets[at], offsets[last])
+            records = read or await self._reader.read(topic, partition, offsets[at], offsets[last])
+            read = ()
             if not records:
                 at = last + 1  # what is far behind may be there all the same
                 continue
@@ -337,7 +363,7 @@ class PayloadWindow:
 
 
 class RowParts(Sequence[Any]):
-    """Records that follow each other, in columns of several fetches.
+    """Records in the order of their offsets, in columns of several fetches.
 
     Attributes:
         parts: those of each.
@@ -364,11 +390,6 @@ class RowParts(Sequence[Any]):
         return chain.from_iterable(self.parts)
 
 
-def _follow(rows: Rows, first: int) -> bool:
-    """Whether the offsets of records are one, and each one that follows."""
-    return len(rows) > 0 and rows[0].offset == first and rows[-1].offset == first + len(rows) - 1
-
-
 def _reborn(record: Record, position: int) -> Record:
     """A record as that of the message at a position."""
     if position < FIRST_REWOUND:
@@ -376,7 +397,7 @@ def _reborn(record: Record, position: int) -> Record:
     return Reborn(position, record.timestamp, record.key, record.value, record.headers)
 
 
-def _close_to(offsets: Sequence[int], at: int) -> int:
+def _close_to(offsets: Sequence[int] | NDArray[np.int64], at: int) -> int:
     """The last of some ascending offsets that is read at once with another: what is far from it is looked for anew."""
     if offsets[-1] - offsets[at] <= READ_AHEAD_RECORDS:
         return len(offsets) - 1

@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from lapse.core.lifetime import Expiration
+from lapse.core.queue.segment import SIZE
 from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.settlement import Claim
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step
+from lapse.core.queue.timer import LOOK
 from unit.core.queue.world import published
 
 T0 = 1_000_000
@@ -66,3 +68,17 @@ def test_while_expiration_is_off_all_are_told_of() -> None:
     shard.arrive("orders", 0, [published(0, timestamp=T0, expires_at_ms=DUE)], Step())
     assert shard.depth(now_ms=DUE)["available"] == 1
     assert shard.oldest(DUE) == 0
+
+
+@pytest.mark.feature("C60")
+def test_of_few_messages_that_stand_far_apart_as_many_leave_at_once_as_can_be_read() -> None:
+    """Each of them has its record read, and much of the log with it: in one go that would hold the queue up."""
+    shard, segments = QueueShard(QueueSettings(name="orders", expiration=Expiration(enabled=True))), 20
+    records = [published(at, timestamp=T0, expires_at_ms=DUE + at % SIZE) for at in range(segments * SIZE)]
+    shard.arrive("orders", 0, records, Step())
+    left = []
+    while shard.is_due(DUE + 2):
+        step = Step()
+        shard.advance(DUE + 2, step, 4 * LOOK)
+        left.append(sum(len(removal.messages) for removal in step.removals))
+    assert left == [4 * 3] * (segments // 4)

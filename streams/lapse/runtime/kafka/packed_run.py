@@ -1,0 +1,87 @@
+"""Many packed records in one piece of memory: no object for each, unless somebody asks for one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lapse.runtime.kafka import columns
+
+_BEFORE_NUMBER: Final = 2
+"""Attributes and timestamp, a byte each."""
+
+
+class PackedRun(Sequence[bytes]):
+    """Records as `packed_record` has them, one behind the other; one by one they are bytes.
+
+    Args:
+        data: the records.
+        ends: where each ends.
+    """
+
+    __slots__ = ("_data", "_ends")
+
+    def __init__(self, data: NDArray[np.uint8], ends: NDArray[np.int64]) -> None:
+        self._data = data
+        self._ends = ends
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    @overload
+    def __getitem__(self, at: int) -> bytes: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> list[bytes]: ...
+
+    def __getitem__(self, at: int | slice) -> bytes | list[bytes]:
+        if isinstance(at, slice):
+            return [self[one] for one in range(*at.indices(len(self)))]
+        if not -len(self) <= at < len(self):
+            raise IndexError(at)
+        at %= len(self)
+        return self._data[int(self._ends[at - 1]) if at else 0 : int(self._ends[at])].tobytes()
+
+    @classmethod
+    def joined(cls, runs: Sequence[PackedRun]) -> PackedRun:
+        """The records of several, one behind the other."""
+        if len(runs) == 1:
+            return runs[0]
+        begins = np.cumsum([0, *(len(one._data) for one in runs[:-1])])
+        ends = [one._ends + begin for one, begin in zip(runs, begins.tolist(), strict=True)]
+        return cls(np.concatenate([one._data for one in runs]), np.concatenate(ends))
+
+    def placed(self, first: int, stop: int, number: int, most_bytes: int) -> tuple[NDArray[np.uint8], int]:
+        """Records from `first` on as they stand in a RecordBatch, and the one behind the last that fits in.
+
+        The first record of a batch may have any size.
+
+        Args:
+            first: the first.
+            stop: goes no further than this one.
+            number: how many stand in the batch before them.
+            most_bytes: take no more than so many.
+        """
+        lengths = np.diff(self._ends[first:stop], prepend=self._ends[first - 1] if first else 0)
+        lengths += _BEFORE_NUMBER + _varint_bytes(np.arange(number, number + stop - first))
+        lengths += _varint_bytes(lengths)
+        sizes = np.cumsum(lengths)
+        fit = int(np.searchsorted(sizes, most_bytes, "right"))
+        if not fit:
+            if number:
+                return np.empty(0, np.uint8), first
+            fit = 1
+        stop = first + fit
+        return columns.places(self._data, self._ends, first, stop, number, int(sizes[fit - 1])), stop
+
+
+def _varint_bytes(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    """How many bytes Kafka takes to write numbers that are not negative."""
+    return np.searchsorted(_VARINT_BEYOND, numbers, "right") + 1
+
+
+_VARINT_BEYOND: Final = np.array([1 << (7 * count - 1) for count in range(1, 9)], np.int64)
+"""With each of these a varint takes a byte more: it holds seven bits of twice the number."""
