@@ -81,7 +81,7 @@ bench-check: setup ## See that a message costs no more than benchmarks/expected.
 screenshots: setup ## Take the docs' pictures of the console again, in the browser test
 	@mkdir -p docs/images
 	@LAPSE_SCREENSHOTS=$(CURDIR)/docs/images $(BIN)/python -m pytest -q tests/integration/test_console.py tests/integration/test_console_pages.py \
-	  -k "overview or edited or accessibility" $(ARGS)
+	  -k "overview or edited or accessibility or its_life" $(ARGS)
 
 chaos: setup ## Kill workers and the broker while messages flow, and count what was lost (nothing)
 	@LAPSE_SOAK=$${LAPSE_SOAK:-5000} LAPSE_FREEZES=$${LAPSE_FREEZES:-20} LAPSE_SOW_SECONDS=$${LAPSE_SOW_SECONDS:-600} LAPSE_ENTITIES=$${LAPSE_ENTITIES:-1000} LAPSE_MESSAGES=$${LAPSE_MESSAGES:-100000} LAPSE_LOOKS=$${LAPSE_LOOKS:-100} \

@@ -18,6 +18,7 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, TypeVar, cast
 
+from lapse.protocol.answer import OpenSubscription
 from lapse.protocol.bookmark import Bookmark, BookmarkRange
 from lapse.protocol.event import Event
 from lapse_client import aio_task_queue
@@ -338,6 +339,10 @@ class SowClient(AsyncClient[sync_sow.SowClient]):
         while records := await asyncio.to_thread(some):
             for record in records:
                 yield record
+
+    async def subscriptions(self) -> list[OpenSubscription]:
+        """Who is subscribed, and since when; over all shards, the oldest first."""
+        return await asyncio.to_thread(self._twin.subscriptions)
 
     async def delete(
         self,

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any, Literal
 
-from lapse.protocol.answer import QueuedMessage
+from lapse.protocol.answer import OpenSubscription, QueuedMessage
 from lapse_client import queue as sync_queue
 from lapse_client.aio_client import AsyncClient
 from lapse_client.connection import Connection
@@ -30,9 +30,14 @@ class Queue(AsyncClient[sync_queue.Queue]):
         filter: str | None = None,  # noqa: A002  # the command's word
         top_n: int | None = None,
         skip: int = 0,
+        state: str = "",
     ) -> list[QueuedMessage]:
         """What the queue holds, shard by shard in order; takes no lease."""
-        return await asyncio.to_thread(self._twin.peek, filter=filter, top_n=top_n, skip=skip)
+        return await asyncio.to_thread(self._twin.peek, filter=filter, top_n=top_n, skip=skip, state=state)
+
+    async def subscriptions(self) -> list[OpenSubscription]:
+        """Who is subscribed, since when, and how many messages each holds; over all shards, the oldest first."""
+        return await asyncio.to_thread(self._twin.subscriptions)
 
     async def look_at(self, bookmark: str) -> QueuedMessage | None:
         """What the queue says now of one message, topic:partition:offset; None if it holds no such message."""

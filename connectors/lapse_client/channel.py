@@ -50,7 +50,7 @@ _ANSWER: Final = b"answer"
 _EPOCH: Final = b"epoch"
 
 _PURGED: Final = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
-_INQUIRIES: Final = frozenset({"depth", "sow"})
+_INQUIRIES: Final = frozenset({"depth", "sow", "subscriptions"})
 """Commands that change nothing."""
 
 T = TypeVar("T")

@@ -1,4 +1,4 @@
-"""A queue without a subscription: depth, peek, settlement, pause, resume, purge, deletion (C4, Q8, Q15, Q21)."""
+"""A queue as a whole: depth, peek, who is subscribed, settlement, pause, resume, purge, deletion (C4, Q8, Q15, Q21)."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from dataclasses import replace
 from typing import Any, Literal
 from uuid import uuid4
 
-from lapse.protocol.answer import Answer, QueuedMessage
+from lapse.protocol.answer import Answer, OpenSubscription, QueuedMessage
 from lapse.protocol.bookmark import BookmarkRange
 from lapse.protocol.command import MOST_PEEKED, Command
 from lapse_client.client import Client
 from lapse_client.connection import Connection
 from lapse_client.deletion import wait_until_gone
 from lapse_client.further_shards import GrowingListener
+from lapse_client.open_subscriptions import open_subscriptions
 from lapse_client.queues import figures_of
 from lapse_client.session import Session
 from lapse_client.settlement import SettlementResult, chunks, results
@@ -47,6 +48,7 @@ class Queue(Client[None]):
         filter: str | None = None,  # noqa: A002  # the command\'s word
         top_n: int | None = None,
         skip: int = 0,  # the command's word
+        state: str = "",
     ) -> list[QueuedMessage]:
         """What the queue holds, shard by shard in order; takes no lease.
 
@@ -54,6 +56,10 @@ class Queue(Client[None]):
             filter: an expression; only messages that match.
             top_n: the greatest number of messages; None = all.
             skip: how many to leave out first.
+            state: only messages in this state, such as `scheduled`.
+
+        Raises:
+            ValueError: there is no such state.
         """
         most = None if top_n is None else top_n + skip
         session = self._live()
@@ -62,13 +68,21 @@ class Queue(Client[None]):
             seen = 0
             while most is None or len(messages) < most:
                 part = MOST_PEEKED if most is None else min(MOST_PEEKED, most - len(messages))
-                command = Command.of(command="sow", filter=filter, top_n=part, skip=seen)
+                command = Command.of(command="sow", filter=filter, top_n=part, skip=seen, state=state)
                 (answer,) = session.ask([shard], command, self._timeout_s)
                 messages.extend(answer.messages)
                 seen += len(answer.messages)
                 if len(answer.messages) < part:
                     break
         return messages[skip:] if most is None else messages[skip:most]
+
+    def subscriptions(self) -> list[OpenSubscription]:
+        """Who is subscribed, since when, and how many messages each holds; over all shards, the oldest first.
+
+        Raises:
+            CommandFailed: the user may see a part of the queue only.
+        """
+        return open_subscriptions(self._live(), self._timeout_s)
 
     def look_at(self, bookmark: str) -> QueuedMessage | None:
         """What the queue says now of one message, topic:partition:offset; None if it holds no such message."""

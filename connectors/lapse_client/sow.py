@@ -7,12 +7,14 @@ from typing import Final
 
 from confluent_kafka import Message
 
+from lapse.protocol.answer import OpenSubscription
 from lapse.protocol.bookmark import BookmarkRange
 from lapse.protocol.command import Command
 from lapse_client.client import Client
 from lapse_client.connection import Connection
 from lapse_client.deletion import wait_until_gone
 from lapse_client.listener import Fields, Listener
+from lapse_client.open_subscriptions import open_subscriptions
 from lapse_client.serde import DeserializerLike
 from lapse_client.session import Session
 from lapse_client.shard import Shard
@@ -103,6 +105,14 @@ class SowClient(Client[SowRecord]):
             yield from query.records()
         finally:
             self._queries.remove(query)
+
+    def subscriptions(self) -> list[OpenSubscription]:
+        """Who is subscribed, and since when; over all shards, the oldest first.
+
+        Raises:
+            CommandFailed: the user may see a part of the SOW topic only.
+        """
+        return open_subscriptions(self._live(), self._timeout_s)
 
     def delete(
         self,

@@ -31,10 +31,11 @@ from lapse_gateway import (
     rewinding,
     settling,
     sow,
+    subscribers,
     tail,
 )
 from lapse_gateway.console import letters as letter_pages
-from lapse_gateway.console import overview, queues, rewinds, topics
+from lapse_gateway.console import overview, queues, rewinds, schedule, topics
 from lapse_gateway.console.page import refused
 from lapse_gateway.fault import Fault, fault_of
 from lapse_gateway.gateway import Gateway
@@ -72,6 +73,7 @@ OPERATIONS: Final[Sequence[Operation]] = (
     *receiving.OPERATIONS,
     *settling.OPERATIONS,
     *looking.OPERATIONS,
+    *subscribers.OPERATIONS,
     *rewinding.OPERATIONS,
     *letters.OPERATIONS,
     *tail.OPERATIONS,
@@ -79,6 +81,7 @@ OPERATIONS: Final[Sequence[Operation]] = (
     *overview.OPERATIONS,
     *queues.OPERATIONS,
     *rewinds.OPERATIONS,
+    *schedule.OPERATIONS,
     *letter_pages.OPERATIONS,
     *topics.OPERATIONS,
     Operation(method="GET", path="/v1", summary="Say what this is", handler=_index, answer=obj(lapse=TEXT), open=True),

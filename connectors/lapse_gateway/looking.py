@@ -12,6 +12,7 @@ from starlette.responses import Response
 from lapse.core.error_code import ErrorCode
 from lapse.protocol import topic
 from lapse.protocol.bookmark import Bookmark
+from lapse.protocol.command_field import QUEUE_STATES
 from lapse_client.aio import history
 from lapse_client.connection import entities
 from lapse_gateway.fault import Fault
@@ -57,7 +58,9 @@ async def _depth(call: Call) -> Response:
 async def _peek(call: Call) -> Response:
     given = call.parameters
     async with call.gateway.clients.queue(call.caller, call.path["queue"]) as queue:
-        found = await queue.peek(filter=given["filter"] or None, top_n=given["top_n"], skip=given["skip"])
+        found = await queue.peek(
+            filter=given["filter"] or None, top_n=given["top_n"], skip=given["skip"], state=given["state"] or ""
+        )
     return answered({"messages": [dataclasses.asdict(one) for one in found]})
 
 
@@ -163,6 +166,7 @@ OPERATIONS: Final = (
         parameters=(
             _FILTER,
             Parameter(name="top_n", says="At most so many.", kind="whole", least=1, most=MOST_PEEKED, default=100),
+            Parameter(name="state", says="Only messages in this state.", choices=QUEUE_STATES),
             Parameter(name="skip", says="So many are left out first.", kind="whole", most=1_000_000_000, default=0),
         ),
         answer=obj(

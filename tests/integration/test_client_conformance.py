@@ -242,6 +242,7 @@ def test_a_settlement_that_is_waited_for_tells_its_result(case: Case, backend: B
             assert await subscriber.settle("renew", [longer], wait=True, lease_ms=30_000)
             assert longer.lease_until_ms > until_ms
             assert [one.state for one in await queue.peek()] == ["leased"]
+            assert [len(await queue.peek(state=state)) for state in ("leased", "available")] == [1, 0]
             (stale,) = await queue.settle("cancel", [f"{longer.bookmark}#7"])
             assert stale.result == "stale"
             assert await subscriber.settle("cancel", [longer], wait=True)
@@ -299,7 +300,13 @@ def test_a_subscription_goes_on_over_a_take_over(case: Case, backend: Backend) -
         await case.publish(5)
         async with case.subscriber(2) as subscriber:
             held = [await subscriber.receive(30) for _ in range(2)]
-            await asyncio.to_thread(backend.crash)
+            async with case.queue() as queue:
+                (before,) = await queue.subscriptions()
+                assert (before.outstanding, before.max_backlog) == (2, 2)
+                assert 0 < before.since_ms <= held[0].lease_until_ms
+                await asyncio.to_thread(backend.crash)
+                (after,) = await queue.subscriptions()
+                assert (after.subscription, after.since_ms) == (before.subscription, before.since_ms)
             for delivery in held:
                 delivery.acknowledge()
             seen = {delivery.bookmark for delivery in held}
@@ -384,6 +391,9 @@ def test_the_state_comes_first_then_what_changes(api: Any, backend: Backend) -> 
                 return some
 
             assert sorted(await told(updates, 3)) == [("group-end", None, ""), ("sow", b"8", ""), ("sow", b"9", "")]
+            open_ones = await sow.subscriptions()
+            assert len(open_ones) == 2
+            assert all(one.since_ms > 0 for one in open_ones)
             await publisher.publish(name, b'{"n": 10}', key="10")
             assert await told(updates, 1) == [("publish", b"10", "")]
             assert await told(later, 1) == [("publish", b"10", "")]

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ QUEUES = {
     "crowded": {"lease_period": "60s", "dead_letter": False},
     "counted": {"expiration": "enabled"},
     "rewound": {"lease_period": "60s"},
+    "planned": {"lease_period": "60s"},
     "paused": {},
     "died": {"expiration": "enabled"},
     "spoilt": {"expiration": "enabled", "lease_period": "60s"},
@@ -41,14 +43,14 @@ def test_the_overview_says_what_needs_somebody_and_goes_on_by_itself(gateway: Do
     playwright.expect(row.locator('[data-name="available"]')).to_have_text("3")
     needs = view.locator(".needs")
     playwright.expect(needs).to_contain_text(f"{name}: 3 messages are available, and nobody subscribes")
+    shot(view, gateway, "overview")
+    view.goto(f"{gateway.address}/?find={gateway.deployment.token}")
     assert gateway.receive("orders", subscription="console")
     playwright.expect(row.locator('[data-name="leased"]')).to_have_text("1")
     playwright.expect(row.locator('[data-name="subscriptions"]')).to_have_text("1")
-    shot(view, gateway, "overview")
-    view.goto(f"{gateway.address}/?find={gateway.deployment.token}")
     view.get_by_role("link", name=name, exact=True).first.click()
     playwright.expect(view.get_by_role("heading", level=1)).to_have_text(name)
-    playwright.expect(view.get_by_role("table", name=re.compile("Who has leased what"))).to_contain_text("console@")
+    playwright.expect(view.get_by_role("table", name="Subscriptions")).to_contain_text("console@")
     playwright.expect(view.locator("#chart canvas")).to_be_visible()
     gateway.http.post(gateway.path("orders", "/acknowledge"), json={"filter": "TRUE"}).raise_for_status()
     playwright.expect(view.locator('[data-state="available"]')).to_have_text("0")
@@ -93,12 +95,16 @@ def test_a_worker_is_killed_while_the_page_is_open(deploy: Deploy, browser: "pla
         playwright.expect(available).to_have_text(f"{count:,}", timeout=60_000)
         assert gate.receive("busy")
         playwright.expect(view.locator('[data-state="leased"]')).to_have_text("1")
+        since = view.get_by_role("table", name="Subscriptions").locator(".instant")
+        playwright.expect(since).to_have_count(1)
+        began = since.inner_text()
         worker.kill()
         need = view.locator(".need")
         playwright.expect(need).to_contain_text("no worker has answered for")
         playwright.expect(available).to_have_text("–")
         busy.worker().wait_for_shards(1)
         playwright.expect(available).to_have_text(re.compile(rf"^({count - 1:,}|{count:,})$"), timeout=60_000)
+        playwright.expect(since).to_have_text(began)
         view.get_by_label("Filter").fill(f"/n >= {count - 3}")
         view.get_by_role("button", name="Find").click()
         playwright.expect(view.locator("#messages tbody tr")).to_have_count(3)
@@ -115,6 +121,8 @@ def test_a_message_is_found_and_its_life_is_told(gateway: Door, view: "playwrigh
         )
         answer.raise_for_status()
     bookmark = answer.json()["bookmark"]
+    assert len(gateway.receive("one", max=2, max_backlog=2)) == 2
+    gateway.http.delete(gateway.path("one", "/subscriptions/w")).raise_for_status()
     view.goto(f"{gateway.address}/console/queues/{name}")
     found = view.locator("#messages")
     playwright.expect(found.locator("tbody tr")).to_have_count(2)
@@ -131,7 +139,9 @@ def test_a_message_is_found_and_its_life_is_told(gateway: Door, view: "playwrigh
     playwright.expect(view.get_by_role("heading", level=1)).to_have_text(bookmark)
     playwright.expect(view.locator("#payload")).to_contain_text("<script>alert(1)</script>")
     playwright.expect(view.get_by_role("table", name="Headers")).to_contain_text("seventeen")
-    playwright.expect(view.locator(".life")).to_contain_text("arrived")
+    playwright.expect(view.locator(".life")).to_contain_text(re.compile("arrived.*delivered", re.DOTALL))
+    shot(view, gateway, "message")
+    view.reload()
     view.get_by_role("button", name="Expire it now").click()
     playwright.expect(view.locator("#preview")).to_contain_text("1 message")
     view.get_by_role("button", name="Expire", exact=True).click()
@@ -148,16 +158,16 @@ def test_a_purge_is_shown_first_and_takes_what_was_shown(gateway: Door, view: "p
     view.get_by_label("Filter").fill("/n < 4")
     view.get_by_role("button", name="Find").click()
     playwright.expect(view.locator("#messages tbody tr")).to_have_count(4)
-    view.get_by_role("button", name="Purge what is found").click()
+    view.get_by_role("button", name="Purge by key and filter").click()
     playwright.expect(view.locator("#preview")).to_have_text(re.compile("^4 messages"))
     view.keyboard.press("Escape")
     playwright.expect(view.get_by_role("dialog")).not_to_be_visible()
     assert gateway.depth("purged")["depth"] == 10
-    view.get_by_role("button", name="Purge what is found").click()
+    view.get_by_role("button", name="Purge by key and filter").click()
     view.get_by_role("button", name="Leave it").click()
     playwright.expect(view.get_by_role("dialog")).not_to_be_visible()
     assert gateway.depth("purged")["depth"] == 10
-    view.get_by_role("button", name="Purge what is found").click()
+    view.get_by_role("button", name="Purge by key and filter").click()
     view.get_by_role("button", name="Purge", exact=True).click()
     notice(view, "4 messages are taken out")
     playwright.expect(view.locator("#messages")).to_contain_text("No message matches")
@@ -183,7 +193,7 @@ def test_a_hundred_thousand_messages_are_counted_found_and_taken_out(gateway: Do
         playwright.expect(rows).to_have_count(found)
         view.get_by_label(field, exact=True).fill("")
     view.get_by_label("Filter").fill("/n > 9")
-    view.get_by_role("button", name="Purge what is found").click()
+    view.get_by_role("button", name="Purge by key and filter").click()
     playwright.expect(view.locator("#preview")).to_have_text(re.compile("^10,000 or more messages"))
     view.get_by_role("button", name="Purge", exact=True).click()
     notice(view, "99,990 messages are taken out")
@@ -218,6 +228,43 @@ def test_what_has_left_is_shown_first_and_comes_back_once(gateway: Door, view: "
     )
     record = json.loads(line[line.index("{") :])
     assert (record["filter"], record["counts"]["rewound"]) == ("(/n < 4)", 3)
+
+
+@pytest.mark.feature("L5", "Q15")
+def test_scheduled_messages_are_shown_first_and_cancelled(gateway: Door, view: "playwright.Page") -> None:
+    name, soon_ms = gateway.deployment.name("planned"), int(time.time() * 1000) + 3_600_000
+    gateway.publish("planned", {"n": 0}, {"n": 1})
+    batch = [{"value": {"n": n}, "key": f"k{n}", "enqueue_at_ms": soon_ms + n} for n in range(5)]
+    gateway.http.post(f"/publish/{name}/batch", json={"messages": batch}).raise_for_status()
+    view.goto(f"{gateway.address}/console/queues/{name}")
+    view.get_by_label("State").select_option("scheduled")
+    view.get_by_role("button", name="Find").click()
+    rows = view.locator("#messages tbody tr")
+    playwright.expect(rows).to_have_count(5)
+    playwright.expect(rows.first.locator('[data-name="state"]')).to_have_text(re.compile("^scheduled, due in 59 min"))
+    view.get_by_label("Filter").fill("/n < 3")
+    cancel, preview = view.get_by_role("button", name="Cancel scheduled ones"), view.locator("#preview")
+    cancel.click()
+    playwright.expect(preview).to_have_text(re.compile("^3 scheduled messages, due 20"))
+    view.get_by_role("button", name="Leave them").click()
+    assert gateway.depth("planned")["scheduled"] == 5
+    cancel.click()
+    view.get_by_role("button", name="Cancel 3").click()
+    notice(view, "3 scheduled messages are cancelled")
+    playwright.expect(rows).to_have_count(0)
+    figures = gateway.depth("planned")
+    assert (figures["scheduled"], figures["available"]) == (2, 2)
+    view.get_by_label("Filter").fill("")
+    view.get_by_role("button", name="Find").click()
+    rows.first.get_by_role("link").click()
+    playwright.expect(view.locator('[data-name="state"]')).to_have_text("scheduled")
+    view.get_by_role("button", name="Cancel it").click()
+    playwright.expect(preview).to_have_text(re.compile("^1 scheduled message, due 20"))
+    view.get_by_role("button", name="Cancel 1").click()
+    notice(view, "1 scheduled message is cancelled")
+    assert gateway.depth("planned")["scheduled"] == 1
+    told = [json.loads(line[line.index("{") :]) for line in gateway.process.text.splitlines() if "cancel sch" in line]
+    assert [(one["withdrawn"], one.get("filter")) for one in told] == [(3, "/n < 3"), (1, None)]
 
 
 @pytest.mark.feature("D4")
@@ -344,7 +391,7 @@ def test_a_sow_topic_is_a_live_table(gateway: Door, view: "playwright.Page") -> 
     publish("B", {"price": 2})
     playwright.expect(rows).to_have_count(2)
     publish("A", {"price": 3})
-    playwright.expect(rows.first).to_contain_text('{"price":3}')
+    playwright.expect(rows.first).to_contain_text('{"price": 3}')
     publish("B", None)
     playwright.expect(rows).to_have_count(1)
     view.get_by_label("Filter").fill("/price > 5")
@@ -361,7 +408,7 @@ def test_a_console_that_is_read_only_has_no_buttons_that_change(
             view.goto(f"{gate.address}{path}")
             playwright.expect(view.locator("header")).to_contain_text("read only")
             assert view.locator(".grave, [hx-post]").count() == 0
-            for button in ("Pause", "Resume", "Purge", "Send", "Rewind"):
+            for button in ("Pause", "Resume", "Purge", "Cancel", "Send", "Rewind"):
                 assert view.get_by_role("button", name=button).count() == 0
 
 
@@ -390,7 +437,7 @@ def test_each_user_sees_and_does_what_is_theirs(kafka: str, tmp_path: Path, brow
                     )
                     view.goto(f"{gate.address}/console/queues/{desks}")
                     playwright.expect(view.locator("#messages tbody tr")).to_have_count(messages)
-                    view.get_by_role("button", name="Purge what is found").click()
+                    view.get_by_role("button", name="Purge by key and filter").click()
                     view.get_by_role("button", name="Purge", exact=True).click()
                     if user == "alice":
                         playwright.expect(view.locator("#notice .fault")).to_contain_text("admin")

@@ -1,6 +1,7 @@
 """What holds for each page of the console: it fits a phone, follows the rules of accessibility, and keeps the focus."""
 
 import re
+import time
 
 import pytest
 
@@ -22,9 +23,12 @@ def pages(gateway: Door) -> list[str]:
     name, prices = gateway.deployment.name("shown"), gateway.deployment.name("prices")
     gateway.http.post(f"/publish/{name}", params={"ttl_ms": 1}, content="{}").raise_for_status()
     gateway.deployment.letters("shown", 1)
-    (bookmark,) = gateway.publish("shown", {"n": 1})
+    (bookmark, *_) = gateway.publish("shown", *({"n": n} for n in range(12)))
+    due_ms = int(time.time() * 1000) + 3_600_000
+    gateway.http.post(f"/publish/{name}", params={"enqueue_at_ms": due_ms}, content="{}").raise_for_status()
     gateway.http.post(f"/publish/{prices}", params={"key": "Z"}, content='{"price": 1}').raise_for_status()
-    assert gateway.receive("shown")
+    assert len(gateway.receive("shown", max=3, max_backlog=5)) == 3
+    assert gateway.receive("shown", subscription="x", filter="/n > 9")
     return [
         "/",
         f"/console/queues/{name}",
@@ -53,14 +57,17 @@ def test_pages_fit_a_phone_and_keep_the_rules_of_accessibility(
             assert view.evaluate("document.querySelectorAll('h1').length") == 1
         view.goto(f"{gateway.address}{pages[1]}")
         view.get_by_role("button", name="Follow events").click()
-        playwright.expect(view.locator("#messages tbody tr")).to_have_count(1)
-        view.get_by_role("button", name="Purge what is found").click()
+        playwright.expect(view.locator("#messages tbody tr")).to_have_count(13)
+        view.get_by_role("button", name="Purge by key and filter").click()
         playwright.expect(view.locator("#preview")).to_be_visible()
         wrong["a dialog"] = axe.faults(view)
         view.get_by_role("button", name="Leave it").click()
-        view.set_viewport_size({"width": 1280, "height": 900})
         view.evaluate("scrollTo(0, 0)")
-        if scheme == "dark":
+        if scheme == "light":
+            view.set_viewport_size({"width": 420, "height": 900})
+            shot(view, gateway, "phone")
+        else:
+            view.set_viewport_size({"width": 1280, "height": 1100})
             shot(view, gateway, "queue-dark")
         ground = view.evaluate("getComputedStyle(document.body).backgroundColor")
     assert {path: found for path, found in wrong.items() if found} == {}

@@ -57,6 +57,10 @@ def view_of(browser: "Browser", name: str, **options: object) -> Iterator["Page"
 def shot(page: "Page", gateway: Door, name: str) -> None:
     """Take a picture for the docs, where `make screenshots` asks for it; names without what makes them this run's."""
     if directory := os.environ.get("LAPSE_SCREENSHOTS"):
+        if (chart := page.locator("#chart")).count():  # a line, and no dot
+            from playwright.sync_api import expect
+
+            expect(chart).to_have_attribute("data-points", re.compile(r"^([5-9]|\d\d+)$"))
         page.evaluate(
             """token => {
                 const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);

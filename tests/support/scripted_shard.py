@@ -16,7 +16,7 @@ from lapse.core.error_code import ErrorCode
 from lapse.protocol import answer as answers
 from lapse.protocol import command as commands
 from lapse.protocol import topic
-from lapse.protocol.answer import Answer, QueuedMessage, Settlement
+from lapse.protocol.answer import Answer, OpenSubscription, QueuedMessage, Settlement
 from lapse.protocol.bookmark import BookmarkRange
 from support.created_topic import create
 
@@ -38,6 +38,7 @@ class Subscribed:
     max_backlog: int
     timeout_ms: int
     seen_ms: int
+    since_ms: int
     outstanding: set[int] = field(default_factory=set)
 
 
@@ -155,9 +156,9 @@ class ScriptedShards:
             if command.filter == "bad":
                 error, code = "filter: column 1: bad", ErrorCode.INVALID_EXPRESSION
             else:
-                new = Subscribed(command.max_backlog or 0, command.heartbeat_timeout_ms or 10_000, now_ms)
+                new = Subscribed(command.max_backlog or 0, command.heartbeat_timeout_ms or 10_000, now_ms, now_ms)
                 if subscribed is not None:
-                    new.outstanding = subscribed.outstanding
+                    new.outstanding, new.since_ms = subscribed.outstanding, subscribed.since_ms
                 self.subscriptions[partition][command.subscription] = new
         elif command.command == "heartbeat":
             error = "" if subscribed else "nobody of that name is here"
@@ -166,12 +167,23 @@ class ScriptedShards:
         elif command.command == "depth":
             fields["counts"] = {"depth": len(self.queues[partition]), "available": len(self.queues[partition])}
             fields["publish_target"] = self.queue
+        elif command.command == "subscriptions":
+            fields["subscriptions"] = tuple(
+                OpenSubscription(
+                    subscription=name,
+                    since_ms=one.since_ms,
+                    outstanding=len(one.outstanding),
+                    max_backlog=one.max_backlog,
+                )
+                for name, one in self.subscriptions[partition].items()
+            )
         elif command.command == "sow":
             fields["messages"] = tuple(
                 QueuedMessage(
                     bookmark=f"{self.queue}:{partition}:{held.offset}", state="leased" if held.holder else "available"
                 )
                 for held in self.queues[partition].values()
+                if command.state in ("", "leased" if held.holder else "available")
             )
         elif command.command == "renew" and (command.lease_ms or 0) > self.lease_ms:
             error, code = f"renew: lease_ms is {command.lease_ms}", ErrorCode.INVALID_ARGUMENT

@@ -13,7 +13,7 @@ from lapse.core.expression import ExpressionError, compile_filter, compile_value
 from lapse.protocol import answer as answers
 from lapse.protocol import command as commands
 from lapse.protocol import topic
-from lapse.protocol.answer import Answer
+from lapse.protocol.answer import Answer, OpenSubscription
 from lapse.protocol.command import Command
 from support.created_topic import create
 
@@ -105,6 +105,9 @@ class ScriptedSow:
             case "unsubscribe":
                 self.subscriptions[partition].pop(command.subscription, None)
                 self._answer(partition, command)
+            case "subscriptions":
+                known = tuple(OpenSubscription(subscription=name, since_ms=1) for name in self.subscriptions[partition])
+                self._answer(partition, command, subscriptions=known)
             case "sow_delete":
                 gone = [key for key in command.keys if key in records]
                 if command.filter is not None:
@@ -145,6 +148,7 @@ class ScriptedSow:
         error: str = "",
         counts: dict[str, int] | None = None,
         code: str = "",
+        subscriptions: tuple[OpenSubscription, ...] = (),
     ) -> None:
         if command.answer == "none" or (command.answer == "errors" and not error):
             return
@@ -152,6 +156,7 @@ class ScriptedSow:
             id=command.id,
             command=command.command,
             status="error" if error else "ok",
+            subscriptions=subscriptions,
             error=error,
             code=code,
             partition=partition,

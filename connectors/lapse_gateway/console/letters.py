@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import difflib
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -12,10 +14,12 @@ from starlette.responses import Response
 
 from lapse.core.error_code import ErrorCode
 from lapse.core.reason import Reason
+from lapse.protocol import topic
 from lapse_client import DeadLetter
 from lapse_client.redrive import Choice
 from lapse_gateway.console.page import rendered
 from lapse_gateway.console.route import action, page, sent
+from lapse_gateway.console.text import is_text
 from lapse_gateway.fault import Fault
 from lapse_gateway.letters import allowed, now_ms, one, read, redrive
 from lapse_gateway.operation import Call
@@ -50,7 +54,16 @@ async def _letters(call: Call) -> Response:
         letters=await read(call, await _choice(call, name, given), _SHOWN),
         reasons=[reason.value for reason in Reason],
         spans=list(_SINCE_MS),
+        kind=await _kind(call, name),
     )
+
+
+async def _kind(call: Call, name: str) -> str:
+    """Where the pages of an entity are; empty where it is there no more."""
+    topics = await asyncio.to_thread(call.caller.connection.partitions)
+    if topic.commands(name) not in topics:
+        return ""
+    return "sow" if topic.sow(name) in topics else "queues"
 
 
 async def _confirm(call: Call) -> Response:
@@ -71,7 +84,7 @@ async def _edit(call: Call) -> Response:
     """A letter with a payload that can be changed."""
     name = allowed(call, sends=True)
     letter = await one(call, name, call.parameters["letter"])
-    return rendered(call, "letter.html", entity=name, letter=letter, text=_text(letter))
+    return rendered(call, "letter.html", entity=name, letter=letter, text=_text(letter), kind=await _kind(call, name))
 
 
 async def _confirm_edit(call: Call) -> Response:
@@ -85,6 +98,7 @@ async def _confirm_edit(call: Call) -> Response:
         redrive=found,
         lines=_difference(_text(letter), _text(edited)),
         spoilt=_is_json(letter.value) and not _is_json(edited.value),
+        other_ends=_ends(_text(letter)) != _ends(_text(edited)),
     )
 
 
@@ -120,14 +134,18 @@ def _text(letter: DeadLetter) -> str:
     Raises:
         Fault: it is none.
     """
-    try:
-        return (letter.value or b"").decode()
-    except UnicodeDecodeError as error:
+    if letter.value and not is_text(letter.value):
         raise Fault(
             ErrorCode.INVALID_ARGUMENT,
-            f"the payload of {letter.bookmark} is no UTF-8, so no form can show it; "
+            f"the payload of {letter.bookmark} is no UTF-8, or has a NUL in it, so no form can show it; "
             "send another one as base64: POST /v1/letters/…/redrive",
-        ) from error
+        )
+    return (letter.value or b"").decode()
+
+
+def _ends(text: str) -> set[str]:
+    """The kinds of line ends in a text."""
+    return set(re.findall("\r\n|\r|\n", text))
 
 
 def _is_json(value: bytes | None) -> bool:
@@ -141,7 +159,8 @@ def _is_json(value: bytes | None) -> bool:
 def _difference(before: str, after: str) -> list[str]:
     """Lines that go (`-`), come (`+`) and stay, around what changes."""
     earlier, later = ([line[:_WIDTH] for line in text.splitlines()] for text in (before, after))
-    return list(difflib.unified_diff(earlier, later, lineterm=""))[2 : 2 + _LINES]
+    lines = list(difflib.unified_diff(earlier, later, lineterm=""))[2:]
+    return lines if len(lines) <= _LINES else [*lines[:_LINES], f" … and {len(lines) - _LINES:,} lines more"]
 
 
 _CHOICE: Final = (

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from starlette.responses import Response
@@ -13,8 +11,10 @@ from lapse.core.error_code import ErrorCode
 from lapse.core.expression import ExpressionError, compile_filter
 from lapse.protocol.answer import QueuedMessage
 from lapse.protocol.bookmark import Bookmark
+from lapse.protocol.command_field import QUEUE_STATES
 from lapse_client.aio import Queue, Replayed, history, replay
-from lapse_client.error import LapseError
+from lapse_client.error import AnswerTimeout, LapseError
+from lapse_gateway.console import standing
 from lapse_gateway.console.page import file, rendered
 from lapse_gateway.console.route import PAGE, action, page, sent
 from lapse_gateway.console.watch import PATIENCE_S, STATES
@@ -26,33 +26,20 @@ from lapse_gateway.parameter import Parameter
 _SHOWN: Final = 50
 """Messages on a page."""
 
+EARLY: Final = frozenset({"scheduled", "held"})
+"""States of messages that can be withdrawn."""
+
 _COUNTED: Final = 10_000
 """A preview counts so many messages at most."""
-
-_LOOKED_AT: Final = 2_000
-"""Leases are counted among so many messages."""
-
-
-@dataclass(slots=True)
-class Holder:
-    """A subscription that has leased messages.
-
-    Attributes:
-        name: what it is called.
-        messages: how many it has.
-        until_ms: when the first of their leases ends, ms since the epoch.
-    """
-
-    name: str
-    messages: int = 0
-    until_ms: int | None = None
 
 
 async def _queue(call: Call) -> Response:
     name = call.path["queue"]
     async with call.gateway.clients.queue(call.caller, name):  # there is such a queue
         pass
-    return rendered(call, "queue.html", queue=name, given=call.parameters, **await _state(call, name))
+    return rendered(
+        call, "queue.html", queue=name, given=call.parameters, known=QUEUE_STATES, **await _state(call, name)
+    )
 
 
 async def _queue_live(call: Call) -> Response:
@@ -63,40 +50,22 @@ async def _queue_live(call: Call) -> Response:
 async def _state(call: Call, name: str) -> dict[str, Any]:
     figures = call.gateway.figures
     (look,), _ = await asyncio.gather(call.gateway.watch.look(call.caller, [name]), figures.look())
-    holders: dict[str, Holder] = {}
-    if look.figures.get("leased"):
-        for message in await _looked_at(call, name):
-            if message.state == "leased":
-                _count(holders.setdefault(message.subscription, Holder(message.subscription)), message)
     return {
         "look": look,
         "states": STATES,
-        "holders": list(holders.values()),
-        "looked_at": _LOOKED_AT,
+        "standing": await standing.of_queue(call, name, bool(look.figures.get("leased"))) if look.figures else [],
+        "most": standing.SHOWN,
         "rates": RATES,
         "figures": figures.of(name) if call.caller.sees_whole(name) else None,
     }
 
 
-async def _looked_at(call: Call, name: str) -> Sequence[QueuedMessage]:
-    """The first messages of each shard; none if their worker does not answer in time, which the figures tell."""
-    async with call.gateway.clients.queue(call.caller, name) as queue:
-        try:
-            return await asyncio.wait_for(queue.peek(top_n=_LOOKED_AT), PATIENCE_S)
-        except TimeoutError:
-            return ()
-
-
-def _count(holder: Holder, message: QueuedMessage) -> None:
-    holder.messages += 1
-    if message.until_ms is not None and (holder.until_ms is None or message.until_ms < holder.until_ms):
-        holder.until_ms = message.until_ms
-
-
 async def _messages(call: Call) -> Response:
     given, name = call.parameters, call.path["queue"]
     async with call.gateway.clients.queue(call.caller, name) as queue:
-        found = await queue.peek(filter=wanted(given["filter"], given["key"]), top_n=_SHOWN + 1, skip=given["skip"])
+        found = await queue.peek(
+            filter=wanted(given["filter"], given["key"]), top_n=_SHOWN + 1, skip=given["skip"], state=given["state"]
+        )
     return rendered(
         call,
         "messages.html",
@@ -131,12 +100,23 @@ async def _message(call: Call) -> Response:
     call.caller.check_whole(name, "a message's life")
     bookmark = Bookmark.parse(text.partition("#")[0])
     call.caller.check_reads(name, bookmark.topic, call.gateway.users.readers(bookmark.topic))
-    async with call.gateway.clients.queue(call.caller, name):
-        pass
-    found = await history(bookmark, entity=name, connection=call.caller.connection)
+    async with call.gateway.clients.queue(call.caller, name) as queue:
+        found, record, now = await asyncio.gather(
+            history(bookmark, entity=name, connection=call.caller.connection),
+            _record(call, bookmark),
+            _now(queue, bookmark),
+        )
     return rendered(
-        call, "message.html", queue=name, bookmark=str(bookmark), life=found, record=await _record(call, bookmark)
+        call, "message.html", queue=name, bookmark=str(bookmark), life=found, record=record, now=now, early=EARLY
     )
+
+
+async def _now(queue: Queue, bookmark: Bookmark) -> QueuedMessage | None:
+    """How a message stands now; None if it is gone, or no worker says so in time."""
+    try:
+        return await asyncio.wait_for(queue.look_at(str(bookmark)), PATIENCE_S)
+    except (TimeoutError, AnswerTimeout):
+        return None
 
 
 async def _record(call: Call, bookmark: Bookmark) -> Replayed | None:
@@ -214,12 +194,13 @@ _FORM: Final = (
 _FIND: Final = (
     Parameter(name="filter", says="An expression."),
     Parameter(name="key", says="A key."),
+    Parameter(name="state", says="Only messages in this state.", choices=("", *QUEUE_STATES), default=""),
     Parameter(name="skip", says="So many are left out first.", kind="whole", most=1_000_000_000, default=0),
 )
 
 
 OPERATIONS: Final = (
-    page("/console/queues/{queue}", "A queue", _queue, *_FIND[:2]),
+    page("/console/queues/{queue}", "A queue", _queue, *_FIND[:3]),
     page("/console/queues/{queue}/live", "Its figures, to refresh them", _queue_live, part=True),
     page("/console/queues/{queue}/messages", "Its messages", _messages, *_FIND, part=True),
     page(

@@ -6,6 +6,7 @@ from typing import Final
 
 from starlette.responses import Response
 
+from lapse_gateway.console import standing
 from lapse_gateway.console.page import rendered
 from lapse_gateway.console.route import page
 from lapse_gateway.figures import RATES
@@ -25,7 +26,8 @@ async def _live(call: Call) -> Response:
     name, figures = call.path["topic"], call.gateway.figures
     await figures.look()
     found = figures.of(name) if call.caller.sees_whole(name) else None
-    return rendered(call, "figures.html", rates=RATES, figures=found)
+    shown = await standing.of_topic(call, name)
+    return rendered(call, "topic_live.html", rates=RATES, figures=found, standing=shown, most=standing.SHOWN)
 
 
 OPERATIONS: Final = (

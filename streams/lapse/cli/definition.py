@@ -13,11 +13,11 @@ from rich.table import Table
 
 from lapse.cli import cluster
 from lapse.cli.config_option import CONFIG
-from lapse.cli.queue import STATES
 from lapse.cli.recovery import Recovery, recoveries
 from lapse.cli.tables import print_table
 from lapse.config import Config, ConfigError, load
 from lapse.config.definition import Definition, DefinitionChange, change, in_file
+from lapse.protocol.command_field import QUEUE_STATES
 from lapse.runtime.topics.cluster import FIRST_ANSWER_S, Cluster
 from lapse.runtime.topics.definition_draft import refusal
 from lapse.runtime.topics.definitions import DefinitionsTopic, OutdatedChange, understood
@@ -127,7 +127,7 @@ def live(definition: Definition, config: Config) -> int | None:
                 return sum(1 for _ in client.query(top_n=1))
         with Queue(definition.name, connection=connection, timeout_s=_LIVE_S) as queue:
             counts = queue.depth()
-        return sum(counts.get(state) or 0 for state in STATES)
+        return sum(counts.get(state) or 0 for state in QUEUE_STATES)
     except LapseError:
         return None
 

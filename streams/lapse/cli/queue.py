@@ -15,7 +15,9 @@ from rich.text import Text
 
 from lapse.cli import Lazy, LazyGroup, cluster
 from lapse.cli.instant import INSTANT, When, at_ms
+from lapse.cli.subscribed import print_subscriptions
 from lapse.cli.tables import print_table
+from lapse.protocol.command_field import QUEUE_STATES
 from lapse_client import time_check
 from lapse_client.delivery import Delivery
 from lapse_client.error import AnswerTimeout, LapseError
@@ -24,8 +26,6 @@ from lapse_client.queue import Queue
 from lapse_client.rewind import left_out, point
 from lapse_client.settlement import SettlementResult
 from lapse_client.subscriber import QueueSubscriber
-
-STATES: Final = ("available", "leased", "delayed", "transferring", "scheduled", "held", "unconfirmed", "dying")
 
 _DEPTH_S: Final = 4.0
 """How long `depth` waits for the shards, s: without a worker nobody answers."""
@@ -129,15 +129,22 @@ def depth(name: str, bootstrap_servers: str | None, as_json: bool) -> None:
     "-n", "--top-n", type=click.IntRange(1), default=20, show_default=True, help="The greatest number of messages."
 )
 @click.option("--skip", type=click.IntRange(0), default=0, help="How many to leave out first.")
+@click.option("--state", type=click.Choice(QUEUE_STATES), default=None, help="Only messages in this state.")
 @_FILTER
 @_SERVERS
 @_JSON
 def peek(
-    name: str, top_n: int, skip: int, expression: str | None, bootstrap_servers: str | None, as_json: bool
+    name: str,
+    top_n: int,
+    skip: int,
+    state: str | None,
+    expression: str | None,
+    bootstrap_servers: str | None,
+    as_json: bool,
 ) -> None:
     """Show messages with state, deadline, counts and what they wait for; takes no lease."""
     with _open(name, bootstrap_servers) as client:
-        messages = client.peek(filter=expression, top_n=top_n, skip=skip)
+        messages = client.peek(filter=expression, top_n=top_n, skip=skip, state=state or "")
     if as_json:
         for message in messages:
             click.echo(orjson.dumps(asdict(message)))
@@ -166,6 +173,16 @@ def peek(
             Text(one.waits_for),
         )
     print_table(table)
+
+
+@queue.command()
+@click.argument("name")
+@_SERVERS
+@_JSON
+def subscriptions(name: str, bootstrap_servers: str | None, as_json: bool) -> None:
+    """Show who is subscribed, since when, and how many messages each holds."""
+    with _open(name, bootstrap_servers, _DEPTH_S) as client:
+        print_subscriptions(name, client.subscriptions(), as_json)
 
 
 def _settling(how: str, name: str, text: str) -> None:
@@ -245,7 +262,7 @@ def purge(
     if as_json:
         click.echo(orjson.dumps(counts))
         return
-    states = ", ".join(f"{counts[state]:,} {state}" for state in STATES if counts.get(state))
+    states = ", ".join(f"{counts[state]:,} {state}" for state in QUEUE_STATES if counts.get(state))
     click.echo(f"{counts.get('removed', 0):,} messages removed{f' ({states})' if states else ''}.")
 
 

@@ -11,6 +11,7 @@ import orjson
 from rich.table import Column, Table
 
 from lapse.cli import Lazy, LazyGroup, cluster
+from lapse.cli.subscribed import print_subscriptions
 from lapse.cli.tables import print_table
 from lapse_client.error import LapseError
 from lapse_client.instant import shown
@@ -103,6 +104,16 @@ def follow(
         with ask(expression, select=select) as updates, contextlib.suppress(KeyboardInterrupt):
             for update in updates.updates(timeout):
                 click.echo(orjson.dumps({"kind": update.kind, **_facts(update)}))
+
+
+@sow.command()
+@click.argument("topic")
+@_SERVERS
+@_JSON
+def subscriptions(topic: str, bootstrap_servers: str | None, as_json: bool) -> None:
+    """Show who is subscribed to TOPIC, and since when."""
+    with _open(topic, bootstrap_servers) as client:
+        print_subscriptions(topic, client.subscriptions(), as_json)
 
 
 @sow.command()

@@ -46,6 +46,7 @@ _CREATE: Final = frozenset({Right.CREATE})
 
 _OF_BOTH: Final = {
     "depth": _ANY,
+    "subscriptions": frozenset({Right.READ, Right.ADMIN}),
     "sow": _READ,
     "subscribe": _READ,
     "unsubscribe": _READ,

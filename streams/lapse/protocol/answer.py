@@ -43,6 +43,19 @@ class FilterDemand:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OpenSubscription:
+    """One open subscription as `subscriptions` lists it (Q15)."""
+
+    subscription: str
+    client: str = ""
+    since_ms: int = 0
+    heard_ms: int = 0
+    outstanding: int = 0
+    max_backlog: int = 0
+    filter: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """One answer; the fields are those of `schemas/answer.avsc`, where each is described."""
 
@@ -65,6 +78,7 @@ class Answer:
     late: tuple[str, ...] = ()
     demands: tuple[FilterDemand, ...] = ()
     value_format: str = ""
+    subscriptions: tuple[OpenSubscription, ...] = ()
 
 
 MOST_SETTLEMENTS: Final = 10_000
@@ -107,19 +121,15 @@ def decode(data: bytes) -> Answer:
             raise codec.CodecError(f"an answer that is neither Avro nor JSON: {error}") from error
     if not isinstance(record, dict):
         raise codec.CodecError("an answer is an object, and this is none")
-    settlements = _each(record, "settlements", Settlement)
-    messages = _each(record, "messages", QueuedMessage)
-    demands = _each(record, "demands", FilterDemand)
-    return _read(Answer, {**record, "settlements": settlements, "messages": messages, "demands": demands})
+    return _read(Answer, {**record, **{name: _each(record, name, kind) for name, kind in _PARTS.items()}})
 
 
 def _record(answer: Answer) -> dict[str, Any]:
     """An answer as the codecs write it."""
     record = {name: getattr(answer, name) for name in _FIELDS[Answer]}
-    record["settlements"] = [{"bookmarks": one.bookmarks, "result": one.result} for one in answer.settlements]
-    record["demands"] = [{"filter": one.filter, "wanted": one.wanted} for one in answer.demands]
-    shown = _FIELDS[QueuedMessage]
-    record["messages"] = [{name: getattr(one, name) for name in shown} for one in answer.messages]
+    for part, kind in _PARTS.items():
+        known = _FIELDS[kind]
+        record[part] = [{name: getattr(one, name) for name in known} for one in record[part]]
     return record
 
 
@@ -147,8 +157,16 @@ def _read(kind: type[_T], record: dict[str, Any]) -> _T:
         raise codec.CodecError(f"an answer: {error}") from error
 
 
-_T = TypeVar("_T", Settlement, QueuedMessage, FilterDemand, Answer)
+_T = TypeVar("_T")
 _SHOWN: Final = 60
+
+_PARTS: Final[Mapping[str, type]] = {
+    "settlements": Settlement,
+    "messages": QueuedMessage,
+    "demands": FilterDemand,
+    "subscriptions": OpenSubscription,
+}
+"""The fields that are arrays of objects, and the kind of those."""
 
 _TYPES: Final[Mapping[str, tuple[type, ...]]] = {
     "str": (str,),
@@ -158,6 +176,6 @@ _TYPES: Final[Mapping[str, tuple[type, ...]]] = {
 }
 _FIELDS: Final[Mapping[type, Mapping[str, tuple[type, ...]]]] = {
     kind: {each.name: _TYPES.get(str(each.type), (list, tuple)) for each in fields(kind)}
-    for kind in (Settlement, QueuedMessage, FilterDemand, Answer)
+    for kind in (*_PARTS.values(), Answer)
 }
 """The fields of each kind of object, and what their values may be."""

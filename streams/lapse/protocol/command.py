@@ -17,12 +17,12 @@ from lapse.protocol.command_field import MOST_NAME_CHARACTERS, SHOWN_CHARACTERS,
 Encoding = Literal["avro", "confluent", "json"]
 
 QUEUE_COMMANDS: Final = frozenset(
-    "subscribe unsubscribe heartbeat acknowledge cancel expire renew sow depth pause resume purge rewind delete tick "
-    "transfer transfer_confirm transfer_finish transfer_cancel transfer_accept transfer_discard".split()
+    "subscribe unsubscribe heartbeat acknowledge cancel expire renew sow depth subscriptions pause resume purge rewind "
+    "delete tick transfer transfer_confirm transfer_finish transfer_cancel transfer_accept transfer_discard".split()
 )
 SOW_COMMANDS: Final = frozenset(
     "sow sow_delete subscribe sow_and_subscribe delta_subscribe sow_and_delta_subscribe "
-    "unsubscribe heartbeat depth delete tick".split()
+    "unsubscribe heartbeat depth subscriptions delete tick".split()
 )
 DEFINITION_COMMANDS: Final = frozenset("create_queue alter_queue create_sow alter_sow".split())
 """What is asked of the workers as a whole, about what the entities are (Q23)."""
@@ -36,6 +36,9 @@ _SHOWN_FAULTS: Final = 5
 
 MOST_PEEKED: Final = 1_000
 """Messages that one answer to a queue's `sow` shows; `skip` goes on."""
+
+MOST_SUBSCRIPTIONS: Final = 100
+"""Subscriptions that one answer to `subscriptions` names; `skip` goes on."""
 
 
 class CommandError(ValueError):
@@ -103,6 +106,7 @@ class Command:
     select: tuple[str, ...] = ()
     spare: bool = False
     least_life_ms: int = 0
+    state: str = ""
 
     @classmethod
     def of(cls, **fields: Any) -> Command:

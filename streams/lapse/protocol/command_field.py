@@ -19,6 +19,18 @@ SHOWN_CHARACTERS: Final = 60
 
 _MOST: Final = (1 << 63) - 1
 
+QUEUE_STATES: Final = (
+    "available",
+    "leased",
+    "delayed",
+    "transferring",
+    "scheduled",
+    "held",
+    "unconfirmed",
+    "dying",
+)
+"""The states of messages, as a peek shows them."""
+
 
 def shown(value: object) -> str:
     """A wrong value, as far as it helps; a nested one is not written out, which takes time and stack."""
@@ -109,6 +121,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "fault": _name,
     "spare": _truth,
     "least_life_ms": _count,
+    "state": _one_of("", *QUEUE_STATES),
 }
 """The check of each field's value."""
 

@@ -32,6 +32,11 @@ function tell(text) {
   fade();
 }
 
+// Characters that turn or hide others are shown as what they are.
+function visible(text) {
+  return text.replace(/[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff]/g, (one) => `\\u${one.charCodeAt(0).toString(16).padStart(4, "0")}`);
+}
+
 // Countdowns: how long until an instant, by this machine's clock.
 function span(ms) {
   const sign = ms < 0 ? "−" : "";
@@ -65,6 +70,8 @@ if (chart) {
       const answer = await fetch(`${at}/v1/queues/${encodeURIComponent(chart.dataset.queue)}`);
       if (!answer.ok) return;
       const told = await answer.json();
+      // With a single instant the axis would be a year long: the minute before is there, and empty.
+      if (!points[0].length) points[0].push(Date.now() / 1000 - 60), points[1].push(null);
       points[0].push(Date.now() / 1000);
       points[1].push(told.depth);
       if (points[0].length > 1800) points.forEach((one) => one.shift());
@@ -73,9 +80,9 @@ if (chart) {
         width: chart.clientWidth, height: chart.clientHeight, legend: { show: false }, cursor: { show: false },
         scales: { x: { range: (_, low, high) => [Math.min(low, high - 60), high] }, y: { range: (_, low, high) => [0, Math.max(1, high * 1.1)] } },
         axes: [{ ...axis, space: 90, values: (_, ticks) => ticks.map(hour) }, { ...axis, size: 70 }],
-        series: [{}, { label: "depth", stroke: colour("--accent"), width: 2, points: { show: points[0].length < 2 } }],
+        series: [{}, { label: "depth", stroke: colour("--accent"), width: 2, points: { show: (plot) => plot.data[0].length < 4 } }],
       }, points, chart);
-      chart.dataset.points = points[0].length;
+      chart.dataset.points = points[0].length - 1;
     } catch { /* the next round tries again */ }
   };
   look();
@@ -95,8 +102,9 @@ if (records) {
     row.append(one);
     return one;
   };
-  const payload = (told) => ("value" in told ? JSON.stringify(told.value) : told.text ?? told.base64 ?? "");
-  const show = (told, changed) => {
+  // JSON is shown as it was written: reading its numbers here would round them. Before the value no name is "value".
+  const payload = (told, data) => visible("value" in told ? data.slice(data.indexOf('"value":') + 8, -1) : told.text ?? told.base64 ?? "");
+  const show = (told, changed, data) => {
     let row = rows.get(name(told));
     if (!row) {
       if (rows.size >= most) { state.textContent = `The first ${most} records; narrow them by a filter.`; return; }
@@ -105,8 +113,8 @@ if (records) {
       records.append(row);
     }
     row.replaceChildren();
-    cell(row, name(told), "th").scope = "row";
-    cell(row, payload(told), "td");
+    cell(row, visible(name(told)), "th").scope = "row";
+    cell(row, payload(told, data), "td");
     const until = document.createElement("time");
     until.dataset.until = told.expires_at_ms ?? "";
     until.textContent = told.expires_at_ms === null ? "never" : span(told.expires_at_ms - Date.now());
@@ -118,9 +126,9 @@ if (records) {
       setTimeout(() => row.classList.remove("changed"), 1500);
     }
   };
-  const listen = (kind, act) => source.addEventListener(kind, (event) => event.data && act(JSON.parse(event.data)));
-  listen("sow", (told) => show(told, false));
-  listen("publish", (told) => show(told, true));
+  const listen = (kind, act) => source.addEventListener(kind, (event) => event.data && act(JSON.parse(event.data), event.data));
+  listen("sow", (told, data) => show(told, false, data));
+  listen("publish", (told, data) => show(told, true, data));
   listen("oof", (told) => { rows.get(name(told))?.remove(); rows.delete(name(told)); });
   listen("group-end", () => { state.textContent = "Live."; });
   source.addEventListener("open", () => { rows.clear(); records.replaceChildren(); });
@@ -146,7 +154,7 @@ if (tail) {
     const row = document.createElement("tr");
     const shown = told.messages.slice(0, 3).join(", ") + (told.messages.length > 3 ? " …" : "");
     const why = [...(told.reasons ?? []), told.subscription, told.detail].filter(Boolean).join(", ");
-    const texts = [new Date(told.at_ms).toISOString().slice(11, 23), told.event.replaceAll("_", " "), String(told.count), told.key ?? shown, why];
+    const texts = [new Date(told.at_ms).toISOString().slice(11, 23), told.event.replaceAll("_", " "), String(told.count), visible(told.key ?? shown), visible(why)];
     texts.forEach((text, place) => {
       const cell = document.createElement(place === 1 ? "th" : "td");
       if (place === 1) cell.scope = "row";

@@ -7,7 +7,9 @@ from typing import Any
 
 from lapse.core.queue.settlement import Outcome, Result
 from lapse.core.queue.step import Queued
-from lapse.protocol.answer import QueuedMessage, Settlement
+from lapse.core.queue.subscription import Subscription
+from lapse.core.shard.subscriptions import SHOWN_FILTER
+from lapse.protocol.answer import OpenSubscription, QueuedMessage, Settlement
 from lapse.protocol.bookmark import Bookmark, BookmarkRange
 from lapse.protocol.command import Command
 
@@ -23,6 +25,19 @@ def shown(one: Queued, all_seen: bool = True) -> QueuedMessage:
         subscription=one.subscription,
         until_ms=one.until_ms,
         waits_for=one.waits_for if all_seen else "",
+    )
+
+
+def open_subscription(one: Subscription) -> OpenSubscription:
+    """A subscription as it is listed."""
+    return OpenSubscription(
+        subscription=one.id,
+        client=one.client,
+        since_ms=one.began_ms,
+        heard_ms=one.last_seen_ms,
+        outstanding=one.outstanding,
+        max_backlog=one.max_backlog,
+        filter=one.filter[:SHOWN_FILTER],
     )
 
 

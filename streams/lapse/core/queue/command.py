@@ -11,7 +11,7 @@ from typing import Any, Final
 from lapse.core.entitlement import narrowed
 from lapse.core.error_code import ErrorCode, Refusal
 from lapse.core.expression import ExpressionError, compile_filter
-from lapse.core.queue.answer import bounded, settlements, shown, size
+from lapse.core.queue.answer import bounded, open_subscription, settlements, shown, size
 from lapse.core.queue.dispatch import STEP_MESSAGES
 from lapse.core.queue.rewind_command import rewind_refusal
 from lapse.core.queue.rewinding import Wish
@@ -23,6 +23,7 @@ from lapse.core.queue.step import Step
 from lapse.core.queue.transfer_command import TransferCommands
 from lapse.core.shard.answer import CommandAnswer, Counts
 from lapse.core.shard.refused import CommandRefused
+from lapse.core.shard.subscriptions import listed
 from lapse.protocol.bookmark import BookmarkRange
 from lapse.protocol.command import MOST_PEEKED, QUEUE_COMMANDS, Command
 
@@ -60,6 +61,7 @@ class QueueCommands:
             "expire": self._settle,
             "renew": self._renew,
             "depth": self._depth,
+            "subscriptions": self._subscriptions,
             "sow": self._peek,
             "pause": self._pause,
             "resume": self._resume,
@@ -160,6 +162,8 @@ class QueueCommands:
                 raise CommandRefused(
                     f"{command.command} of a queue takes no select: messages are delivered as they were published"
                 )
+            if command.state and command.command != "sow":
+                raise CommandRefused(f"{command.command} takes no state: it is about messages in any state")
             facts = handler(command, at_ms, step)
         except CommandRefused as error:
             if command.answer != "none":
@@ -344,14 +348,20 @@ class QueueCommands:
         counts["oldest_age_ms"] = None if self.oldest_ms is None else max(0, at_ms - self.oldest_ms)
         return {"counts": counts, "publish_target": self._publish_target}
 
+    def _subscriptions(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
+        known = self._shard.state.subscriptions.values()
+        return listed(command, (open_subscription(one) for one in known), len(known), self._row_filter)
+
     def _peek(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
         if command.keys:
             raise CommandRefused("sow of a queue takes a filter or bookmarks, and no keys")
+        if command.bookmarks and command.state:
+            raise CommandRefused("sow: name either bookmarks or a state; with bookmarks messages in any state are told")
         if command.bookmarks:
             found = self._shard.named(self._claims(command), at_ms, self._refused)
             return {"messages": tuple(shown(one) for one in islice(found, MOST_PEEKED))}
         skip, limit = command.skip or 0, min(command.top_n if command.top_n is not None else MOST_PEEKED, MOST_PEEKED)
-        found = self._shard.peek(skip, limit, command.filter or "", at_ms, self._refused)
+        found = self._shard.peek(skip, limit, command.filter or "", at_ms, self._refused, command.state)
         messages = [shown(one, self._row_filter is None) for one in found]
         counted = (command.filter or "") if self._row_filter is not None else ""
         counts = self._shard.depth(counted, at_ms) | ({} if counted else self._shard.held_up())

@@ -24,6 +24,16 @@ from lapse.core.queue.step import Queued
 _EXPIRING: Final = route(Trigger.DEADLINE).takes
 """By state: whether a message leaves when its deadline passes."""
 
+_SCHEDULED: Final = "scheduled"
+_DYING: Final = "dying"
+_WITHOUT_PLACE: Final = {
+    _SCHEDULED: State.SCHEDULED,
+    "held": State.HELD,
+    "unconfirmed": State.UNCONFIRMED,
+    "transferring": State.TRANSFERRING_EARLY,
+}
+"""States of messages without a place, by what a peek calls them."""
+
 JUDGED_AT_ONCE: Final = 1_000
 """So many messages are read back and judged under the filters at a time."""
 
@@ -127,22 +137,37 @@ class Inquiry:
             told[self.queued_scheduled(number, offset, scheduled).stands] += 1
         return told
 
-    def scheduled(self, text: str = "") -> list[tuple[tuple[int, int], Scheduled]]:
-        """Messages without a place, in their order; under a filter under selection those that are known to match."""
-        items: Iterable[tuple[tuple[int, int], Scheduled]] = self._state.scheduled.items()
+    def scheduled(self, text: str = "", wanted: str = "") -> list[tuple[tuple[int, int], Scheduled]]:
+        """Messages without a place, in their order; under a filter under selection those that are known to match.
+
+        With a state, those that are in it.
+        """
+        items = self._in_state(wanted)
         if text:
             items = (item for item in items if self.matches(text, *item[0]))
         return sorted(items, key=self._turn)
 
-    def _first_scheduled(self, most: int) -> list[tuple[tuple[int, int], Scheduled]]:
+    def _in_state(self, wanted: str) -> Iterable[tuple[tuple[int, int], Scheduled]]:
+        """Messages without a place that are in a state; all where none is named."""
+        all_ = self._state.scheduled
+        if not wanted or (wanted == _SCHEDULED and not all_.held + all_.unconfirmed + all_.ready):
+            return all_.items()
+        if wanted not in _WITHOUT_PLACE:
+            return ()
+        return (item for item in all_.items() if item[1].state is _WITHOUT_PLACE[wanted])
+
+    def _first_scheduled(self, most: int, wanted: str) -> list[tuple[tuple[int, int], Scheduled]]:
         """So many messages without a place, the first in their order; of a crowd the others are not sorted (C60)."""
         all_ = self._state.scheduled
         if most <= 0:
             return []
         if most >= len(all_):
-            return self.scheduled()
-        names = all_.names()
-        instants = np.fromiter((one.at_ms for _, one in all_.items()), np.int64, len(names))
+            return self.scheduled(wanted=wanted)
+        items = list(self._in_state(wanted))
+        if most >= len(items):
+            return sorted(items, key=self._turn)
+        names = [name for name, _ in items]
+        instants = np.fromiter((one.at_ms for _, one in items), np.int64, len(names))
         first = np.flatnonzero(instants <= np.partition(instants, most - 1)[most - 1])
         if len(first) > most:  # at one instant the bookmark decides: of each source the lower offsets
             offsets = np.fromiter((names[at][1] for at in first.tolist()), np.int64, len(first))
@@ -173,21 +198,28 @@ class Inquiry:
                 yield source.topic, source.partition, offsets[first : first + JUDGED_AT_ONCE]
 
     def peek(
-        self, skip: int, limit: int, text: str, now_ms: int, refused: Callable[[tuple[int, int]], str]
+        self,
+        skip: int,
+        limit: int,
+        text: str,
+        now_ms: int,
+        refused: Callable[[tuple[int, int]], str],
+        wanted: str = "",
     ) -> Iterator[Queued]:
         """See `QueueShard.peek`."""
         left, due_ms = limit, self._decisions.deadlines_count_ms(now_ms)
+        placed = [state for state in LIVE if wanted in ("", state.name.lower())]
         waits, rate_wait = self._barriers_wait(), RateWait(self._decisions, now_ms)
-        for index in sorted(self._state.segments):
+        for index in sorted(self._state.segments) if placed else ():
             if left <= 0:
                 return
             outline = self._state.outline(index)
             plain = not text and outline.min_deadline_ms > due_ms
-            if plain and skip >= (there := sum(outline.count(state) for state in LIVE)):
+            if plain and skip >= (there := sum(outline.count(state) for state in placed)):
                 skip -= there
                 continue
             segment = self._state.segments.look(index)
-            slots = self._there(segment, LIVE, now_ms, text)
+            slots = self._there(segment, placed, now_ms, text)
             if skip >= len(slots):
                 skip -= len(slots)
                 continue
@@ -197,13 +229,13 @@ class Inquiry:
                 yield queued
                 left -= 1
             skip = 0
-        rest = self.scheduled(text) if text else self._first_scheduled(skip + left)
+        rest = self.scheduled(text, wanted) if text else self._first_scheduled(skip + left, wanted)
         for (number, offset), scheduled in rest[skip : skip + left]:
             yield self.queued_scheduled(number, offset, scheduled)
             left -= 1
-        if text:
+        if text or wanted not in ("", _DYING):
             return
-        skip = max(0, skip - len(self._state.scheduled))
+        skip = skip if wanted else max(0, skip - len(self._state.scheduled))
         last = sorted(self._state.pending.items(), key=lambda item: (item[1].at_ms, item[0]))
         for name, dying in last[skip : skip + left]:
             yield self._queued_dying(name, dying, refused)

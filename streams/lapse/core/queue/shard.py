@@ -329,14 +329,15 @@ class QueueShard:
         text: str = "",
         now_ms: int = -1,
         refused: Callable[[tuple[int, int]], str] = lambda name: "",
+        state: str = "",
     ) -> Iterator[Queued]:
         """Messages in order, scheduled and dying ones behind; takes no lease (Q15).
 
         With the text of a filter under selection, only messages that match it, and no dying ones. With an instant,
-        none that has expired by then (L11). `refused` tells why the letter of a dying message waits, by its source
-        and offset; the shard does not know the broker's words (C48).
+        none that has expired by then (L11). With a state, only those in it. `refused` tells why the letter of a dying
+        message waits, by its source and offset; the shard does not know the broker's words (C48).
         """
-        return self._inquiry.peek(skip, limit, text, now_ms, refused)
+        return self._inquiry.peek(skip, limit, text, now_ms, refused, state)
 
     def named(
         self, claims: Sequence[Claim], now_ms: int, refused: Callable[[tuple[int, int]], str]

@@ -71,6 +71,7 @@ class Subscribing:
             last_seen_ms=now_ms,
             payload=payload,
             row_filter=row_filter,
+            began_ms=now_ms if known is None else known.began_ms,
         ).facts()
         self._decisions.do(Change(ChangeKind.SUBSCRIBED, holder=facts["number"], facts=facts), step)
         self._keep_filters()

@@ -25,6 +25,7 @@ class Subscription:
         outstanding: deliveries that it has not settled.
         payload: how its deliveries are written.
         row_filter: what its user may see at most, which is part of the filter; empty = all (X4).
+        began_ms: instant at which it subscribed first, ms since the epoch.
     """
 
     id: str
@@ -38,6 +39,7 @@ class Subscription:
     outstanding: int = 0
     payload: Payload = "inline"
     row_filter: str = ""
+    began_ms: int = 0
 
     @property
     def space(self) -> int:

@@ -10,6 +10,7 @@ from lapse.core.error_code import ErrorCode, Refusal
 from lapse.core.shard.answer import CommandAnswer, Counts
 from lapse.core.shard.event import EventKind, ShardEvent
 from lapse.core.shard.refused import CommandRefused
+from lapse.core.shard.subscriptions import listed
 from lapse.core.sow import journal
 from lapse.core.sow.deletion import Bookmarks, ByKeys, Deletion, Selection
 from lapse.core.sow.key import NoKey, of_text
@@ -66,6 +67,8 @@ class SowCommands:
         try:
             if command.select and command.command not in _SELECTS:
                 raise CommandRefused(f"{command.command} takes no select; there is nothing to return fields of")
+            if command.state:
+                raise CommandRefused(f"{command.command} of a SOW topic takes no state: its records have none")
             counts = self._do(command, at_ms, step, row_filter)
         except CommandRefused as error:
             self._refuse(command, at_ms, step, error.refusal)
@@ -147,13 +150,27 @@ class SowCommands:
                     "scheduled": len(self._state.schedule),
                     "subscriptions": len(self._state.subscribers),
                 }
+            case "subscriptions":
+                self._list_subscriptions(command, at_ms, step, row_filter)
+                return None
             case _:
                 raise CommandRefused(
                     f"{command.command!r} is no command of a SOW topic; there are sow, sow_delete, subscribe, "
                     "sow_and_subscribe, delta_subscribe, sow_and_delta_subscribe, unsubscribe, heartbeat, "
-                    "depth, delete",
+                    "depth, subscriptions, delete",
                     ErrorCode.UNKNOWN_COMMAND,
                 )
+
+    def _list_subscriptions(self, command: Command, at_ms: int, step: Step, row_filter: str | None) -> None:
+        known = self._state.subscribers.values()
+        facts = listed(command, (one.shown for one in known), len(known), row_filter)
+        if command.answer == "all":
+            counts = tuple(facts.pop("counts").items())
+            step.answers.append(
+                CommandAnswer(
+                    command.id, command.command, command.subscription, at_ms, counts=counts, facts=tuple(facts.items())
+                )
+            )
 
     def _sow(self, command: Command, at_ms: int, step: Step, row_filter: str | None) -> None:
         if command.bookmarks or command.data:
@@ -238,7 +255,7 @@ class SowCommands:
             raise CommandRefused(f"{command.command} takes no order_by, top_n or skip; use sow for a part")
         compiled = predicates(command.filter, row_filter, self._settings.compile_filter)
         _read_select(command)
-        queried = command.command in _WITH_RECORDS
+        queried, known = command.command in _WITH_RECORDS, self._state.subscribers.get(command.subscription)
         subscription = Subscription(
             id=command.subscription,
             client=command.client,
@@ -251,6 +268,7 @@ class SowCommands:
             querying=queried,
             batch_size=command.batch_size or self._settings.batch_size,
             select=command.select,
+            began_ms=at_ms if known is None else known.subscription.began_ms,
         )
         self._put(subscription, step)
         subscriber = self._state.subscribers[command.subscription]

@@ -7,10 +7,12 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
+from lapse.core.shard.subscriptions import SHOWN_FILTER
 from lapse.core.sow.select import Select
 from lapse.core.sow.settings import Compile
 from lapse.core.sow.step import QueryAtWork
 from lapse.core.sow.view import View
+from lapse.protocol.answer import OpenSubscription
 
 Predicate = Callable[[Any], Any]
 
@@ -31,6 +33,7 @@ class Subscription:
         querying: whether its query has not reached its end; begun again after a take-over.
         batch_size: records in one batch of its query.
         select: which fields it is told; empty = all.
+        began_ms: instant at which it subscribed first, ms since the epoch.
     """
 
     id: str
@@ -44,6 +47,7 @@ class Subscription:
     querying: bool = False
     batch_size: int = 500
     select: tuple[str, ...] = ()
+    began_ms: int = 0
 
     def pack(self) -> bytes:
         """Write it as it stands in the journal."""
@@ -90,6 +94,19 @@ class Subscriber:
     def lost_at_ms(self) -> int:
         """When it counts as lost unless it is heard before, ms since the epoch."""
         return self.heard_ms + self.subscription.heartbeat_timeout_ms
+
+    @property
+    def shown(self) -> OpenSubscription:
+        """As it is listed; with what its user may see at most."""
+        one = self.subscription
+        filters = [text for text in (one.filter, one.row_filter) if text]
+        return OpenSubscription(
+            subscription=one.id,
+            client=one.client,
+            since_ms=one.began_ms,
+            heard_ms=self.heard_ms,
+            filter=" AND ".join(f"({text})" if len(filters) > 1 else text for text in filters)[:SHOWN_FILTER],
+        )
 
     def selects(self, view: View) -> bool:
         """Whether it is to see this record."""

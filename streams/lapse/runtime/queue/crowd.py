@@ -19,7 +19,9 @@ _FIRST: Final = 1_024
 _MOST: Final = 4_096
 """So many messages of a crowd leave in one step. With fewer, most of the time would go into waiting for Kafka."""
 
-_BESIDE: Final = frozenset({"heartbeat", "subscribe", "unsubscribe", "pause", "resume", "depth", "sow"})
+_BESIDE: Final = frozenset(
+    {"heartbeat", "subscribe", "unsubscribe", "pause", "resume", "depth", "sow", "subscriptions"}
+)
 """Commands that nothing depends on of what is due at the same time."""
 
 

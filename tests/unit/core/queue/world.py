@@ -344,6 +344,10 @@ class World:
     def peek(self, text: str = "", skip: int = 0, limit: int = 1_000) -> list[Bookmark]:
         with self.selection(text):
             shown = [shown_row(one) for one in self.shard.peek(skip, limit, text)]
+            every = list(self.shard.peek(0, 1 << 62, text))
+            for state in {one.stands for one in every} | {"held"}:
+                found = [shown_row(one) for one in self.shard.peek(skip, limit, text, state=state)]
+                assert found == [shown_row(one) for one in every if one.stands == state][skip : skip + limit]
         assert shown == self.oracle.shown(text)[skip : skip + limit]
         return [bookmark for bookmark, *_ in shown]
 

@@ -1,0 +1,105 @@
+"""What pages show values as: instants, lengths of time, payloads, keys and headers."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import Final
+
+import orjson
+
+_LONGEST: Final = 100_000
+"""Characters of a payload that a page shows."""
+
+_TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{},:]|[^\s\[\]{},:"]+')
+_HIDDEN: Final = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff]"
+)
+"""Control characters but tab and line ends, marks of direction, and what has no width."""
+
+
+def instant(at_ms: int | None) -> str:
+    """An instant, UTC."""
+    if at_ms is None or at_ms < 0:
+        return "–"
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+
+
+def span(ms: int | None) -> str:
+    """A length of time, in its two largest units."""
+    if ms is None:
+        return "–"
+    seconds, found = ms / 1000, list[str]()
+    if abs(seconds) < 60:
+        return f"{seconds:.1f} s"
+    rest = int(abs(seconds))
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s")):
+        if rest >= size and len(found) < 2:
+            found.append(f"{rest // size} {unit}")
+        rest %= size
+    return " ".join(found[:2])
+
+
+def brief(ms: float) -> str:
+    """A length of time in one unit."""
+    return f"{ms:g} ms" if ms < 1000 else f"{ms / 1000:g} s"
+
+
+def visible(text: str) -> str:
+    """A text of which nothing is hidden: characters that turn or hide others are escaped."""
+    return _HIDDEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def payload(value: bytes | None) -> str:
+    """A payload for people: JSON is set out, text is text, bytes are hexadecimal."""
+    if not value:
+        return "no payload" if value is None else "an empty payload"
+    try:
+        orjson.loads(value)
+        text = _set_out(value.decode())
+    except orjson.JSONDecodeError:
+        try:
+            text = value.decode()
+        except UnicodeDecodeError:
+            text = value.hex(" ", 2)
+    text = visible(text[: _LONGEST + 1])
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… ({len(value):,} bytes)"
+
+
+def _set_out(text: str) -> str:
+    """JSON in lines, each value as it was written: no number is rounded, no name of two is dropped."""
+    parts, depth, size, before = list[str](), 0, 0, ""
+    for part in _TOKEN.findall(text):
+        if part in "]}":
+            depth -= 1
+        breaks = before not in "[{" if part in "]}" else bool(before) and before in "[{,"
+        parts.append(("\n" + "  " * depth if breaks else "") + (": " if part == ":" else part))
+        depth += part in "[{"
+        size += len(parts[-1])
+        if size > _LONGEST:
+            break
+        before = part
+    return "".join(parts)
+
+
+def of_bytes(value: bytes | str | None) -> str:
+    """A key, or the like, for people."""
+    if value is None:
+        return "none"
+    return visible(value if isinstance(value, str) else value.decode("utf-8", "backslashreplace"))
+
+
+def header(name: str, value: bytes | str | None) -> str:
+    """A header's value; an instant also as one."""
+    text = of_bytes(value)
+    if name.startswith("lapse-") and name.endswith("-at-ms") and text.isascii() and text.isdigit() and len(text) < 14:
+        return f"{text} ({instant(int(text))})"
+    return text
+
+
+def is_text(value: bytes | None) -> bool:
+    """Whether a payload is text that a form can show."""
+    try:
+        return value is not None and "\0" not in value.decode()
+    except UnicodeDecodeError:
+        return False

@@ -1,0 +1,53 @@
+"""Who is subscribed to a queue or SOW topic, over HTTP: since when, and what they hold (Q15)."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Final
+
+from starlette.responses import Response
+
+from lapse_gateway.operation import TEXT, WHOLE, Call, Operation, answered, listed, obj
+
+
+async def _of_queue(call: Call) -> Response:
+    async with call.gateway.clients.queue(call.caller, call.path["queue"]) as queue:
+        return answered({"subscriptions": [dataclasses.asdict(one) for one in await queue.subscriptions()]})
+
+
+async def _of_topic(call: Call) -> Response:
+    async with call.gateway.clients.sow(call.caller, call.path["topic"]) as topic:
+        return answered({"subscriptions": [_told(dataclasses.asdict(one)) for one in await topic.subscriptions()]})
+
+
+def _told(facts: dict[str, Any]) -> dict[str, Any]:
+    """What there is to a subscription to a SOW topic: it holds nothing."""
+    return {name: fact for name, fact in facts.items() if name not in ("outstanding", "max_backlog")}
+
+
+_SUBSCRIPTION: Final = {
+    "subscription": TEXT,
+    "client": TEXT,
+    "since_ms": WHOLE,
+    "heard_ms": WHOLE,
+    "filter": TEXT,
+}
+
+OPERATIONS: Final = (
+    Operation(
+        method="GET",
+        path="/v1/queues/{queue}/subscriptions",
+        summary="Name who is subscribed, since when, and how many messages each holds",
+        says="The oldest first; `heard_ms`: when it was last heard. It takes `read` without a filter, or `admin`.",
+        handler=_of_queue,
+        answer=obj(subscriptions=listed(obj(**_SUBSCRIPTION, outstanding=WHOLE, max_backlog=WHOLE))),
+    ),
+    Operation(
+        method="GET",
+        path="/v1/sow/{topic}/subscriptions",
+        summary="Name who is subscribed to a SOW topic, and since when",
+        says="The oldest first. It takes `read` without a filter, or `admin`.",
+        handler=_of_topic,
+        answer=obj(subscriptions=listed(obj(**_SUBSCRIPTION))),
+    ),
+)

@@ -1,0 +1,45 @@
+"""Who is subscribed to a queue or SOW topic, as its command prints it (Q15)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+import click
+import orjson
+from rich.table import Column, Table
+from rich.text import Text
+
+from lapse.cli.tables import print_table
+from lapse.protocol.answer import OpenSubscription
+from lapse_client.instant import shown
+
+
+def print_subscriptions(entity: str, subscriptions: Sequence[OpenSubscription], as_json: bool) -> None:
+    """Print open subscriptions: as JSON, one object a line, or as a table."""
+    if as_json:
+        for one in subscriptions:
+            click.echo(orjson.dumps(asdict(one)))
+        return
+    table = Table(
+        Column("subscription", overflow="fold"),
+        Column("client", overflow="fold"),
+        "since (UTC)",
+        "last heard (UTC)",
+        Column("holds", justify="right"),
+        Column("backlog", justify="right"),
+        Column("filter", overflow="fold"),
+        title=entity,
+    )
+    for one in subscriptions:
+        # Text, not markup: the clients' words.
+        table.add_row(
+            Text(one.subscription),
+            Text(one.client),
+            shown(one.since_ms),
+            shown(one.heard_ms),
+            f"{one.outstanding:,}",
+            f"{one.max_backlog:,}",
+            Text(one.filter),
+        )
+    print_table(table)

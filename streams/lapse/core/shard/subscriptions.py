@@ -1,0 +1,41 @@
+"""Who is subscribed to a shard, as a command asks for it (Q15)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+from typing import Any, Final
+
+from lapse.core.error_code import ErrorCode
+from lapse.core.shard.refused import CommandRefused
+from lapse.protocol.answer import OpenSubscription
+from lapse.protocol.command import MOST_SUBSCRIPTIONS, Command
+
+SHOWN_FILTER: Final = 200
+"""Characters of a filter that are told, so that an answer fits into a record."""
+
+
+def listed(
+    command: Command, subscriptions: Iterable[OpenSubscription], count: int, row_filter: str | None
+) -> dict[str, Any]:
+    """What is answered to `subscriptions`.
+
+    Args:
+        command: the command.
+        subscriptions: all that are open, in the order in which they began.
+        count: how many there are.
+        row_filter: what the user may see at most; names and filters of others are no part of that (X4).
+
+    Raises:
+        CommandRefused: the user may not see all of the entity, or the command says which records it is about.
+    """
+    if row_filter is not None:
+        raise CommandRefused(
+            "subscriptions: this user may see a part of the messages only, and the list names filters of others",
+            ErrorCode.FORBIDDEN,
+        )
+    if command.filter is not None or command.bookmarks or command.keys or command.data:
+        raise CommandRefused("subscriptions takes top_n and skip, and neither filter, bookmarks, keys nor data")
+    skip, most = command.skip or 0, MOST_SUBSCRIPTIONS if command.top_n is None else command.top_n
+    shown = tuple(islice(subscriptions, skip, skip + min(most, MOST_SUBSCRIPTIONS)))
+    return {"subscriptions": shown, "counts": {"subscriptions": count}}

@@ -1,0 +1,54 @@
+"""What the console's pages show values as."""
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lapse_gateway.console import text
+
+pytestmark = pytest.mark.feature("Q15")
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (None, "no payload"),
+        (b"", "an empty payload"),
+        (b"\xff\x00", "ff00"),
+        (
+            b'{"n":12345678901234567890123,"f":1.10,"n":2}',
+            '{\n  "n": 12345678901234567890123,\n  "f": 1.10,\n  "n": 2\n}',
+        ),
+        (b'{"a":[],"b":{},"c":[1,[2]]}', '{\n  "a": [],\n  "b": {},\n  "c": [\n    1,\n    [\n      2\n    ]\n  ]\n}'),
+        (b'"a, [b]: {\\"c\\"}"', '"a, [b]: {\\"c\\"}"'),
+        ("paid \u202e001\u2069".encode(), "paid \\u202e001\\u2069"),
+        (b"a\x1b[2Kb\tc\n", "a\\u001b[2Kb\tc\n"),
+    ],
+)
+def test_a_payload_is_shown_as_it_is(value: bytes | None, shown: str) -> None:
+    assert text.payload(value) == shown
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(),
+        lambda one: st.lists(one) | st.dictionaries(st.text(), one),
+    )
+)
+def test_json_that_is_set_out_says_the_same(value: object) -> None:
+    assert orjson.loads(text._set_out(orjson.dumps(value).decode())) == value
+
+
+def test_a_long_payload_is_cut_and_says_so() -> None:
+    for value in (orjson.dumps(["x" * 300_000]), orjson.dumps(list(range(200_000))), b"y" * 200_000):
+        assert text.payload(value).endswith(f"… ({len(value):,} bytes)")
+        assert len(text.payload(value)) < 100_100
+
+
+def test_a_header_with_an_instant_is_shown_as_one_too() -> None:
+    assert text.header("lapse-enqueue-at-ms", b"1767225600000") == "1767225600000 (2026-01-01 00:00:00.000)"
+    assert text.header("lapse-enqueue-at-ms", b"9" * 40) == "9" * 40
+    assert text.header("trace", b"1767225600000") == "1767225600000"
+    assert text.header("trace", None) == "none"
+    assert text.of_bytes(b"\xffkey") == "\\xffkey"
