@@ -729,11 +729,12 @@ class World:
             **{name: count for name, count in under_way.items() if count},
             **({"held": states.count("beyond")} if "beyond" in states else {}),
         }
+        error = "" if verdict.refusal is None else verdict.refusal.text
         unfinished = any(under_way.values())  # not even force takes that along (C77)
-        assert bool(verdict.error) is (unfinished or (bool(there or oracle.pending) and not force))
-        assert ("Unfinished is transfer" in verdict.error) is unfinished
-        if verdict.error:
-            assert all(f"{count} by {name} (client) until" in verdict.error for name, count in leased.items())
+        assert bool(error) is (unfinished or (bool(there or oracle.pending) and not force))
+        assert ("Unfinished is transfer" in error) is unfinished
+        if error:
+            assert all(f"{count} by {name} (client) until" in error for name, count in leased.items())
             assert shard.state.ending.retirement is None
             assert not step.removals
             return
