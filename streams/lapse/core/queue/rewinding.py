@@ -139,6 +139,9 @@ class Rewinding:
         for number, cursor in cursors.items():
             rewind.spans[number].cursor = cursor
         rewind.done = all(span.cursor >= span.stop for span in rewind.spans.values())
+        if rewind.done:
+            # No message bears the generation of a source without any: what has left there is not left behind.
+            rewind.spans = {number: span for number, span in rewind.spans.items() if span.brought}
         if not dry_run:
             self._write(rewind, step)
             for number in self._state.rewinds.outdated() if rewind.done else ():
@@ -180,6 +183,7 @@ class Rewinding:
         counts["expired"] += len(late) + len(found.invalid)
         gone = late | {offset for offset, _ in found.invalid}
         counts[REWOUND] += len(reborn) - len(gone)
+        span.brought += len(reborn) - len(gone)
         if not dry_run and len(gone) < len(reborn):
             records_of = {position_of(record.offset, span.generation): record for record in chosen}
             self._entrance.bring_back(number, without(found, gone), records_of, rewind.id, rewind.at_ms, step)

@@ -38,6 +38,7 @@ class Span:
         cursor: the record that it looks at next.
         stop: it looks at no record from here on: these had not arrived.
         live: ranges of messages that it found live and left as they were.
+        brought: how many messages it has brought back. A source of which it brings none keeps its generation.
     """
 
     generation: int
@@ -45,16 +46,17 @@ class Span:
     cursor: int
     stop: int
     live: OffsetRanges = field(default_factory=OffsetRanges)
+    brought: int = 0
 
     def facts(self) -> list[Any]:
         """What the journal keeps of it."""
-        return [self.generation, self.first, self.cursor, self.stop, list(self.live)]
+        return [self.generation, self.first, self.cursor, self.stop, list(self.live), self.brought]
 
     @classmethod
     def of(cls, facts: list[Any]) -> Span:
         """From what the journal keeps."""
-        generation, first, cursor, stop, live = facts
-        return cls(generation, first, cursor, stop, OffsetRanges(live))
+        generation, first, cursor, stop, live, brought = facts
+        return cls(generation, first, cursor, stop, OffsetRanges(live), brought)
 
 
 @dataclass(slots=True)
@@ -69,7 +71,7 @@ class Rewind:
         filter: expression that records have to match; empty = all do.
         keeps_lifetimes: whether lifetimes count from the records' arrival still, instead of from the rewind.
         handed_over: whether it brings back what was handed over or forwarded, too.
-        spans: what it does, by number of the source.
+        spans: what it does, by number of the source; at its end without the sources of which it brought nothing back.
         counts: what it has done, by kind.
         done: whether it is at its end.
     """
@@ -192,11 +194,12 @@ class Rewinds:
 
     def settle_generations(self) -> None:
         """Tell the sources how often they were rewound, as far as they are known by now."""
+        highest: dict[int, int] = {}
         for rewind in self._by_number.values():
             for number, span in rewind.spans.items():
-                if number < len(self._sources):
-                    source = self._sources[number]
-                    source.generation = max(source.generation, span.generation)
+                highest[number] = max(highest.get(number, 0), span.generation)
+        for number in range(len(self._sources)):
+            self._sources[number].generation = highest.get(number, 0)
 
     def depart(self, change: Change) -> None:
         """Carry out a change: know what a stretch of a source must not bring back, or forget it."""

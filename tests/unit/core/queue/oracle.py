@@ -317,10 +317,7 @@ class Oracle:
                 for record in self.as_they_came(source, log.get(source, []), next_offset)
                 if record.offset >= first and offset_of(record.offset) not in live_in[source]
             ]
-            if not dry_run:
-                coming = range(first, next_offset)
-                self.spans.append((source, generations[source], coming, live_in[source]))
-        count = 0
+        count, brought = 0, set()
         while any(waiting.values()):
             source = min((s for s in waiting if waiting[s]), key=lambda s: (waiting[s][0].timestamp, s))
             record = waiting[source].pop(0)
@@ -340,6 +337,7 @@ class Oracle:
             if dry_run:
                 continue
             self.read_traits(message)
+            brought.add(source)
             self.events.append(Told("rewound", bookmark))
             self.messages[bookmark] = message
             if record.enqueue_at_ms is not None and record.enqueue_at_ms > now_ms:
@@ -348,6 +346,9 @@ class Oracle:
                 self.enter(message, now_ms)
             else:
                 message.state, message.at_ms = "beyond", now_ms
+        for source in sorted(brought):  # a rewind that brings nothing back leaves nothing behind
+            coming = range(firsts[source[0]], self.next_offset[source])
+            self.spans.append((source, generations[source], coming, live_in[source]))
         return count
 
     def generation(self, source: tuple[str, int]) -> int:

@@ -57,6 +57,27 @@ def test_settlements_of_what_was_left_behind_are_stale_and_counts_begin_anew() -
     assert acknowledge(some, 0, position_of(0, 1), position_of(0, 2)) == ["stale", "stale", "settled"]
 
 
+@pytest.mark.feature("C61", "C55")
+@pytest.mark.parametrize("part", [1, 1_000])
+def test_a_rewind_that_brings_nothing_back_leaves_nothing_behind(part: int) -> None:
+    """A settlement that is sent again has succeeded; the next rewind's messages are the first that come back."""
+    some = world()
+    some.subscribe("inky", 10)
+    fill(some, 2)
+    some.publish("direct")
+    some.read("direct")
+    some.deliver()
+    acknowledge(some, 0)
+    assert some.rewind("orders", text="/f > 0", part=part, crashes=[True]) == 0
+    assert acknowledge(some, 0) == ["already_settled"]
+    assert some.rewind("orders", "direct", name="again", part=part, crashes=[True, True]) == 1
+    assert acknowledge(some, 0, position_of(0, 1)) == ["stale", "settled"]
+    assert some.settle("acknowledge", "inky", Claim("direct", 0, 0, 0)) == ["settled"]
+    assert some.settle("acknowledge", "inky", Claim("direct", 0, 0, 0)) == ["already_settled"], (
+        "nothing of it came back"
+    )
+
+
 @pytest.mark.feature("C62")
 def test_what_is_leased_delayed_scheduled_or_dying_stays_as_it_is() -> None:
     some = world(dead_letter_topic="dlq.here")
@@ -213,9 +234,10 @@ def test_what_dies_on_arrival_and_has_its_letter_refused_is_left_alone_too(said:
 def test_what_a_lease_protects_is_live_to_a_rewind_where_kafka_has_its_record_no_more() -> None:
     some = world()
     some.subscribe("inky", 1)
-    fill(some, 3)
+    fill(some, 4)
     some.deliver()
+    acknowledge(some, 3)
     some.log_begins("orders", 2)
-    assert some.rewind("orders") == 0, "the second message left with its record, and the third is there"
+    assert some.rewind("orders") == 1, "the second message left with its record, and the third is there"
     assert acknowledge(some, 0) == ["settled"]
     assert acknowledge(some, 0, 1) == ["already_settled", "stale"]
