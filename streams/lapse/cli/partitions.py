@@ -37,7 +37,8 @@ def partitions(name: str, config: Path, dry_run: bool, as_json: bool) -> None:
         cluster = Cluster(only(settings, {name} if target is None else {name, target}))
         found = enlargement(cluster.topology(), name)
         if not dry_run:
-            cluster.enlarge(found.topics, found.partitions)
+            for topics in found.rounds:
+                cluster.enlarge(topics, found.partitions)
     except (ConfigError, TopologyError, ValueError) as error:
         raise click.ClickException(str(error)) from error
     if as_json:

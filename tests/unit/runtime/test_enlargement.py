@@ -23,5 +23,6 @@ def test_every_topic_of_a_shard_gets_partitions_and_no_other() -> None:
 def test_what_was_begun_is_finished_and_what_is_done_stays() -> None:
     begun = enlarged("orders", orders=4, **{"lapse.events.orders": 4, "lapse-orders-changelog": 4})
     assert (begun.shards, begun.topics) == (2, ("lapse.orders.commands", "lapse.orders.deliveries"))
+    assert begun.rounds == (("lapse.orders.commands",), ("lapse.orders.deliveries",))
     assert not enlarged("orders").topics
     assert "lapse.both.decisions" in enlarged("both", web=6, fax=6, **{"lapse.both.decisions": 2}).topics

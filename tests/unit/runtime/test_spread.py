@@ -98,3 +98,18 @@ def test_shares_are_even_whoever_comes_and_goes(entities: dict[str, int], groups
         if before.keys() == owned.keys():
             assert before == owned
     assert balanced(sorted(groups[-1]), entities, owned) == owned
+
+
+@pytest.mark.feature("C81", "C90")
+@pytest.mark.parametrize("journal", [2, 1, 0])
+def test_topics_of_which_one_is_seen_with_fewer_partitions_are_given_out_as_far_as_all_have_them(journal: int) -> None:
+    """As while a queue gets shards, or while a topic of a new one is not seen yet."""
+    topics = {"q.commands": [0, 1, 2, 3], "q.journal": list(range(journal))}
+    members = {name: ClientAssignment(actives={one: [] for one in topics}, standbys={}) for name in ("a", "b")}
+    members["a"] = ClientAssignment(actives=dict(topics), standbys={})
+    spread(members, {"a": set(), "b": set()}, [set(topics)])
+    for number in range(journal):
+        (reader,) = (name for name, one in members.items() if TP("q.journal", number) in one.active_tps)
+        assert TP("q.commands", number) in members[reader].active_tps
+    given = [tp for one in members.values() for tp in one.active_tps]
+    assert len(given) == len(set(given)) == (2 * journal or 4)

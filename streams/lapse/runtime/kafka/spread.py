@@ -58,7 +58,8 @@ def spread(assignments: Mapping[str, Assignment], owned: Mapping[str, set[TP]], 
         entities: the topics of each entity.
     """
     subscribed = {topic for one in assignments.values() for topic in one.actives}
-    units = [_Unit(one, *_readers(one, assignments)) for one in _together(entities, subscribed)]
+    found = [_Unit(one, *_readers(one, assignments)) for one in _together(entities, subscribed)]
+    units = [one for one in found if one.members and one.partitions]
     units.sort(key=lambda one: (-len(one.partitions), one.together))  # one partition can go anywhere: last
     had = {tp: member for member, tps in sorted(owned.items(), reverse=True) for tp in tps}
     shares: dict[Shard, str] = {}
@@ -153,13 +154,13 @@ def _together(entities: Iterable[set[str]], subscribed: set[str]) -> list[Togeth
 
 
 def _readers(together: Together, assignments: Mapping[str, Assignment]) -> tuple[list[str], list[int]]:
-    """Members that read all of some topics, and which partitions these have; none where they differ."""
+    """Members that read all of some topics, and which partitions these have in common."""
     members = [member for member, one in assignments.items() if all(topic in one.actives for topic in together.topics)]
     partitions = {
         topic: sorted(one for member in members for one in assignments[member].actives[topic])
         for topic in together.topics
     }
-    first = partitions[together.topics[0]]
-    if any(some != first for some in partitions.values()):
-        return [], []  # seen before all of them were: Faust's choice holds until the next look
-    return sorted(members), first
+    # Where a topic is seen before another one, Faust's choice holds until the next look. Where one has got more
+    # partitions than another one (C81), nobody reads these yet.
+    common = sorted(set.intersection(*map(set, partitions.values())))
+    return (sorted(members), common) if common else ([], [])

@@ -81,10 +81,10 @@ class QueueEntity(Entity):
         assert self.app is not None
         if self.fed:
             return
-        count = await self._growing.size(self.app.conf.id, self.partitions, least)
+        changelog = self._store().changelog_topic
+        own = [names.commands(self.name), names.events(self.name), *self.deliveries, changelog]
+        count = await self._growing.size(own, self.partitions, least)
         if count != self.partitions:
-            changelog = self._store().changelog_topic
-            own = [names.commands(self.name), names.events(self.name), *self.deliveries, changelog]
             for producer in (self.services.output_producer, self.services.journal_producer):
                 await producer.learn_size(own, count)
             self.partitions = count

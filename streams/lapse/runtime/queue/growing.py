@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Any, Final
 
 from lapse.core.shard import growth
 from lapse.core.shard.growth import Growth
-from lapse.protocol import topic as names
 from lapse.runtime.journal.changelog import Changelog
 from lapse.runtime.journal.store import JournalStore
 from lapse.runtime.shard.services import Services
@@ -69,19 +68,18 @@ class Growing:
         until = self._own[shard].until if shard in self._own else None
         return until is not None and (first_held is None or first_held >= until)
 
-    async def size(self, app_id: str, shards: int, least: int = 0) -> int:
-        """How many shards the queue has by now: as many as its journal and its commands have partitions.
+    async def size(self, own: Collection[str], shards: int, least: int = 0) -> int:
+        """How many shards the queue has by now: as many as each of its own topics has partitions.
 
         Args:
-            app_id: of the deployment.
+            own: these topics.
             shards: how many it had.
             least: so many are known to be there; a broker may know later than another one.
         """
-        own = {names.changelog(app_id, self._name), names.commands(self._name)}
         for _ in range(_TRIES):
             shapes = await self._services.topic_ids.shapes(own)
-            counts = {shapes[topic].partitions for topic in own if topic in shapes}
-            if len(counts) == 1 and (count := max(counts)) >= max(shards, least):
+            count = min((shapes[topic].partitions if topic in shapes else 0 for topic in own), default=0)
+            if count >= max(shards, least):
                 return count
             if least <= shards:
                 return shards

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 from lapse.config import QueueConfig
 from lapse.protocol import topic as names
 from lapse.runtime.topics.topology import Topology, TopologyError
-from lapse.runtime.topics.wanted import Role
-
-_OWN: Final = frozenset({Role.COMMANDS, Role.DELIVERIES, Role.EVENTS, Role.CHANGELOG})
+from lapse.runtime.topics.wanted import GROWING, Role
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +19,20 @@ class Enlargement:
         shards: how many it has.
         partitions: how many its underlying topics have.
         topics: those of lapse's own that have fewer partitions.
+        counted: of these the ones by which clients count the shards. They come last, so that nobody asks a shard that
+            is not there because the command was interrupted.
     """
 
     queue: str
     shards: int
     partitions: int
     topics: tuple[str, ...]
+    counted: tuple[str, ...]
+
+    @property
+    def rounds(self) -> tuple[tuple[str, ...], ...]:
+        """The topics, in the order in which they get their partitions."""
+        return tuple(one for one in self.topics if one not in self.counted), self.counted
 
 
 def enlargement(topology: Topology, queue: str) -> Enlargement:
@@ -52,7 +57,7 @@ def enlargement(topology: Topology, queue: str) -> Enlargement:
     if len(set(counts.values())) > 1:
         raise TopologyError(f"{queue}: its topics have unequal numbers of partitions ({told}). Give all as many")
     partitions = max(counts.values(), default=0)
-    own = {one.name for one in topology.wanted() if one.entity == queue and one.role in _OWN}
+    own = {one.name for one in topology.wanted() if one.entity == queue and one.role in GROWING}
     if missing := sorted(own - topology.existing.keys()):
         raise TopologyError(f"{queue}: {', '.join(missing)} missing. Run `lapse apply` first")
     own |= {names.decisions(queue)} & topology.existing.keys()
@@ -68,4 +73,5 @@ def enlargement(topology: Topology, queue: str) -> Enlargement:
             f"old ones as well, and lose their order. Add partitions up to {(partitions // shards + 1) * shards}"
         )
     few = tuple(one for one in sorted(own) if topology.existing[one] < partitions)
-    return Enlargement(queue, shards, partitions, few)
+    deliveries = {one.name for one in topology.wanted() if one.entity == queue and one.role is Role.DELIVERIES}
+    return Enlargement(queue, shards, partitions, few, tuple(one for one in few if one in deliveries))

@@ -27,6 +27,9 @@ class Role(StrEnum):
 OF_THE_USER: Final = frozenset({Role.UNDERLYING, Role.DEAD_LETTERS, Role.FORWARDED})
 """Topics that an entity names. One that is missing concerns some of what the entity does; all else goes on (C52)."""
 
+GROWING: Final = frozenset({Role.COMMANDS, Role.DELIVERIES, Role.EVENTS, Role.CHANGELOG})
+"""Topics that get partitions when their queue gets shards (C81)."""
+
 _WITHOUT: Final = {
     Role.UNDERLYING: "nothing comes from it",
     Role.DEAD_LETTERS: "messages that need a dead letter wait",
