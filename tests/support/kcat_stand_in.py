@@ -17,6 +17,7 @@ def main() -> None:
     parser.add_argument("-o", dest="offset", default="beginning")
     parser.add_argument("-f", dest="form", default="%s\\n")
     parser.add_argument("-e", dest="ends", action="store_true")
+    parser.add_argument("-c", dest="most", type=int, default=0)
     parser.add_argument("-u", "-q", action="store_true")
     given = parser.parse_args()
     if given.produce:
@@ -54,6 +55,9 @@ def _consume(given: argparse.Namespace) -> None:
         if message is not None and message.error() is None:
             sys.stdout.write(_shown(given.form, message))
             sys.stdout.flush()
+            given.most -= 1
+            if given.most == 0:
+                break
             if given.ends and all(consumer.position([place])[0].offset >= high for place, high in places):
                 break
     consumer.close()

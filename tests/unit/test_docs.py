@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +27,7 @@ from lapse.protocol import command, header, schema
 from lapse.protocol.command import QUEUE_COMMANDS, SOW_COMMANDS
 from lapse.protocol.event import EventKind
 from lapse.runtime.shard.command_authorizer import CAUSES
+from support.shown_command import examples, words_of_commands
 
 ROOT = Path(__file__).parents[2]
 DOCS = {
@@ -312,33 +311,13 @@ def test_the_readme_repeats_figures_as_they_are() -> None:
 # Commands
 
 
-def words_of_commands(line: str) -> Iterator[list[str]]:
-    """The words of each command of a shell's line."""
-    lexer = shlex.shlex(line.removeprefix("$ "), posix=True, punctuation_chars=True)
-    lexer.whitespace_split = True
-    words: list[str] = []
-    try:
-        for word in lexer:
-            if set(word) <= set("();<>|&"):
-                yield words
-                words = []
-            else:
-                words.append(word)
-    except ValueError:  # text with an apostrophe, and no command
-        return
-    yield words
-
-
 def shown_commands() -> list[Any]:
     """Every `lapse …` in an example."""
     found: dict[tuple[str, ...], str] = {}
     for page, text in PAGES.items():
         if page == "docs/commands.md":
             continue  # it has usages, and is printed from the commands
-        parts = re.findall(r"^ *```(\w*)\n(.*?)^ *```", text, re.DOTALL | re.MULTILINE)
-        fenced = [block for kind, block in parts if kind in ("", "sh", "console")]
-        indented = re.findall(r"^ {4}(\S.*)$", text, re.MULTILINE)
-        for line in "\n".join([*fenced, *indented]).replace("\\\n", " ").splitlines():
+        for line in "\n".join(examples(text)).splitlines():
             for words in words_of_commands(line):
                 if words[:1] == ["lapse"] and re.fullmatch("[a-z-]+", " ".join(words[1:2])):
                     found.setdefault(tuple(words[1:]), page)
