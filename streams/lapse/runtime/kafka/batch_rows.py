@@ -6,10 +6,9 @@ from typing import Any, Final
 
 from lapse.core.queue.arrival import TELLING
 from lapse.runtime.kafka import columns
+from lapse.runtime.kafka.batch_body import body_of
 from lapse.runtime.kafka.fetched_rows import Columns, FetchedRows
-from lapse.runtime.kafka.odd_headers import BY_THE_BROKER, CODEC, DECODE, HEAD, readable
-
-_MAGIC: Final = 2
+from lapse.runtime.kafka.odd_headers import readable
 
 _FEW: Final = 16
 """For fewer records columns cost more than they save."""
@@ -18,7 +17,7 @@ _TELLING: Final = columns.names(TELLING)
 
 
 def rows_of(data: bytes, at: int, stop: int, batch: Any) -> FetchedRows | None:
-    """The records of a RecordBatch in columns; None where they are few, or somebody else has to read them.
+    """The records of a RecordBatch in columns; None if they are few, or cannot be read so.
 
     Args:
         data: the bytes of a fetch.
@@ -26,18 +25,11 @@ def rows_of(data: bytes, at: int, stop: int, batch: Any) -> FetchedRows | None:
         stop: where it ends.
         batch: aiokafka's, which makes objects of them.
     """
-    _, magic, attributes, _, first_ms, latest_ms, *_, count = HEAD.unpack_from(data, at)
-    if magic != _MAGIC or count < _FEW or columns.LIBRARY is None:
+    if columns.LIBRARY is None:
         return None
-    fetched = data, at, stop
-    begin, by_broker = at + HEAD.size, bool(attributes & BY_THE_BROKER)
-    if codec := attributes & CODEC:
-        if codec not in DECODE:
-            return None
-        data = bytes(DECODE[codec](data[begin:stop]))
-        begin, stop = 0, len(data)
-    append_ms = latest_ms if by_broker else None
-    found = columns.columns_of(data, begin, stop, count, batch.base_offset, first_ms, append_ms, _TELLING)
-    if found is None:
+    body = body_of(data, at, stop, least=_FEW)
+    found = None if body is None else columns.columns_of(body, _TELLING)
+    if body is None or found is None:
         return None
-    return FetchedRows(Columns(data, *found, int(by_broker), readable(batch, *fetched)), 0, count)
+    objects = readable(batch, data, at, stop)
+    return FetchedRows(Columns(body.data, *found, body.timestamp_type, objects), 0, body.count)

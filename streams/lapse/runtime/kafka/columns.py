@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lapse.core.lifetime import NEVER
+from lapse.runtime.kafka.batch_body import BatchBody
 
 NAME: Final = "libcolumns.so"
 
@@ -61,39 +62,29 @@ def names(some: Iterable[str]) -> bytes:
     return b"".join(bytes([len(one)]) + one for one in encoded) + b"\0"
 
 
-def columns_of(
-    data: bytes,
-    at: int,
-    stop: int,
-    count: int,
-    base_offset: int,
-    first_ms: int,
-    append_ms: int | None,
-    telling: bytes,
-) -> tuple[NDArray[np.int64], NDArray[np.int32]] | None:
-    """The columns of a RecordBatch's records; None where they are malformed, or there is no library.
+OFFSET, TIMESTAMP, LIFETIME = range(3)
+"""Columns of 64 bits; the lifetime is what `Rows.stated_ms` has."""
+
+KEY, KEY_LENGTH, VALUE, VALUE_LENGTH, HEADERS, HEADERS_LENGTH, ALIKE = range(7)
+"""Columns of 32 bits: where the parts of a record begin, and their lengths (-1 = null); and whether its headers are
+those of the record before."""
+
+
+def columns_of(body: BatchBody, telling: bytes) -> tuple[NDArray[np.int64], NDArray[np.int32]] | None:
+    """The columns of a RecordBatch's records, of 64 and of 32 bits; None if it is malformed, or without a library.
 
     Args:
-        data: where the records stand.
-        at: where they begin.
-        stop: where they end.
-        count: how many there are.
-        base_offset: of the batch.
-        first_ms: its first timestamp, ms since the epoch.
-        append_ms: the timestamp of all, if the broker gave it.
+        body: the records.
         telling: `names` of the headers that decide what becomes of a record; the first states a lifetime.
-
-    Returns:
-        three columns: offset, timestamp, lifetime as `Rows.stated_ms` has it; and seven: where key, value and headers
-        begin and how long they are (-1 = null), and whether the headers are those of the record before.
     """
-    # A record takes seven bytes at least: what speaks of more is not believed, and no room is made for it.
+    data, at, stop, count, append_ms = body.data, body.at, body.stop, body.count, body.append_ms
+    # A record takes at least seven bytes, so a larger count is wrong, and no memory is allocated for it.
     if LIBRARY is None or stop > MOST_BYTES or not 0 < count <= stop - at:
         return None
     places, spans = np.empty((3, count), np.int64), np.empty((7, count), np.int32)
     by_broker = append_ms is not None
     found = LIBRARY.lapse_rows(
-        data, at, stop, count, base_offset, first_ms, by_broker, append_ms or 0, telling,
+        data, at, stop, count, body.base_offset, body.first_ms, by_broker, append_ms or 0, telling,
         places.ctypes.data, spans.ctypes.data,
     )  # fmt: skip
     return (places, spans) if found == count else None
@@ -176,8 +167,8 @@ def letters(
     assert LIBRARY is not None
     count = len(offsets)
     stop = first + count
-    sizes = spans[5, first:stop]
-    of_record = sum(int(np.maximum(spans[number, first:stop], 0).sum(dtype=np.int64)) for number in (1, 3))
+    sizes = spans[HEADERS_LENGTH, first:stop]
+    of_record = int(np.maximum(spans[[KEY_LENGTH, VALUE_LENGTH], first:stop], 0).sum(dtype=np.int64))
     frame_ends = np.cumsum([len(part) for part in frame], dtype=np.int32)
     each = int(frame_ends[-1]) + _LETTER_NUMBERS_BYTES
     room = of_record + _RENAMED_BYTES * int(sizes.sum(dtype=np.int64)) + count * each

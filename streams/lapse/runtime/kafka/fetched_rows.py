@@ -5,15 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
-from typing import Any, ClassVar, Final, overload
+from typing import Any, ClassVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lapse.core.rows import Rows
-from lapse.runtime.kafka import columns
+from lapse.runtime.kafka.columns import HEADERS, HEADERS_LENGTH, KEY, LIFETIME, MOST_BYTES, OFFSET, TIMESTAMP, VALUE
 
-_ALIKE: Final = 6
 """Number of the column that says whether a record's headers are those of the one before."""
 
 
@@ -68,12 +67,12 @@ class Row:
     @property
     def offset(self) -> int:
         """Its offset."""
-        return int(self._columns.places[0, self._at])
+        return int(self._columns.places[OFFSET, self._at])
 
     @property
     def timestamp(self) -> int:
         """Its timestamp, ms since the epoch."""
-        return int(self._columns.places[1, self._at])
+        return int(self._columns.places[TIMESTAMP, self._at])
 
     @property
     def timestamp_type(self) -> int:
@@ -83,12 +82,12 @@ class Row:
     @property
     def key(self) -> bytes | None:
         """Its key."""
-        return self._part(0)
+        return self._part(KEY)
 
     @property
     def value(self) -> bytes | None:
         """Its value."""
-        return self._part(2)
+        return self._part(VALUE)
 
     @property
     def headers(self) -> Any:
@@ -145,17 +144,17 @@ class FetchedRows(Rows):
     @property
     def offsets(self) -> NDArray[np.int64]:
         """See `Rows`."""
-        return self.of.places[0, self.first : self.stop]
+        return self.of.places[OFFSET, self.first : self.stop]
 
     @property
     def timestamps_ms(self) -> NDArray[np.int64]:
         """See `Rows`."""
-        return self.of.places[1, self.first : self.stop]
+        return self.of.places[TIMESTAMP, self.first : self.stop]
 
     @property
     def stated_ms(self) -> NDArray[np.int64]:
         """See `Rows`."""
-        return self.of.places[2, self.first : self.stop]
+        return self.of.places[LIFETIME, self.first : self.stop]
 
     def at(self, offsets: NDArray[np.int64]) -> FetchedRows | None:
         """See `Rows`."""
@@ -173,14 +172,14 @@ class FetchedRows(Rows):
         of = self.of
         spans = of.spans.take(rows, axis=1)
         # Those that are alike and follow each other are a group; of each group some are left.
-        groups = np.cumsum(of.spans[_ALIKE] == 0)[rows]
-        spans[_ALIKE, 0] = 0
-        spans[_ALIKE, 1:] = groups[1:] == groups[:-1]
+        groups = np.cumsum(of.spans[ALIKE] == 0)[rows]
+        spans[ALIKE, 0] = 0
+        spans[ALIKE, 1:] = groups[1:] == groups[:-1]
         left = (record for row in rows.tolist() for record in of.objects(row, row + 1))
         return FetchedRows(Columns(of.data, of.places.take(rows, axis=1), spans, of.timestamp_type, left), 0, len(rows))
 
     def span(self, number: int) -> NDArray[np.int32]:
-        """One of the columns that `columns.columns_of` calls the seven."""
+        """A column of 32 bits, such as `columns.KEY`."""
         return self.of.spans[number, self.first : self.stop]
 
     def size_bytes(self) -> int:
@@ -189,8 +188,8 @@ class FetchedRows(Rows):
             return 0
         spans = self.of.spans
         last = self.stop - 1
-        begin = int(spans[0, self.first])
-        return int(spans[4, last] + spans[5, last]) - begin + len(self) * (8 * 3 + 4 * 7)
+        begin = int(spans[KEY, self.first])
+        return int(spans[HEADERS, last] + spans[HEADERS_LENGTH, last]) - begin + len(self) * (8 * 3 + 4 * 7)
 
 
 def joined(parts: Sequence[FetchedRows]) -> FetchedRows | None:
@@ -211,9 +210,9 @@ def joined(parts: Sequence[FetchedRows]) -> FetchedRows | None:
             if not datas or part.of.data is not datas[-1]:
                 begin = sum(map(len, datas))
                 datas.append(part.of.data)
-            if begin + len(part.of.data) > columns.MOST_BYTES:
+            if begin + len(part.of.data) > MOST_BYTES:
                 return None
-            spans[:5:2, done : done + len(part)] += begin
+            spans[[KEY, VALUE, HEADERS], done : done + len(part)] += begin
             done += len(part)
         data = b"".join(datas)
     return FetchedRows(Columns(data, places, spans, kind, chain.from_iterable(parts)), 0, places.shape[1])

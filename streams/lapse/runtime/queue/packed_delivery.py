@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from lapse.core.lifetime import NEVER, Headers
 from lapse.core.queue.step import Messages
-from lapse.core.rows import Rows
 from lapse.protocol import packed_delivery
 from lapse.protocol.header import OF_LETTERS, PREFIX, is_handed_out
 from lapse.protocol.packed_delivery import column, encode_length, encode_name
 from lapse.runtime.kafka import columns
+from lapse.runtime.kafka.columns import ALIKE, HEADERS, HEADERS_LENGTH, KEY, VALUE
 from lapse.runtime.kafka.fetched_rows import FetchedRows
 from lapse.runtime.kafka.packed_record import packed
 from lapse.runtime.shard.payload import RowParts
@@ -28,9 +28,6 @@ _FEW: Final = 16
 _MOST_NAMES: Final = 1_000
 """So many names of headers are known at most, for a producer may use any, and lengths of values below that."""
 
-
-_KEY, _VALUE = 0, 2
-"""Numbers of columns; see `columns_of`."""
 
 _LEFT_OUT: Final = bytes([len(PREFIX)]) + PREFIX.encode()
 _HANDED_OUT: Final = columns.names(sorted(OF_LETTERS))
@@ -88,11 +85,10 @@ def packed_records(
 
 
 def _packed_rows(
-    messages: Messages, parts: Sequence[Rows], headers: bytes, header_count: int, most_bytes: int
+    messages: Messages, rows: Sequence[FetchedRows], headers: bytes, header_count: int, most_bytes: int
 ) -> list[bytes]:
     """The same for records in columns."""
-    rows = [part for part in parts if isinstance(part, FetchedRows)]
-    keys, values = _Part.gathered(rows, _KEY), _Part.gathered(rows, _VALUE)
+    keys, values = _Part.gathered(rows, KEY), _Part.gathered(rows, VALUE)
     own = _Part.own_headers(rows)
     stamps = np.concatenate([part.timestamps_ms for part in rows])
     deadlines_ms = messages.deadlines_ms
@@ -130,9 +126,9 @@ class _Part:
 
     @classmethod
     def gathered(cls, rows: Sequence[FetchedRows], number: int) -> _Part:
-        """The keys or the values of records; see `columns_of`."""
+        """The keys or the values of records, by the column in which they begin."""
         lengths = np.concatenate([part.span(number + 1) for part in rows])
-        if number == _KEY and bool((lengths < 0).all()):
+        if number == KEY and bool((lengths < 0).all()):
             return cls(lengths[:0], np.empty(0, np.uint8))
         data = np.empty(int(np.maximum(lengths, 0).sum(dtype=np.int64)), np.uint8)
         at = 0
@@ -144,7 +140,9 @@ class _Part:
     def own_headers(cls, rows: Sequence[FetchedRows]) -> _Part:
         """The messages' own headers. See `is_handed_out`."""
         found = [
-            columns.own_headers(part.of.data, part.span(4), part.span(5), part.span(6), _LEFT_OUT, _HANDED_OUT)
+            columns.own_headers(
+                part.of.data, part.span(HEADERS), part.span(HEADERS_LENGTH), part.span(ALIKE), _LEFT_OUT, _HANDED_OUT
+            )
             for part in rows
         ]
         lengths = np.concatenate([one[0] for one in found])

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from lapse.core.generation import FIRST_REWOUND, offset_of
 from lapse.core.portions import Portions
 from lapse.core.record import Reborn
-from lapse.core.rows import Rows
+from lapse.runtime.kafka.fetched_rows import FetchedRows
 from lapse.runtime.shard.log import READ_AHEAD_RECORDS, Log, Record
 from lapse.runtime.tp import TP
 
@@ -150,13 +150,13 @@ class SourceWindow:
                 self._size -= chunk.size
         return record
 
-    def rows(self, offsets: NDArray[np.int64]) -> list[Rows]:
+    def rows(self, offsets: NDArray[np.int64]) -> list[FetchedRows]:
         """The records at ascending offsets, from the first on as far as they are here in columns, handed out."""
-        found: list[Rows] = []
+        found: list[FetchedRows] = []
         done = 0
         while done < len(offsets):
             at = bisect_right(self._chunks, int(offsets[done]), key=_first_of) - 1
-            if at < 0 or not isinstance(records := self._chunks[at].records, Rows):
+            if at < 0 or not isinstance(records := self._chunks[at].records, FetchedRows):
                 break
             stop = int(np.searchsorted(offsets, records[-1].offset, "right"))
             some = records.at(offsets[done:stop])
@@ -278,12 +278,12 @@ class PayloadWindow:
 
     async def _rows(
         self, window: SourceWindow, topic: str, partition: int, offsets: NDArray[np.int64]
-    ) -> tuple[list[Rows], Sequence[Record]]:
+    ) -> tuple[list[FetchedRows], Sequence[Record]]:
         """The records at ascending offsets, from the first on as far as they come in columns, handed out.
 
         And what was read behind those, which is not in columns, or where one is missing.
         """
-        parts: list[Rows] = []
+        parts: list[FetchedRows] = []
         done = 0
         while True:
             parts += (some := window.rows(offsets[done:]))
@@ -295,7 +295,7 @@ class PayloadWindow:
             if not records:
                 return parts, ()
             asked = offsets[done : int(np.searchsorted(offsets, records[-1].offset, "right"))]
-            found = records.at(asked) if isinstance(records, Rows) else None
+            found = records.at(asked) if isinstance(records, FetchedRows) else None
             if found is None:
                 return parts, records
             parts.append(found)
@@ -371,7 +371,7 @@ class RowParts(Sequence[Any]):
 
     __slots__ = ("parts",)
 
-    def __init__(self, parts: Sequence[Rows]) -> None:
+    def __init__(self, parts: Sequence[FetchedRows]) -> None:
         self.parts = parts
 
     def __len__(self) -> int:
@@ -412,7 +412,7 @@ def _are_consecutive(offsets: Sequence[int]) -> bool:
 
 def _size_of(records: Sequence[Record]) -> int:
     """Bytes that records take in memory, about: measured on the first of them."""
-    if isinstance(records, Rows):
+    if isinstance(records, FetchedRows):
         return records.size_bytes()
     some = records[:16]
     mean = sum(len(record.value or b"") + len(record.key or b"") for record in some) / len(some)
