@@ -272,7 +272,7 @@ class SimulatedQueue:
         for event in step.events:
             messages: Any = event.messages
             if event.kind in _ENDS:
-                self._end(at, self._of(messages), _ENDS[EventKind(event.kind)], event.at_ms)
+                self._end(at, self._of(messages), _ENDS[event.kind], event.at_ms)
             elif event.kind == EventKind.LEASE_RETURNED:
                 outcome.lapsed += len(messages)
             elif event.kind == EventKind.CANCELLED:

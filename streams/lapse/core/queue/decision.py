@@ -19,7 +19,7 @@ from lapse.core.queue.state import QueueState
 from lapse.core.queue.step import Messages, Removal, Step
 from lapse.core.queue.trait import Traits
 from lapse.core.reason import Reason
-from lapse.core.shard.event import ShardEvent
+from lapse.core.shard.event import EventKind, ShardEvent
 from lapse.core.transfer_counts import NONE as NO_COUNTS
 from lapse.core.transfer_counts import Counts
 
@@ -134,7 +134,9 @@ class Decisions:
         places = np.full(len(messages), self.state.next_place, np.int64)
         step.removals.append(Removal(told, reasons, self.decided_ms(at_ms), letter, detail, places=places))
 
-    def tell(self, kind: str, slots: Slots, now_ms: int, step: Step, subscription: str = "", detail: str = "") -> None:
+    def tell(
+        self, kind: EventKind, slots: Slots, now_ms: int, step: Step, subscription: str = "", detail: str = ""
+    ) -> None:
         """Tell what happened to messages."""
         for messages in self.messages(slots):
             step.events.append(ShardEvent(kind, now_ms, messages, subscription, detail))

@@ -198,6 +198,6 @@ class Dispatch:
             for name in receivers:
                 step.deliveries.append(Delivery(name, messages, 0, barrier=True))
             row = route(Trigger.RELEASE).row(State.AVAILABLE)
-            step.events.append(ShardEvent(row.tells, now_ms, messages, detail=", ".join(receivers)))
+            step.events.append(ShardEvent(row.event, now_ms, messages, detail=", ".join(receivers)))
             self._decisions.do(Change(row.changes[0], [(place, 1)], facts={**told, "receivers": receivers}), step)
         return True

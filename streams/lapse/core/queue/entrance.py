@@ -169,7 +169,7 @@ class Entrance:
         deadlines_ms = np.array([deadlines[position] for position in positions.tolist()], np.int64)
         none_yet = np.zeros(len(positions), np.uint32)
         messages = Messages(source.topic, source.partition, positions, deadlines_ms, none_yet, None)
-        step.events.append(ShardEvent(along[0].tells, now_ms, messages, detail=why))
+        step.events.append(ShardEvent(along[0].event, now_ms, messages, detail=why))
 
     def _brought(self, source: Source, records: Mapping[int, Record], positions: Iterable[int]) -> list[RecordView]:
         """Messages that a rewind brings back as expressions see them; empty where no expression asks."""
@@ -198,7 +198,7 @@ class Entrance:
             none_yet = np.zeros(len(some), np.uint32)
             messages = Messages(source.topic, source.partition, offsets, deadlines_ms, none_yet, None)
             row = route(Trigger.ARRIVE, Guard.LATER).row(State.UNREAD)
-            step.events.append(ShardEvent(row.tells, now_ms, messages))
+            step.events.append(ShardEvent(row.event, now_ms, messages))
 
     def _sift(self, number: int, now_ms: int, arrivals: Arrivals, step: Step) -> Arrivals:
         """Leave out messages whose id was seen within the window; forget ids that are older (X6, C43)."""
@@ -224,7 +224,7 @@ class Entrance:
         none_yet = np.zeros(len(offsets), np.uint32)
         messages = Messages(source.topic, source.partition, offsets, None, none_yet, None)
         row = route(Trigger.ARRIVE, Guard.REPEATED).row(State.UNREAD)
-        step.events.append(ShardEvent(row.tells, found.newest_ms, messages))
+        step.events.append(ShardEvent(row.event, found.newest_ms, messages))
         return without(arrivals, found.repeats)
 
     def _enter(

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from lapse.core.queue.change import ChangeKind
 from lapse.core.queue.message_state import LIVE, MEANINGS, State
 from lapse.core.reason import Reason
+from lapse.core.shard.event import EventKind
 
 
 class Trigger(StrEnum):
@@ -83,7 +84,7 @@ class Row(NamedTuple):
         when: the guard; None = always, or whenever no other row's guard holds.
         changes: what carries it out, in order; none = nothing was known of the message, and nothing is.
         to: where the message is then; one that leaves past its deadline is EXPIRED instead of GONE.
-        tells: the event; empty = none, or that of its removal.
+        tells: the event; None = none, or that of its removal.
         reason: why it leaves, if for one of L14's reasons; every other one that holds is given as well (C22).
     """
 
@@ -92,8 +93,14 @@ class Row(NamedTuple):
     when: Guard | None
     changes: tuple[ChangeKind, ...]
     to: State
-    tells: str = ""
+    tells: EventKind | None = None
     reason: Reason | None = None
+
+    @property
+    def event(self) -> EventKind:
+        """The event, of a row that has one."""
+        assert self.tells is not None
+        return self.tells
 
 
 _IDLE: Final = (State.AVAILABLE, State.DELAYED)
@@ -110,7 +117,7 @@ def _rows(
     states: State | Iterable[State],
     changes: _Changes,
     to: State,
-    tells: str = "",
+    tells: EventKind | None = None,
     reason: Reason | None = None,
     when: Guard | None = None,
 ) -> Iterator[Row]:
@@ -125,10 +132,10 @@ def _leaves(
     """Rows of messages that leave for a reason, with a place or without one."""
     for state in (states,) if isinstance(states, State) else states:
         change = ChangeKind.UNSCHEDULED if MEANINGS[state].deferred else ChangeKind.SETTLED
-        yield Row(trigger, state, when, (change,), State.GONE, "", reason)
+        yield Row(trigger, state, when, (change,), State.GONE, None, reason)
 
 
-def _comes_back(trigger: Trigger, state: State, tells: str) -> Iterator[Row]:
+def _comes_back(trigger: Trigger, state: State, tells: EventKind) -> Iterator[Row]:
     """Rows of a message without a place that a transfer lets go."""
     yield Row(trigger, state, Guard.LATER, (ChangeKind.SCHEDULED,), State.SCHEDULED, tells)
     yield Row(trigger, state, Guard.NO_ROOM, (ChangeKind.SCHEDULED,), State.HELD, tells)
@@ -139,14 +146,14 @@ def _table() -> Iterator[Row]:
     kind, state = ChangeKind, State
     at = Trigger.ARRIVE
     yield from _rows(at, state.UNREAD, kind.ARRIVED, state.AVAILABLE, when=Guard.VISIBLE)
-    yield from _rows(at, state.UNREAD, kind.SCHEDULED, state.SCHEDULED, "scheduled", when=Guard.LATER)
+    yield from _rows(at, state.UNREAD, kind.SCHEDULED, state.SCHEDULED, EventKind.SCHEDULED, when=Guard.LATER)
     yield from _rows(at, state.UNREAD, kind.SCHEDULED, state.UNCONFIRMED, when=Guard.FROM_TRANSFER)
     yield from _rows(at, state.UNREAD, (), state.GONE, reason=Reason.INVALID_LIFETIME, when=Guard.UNREADABLE)
     yield from _rows(at, state.UNREAD, (), state.GONE, reason=Reason.TIME_LIMIT, when=Guard.LATE)
-    yield from _rows(at, state.UNREAD, (), state.GONE, "repeated", when=Guard.REPEATED)
+    yield from _rows(at, state.UNREAD, (), state.GONE, EventKind.REPEATED, when=Guard.REPEATED)
     yield from _rows(at, state.UNREAD, (), state.GONE, when=Guard.FOR_ANOTHER)
     yield from _rows(at, state.REMEMBERED, kind.HONOURED, state.GONE)
-    at, tells = Trigger.REWIND, "rewound"
+    at, tells = Trigger.REWIND, EventKind.REWOUND
     yield from _rows(at, state.UNREAD, kind.ARRIVED, state.AVAILABLE, tells, when=Guard.ROOM)
     yield from _rows(at, state.UNREAD, kind.SCHEDULED, state.HELD, tells, when=Guard.NO_ROOM)
     yield from _rows(at, state.UNREAD, kind.SCHEDULED, state.SCHEDULED, tells, when=Guard.LATER)
@@ -155,17 +162,21 @@ def _table() -> Iterator[Row]:
     yield from _rows(at, state.REMEMBERED, kind.HONOURED, state.GONE)
     yield from _leaves(at, LIVE, Reason.UNDECODABLE)
     at = Trigger.COME_DUE
-    yield from _rows(at, state.SCHEDULED, kind.SCHEDULED, state.HELD, "held", when=Guard.NO_ROOM)
+    yield from _rows(at, state.SCHEDULED, kind.SCHEDULED, state.HELD, EventKind.HELD, when=Guard.NO_ROOM)
     yield from _rows(at, _PLANNED, _ENTERS, state.AVAILABLE, when=Guard.ROOM)
     yield from _leaves(Trigger.DEADLINE, (*_WAITING, *_DEFERRED), Reason.TIME_LIMIT)
     at = Trigger.DELIVER
     yield from _rows(at, state.AVAILABLE, kind.LEASED, state.LEASED, when=Guard.AT_LEAST_ONCE)
-    yield from _rows(at, state.AVAILABLE, kind.SENT, state.SENT, "delivered_at_most_once", when=Guard.AT_MOST_ONCE)
-    yield from _rows(Trigger.RELEASE, state.AVAILABLE, kind.RELEASED, state.GONE, "barrier_released")
-    yield from _rows(Trigger.END, state.LEASED, kind.RETURNED, state.AVAILABLE, "lease_returned")
-    yield from _rows(Trigger.END, state.LEASED, kind.RETURNED, state.DELAYED, "lease_returned", when=Guard.DELAY)
+    yield from _rows(
+        at, state.AVAILABLE, kind.SENT, state.SENT, EventKind.DELIVERED_AT_MOST_ONCE, when=Guard.AT_MOST_ONCE
+    )
+    yield from _rows(Trigger.RELEASE, state.AVAILABLE, kind.RELEASED, state.GONE, EventKind.BARRIER_RELEASED)
+    yield from _rows(Trigger.END, state.LEASED, kind.RETURNED, state.AVAILABLE, EventKind.LEASE_RETURNED)
+    yield from _rows(
+        Trigger.END, state.LEASED, kind.RETURNED, state.DELAYED, EventKind.LEASE_RETURNED, when=Guard.DELAY
+    )
     yield from _rows(Trigger.END, state.DELAYED, kind.RETURNED, state.AVAILABLE)
-    at, tells = Trigger.LOSE_CONSUMER, "lease_returned"
+    at, tells = Trigger.LOSE_CONSUMER, EventKind.LEASE_RETURNED
     yield from _rows(at, state.LEASED, kind.RETURNED, state.AVAILABLE, tells)
     yield from _rows(at, state.LEASED, kind.RETURNED, state.DELAYED, tells, when=Guard.DELAY)
     yield from _rows(Trigger.LOSE_CONSUMER, state.SENT, kind.SETTLED, state.GONE)
@@ -185,7 +196,7 @@ def _table() -> Iterator[Row]:
     yield from _leaves(Trigger.RETIRE, (*LIVE, *_DEFERRED), Reason.PURGED)
     yield from _leaves(Trigger.RETIRE, (*LIVE, *_DEFERRED), Reason.AUTO_DELETED, Guard.IDLE)
     yield from _transfers()
-    yield from _rows(Trigger.REFUSE_LETTER, _LEFT, kind.LETTER_PENDING, state.PENDING, "dying")
+    yield from _rows(Trigger.REFUSE_LETTER, _LEFT, kind.LETTER_PENDING, state.PENDING, EventKind.DYING)
     yield from _rows(Trigger.WRITE_LETTER, state.PENDING, kind.LETTER_WRITTEN, state.GONE)
 
 
@@ -193,35 +204,35 @@ def _settlements() -> Iterator[Row]:
     """What subscriptions, and others who may settle, ask for."""
     kind, state = ChangeKind, State
     at = Trigger.ACKNOWLEDGE
-    yield from _rows(at, (state.LEASED, *_IDLE), kind.SETTLED, state.GONE, "acknowledged")
-    yield from _rows(at, state.HELD, kind.UNSCHEDULED, state.GONE, "acknowledged")
-    yield from _rows(at, state.UNREAD, kind.REMEMBERED, state.REMEMBERED, "acknowledged")
+    yield from _rows(at, (state.LEASED, *_IDLE), kind.SETTLED, state.GONE, EventKind.ACKNOWLEDGED)
+    yield from _rows(at, state.HELD, kind.UNSCHEDULED, state.GONE, EventKind.ACKNOWLEDGED)
+    yield from _rows(at, state.UNREAD, kind.REMEMBERED, state.REMEMBERED, EventKind.ACKNOWLEDGED)
     yield from _rows(at, state.SENT, kind.SETTLED, state.GONE)
     at = Trigger.CANCEL
-    yield from _rows(at, state.LEASED, kind.CANCELLED, state.AVAILABLE, "cancelled")
-    yield from _rows(at, state.LEASED, kind.CANCELLED, state.DELAYED, "cancelled", when=Guard.DELAY)
+    yield from _rows(at, state.LEASED, kind.CANCELLED, state.AVAILABLE, EventKind.CANCELLED)
+    yield from _rows(at, state.LEASED, kind.CANCELLED, state.DELAYED, EventKind.CANCELLED, when=Guard.DELAY)
     yield from _leaves(at, _PLANNED, Reason.WITHDRAWN)
     yield from _rows(at, state.SENT, kind.SETTLED, state.GONE)
     at = Trigger.EXPIRE
     yield from _leaves(at, (state.LEASED, *_IDLE), Reason.FORCED_EXPIRE)
     yield from _rows(at, state.SENT, kind.SETTLED, state.GONE)
-    yield from _rows(Trigger.RENEW, state.LEASED, kind.RENEWED, state.LEASED, "renewed")
+    yield from _rows(Trigger.RENEW, state.LEASED, kind.RENEWED, state.LEASED, EventKind.RENEWED)
 
 
 def _transfers() -> Iterator[Row]:
     """What hands messages over, and takes them over (Q17)."""
     kind, state = ChangeKind, State
     at = Trigger.BEGIN_TRANSFER
-    yield from _rows(at, _IDLE, kind.HELD, state.TRANSFERRING, "transferring")
-    yield from _rows(at, _PLANNED, kind.SCHEDULED, state.TRANSFERRING_EARLY, "transferring")
+    yield from _rows(at, _IDLE, kind.HELD, state.TRANSFERRING, EventKind.TRANSFERRING)
+    yield from _rows(at, _PLANNED, kind.SCHEDULED, state.TRANSFERRING_EARLY, EventKind.TRANSFERRING)
     at = Trigger.CONFIRM_TRANSFER
-    yield from _rows(at, state.TRANSFERRING, kind.SETTLED, state.GONE, "transferred")
-    yield from _rows(at, state.TRANSFERRING_EARLY, kind.UNSCHEDULED, state.GONE, "transferred")
-    at, tells = Trigger.ABANDON_TRANSFER, "transfer_cancelled"
+    yield from _rows(at, state.TRANSFERRING, kind.SETTLED, state.GONE, EventKind.TRANSFERRED)
+    yield from _rows(at, state.TRANSFERRING_EARLY, kind.UNSCHEDULED, state.GONE, EventKind.TRANSFERRED)
+    at, tells = Trigger.ABANDON_TRANSFER, EventKind.TRANSFER_CANCELLED
     yield from _rows(at, state.TRANSFERRING, kind.RETURNED, state.AVAILABLE, tells)
     yield from _rows(at, state.TRANSFERRING, kind.RETURNED, state.DELAYED, tells, when=Guard.DELAY)
     yield from _comes_back(at, state.TRANSFERRING_EARLY, tells)
-    yield from _comes_back(Trigger.ACCEPT, state.UNCONFIRMED, "transfer_confirmed")
+    yield from _comes_back(Trigger.ACCEPT, state.UNCONFIRMED, EventKind.TRANSFER_CONFIRMED)
     yield from _leaves(Trigger.DISCARD, state.UNCONFIRMED, Reason.WITHDRAWN)
 
 

@@ -60,7 +60,7 @@ class PendingLetters:
         for fault, some in by_fault.items():
             detail = f"{reasons}; its dead letter was refused and is tried again: {fault}"
             kept = messages.some(np.array(some, np.intp))
-            step.events.append(ShardEvent(row.tells, removal.at_ms, kept, removal.subscription, detail))
+            step.events.append(ShardEvent(row.event, removal.at_ms, kept, removal.subscription, detail))
         at = next(place for place, one in enumerate(step.removals) if one is removal)
         safe = np.array([place for place in range(len(messages)) if place not in refused], np.intp)
         if len(safe):

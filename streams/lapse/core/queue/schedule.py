@@ -191,7 +191,7 @@ class Schedule:
             messages = Messages(
                 source.topic, source.partition, in_order, np.array(deadlines_ms, np.int64), none_yet, None
             )
-            step.events.append(ShardEvent(_HELD_BACK.rows[0].tells, now_ms, messages))
+            step.events.append(ShardEvent(_HELD_BACK.rows[0].event, now_ms, messages))
 
     def transfer(self, source: int, offset: int, name: str, now_ms: int, step: Step) -> None:
         """Keep one back for a transfer (Q17)."""
@@ -214,7 +214,7 @@ class Schedule:
         row = self._become(route(trigger, guard), source, offset, at_ms, now_ms, step)
         if guard is Guard.NO_ROOM:
             self._tell_held({source: [offset]}, now_ms, step)
-        step.events.append(ShardEvent(row.tells, now_ms, messages, detail=scheduled.transfer))
+        step.events.append(ShardEvent(row.event, now_ms, messages, detail=scheduled.transfer))
 
     def leave(
         self,
@@ -290,7 +290,7 @@ class Schedule:
     ) -> None:
         scheduled = self._state.scheduled[source, offset]
         messages = self._decisions.one(source, offset, scheduled.deadline_ms, scheduled.counts)
-        step.events.append(ShardEvent(row.tells, now_ms, messages, subscription, detail))
+        step.events.append(ShardEvent(row.event, now_ms, messages, subscription, detail))
 
 
 def _name_of(item: tuple[tuple[int, int], Scheduled]) -> tuple[int, int]:

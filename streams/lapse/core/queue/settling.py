@@ -340,7 +340,7 @@ class Settling:
         if left_out is not None:
             asked.answer(left_out, Result.UNKNOWN)
         if fresh:
-            asked.step.events.append(ShardEvent(row.tells, asked.now_ms, messages, asked.subscription))
+            asked.step.events.append(ShardEvent(row.event, asked.now_ms, messages, asked.subscription))
 
     # What a claim names
 

@@ -51,7 +51,7 @@ class ShardEvent(NamedTuple, Generic[M]):
         reasons: why they left, in L14's order, if they did.
     """
 
-    kind: str
+    kind: EventKind
     at_ms: int
     messages: M | None = None
     subscription: str = ""

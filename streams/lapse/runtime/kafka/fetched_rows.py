@@ -11,9 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lapse.core.rows import Rows
-from lapse.runtime.kafka.columns import HEADERS, HEADERS_LENGTH, KEY, LIFETIME, MOST_BYTES, OFFSET, TIMESTAMP, VALUE
-
-"""Number of the column that says whether a record's headers are those of the one before."""
+from lapse.runtime.kafka.columns import (
+    ALIKE,
+    HEADERS,
+    HEADERS_LENGTH,
+    KEY,
+    LIFETIME,
+    MOST_BYTES,
+    OFFSET,
+    TIMESTAMP,
+    VALUE,
+)
 
 
 class Columns:

@@ -56,7 +56,7 @@ class QueueOutput(ShardOutput):
         for (kind, at_ms, subscription, reasons, detail), some in shared.items():
             single = some[0] if len(some) == 1 else None
             outputs += self._tell(
-                EventKind(kind),
+                kind,
                 at_ms,
                 _ranges(some),
                 reasons,

@@ -301,8 +301,7 @@ class SowOutput(ShardOutput):
         )
 
     def _told(self, fate: SowEvent, messages: Sequence[BookmarkRange] = (), **facts: Any) -> list[Output]:
-        kind = EventKind(fate.kind)
-        return self._tell(kind, fate.at_ms, messages, fate.reasons, fate.subscription, fate.detail, **facts)
+        return self._tell(fate.kind, fate.at_ms, messages, fate.reasons, fate.subscription, fate.detail, **facts)
 
 
 def _tombstone(removal: StateDelete | None) -> bytes:
