@@ -19,7 +19,7 @@ LapseError
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -78,6 +78,7 @@ class UnknownEntity(LapseError):
     """
 
     def __init__(self, what: str, name: str, known: Iterable[str], hidden: Sequence[str] = (), other: str = "") -> None:
+        self._what, self._hidden, self._other = what, hidden, other
         self.name = name
         self.known = tuple(sorted(known))
         if hidden:
@@ -93,6 +94,10 @@ class UnknownEntity(LapseError):
             f"there is no {what} {name!r} on this cluster; {meant}there is: {shown or 'none'}. "
             "Correct the name, or configure it in lapse.toml and run `lapse apply`"
         )
+
+    def among(self, sees: Callable[[str], bool]) -> UnknownEntity:
+        """The same for somebody who may know of a part of what exists only (X4)."""
+        return UnknownEntity(self._what, self.name, filter(sees, self.known), self._hidden, self._other)
 
 
 class InvalidPayload(LapseError, ValueError):

@@ -21,7 +21,7 @@ from lapse.protocol.codec import CodecError
 from lapse.protocol.event import TERMINAL, EventKind
 from lapse_client import dead_letter, waiting
 from lapse_client.connection import Connection, entities, log_bounds
-from lapse_client.error import LapseError, UnknownEntity
+from lapse_client.error import LapseError, NoRecord, UnknownEntity
 from lapse_client.headers import headers_of
 from lapse_client.lineage import Lineage, Step, place
 from lapse_client.metadata import METADATA_TIMEOUT_S
@@ -101,6 +101,7 @@ def history(
     Raises:
         ValueError: the text is no bookmark.
         UnknownEntity: there is no such topic, or no such entity.
+        NoRecord: the message's partition ends before it.
         LapseError: a topic cannot be read.
     """
     name = Bookmark.parse(bookmark) if isinstance(bookmark, str) else bookmark
@@ -399,7 +400,7 @@ def _record(connection: Connection, name: Bookmark) -> Message | None:
         place = TopicPartition(name.topic, name.partition, name.log_offset)
         low, end = log_bounds(consumer, place)
         if name.log_offset >= end:
-            raise LapseError(f"{name} does not exist: its partition ends before offset {end}")
+            raise NoRecord(f"{name} does not exist: its partition ends before offset {end}")
         if name.log_offset < low:
             return None
         consumer.assign([place])

@@ -19,7 +19,7 @@ from starlette.routing import BaseRoute, Mount, Route, Router
 
 from lapse import __version__
 from lapse.core.error_code import ErrorCode
-from lapse_client.error import LapseError
+from lapse_client.error import LapseError, UnknownEntity
 from lapse_gateway import (
     body,
     letters,
@@ -142,10 +142,15 @@ def _routes(gateway: Gateway) -> list[Route]:
 
 def _endpoint(gateway: Gateway, operation: Operation) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
+        caller = gateway.authenticator.everybody
         try:
-            return await operation.handler(await _call(gateway, operation, request))
+            call = await _call(gateway, operation, request)
+            caller = call.caller
+            return await operation.handler(call)
         except Fault as refusal:
             fault = refusal
+        except UnknownEntity as error:
+            fault = fault_of(error.among(caller.may_see_some))
         except (LapseError, ValueError) as error:
             fault = fault_of(error)
         except asyncio.CancelledError:
@@ -245,12 +250,15 @@ async def _astray(request: Request, error: Exception) -> Response:
     """There is no such path, or not with this method."""
     assert isinstance(error, HTTPException)
     path = request.url.path[:100]
+    fault = Fault("unknown_path", f"there is no {path}; /openapi.json names what there is")
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         asked = request.url.path.removeprefix(request.scope.get("root_path", ""))
         allowed = sorted(one.method for one in OPERATIONS if _pattern(one.path).fullmatch(asked))
         text = f"{path} is asked for by {' or '.join(allowed)}, not by {request.method[:20]}"
-        return _refused(Fault("method_not_allowed", text, {"Allow": ", ".join(allowed)}))
-    return _refused(Fault("unknown_path", f"there is no {path}; /openapi.json names what there is"))
+        fault = Fault("method_not_allowed", text, {"Allow": ", ".join(allowed)})
+    # A browser that goes somewhere names HTML first; programs name JSON, anything or nothing.
+    people = request.headers.get("accept", "").startswith("text/html")
+    return refused(fault, False, "") if people else _refused(fault)
 
 
 @functools.cache

@@ -293,7 +293,7 @@ OPERATIONS: Final = (
                 kind="whole",
                 most=_LATEST_MS,
             ),
-            Parameter(name="reason", says="Why; any of them.", kind="texts"),
+            Parameter(name="reason", says="Why; any of them.", kind="texts", choices=tuple(Reason)),
             Parameter(name="filter", says="An expression; only letters that match."),
             Parameter(
                 name="top_n", says="At most so many are told.", kind="whole", least=1, most=MOST_SHOWN, default=100

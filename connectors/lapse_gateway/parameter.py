@@ -48,6 +48,8 @@ class Parameter:
                 raise self._fault(f"is missing: {self._meaning}")
             return () if self.kind == "texts" else self.default
         if self.kind == "texts":
+            for text in texts if self.choices else ():
+                self._one(text)
             return tuple(texts)
         if len(texts) > 1:
             raise self._fault(f"is given {len(texts)} times; give it once")
@@ -88,17 +90,20 @@ class Parameter:
         """The same for the OpenAPI description."""
         kinds = {"text": "string", "whole": "integer", "number": "number", "flag": "boolean"}
         schema: dict[str, Any] = (
-            {"type": "array", "items": {"type": "string"}} if self.kind == "texts" else {"type": kinds[self.kind]}
+            {"type": "array", "items": self._item()} if self.kind == "texts" else {"type": kinds[self.kind]}
         )
         if self.kind in ("whole", "number"):
             schema["minimum"] = self.least
             if self.most is not None:
                 schema["maximum"] = self.most
-        if self.choices:
+        if self.choices and self.kind != "texts":
             schema["enum"] = list(self.choices)
         if self.default is not None:
             schema["default"] = self.default
         return {"name": self.name, "in": "query", "required": self.required, "description": self.says, "schema": schema}
+
+    def _item(self) -> dict[str, Any]:
+        return {"type": "string", "enum": list(self.choices)} if self.choices else {"type": "string"}
 
 
 def read_all(parameters: Sequence[Parameter], given: Iterable[tuple[str, str]]) -> dict[str, Any]:

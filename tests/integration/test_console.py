@@ -4,14 +4,12 @@ import json
 import os
 import re
 import time
-from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
 
 from support.browser import notice, shot, view_of
 from support.deployment import Deploy, Deployment
-from support.entitled import Entitled
 from support.figures import free_port
 from support.gateway import Door, door
 from support.log import until
@@ -410,41 +408,3 @@ def test_a_console_that_is_read_only_has_no_buttons_that_change(
             assert view.locator(".grave, [hx-post]").count() == 0
             for button in ("Pause", "Resume", "Purge", "Cancel", "Send", "Rewind"):
                 assert view.get_by_role("button", name=button).count() == 0
-
-
-@pytest.mark.feature("X4")
-def test_each_user_sees_and_does_what_is_theirs(kafka: str, tmp_path: Path, browser: "playwright.Browser") -> None:
-    office = Entitled(kafka, tmp_path, {})
-    office.users = {
-        "alice": {"entitlements": {"desks{}": {"read": True, "filter": "/desk = 'A'"}}},
-        "ops": {"entitlements": {".*{}": {"read": True, "publish": True, "admin": True}}},
-    }
-    office.configure({"desks": {}, "hidden": {}}, session_timeout="3s")
-    try:
-        office.apply().worker().wait_for_shards(2)
-        with door(office) as gate:
-            desks, hidden = office.name("desks"), office.name("hidden")
-            batch = {"messages": [{"value": {"desk": desk}} for desk in "AB"]}
-            answer = gate.http.post(f"/publish/{desks}/batch", json=batch, auth=("ops", office.secret("ops")))
-            answer.raise_for_status()
-            for user, queues, messages in (("alice", {desks}, 1), ("ops", {desks, hidden}, 2)):
-                login = {"username": user, "password": office.secret(user)}
-                with view_of(browser, f"as_{user}", http_credentials=login) as view:
-                    view.goto(gate.address)
-                    playwright.expect(view.locator("header")).to_contain_text(user)
-                    assert (
-                        set(view.locator("tr[data-queue]").evaluate_all("x => x.map(y => y.dataset.queue)")) == queues
-                    )
-                    view.goto(f"{gate.address}/console/queues/{desks}")
-                    playwright.expect(view.locator("#messages tbody tr")).to_have_count(messages)
-                    view.get_by_role("button", name="Purge by key and filter").click()
-                    view.get_by_role("button", name="Purge", exact=True).click()
-                    if user == "alice":
-                        playwright.expect(view.locator("#notice .fault")).to_contain_text("admin")
-                        assert gate.http.get(f"{gate.address}/console/letters/{desks}").status_code == 401
-                    else:
-                        notice(view, "2 messages are taken out")
-            letters = gate.http.get(f"{gate.address}/console/letters/{desks}", auth=("alice", office.secret("alice")))
-            assert letters.status_code == 403
-    finally:
-        office.close()

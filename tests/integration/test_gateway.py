@@ -210,6 +210,11 @@ def test_a_queue_is_counted_shown_paused_purged_and_explained(gateway: Door) -> 
     assert gateway.receive("kept", wait_s=0.5) == []
     assert gateway.http.post(gateway.path("kept", "/resume")).json() == {"paused": False}
     assert len(gateway.receive("kept")) == 1
+    shown = gateway.http.get(gateway.path("kept", "/messages"), params={"state": "leased"}).json()["messages"]
+    assert [one["state"] for one in shown] == ["leased"]
+    (open_one,) = gateway.http.get(gateway.path("kept", "/subscriptions")).json()["subscriptions"]
+    assert (open_one["outstanding"], open_one["max_backlog"]) == (1, 1)
+    assert open_one["since_ms"] <= open_one["heard_ms"]
     purged = gateway.http.post(gateway.path("kept", "/purge"), json={"all": True, "leased": True}).json()
     assert purged["removed"] == 2
     told = gateway.http.get("/explain", params={"bookmark": first, "entity": name}).json()
@@ -328,3 +333,5 @@ def test_what_a_shard_refuses_keeps_its_code(gateway: Door) -> None:
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "unknown_entity")
     wrong = gateway.http.get(f"/queues/{gateway.deployment.name('prices')}")
     assert "is a SOW topic" in wrong.json()["error"]["text"]
+    late = gateway.http.get("/explain", params={"bookmark": f"{gateway.deployment.name('orders')}:0:999999"})
+    assert (late.status_code, late.json()["error"]["code"]) == (404, "no_record")

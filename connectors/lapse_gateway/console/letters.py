@@ -165,7 +165,7 @@ def _difference(before: str, after: str) -> list[str]:
 
 _CHOICE: Final = (
     Parameter(name="since", says="Died since then.", choices=tuple(_SINCE_MS), default="day"),
-    Parameter(name="reason", says="Why; all without it."),
+    Parameter(name="reason", says="Why; all without it.", choices=("", *Reason), default=""),
     Parameter(name="filter", says="An expression; only letters that match."),
     Parameter(name="again", says="Letters that were sent before, too.", kind="flag", default=False),
 )

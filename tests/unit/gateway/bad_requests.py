@@ -213,6 +213,13 @@ CASES: Final = (
     _rewind(b'{"to": true}', "malformed"),
     _rewind(b'{"to": "beginning", "lifetimes": "old"}', "malformed"),
     _rewind(b'{"to": "beginning", "id": ""}', "malformed"),
+    Case(shown="`GET /v1/letters/orders?reason=old`", method="GET", path="/v1/letters/orders?reason=old", code=_BAD),
+    Case(
+        shown="`GET /v1/queues/orders/messages?state=gone`",
+        method="GET",
+        path="/v1/queues/orders/messages?state=gone",
+        code=_BAD,
+    ),
     _redrive(b'{"reason": "purged"}'),
     _redrive(b'{"reasons": ["old"]}'),
     _redrive(b'{"value": {"id": 1}}'),

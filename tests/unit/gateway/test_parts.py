@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator
 
+import httpx
 import orjson
 import pytest
 from hypothesis import given
@@ -10,8 +11,9 @@ from hypothesis import strategies as st
 
 from lapse.core.entitlement import Entitlement, Right
 from lapse_client import Connection
+from lapse_client.error import UnknownEntity
 from lapse_gateway import Gateway, Settings, User, Users, openapi, payload
-from lapse_gateway.application import DESCRIBED
+from lapse_gateway.application import DESCRIBED, application
 from lapse_gateway.events import event, stream
 from lapse_gateway.fault import Fault
 from lapse_gateway.publishing import Message
@@ -97,6 +99,30 @@ def test_who_may_publish_to_an_entity_may_write_to_its_topics_and_to_no_other() 
     for topic in ("looked", "elsewhere"):
         with pytest.raises(Fault, match="lacks publish"):
             caller.check_publish(topic, readers.get(topic, frozenset()))
+
+
+@pytest.mark.feature("X4")
+def test_who_asks_for_what_is_not_there_learns_no_names_that_are_not_theirs() -> None:
+    entitled = {"orders": Entitlement(frozenset({Right.READ}))}
+    users = Users(users={"a": User(name="a", keys=(b"a-key-of-16-bytes",), entitlements=entitled)})
+    caller = Authenticator(Connection("nowhere:1"), users).caller("Bearer a-key-of-16-bytes")
+    told = UnknownEntity("queue", "order", ["orders", "order-secrets", "payroll"]).among(caller.may_see_some)
+    assert told.known == ("orders",)
+    assert "did you mean 'orders'? there is: orders." in str(told)
+
+
+@pytest.mark.feature("X7")
+def test_a_browser_is_told_on_a_page_that_nothing_is_there() -> None:
+    app = application(Gateway(Connection("nowhere:1"), Settings(), Users()))
+
+    async def asked(accept: str) -> httpx.Response:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gateway") as client:
+            return await client.get("/deployments/nope/", headers={"Accept": accept})
+
+    page = asyncio.run(asked("text/html,application/xhtml+xml"))
+    assert (page.status_code, page.headers["content-type"].partition(";")[0]) == (404, "text/html")
+    assert "there is no /deployments/nope/" in page.text
+    assert asyncio.run(asked("*/*")).json()["error"]["code"] == "unknown_path"
 
 
 def test_the_description_names_every_operation_once_and_refers_to_what_is_there() -> None:

@@ -1,0 +1,58 @@
+"""The console for several users: each sees and does what is theirs."""
+
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from support.browser import notice, view_of
+from support.entitled import Entitled
+from support.gateway import door
+
+playwright = pytest.importorskip("playwright.sync_api")  # a machine without it still runs the other tests
+
+
+@pytest.mark.feature("X4")
+def test_each_user_sees_and_does_what_is_theirs(kafka: str, tmp_path: Path, browser: "playwright.Browser") -> None:
+    office = Entitled(kafka, tmp_path, {})
+    office.users = {
+        "alice": {"entitlements": {"desks{}": {"read": True, "filter": "/desk = 'A'"}}},
+        "ops": {"entitlements": {".*{}": {"read": True, "publish": True, "admin": True}}},
+    }
+    office.configure({"desks": {}, "hidden": {}}, session_timeout="3s")
+    try:
+        office.apply().worker().wait_for_shards(2)
+        with door(office) as gate:
+            desks, hidden = office.name("desks"), office.name("hidden")
+            due_ms = int(time.time() * 1000) + 3_600_000
+            soon = [{"value": {"desk": desk}, "enqueue_at_ms": due_ms} for desk in "AAB"]
+            batch = {"messages": [*({"value": {"desk": desk}} for desk in "AB"), *soon]}
+            answer = gate.http.post(f"/publish/{desks}/batch", json=batch, auth=("ops", office.secret("ops")))
+            answer.raise_for_status()
+            for user, queues, messages in (("alice", {desks}, 3), ("ops", {desks, hidden}, 3)):
+                login = {"username": user, "password": office.secret(user)}
+                with view_of(browser, f"as_{user}", http_credentials=login) as view:
+                    view.goto(gate.address)
+                    playwright.expect(view.locator("header")).to_contain_text(user)
+                    assert (
+                        set(view.locator("tr[data-queue]").evaluate_all("x => x.map(y => y.dataset.queue)")) == queues
+                    )
+                    view.goto(f"{gate.address}/console/queues/{desks}")
+                    playwright.expect(view.locator("#messages tbody tr")).to_have_count(messages)
+                    view.get_by_role("button", name="Cancel scheduled ones").click()
+                    view.get_by_role("button", name=re.compile("^Cancel [12]$")).click()
+                    notice(view, "2 scheduled messages are" if user == "alice" else "1 scheduled message is")
+                    view.get_by_role("button", name="Purge by key and filter").click()
+                    view.get_by_role("button", name="Purge", exact=True).click()
+                    if user == "alice":
+                        playwright.expect(view.locator("#notice .fault")).to_contain_text("admin")
+                        assert gate.http.get(f"{gate.address}/console/letters/{desks}").status_code == 401
+                    else:
+                        notice(view, "2 messages are taken out")
+            nowhere = gate.http.get("/queues/nowhere", auth=("alice", office.secret("alice")))
+            assert (nowhere.status_code, hidden in nowhere.text, desks in nowhere.text) == (404, False, True)
+            letters = gate.http.get(f"{gate.address}/console/letters/{desks}", auth=("alice", office.secret("alice")))
+            assert letters.status_code == 403
+    finally:
+        office.close()
