@@ -27,11 +27,11 @@ def retired() -> Iterator[tuple[str, str]]:
 
 
 def texts() -> Iterator[tuple[Path, str]]:
-    """Code, tests and pages."""
+    """Code, tests and pages, each with its file's name."""
     for folder in ("streams", "connectors", "tests", "benchmarks", "docs"):
         for path in (ROOT / folder).rglob("*"):
             if path.suffix in (".py", ".md", ".toml") and path not in EXEMPT:
-                yield path, path.read_text()
+                yield path, f"{path.name}\n{path.read_text()}"
     for path in ROOT.glob("*.md"):
         if path not in EXEMPT:
             yield path, path.read_text()
