@@ -41,7 +41,7 @@ _PURGE_S: Final = 1.0
 """How long the reports of commands that were given up are waited for, s."""
 
 _REPORT_S: Final = 2.0
-"""So long the report of a command is waited for whose answer is here already."""
+"""How long to wait for the delivery report of a command whose answer is here already."""
 
 MOST_AT_ONCE: Final = 5_000
 """Records taken from librdkafka in one go."""

@@ -32,7 +32,7 @@ _LOOK_S: Final = 0.1
 _PATIENCE_S: Final = 30.0
 _FORGET_S: Final = 60.0
 _SLACK_MS: Final = 60_000
-"""So much earlier than a message's arrival its claims are looked for: brokers' clocks differ."""
+"""How much earlier than a message's arrival its claims are looked for: brokers' clocks differ."""
 
 Claim = bytes
 """What stands on the log for a message: its bookmark and its arrival, which tells it from that of another topic of the

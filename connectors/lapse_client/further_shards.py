@@ -23,7 +23,7 @@ log = logging.getLogger("lapse_client")
 
 _TRIES: Final = 20
 _PAUSE_S: Final = 1.0
-"""So often, and after so long, further shards are looked for: a broker may know of them later than another one."""
+"""How often further shards are looked for, and the pause between tries: brokers learn of them one by one."""
 
 
 class FurtherShards:
@@ -101,4 +101,4 @@ class GrowingListener(Listener[None]):
         return TICK_S
 
     def joined(self, queue: str, count: int) -> None:
-        """So many shards of a queue came to the session's last."""
+        """Add a number of shards of a queue behind the session's last."""

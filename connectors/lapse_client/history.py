@@ -28,7 +28,7 @@ from lapse_client.metadata import METADATA_TIMEOUT_S
 from lapse_client.span import span
 
 _AFTERWARDS_MS: Final = 60_000
-"""So long after its end a message is still looked for: a crash tells things twice."""
+"""How long after a message's end its events are read: after a crash they may come twice."""
 
 _PRODUCERS_CLOCK_MS: Final = 300_000
 """So far a producer's clock may be ahead of the broker's without anything being overlooked."""

@@ -20,7 +20,7 @@ FIRST_ANSWER_S: Final = 4.0
 """How long the first one is waited for: an address that is wrong is told within 5 s (X7)."""
 
 _LOOK_S: Final = 1.0
-"""So often it is looked whether the brokers refuse us, which no waiting mends."""
+"""How often to check whether the brokers refuse us, since waiting does not help then."""
 
 _LEAST_S: Final = 0.05
 

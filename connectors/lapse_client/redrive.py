@@ -21,7 +21,7 @@ from lapse_client.redriven import TOPIC, Redriven
 
 _FLUSH_S = 60.0
 _BATCH = 1_000
-"""So many letters stand in one transaction, unless a rate asks for fewer."""
+"""How many letters one transaction sends, unless a rate asks for fewer."""
 
 _CONTROL_S = 30.0
 _BEFORE = "sent before"

@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 from lapse_gateway.gateway import Gateway
 
 _QUIET_S: Final = 15.0
-"""After so long without an event a comment is sent: proxies end what is silent."""
+"""After how long without an event a comment is sent: proxies end silent streams."""
 
 _NOTHING: Final = b": nothing for now\n\n"
 

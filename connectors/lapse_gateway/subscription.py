@@ -16,7 +16,7 @@ from lapse_gateway.fault import Fault
 from lapse_gateway.user import Caller
 
 _LATE_MS: Final = 5_000
-"""So long after its end a lease is still remembered: the broker's clock is another one."""
+"""How long an ended lease is remembered, since the broker's clock differs."""
 
 
 @functools.cache

@@ -21,16 +21,16 @@ from lapse_kombu.unsettled import Unsettled
 logger = logging.getLogger(__name__)
 
 _NO_LIMIT: Final = 100
-"""So many messages are received ahead where kombu states no limit."""
+"""How many messages are prefetched if kombu states no limit."""
 
 _TOGETHER: Final = 100
-"""So many are handed out in one turn at most."""
+"""The greatest number of messages that are handed out in one turn."""
 
 _TURN_S: Final = 0.02
 """With several consumers, so long one of them is waited for before the others have their turn."""
 
 _GET_S: Final = 0.5
-"""So long a single `get` waits for a message that the queue may have."""
+"""How long a single `get` waits for a message that the queue may have."""
 
 _IDLE_AT_LEAST_MS: Final = 300_000
 """A temporary queue lives for so long at least without use (Q18)."""

@@ -28,7 +28,7 @@ from lapse_gateway.parameter import Parameter
 _SHOWN: Final = 50
 _LINES: Final = 400
 _WIDTH: Final = 2_000
-"""So many lines, and characters of each, the preview of an edit shows."""
+"""How many lines, and characters of each, the preview of an edit shows."""
 
 _SINCE_MS: Final = {"hour": 3_600_000, "day": 86_400_000, "week": 604_800_000, "all": None}
 

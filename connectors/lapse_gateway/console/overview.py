@@ -21,7 +21,7 @@ _SHOWN: Final = 50
 """Queues, and SOW topics, on a page."""
 
 _NEEDS: Final = 20
-"""So many that need somebody are named; the others are counted."""
+"""How many queues that need attention are named; the others are counted."""
 
 
 _FIRST_S: Final = 0.3

@@ -17,7 +17,7 @@ from lapse_gateway.operation import Call
 from lapse_gateway.parameter import Parameter
 
 _AT_ONCE: Final = 10_000
-"""So many are looked up, and withdrawn, at a time; a preview counts no more."""
+"""How many are looked up and withdrawn at a time; a preview counts no more."""
 
 _WAIT_S: Final = 15.0
 """An action begins no further part after so long, s; a browser of the console gives up after 20."""

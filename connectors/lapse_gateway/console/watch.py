@@ -29,7 +29,7 @@ _RATE_S: Final = 10.0
 """The change is told over the last so many seconds."""
 
 _IN_TURN: Final = 50
-"""So many queues that no page shows are asked at a look."""
+"""How many queues are asked in one look that no page shows."""
 
 _FORGET_S: Final = 600.0
 _OLD_MS: Final = 3_600_000

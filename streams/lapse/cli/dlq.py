@@ -36,7 +36,7 @@ Command = Callable[..., Any]
 
 _VALUE_SHOWN: Final = 80
 _FAULT_SHOWN: Final = 200
-"""So many characters of a value, and of a fault's text, stand in a table; --json has all."""
+"""How many characters of a value or an error a table shows; --json has all."""
 
 _INSTANTS: Final = frozenset({"first", "last"})
 _SERVERS = cluster.options

@@ -15,7 +15,7 @@ from lapse_client.instant import instant_ms
 
 @dataclass(frozen=True, slots=True)
 class Ago:
-    """So long before now; which instant that is, the broker's clock says.
+    """A span before now, by the broker's clock.
 
     Attributes:
         ms: how long, ms.

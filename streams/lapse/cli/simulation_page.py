@@ -12,7 +12,7 @@ from lapse.simulation.scenario import Run
 from lapse_spark.report import Cell, Report
 
 _SERIES: Final = 8
-"""So many lines in a plot can be told apart."""
+"""How many lines of a plot can be told apart."""
 
 _POINTS: Final = 80
 

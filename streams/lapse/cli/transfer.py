@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _AGAIN_S: Final = 1.0
-"""After so long a follower tries again that got no answer."""
+"""How long a follower waits before it tries again without an answer."""
 
 _SOMETHING_STAYED: Final = 3
 """Exit code: 0 is for a transfer of everything, 1 for one that failed."""

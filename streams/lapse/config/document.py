@@ -45,7 +45,7 @@ _SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother = 3, 100, 100
 
 _LONGEST_FAULT: Final = 1_000
 _MOST_FAULTS: Final = 50
-"""So many faults are told; nobody corrects more of them at a time."""
+"""How many mistakes are reported; nobody corrects more of them at a time."""
 
 _DEEPEST: Final = 8
 """No key of lapse's lies deeper; hostile ones have thousands of dots."""

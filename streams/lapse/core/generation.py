@@ -16,7 +16,7 @@ FIRST_REWOUND: Final = 1 << OFFSET_BITS
 """Every position from here on is of a message that a rewind brought back."""
 
 MOST_GENERATIONS: Final = (1 << 14) - 1
-"""So often can a partition be rewound."""
+"""How often a partition can be rewound."""
 
 _OFFSET: Final = FIRST_REWOUND - 1
 

@@ -12,7 +12,7 @@ Portions = Generator[None, None, T]
 """Work that pauses after each portion, which takes well below a millisecond, and returns its result."""
 
 PORTION: Final = 256
-"""So many small things are done at a time."""
+"""How many small items are handled at a time."""
 
 
 def whole(work: Portions[T]) -> T:

@@ -30,7 +30,7 @@ _PATIENCE_S: Final = 80.0
 """It may be started while the worker of its shards is dead."""
 
 _BATCH_S: Final = 0.05
-"""About so long a batch takes; its acknowledgments go out together."""
+"""About how long a batch takes; its acknowledgments are sent together."""
 
 
 def main(path: Path, number: int, life: int) -> None:

@@ -12,10 +12,10 @@ from typing import Any, Final
 from lapse.protocol.avro_schema import AvroSchema, kind_of
 
 MOST_LEVELS: Final = 256
-"""So many records, arrays and maps may stand inside each other, in a schema and in a payload."""
+"""How deep records, arrays and maps may be nested, in a schema and in a payload."""
 
 MOST_EMPTY_ITEMS: Final = 1 << 16
-"""So many items that take no bytes may stand in the arrays of one payload."""
+"""The greatest number of items without bytes in the arrays of a payload."""
 
 _LONG_BYTES: Final = 10
 _SIZES: Final = {"boolean": 1, "float": 4, "double": 8}

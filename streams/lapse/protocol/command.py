@@ -32,7 +32,7 @@ MOST_BYTES: Final = 2 << 20
 """A larger record is refused unread; a producer's compression may have let it into the topic."""
 
 _SHOWN_FAULTS: Final = 5
-"""So many faults of one command are told; the others are counted."""
+"""How many faults of a command are named; the others are counted."""
 
 MOST_PEEKED: Final = 1_000
 """Messages that one answer to a queue's `sow` shows; `skip` goes on."""

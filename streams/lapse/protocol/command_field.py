@@ -15,7 +15,7 @@ MOST_BOOKMARKS: Final = 20_000
 """What a command changes is durable as a whole, so it has a largest size."""
 
 SHOWN_CHARACTERS: Final = 60
-"""So much of a wrong value, or name, is shown to its sender."""
+"""How many characters of a wrong value or name are shown to its sender."""
 
 _MOST: Final = (1 << 63) - 1
 

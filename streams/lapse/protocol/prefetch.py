@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 FEW_DELIVERIES: Final = 2
-"""So many deaths of clients, one after the other, are nothing out of the ordinary."""
+"""As many deaths of clients, one after the other, are nothing unusual."""
 
 
 def advice(queue: str, max_deliveries: int, max_backlog: int | None) -> str | None:

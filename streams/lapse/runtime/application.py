@@ -49,7 +49,7 @@ from lapse.runtime.watch import end_process
 logger = logging.getLogger(__name__)
 
 _GIVEN_UP_S: Final = 2.0
-"""After so long what a shard's worker was to give up is given to another one anyway; epochs protect the shard then."""
+"""How long a worker may take to give up a shard before another one gets it; epochs protect the shard then."""
 
 
 class LapseApp(faust.App):

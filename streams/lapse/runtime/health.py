@@ -28,7 +28,7 @@ PATIENCE_S: Final = 5.0
 AWAY_FIGURE: Final = ("lapse_worker_broker_away_seconds", "For how long the brokers have not answered.")
 
 _NAMED: Final = 10
-"""So many shards are named that are still awaited; the others are counted."""
+"""How many awaited shards are named; the others are counted."""
 
 StartResponse = Callable[[str, list[tuple[str, str]]], Any]
 Wsgi = Callable[[dict[str, Any], StartResponse], Iterable[bytes]]

@@ -11,7 +11,7 @@ from lapse.core.portions import Portions
 T = TypeVar("T")
 
 _TURN_S: Final = 0.001
-"""After so much work others have their turn: a delivery takes some ten turns of the loop."""
+"""How long work goes on before others have a turn: a delivery takes about ten turns of the loop."""
 
 
 async def in_turns(work: Portions[T]) -> T:

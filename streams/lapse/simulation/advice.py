@@ -14,7 +14,7 @@ from lapse.simulation.goal import Goal
 from lapse.simulation.scenario import Run, Scenario, Setting, simulate, with_settings
 
 MOST: Final = 1_024
-"""So many consumers, and so large a backlog, are tried at most."""
+"""The greatest number of consumers, and the largest backlog, that are tried."""
 
 _S: Final = 1_000
 _M: Final = 60 * _S

@@ -13,7 +13,7 @@ BEGIN_MS: Final = 1_767_225_600_000
 """2026-01-01T00:00:00Z, ms since the epoch: when arrivals begin that come from a distribution."""
 
 MOST: Final = 5_000_000
-"""So many messages are simulated at most: more do not fit into memory."""
+"""The greatest number of simulated messages: more do not fit into memory."""
 
 
 class Record(NamedTuple):

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from lapse.simulation.distribution import Distribution, seeded
 
 _DRAWN: Final = 4
-"""So many deliveries of a message have times of their own; what is delivered more often gets them again."""
+"""How many deliveries of a message have times of their own; further ones use them again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ SERVED: Final = frozenset({"acknowledged", "delivered_at_most_once", "barrier_re
 """Fates of messages that somebody had."""
 
 _MOST_POINTS: Final = 120
-"""So many points does a course over time have at most."""
+"""The greatest number of points in a course over time."""
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ from lapse.simulation.outcome import Outcome
 from lapse.simulation.simulated_queue import SimulatedQueue
 
 MOST: Final = 200
-"""So many combinations are compared at most."""
+"""The greatest number of combinations that are compared."""
 
 
 @dataclass(frozen=True, slots=True)

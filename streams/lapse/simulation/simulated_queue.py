@@ -28,7 +28,7 @@ _NEVER_SILENT_MS: Final = NEVER
 
 _ROUNDS: Final = 30
 _FEW: Final = 1_000
-"""So often is a message delivered, on average and in all, before somebody has to ask whether it ever ends."""
+"""How often messages are delivered, on average, before the simulation is assumed to never end."""
 
 _ENDS: Final = {
     EventKind.ACKNOWLEDGED: "acknowledged",

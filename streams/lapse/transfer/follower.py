@@ -34,22 +34,22 @@ from lapse_client.error import CommandFailed, LapseError
 logger: Final = logging.getLogger(__name__)
 
 _LOOK_S: Final = 0.1
-"""So often both sides are asked while nothing goes."""
+"""How often both sides are asked while there is nothing to hand over."""
 
 _AT_ONCE: Final = 500
-"""So many messages go in one round: few enough that they are there before their consumers have asked elsewhere."""
+"""How many messages go in one round: few enough to arrive before their consumers have asked elsewhere."""
 
 _FOREIGN_S: Final = 10.0
-"""So long nothing is looked for that could go back, once something was found that came from elsewhere."""
+"""How long to wait before looking again for messages to send back, once foreign ones were found."""
 
 _MOST_FILTERS: Final = 16
-"""For so many filters messages are looked for in one round; the others have their turn in the next."""
+"""For how many filters one round looks for messages; the others have a turn in the next one."""
 
 _FORMATS_S: Final = 10.0
-"""So often it is looked whether both sides read payloads alike."""
+"""How often to check that both sides read payloads alike."""
 
 _REFUSED_S: Final = 60.0
-"""So long nothing is asked for with a filter that a shard here has refused."""
+"""How long a filter is not used that a shard here has refused."""
 
 _OF_FILTERS: Final = (ErrorCode.TOO_COSTLY, ErrorCode.INVALID_EXPRESSION)
 

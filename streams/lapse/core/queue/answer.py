@@ -47,7 +47,7 @@ def size(outcomes: Sequence[Outcome]) -> int:
 
 
 _MOST_SETTLEMENTS = 10_000
-"""So many ranges that share a result stand in an answer, so that it fits into a record."""
+"""The greatest number of ranges with one result in an answer, so that it fits into a record."""
 
 
 def bounded(settlements: tuple[Settlement, ...], counts: dict[str, int]) -> dict[str, Any]:

@@ -33,10 +33,10 @@ _SAFE_DIGITS: Final = 18
 """A number of so many digits is within 64 bits."""
 
 _FEW_OF: Final = 8
-"""Of so many records in columns one may have to be looked at; of more, going through all costs less."""
+"""If more than one in this number of records has to be looked at, going through all costs less."""
 
 _MANY: Final = 16
-"""From so many records on it pays to see first whether they are alike."""
+"""The least number of records for which it pays to check first whether they are alike."""
 
 
 class Later(NamedTuple):

@@ -369,7 +369,7 @@ class QueueCommands:
 
 
 PURGED_AT_ONCE: Final = 65_536
-"""About so many messages with places leave in one step of a purge: they are told as ranges, and take milliseconds."""
+"""About how many messages with places leave in one step of a purge: told as ranges, they take milliseconds."""
 
 _SETTLING = frozenset({"acknowledge", "cancel", "expire", "renew"})
 _SELECTING = frozenset({"acknowledge", "cancel", "expire", "renew", "purge", "sow", "depth", "transfer"})

@@ -13,7 +13,7 @@ from lapse.core.queue.change import Places
 from lapse.core.queue.segment import Where, where_of
 
 _FEW: Final = 32
-"""So many ranges are cut one by one; more of them together, for then most hold a place or two."""
+"""Up to this number, ranges are cut one by one; more are cut together, since most then hold a place or two."""
 
 _LONG: Final = 64
 """Unless they hold so many places on average: to write out a million of them takes 20 ms."""

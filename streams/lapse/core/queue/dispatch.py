@@ -26,7 +26,7 @@ from lapse.core.queue.waiting_groups import WaitingGroups
 from lapse.core.shard.event import ShardEvent
 
 STEP_MESSAGES: Final = 4096
-"""About so many messages leave or are handed out in one step, so that a step does not hold up the others."""
+"""About how many messages leave or are handed out in one step, so that other shards do not wait long."""
 
 
 class Dispatch:

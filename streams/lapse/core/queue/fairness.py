@@ -14,10 +14,10 @@ Shares = list[tuple[Subscription, list[int]]]
 """To each subscription the positions, in the sequence of messages, that it gets; ascending."""
 
 _FORGOTTEN: Final = 64
-"""So many subscriptions that are gone are remembered at most."""
+"""The greatest number of ended subscriptions that are remembered."""
 
 _MANY: Final = 64
-"""From so many messages on, they are dealt out in blocks; fewer are spread, so that nobody waits behind the others."""
+"""From this number on, messages are dealt out in blocks; fewer are spread, so that nobody waits behind the others."""
 
 _BLOCK: Final = 256
 _LEAST_ROUNDS: Final = 4

@@ -35,7 +35,7 @@ _WITHOUT_PLACE: Final = {
 """States of messages without a place, by what a peek calls them."""
 
 JUDGED_AT_ONCE: Final = 1_000
-"""So many messages are read back and judged under the filters at a time."""
+"""How many messages are read back and judged under the filters at a time."""
 
 
 class Inquiry:
@@ -157,7 +157,7 @@ class Inquiry:
         return (item for item in all_.items() if item[1].state is _WITHOUT_PLACE[wanted])
 
     def _first_scheduled(self, most: int, wanted: str) -> list[tuple[tuple[int, int], Scheduled]]:
-        """So many messages without a place, the first in their order; of a crowd the others are not sorted (C60)."""
+        """The first messages without a place, in their order; of a crowd the others are not sorted (C60)."""
         all_ = self._state.scheduled
         if most <= 0:
             return []

@@ -37,10 +37,10 @@ from lapse.core.queue.step import Step
 RING: Final = 256
 Items = list[tuple[bytes, bytes | None]]
 _AHEAD: Final = 16
-"""So many segments are written whole ahead of need between two steps."""
+"""How many segments are written whole between two steps, ahead of need."""
 
 _MOVED: Final = 4
-"""So many inherited segments are written under the new epoch between two steps."""
+"""How many inherited segments are written under the new epoch between two steps."""
 
 _EPOCH: Final = struct.Struct(">q")
 

@@ -17,7 +17,7 @@ YES: Final = 1
 NO: Final = 2
 
 _MOST_KEPT: Final = 64
-"""Of so many filters that were asked for and may be asked again it stays known what they say of messages."""
+"""How many filters that may be asked for again keep their results."""
 
 Predicate = Callable[[RecordView], bool]
 _Known = tuple[Predicate, dict[int, NDArray[np.uint8]]]

@@ -106,7 +106,7 @@ class Rewinding:
 
     @property
     def window_ms(self) -> int:
-        """From so long before a record those before it have to be known, to know whether it is a repeat (X6); ms."""
+        """How far back earlier records have to be known to recognize a repeat, ms (X6)."""
         return self._settings.dedup_window_ms
 
     def remember(self, number: int, records: Sequence[Record]) -> None:

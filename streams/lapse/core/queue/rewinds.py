@@ -17,10 +17,10 @@ from lapse.core.queue.settlement import Outcome, Result
 from lapse.core.queue.sources import Sources
 
 REMEMBERED: Final = 64
-"""So many rewinds are remembered: each can be asked for again by its id."""
+"""How many rewinds are remembered: each can be asked for again by its id."""
 
 MOST_LIVE: Final = 1_000
-"""So many ranges of messages that a rewind found live are remembered. Of more, a settlement may be answered `stale`."""
+"""How many ranges of live messages a rewind remembers. Beyond that, a settlement may be answered `stale`."""
 
 CHUNK_BITS: Final = 16
 """Messages that are not to be brought back are noted for so many bits of offsets together."""

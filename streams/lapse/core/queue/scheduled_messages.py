@@ -11,7 +11,7 @@ from lapse.core.queue.scheduled import Scheduled
 from lapse.core.queue.scheduled_record import is_plain, pack, unpack
 
 _BLOCK: Final = 4_096
-"""So many offsets of a source, one behind the other, are kept together."""
+"""How many consecutive offsets of a source are kept together."""
 
 _SLACK: Final = 64
 

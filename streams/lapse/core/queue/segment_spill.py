@@ -9,7 +9,7 @@ from lapse.core.queue.segment import Segment
 from lapse.core.queue.segment_summary import Outline, SegmentSummary
 
 _SEEN: Final = 4
-"""So many segments that were only looked at are kept: whoever looks at one may change it next."""
+"""How many segments are kept that were only read: the next access may change them."""
 
 
 class SpillStore(Protocol):

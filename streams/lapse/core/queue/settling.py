@@ -32,7 +32,7 @@ from lapse.core.shard.event import ShardEvent
 
 _MOST_TOKEN: Final = 1 << 32
 _MOST_REMEMBERED: Final = 10_000
-"""So many messages beyond the target depth one range may acknowledge: each is a record in the journal."""
+"""How many messages beyond the target depth a range may acknowledge: each is a record in the journal."""
 
 
 @dataclass(slots=True)

@@ -22,7 +22,7 @@ from lapse.core.queue.subscription import Subscription
 from lapse.core.queue.trait import Flag
 
 _MOST_CHARACTERS: Final = 100_000
-"""So long are all filters of one answer together at most: it is one record."""
+"""The greatest length of all filters in an answer, which is one record."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ from lapse.core.queue.transfer import Transfers
 from lapse.core.repeats import Repeats
 
 REMEMBERED_EXPIRED: Final = 4096
-"""So many ranges of expired messages are remembered after their segment is gone, so that an answer can say so."""
+"""How many ranges of expired messages are remembered after their segment is gone, for answers."""
 
 _NOTHING: Final = Segment(-1)
 """Stands for a segment that is not there. Nobody writes to it, so there is one for all shards: it takes 20 KiB."""

@@ -10,7 +10,7 @@ from lapse.core.queue.inquiry import Inquiry
 from lapse.core.queue.settlement import Claim, Outcome, Result
 
 UNLIMITED: Final = 1 << 62
-"""So many may become active where there is no target depth."""
+"""How many may become active without a target depth."""
 
 
 class TargetDepth:

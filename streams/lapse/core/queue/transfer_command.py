@@ -20,10 +20,10 @@ from lapse.protocol.bookmark import BookmarkRange
 from lapse.protocol.command import Command
 
 MOST_JUDGED: Final = 5_000
-"""So many messages are looked at under a filter for one command: others have their turn then (C60)."""
+"""How many messages one command looks at under a filter; then others have a turn (C60)."""
 
 MOST_HELD: Final = 2_000
-"""So many messages are held for one transfer on one shard: they are named in one answer."""
+"""The greatest number of messages that a shard holds for one transfer: one answer names them."""
 
 COMMANDS: Final = frozenset(
     "transfer transfer_confirm transfer_finish transfer_cancel transfer_accept transfer_discard".split()

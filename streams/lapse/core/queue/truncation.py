@@ -21,7 +21,7 @@ from lapse.core.queue.step import Step
 from lapse.core.queue.transitions import Transitions
 
 AT_ONCE: Final = 4096
-"""About so many messages leave in one step."""
+"""About how many messages leave in one step."""
 
 
 class Truncation:

@@ -20,7 +20,7 @@ RETIREMENT: Final = b"z"
 """First byte of the key under which a shard's journal, of a queue or a SOW topic, holds its retirement."""
 
 _NAMED: Final = 5
-"""So many holders of leases a refusal names; the others are counted."""
+"""How many holders of leases a refusal names; the others are counted."""
 
 
 class Cause(StrEnum):

@@ -25,7 +25,7 @@ from lapse.core.sow.subscription import Predicate
 from lapse.protocol.command import Command
 
 PORTION: Final = 500
-"""So many records are looked at, and may leave, before others have their turn."""
+"""How many records are looked at, and may leave, before others have a turn."""
 
 
 class Bookmarks:

@@ -23,7 +23,7 @@ _SHIFT: Final = 10
 _SLACK: Final = 65_536
 _STALE_KEPT: Final = 64
 _REBUILT: Final = 1_024
-"""So many records are filed in a portion when the index is built anew."""
+"""How many records are filed in a portion when the index is rebuilt."""
 
 _MOVED_AT_ONCE: Final = 4_000
 """Keys that move to the fine wheel in one call: any number may share a second."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 _SLACK: Final = 65_536
-"""So many names of records that have left are always let be."""
+"""How many names of records that have left may always remain."""
 
 
 class Walk:

@@ -17,7 +17,7 @@ from lapse.core.sow.state import SowState
 from lapse.core.sow.step import Step
 
 _AT_ONCE: Final = 10_000
-"""So many records leave in one step."""
+"""How many records leave in one step."""
 
 _REASONS: Final = {Cause.DELETE: Reason.PURGED, Cause.IDLE: Reason.AUTO_DELETED}
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 from lapse.core.sow import field_path
 
 MOST_PATHS: Final = 256
-"""So many paths one list has at most."""
+"""The greatest number of paths in a list."""
 
 _MOST_STEPS: Final = 64
 """Objects in objects that a path leads through at most."""

@@ -42,7 +42,7 @@ from lapse.protocol.bookmark import Bookmark
 from lapse.protocol.command import Command
 
 _TOMBSTONES_LOOKED_BEYOND: Final = 16
-"""So many tombstones that are not due yet do not hide those behind them."""
+"""How many tombstones that are not due are passed over to find due ones behind them."""
 
 
 class SowShard:

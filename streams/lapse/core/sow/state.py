@@ -31,10 +31,10 @@ _RECORD_BYTES = 16
 """What a journal record takes besides key and value, about."""
 
 _LOT: Final = 1_024
-"""So many records are taken over in a portion."""
+"""How many records are taken over in a portion."""
 
 _INDEXED_LOT: Final = 64
-"""So many are indexed in a portion: each has its payload decoded."""
+"""How many are indexed in a portion: each payload is decoded."""
 
 _SOURCE = struct.Struct(">I")
 _NUMBER = struct.Struct(">Q")

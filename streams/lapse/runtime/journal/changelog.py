@@ -1,6 +1,6 @@
 """The contents of a changelog partition: the latest record of every key, of the epochs that count.
 
-Every record bears the epoch of the epoch that wrote it. An epoch begins with a claim; what a lower epoch writes behind
+Every record bears the number of the epoch that wrote it. An epoch begins with a claim; what a lower epoch writes behind
 a higher claim is void: its author had lost the shard and did not know it yet.
 """
 

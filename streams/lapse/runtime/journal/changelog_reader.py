@@ -15,10 +15,10 @@ from lapse.runtime.kafka.metadata import forget, know
 from lapse.runtime.kafka.together import Together
 
 _AT_ONCE: Final = 8
-"""So many changelog partitions are read side by side."""
+"""How many changelog partitions are read side by side."""
 
 _RECORDS: Final = 2_000
-"""So many records are taken in at a time: shards may be at work beside (C90)."""
+"""How many records are taken in at a time: other shards may be at work (C90)."""
 
 
 class ChangelogReader:

@@ -32,7 +32,7 @@ from lapse.runtime.turns import in_turns
 logger = logging.getLogger(__name__)
 
 _AHEAD_LOT: Final = 2_000
-"""So many records are sent at a time of what an epoch writes at its beginning: others have their turns in between."""
+"""How many records an epoch sends at a time when it begins; others have turns in between."""
 
 
 class Fenced(RuntimeError):

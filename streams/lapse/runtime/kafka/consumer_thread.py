@@ -22,7 +22,7 @@ from lapse.runtime.kafka.steady_subscription import SteadySubscriptions
 FETCH_MAX_WAIT_MS: Final = 500
 
 _COMMIT_S: Final = 2.0
-"""After so long without success it is looked which topics there are; the next commit comes within a second."""
+"""How long to try before checking which topics exist; the next commit comes within a second."""
 
 
 class ConsumerThread(driver.AIOKafkaConsumerThread):

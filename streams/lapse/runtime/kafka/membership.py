@@ -25,7 +25,7 @@ _GROUP: Final = 0
 """Kafka's number for coordinators of groups."""
 
 _PLACES: Final = 100
-"""So many workers may share a data directory."""
+"""How many workers may share a data directory."""
 
 
 class Membership:

@@ -25,7 +25,7 @@ _SPARED_BYTES: Final = 64 << 10
 
 _TRIES: Final = 100
 _PAUSE_S: Final = 0.1
-"""So often, and after so long, a broker is asked for partitions that were added: it may learn of them late."""
+"""How often, and how long after another try, a broker is asked for added partitions: it may learn of them late."""
 
 
 class InvalidRecordError(errors.BrokerResponseError):

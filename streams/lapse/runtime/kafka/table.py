@@ -18,10 +18,10 @@ from lapse.runtime.kafka.lean_service import LeanService
 from lapse.runtime.watch import end_process
 
 _AT_ONCE: Final = 100
-"""So many shards are taken over side by side where none is served yet."""
+"""How many shards are taken over side by side while none is served."""
 
 _BESIDE: Final = 20
-"""So many beside shards that are served: each turn of the loop has a portion of every one of them (C90)."""
+"""The same while others are served: each turn of the loop has a portion of every one of them (C90)."""
 
 
 class NoRecovery(Recovery):

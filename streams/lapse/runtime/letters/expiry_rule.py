@@ -32,7 +32,7 @@ _RECORD_OVERHEAD_BYTES: Final = 300
 _READ_SPAN: Final = 4_000
 _RETRY_S: Final = 1.0
 _GATHER_S: Final = 0.1
-"""So long calls that were made are gathered before the journal forgets them."""
+"""How long finished calls are gathered before the journal forgets them."""
 
 
 class Caller(Protocol):

@@ -30,11 +30,11 @@ MAX_LETTER_BYTES: Final = 100_000_000
 
 _LEAST_BATCH_BYTES: Final = 16 << 10
 _LOOKED_S: Final = 2.0
-"""After so long without an answer it is looked whether the topic is still there."""
+"""How long to wait for an answer before checking that the topic still exists."""
 
 _GIVEN_UP_S: Final = 0.05
 _AT_ONCE: Final = 256
-"""So many letters are packed before others have their turn."""
+"""How many letters are packed before others have a turn."""
 
 _OF_TOPIC: Final = (
     errors.TopicAuthorizationFailedError,

@@ -25,7 +25,7 @@ _TELLING: Final = TELLING | {header.LAPSE_ID, *header.ORIGINAL_NAMES.values()}
 """Headers of a message with a history: what becomes of its other headers, or what its letter says, depends on them."""
 
 _MOST_NAMES: Final = 1_000
-"""So many names are kept: a producer that makes up new ones for each message must fill no memory."""
+"""How many names are kept: a producer may use new ones in each message, which must not fill the memory."""
 
 
 class _Names(dict[str, bytes | None]):

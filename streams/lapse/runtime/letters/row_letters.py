@@ -20,7 +20,7 @@ from lapse.runtime.letters.packed_letter import PackedLetters, dead_of, special
 _RENAMED: Final = columns.Renamed(special())
 
 _FEW: Final = 16
-"""For so few messages with the same counts a call costs more than it saves."""
+"""With fewer messages of the same counts, a call costs more than it saves."""
 
 
 class RowLetters:

@@ -17,7 +17,7 @@ _STEP_S: Final = 0.02
 _LEAST: Final = 512
 _FIRST: Final = 1_024
 _MOST: Final = 4_096
-"""So many messages of a crowd leave in one step. With fewer, most of the time would go into waiting for Kafka."""
+"""How many messages of a crowd leave in one step. With fewer, a shard would mostly wait for Kafka."""
 
 _BESIDE: Final = frozenset(
     {"heartbeat", "subscribe", "unsubscribe", "pause", "resume", "depth", "sow", "subscriptions"}

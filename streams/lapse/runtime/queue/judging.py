@@ -18,7 +18,7 @@ from lapse.runtime.shard.standing_filter import StandingFilters
 from lapse.runtime.shard.under_way import UnderWay
 
 _FIRST: Final = 8
-"""So many messages are in the first portion, of which nobody knows what they take."""
+"""How many messages are in the first portion, whose cost is not known yet."""
 
 
 class Judge:

@@ -18,10 +18,10 @@ from lapse.runtime.queue.records import left_behind
 from lapse.runtime.shard.payload import PayloadWindow, RowParts
 
 _AT_ONCE: Final = 128
-"""After so many letters others have their turn."""
+"""How many letters are packed before others have a turn."""
 
 _ROWS_AT_ONCE: Final = 4_096
-"""After so many, of records in columns."""
+"""The same, if the records are in columns."""
 
 OfLetter = tuple[Removal, int]
 """What a letter is about: a removal, and the index of a message in it."""
@@ -94,7 +94,7 @@ class QueueLetters:
 
 
 def _portions(records: Sequence[Any | None]) -> Iterator[tuple[int, Sequence[Any | None]]]:
-    """So many records as others may wait for, each time with the number of the first."""
+    """Parts that others may wait for, each with the index of its first record."""
     parts: Iterable[Sequence[Any | None]] = records.parts if isinstance(records, RowParts) else (records,)
     done = 0
     for part in parts:

@@ -26,7 +26,7 @@ _FEW: Final = 16
 """For fewer messages columns cost more than they save."""
 
 _MOST_NAMES: Final = 1_000
-"""So many names of headers are known at most, for a producer may use any, and lengths of values below that."""
+"""The greatest number of header names that are kept, since producers may use any; also the greatest kept length."""
 
 
 _LEFT_OUT: Final = bytes([len(PREFIX)]) + PREFIX.encode()

@@ -21,7 +21,7 @@ from lapse.runtime.shard.under_way import UnderWay
 from lapse.runtime.tp import TP
 
 PART: Final = 1_000
-"""So many records are looked at in one step at most."""
+"""The greatest number of records that one step looks at."""
 
 _STEP_S: Final = 0.02
 """A step takes about so long at most, with a filter that takes long as well (C60)."""

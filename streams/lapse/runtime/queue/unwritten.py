@@ -25,7 +25,7 @@ from lapse.runtime.tp import TP
 logger = logging.getLogger(__name__)
 
 _AT_ONCE: Final = 10_000
-"""About so many offsets are read at a time."""
+"""About how many offsets are read at a time."""
 
 Row = tuple[bytes, str, int, int, int]
 """One delivered message: subscription as clients know it, topic, partition, offset, delivery count."""

@@ -11,7 +11,7 @@ READ_AHEAD_RECORDS: Final = 5_000
 """What is so near to a record that is read back is read along with it, and not looked for anew."""
 
 AT_ONCE_RECORDS: Final = 1_000
-"""So many records are taken from a fetch at once; then others have their turn (C60)."""
+"""How many records are taken from a fetch before others have a turn (C60)."""
 
 Record: TypeAlias = Any
 """aiokafka's `ConsumerRecord`, which has no types, or what looks like it."""

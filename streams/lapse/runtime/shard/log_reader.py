@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 _PATIENCE_S: Final = 10.0
 _GONE_FOR_S: Final = 10.0
-"""So long a topic that was deleted is not asked for again."""
+"""How long a deleted topic is not asked for again."""
 
 _NO_PARTITION: Final = TopicPartition("", -1)
 """Stands for the connection that only asks for offsets."""

@@ -104,7 +104,7 @@ class ShardMachine(ABC, Generic[C, S, F]):
     @property
     @abstractmethod
     def most_at_once(self) -> int:
-        """After so many messages others have their turn."""
+        """How many messages it takes in before others have a turn."""
 
     @abstractmethod
     def _begin(self) -> F:

@@ -22,7 +22,7 @@ from lapse.runtime.letters.packed_letter import Dead, PackedLetters
 from lapse.runtime.shard.command_authorizer import parted
 
 _RANGES_PER_EVENT: Final = 1_000
-"""So many ranges stand in one event, so that any topic takes it."""
+"""The greatest number of ranges in an event, so that any topic takes it."""
 
 
 class ShardOutput:

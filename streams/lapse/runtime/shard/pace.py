@@ -12,7 +12,7 @@ _LEAST: Final = 100
 _SHORT_S: Final = 0.004
 _LONG_S: Final = 0.008
 STEP_S: Final = 0.02
-"""After so much CPU a step takes nothing more in: its journal and its events take about as long again."""
+"""How much CPU a step may spend on taking in: its journal and its events take about as long again."""
 
 
 class Pace:

@@ -22,7 +22,7 @@ from lapse.runtime.tp import TP
 
 _RECORD_OVERHEAD_BYTES: Final = 300
 _LOOKS: Final = 16
-"""So often it is looked what nobody asks for, while as much is handed out as is in memory."""
+"""How often unused payloads are looked for while as many bytes are handed out as are in memory."""
 
 _LONG_RUN: Final = 8
 """Runs of so many consecutive offsets are looked up as such; of shorter ones each offset by itself."""

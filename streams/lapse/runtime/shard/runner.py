@@ -47,7 +47,7 @@ _BREATH_S: Final = 0.001
 broker, and the thread that reads from Kafka would not come to run."""
 
 _TURNS_TO_KAFKA: Final = 6
-"""So many turns of the loop it takes at most until what is to be written is on its way."""
+"""The greatest number of turns of the loop until a write is on its way."""
 
 
 class Runner:

@@ -16,7 +16,7 @@ from lapse.runtime.topics.topic_id import TopicIds
 from lapse.runtime.watch import Watch
 
 _PRE_READS: Final = 32
-"""So many changelog topics are read ahead; with more of them there are more connections than are worth it."""
+"""How many changelog topics are read ahead; more of them would need too many connections."""
 
 
 class Services:

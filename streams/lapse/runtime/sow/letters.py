@@ -15,7 +15,7 @@ from lapse.runtime.shard.effects import StepInFlight
 from lapse.runtime.sow.output import SowOutput
 
 _AT_ONCE: Final = 128
-"""After so many letters others have their turn."""
+"""How many letters are packed before others have a turn."""
 
 Read = Callable[[str, int, int], Awaitable[Any | None]]
 """Reads one record: topic, partition, offset; None where Kafka no longer has it."""

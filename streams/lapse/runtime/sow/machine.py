@@ -132,7 +132,7 @@ class SowMachine(ShardMachine[SowShard, Step, StepInFlight[Step]]):
 
     @property
     def most_at_once(self) -> int:
-        """After so many messages others have their turn: a few where filters are costly."""
+        """How many messages it takes in before others have a turn: a few if filters are costly."""
         return self._standing.at_once
 
     def arrive(self, topic: str, partition: int, records: Sequence[Any]) -> int:

@@ -32,7 +32,7 @@ from lapse.runtime.shard.output import ShardOutput
 
 _OWN_PREFIX: Final = "lapse-"
 _NAMED_ONE_BY_ONE: Final = 20
-"""So many removals that share a fate are told with their keys; more are told as ranges of bookmarks."""
+"""Up to this number, removals with the same fate are told with their keys; more are told as ranges of bookmarks."""
 
 _TOLD_KEY_BYTES: Final = 64 << 10
 """A longer key stands in no event; the bookmark does."""

@@ -48,7 +48,7 @@ _GONE: Final = (
 
 
 _MOST_AT_ONCE: Final = 2_000
-"""So much is asked for in one request: a controller takes no more than 10,000 changes of what it keeps."""
+"""How much one request asks for: a controller makes at most 10,000 changes of its metadata at a time."""
 
 _One = TypeVar("_One")
 

@@ -41,7 +41,7 @@ from lapse.runtime.watch import end_process
 logger = logging.getLogger(__name__)
 
 SERVED_S: Final = 2.0
-"""So long all shards may take to serve a definition, before those that do not are named (C66)."""
+"""How long shards may take to serve a definition before an answer names those that do not (C66)."""
 
 _LATEST_MS: Final = 60_000
 """A command that waited longer is not carried out: whoever sent it does not expect it any more."""

@@ -30,8 +30,8 @@ logger = logging.getLogger(__name__)
 
 _AGAIN_S: Final = 0.2
 _TOGETHER_MS: Final = 600
-"""So long after new definitions were written all workers begin to read what is new, ms: the group is balanced once
-then, and not once for each of them while the others wait (C90)."""
+"""How long after new definitions are written all workers begin to read the new topics, ms: so the group is balanced once
+for all workers, and not once for each of them (C90)."""
 
 
 class FollowingWorker(Protocol):

@@ -37,7 +37,7 @@ _UNKNOWN_TOPIC: Final = 3
 _PAUSE_S: Final = 0.1
 _PATIENCE_S: Final = 30.0
 _AT_ONCE: Final = 50
-"""So many topics are deleted by one request, which Kafka answers once all of them are gone."""
+"""How many topics one request deletes; Kafka answers once all of them are gone."""
 
 
 class ServingWorker(Protocol):

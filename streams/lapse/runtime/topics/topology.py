@@ -30,7 +30,7 @@ _KAFKAS_MOST_BYTES: Final = 1_048_588
 """What a topic takes that does not say: Kafka's default."""
 
 _ADDED_BYTES: Final = 64 << 10
-"""So much more than a message its dead letter, or its delivery, may take: for the headers."""
+"""By how much a dead letter or a delivery may exceed its message, because of headers."""
 
 
 class TopologyError(RuntimeError):

@@ -36,7 +36,7 @@ _CLOCK_KEY: Final = b"\x00clock"
 """Key of a record that is written to see how the broker stamps it."""
 
 _AGAIN_S: Final = 0.5
-"""So often it is asked again: shards move between workers, and a worker may just have begun."""
+"""The interval of further requests: shards move between workers, and a worker may just have begun."""
 
 
 class LocalShards(Protocol):
