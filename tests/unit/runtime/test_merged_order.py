@@ -9,7 +9,7 @@ from faust.types import TP
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lapse.runtime.shard.merged_order import OneOrder
+from lapse.runtime.shard.merged_order import MergedOrder
 
 
 class Stamped(NamedTuple):
@@ -40,21 +40,21 @@ def flat(runs: list[tuple[TP, list[Stamped]]]) -> list[tuple[int, int]]:
 @pytest.mark.feature("C33", "C46")
 def test_stamps_decide_then_partitions() -> None:
     waiting = inbox([[1, 5], [9]], [[1, 2], [5, 6]])
-    assert flat(OneOrder().take(waiting, [], 100)) == [(0, 1), (1, 1), (1, 2), (0, 5), (1, 5), (1, 6), (0, 9)]
+    assert flat(MergedOrder().take(waiting, [], 100)) == [(0, 1), (1, 1), (1, 2), (0, 5), (1, 5), (1, 6), (0, 9)]
     assert not any(waiting.values())
 
 
 @pytest.mark.feature("C33")
 def test_what_a_partition_still_has_to_send_holds_the_later_ones_back() -> None:
     waiting = inbox([[10, 20, 30]], [[15]], [[]])
-    assert OneOrder().take(waiting, [B, C], 100) == []
-    assert flat(OneOrder().take(waiting, [B], 100)) == [(0, 10), (1, 15)]
+    assert MergedOrder().take(waiting, [B, C], 100) == []
+    assert flat(MergedOrder().take(waiting, [B], 100)) == [(0, 10), (1, 15)]
     assert [len(batch) for batch in waiting[A]] == [2]
 
 
 @pytest.mark.feature("C33", "C6")
 def test_a_stamp_before_its_predecessors_leaves_the_log_order_alone() -> None:
-    order = OneOrder()
+    order = MergedOrder()
     waiting = inbox([[20, 10]], [[5], [15]])
     assert flat(order.take(waiting, [], 3)) == [(1, 5), (1, 15), (0, 20)]
     waiting[B].append([Stamped(2, 19)])
@@ -69,7 +69,7 @@ def test_every_record_comes_once_and_in_its_partitions_order(stamps: list[list[l
     waiting = inbox(*stamps)
     expected = {tp: [record for batch in batches for record in batch] for tp, batches in waiting.items()}
     got: dict[TP, list[Stamped]] = {tp: [] for tp in waiting}
-    order = OneOrder()
+    order = MergedOrder()
     while runs := order.take(waiting, [], limit):
         assert sum(len(records) for _, records in runs) <= limit
         for tp, records in runs:

@@ -15,23 +15,23 @@ from lapse.core.shard.agreement import Agreement
 
 
 class ShardSettings(Protocol):
-    """What is known of every shard."""
+    """The settings that every shard has."""
 
     @property
     def name(self) -> str:
-        """The entity's."""
+        """The entity's name."""
 
     @property
     def partition(self) -> int:
-        """The shard's."""
+        """The shard's partition."""
 
 
 class ShardState(Protocol):
-    """What every shard remembers."""
+    """The state that every shard has."""
 
     @property
     def pending(self) -> Mapping[Any, Any]:
-        """What left, and whose dead letters the broker refuses, by name (C27)."""
+        """Messages that left and whose dead letters the broker refuses, by name (C27)."""
 
 
 class Subscribed(Protocol):
@@ -43,32 +43,32 @@ class Subscribed(Protocol):
 
     @property
     def row_filter(self) -> str | None:
-        """What its user might see at most when it began; None or empty = all (X4)."""
+        """The filter of its user's entitlement when it began; None or empty = no limit (X4)."""
 
 
 class Shard(Protocol):
-    """One shard; a step is of its own kind."""
+    """One shard; each kind of shard has its own kind of step."""
 
     @property
     def settings(self) -> ShardSettings:
-        """The entity's."""
+        """The entity's settings."""
 
     @property
     def state(self) -> ShardState:
-        """What it remembers; read only."""
+        """Its state; read only."""
 
     @property
     def agreement(self) -> Agreement[Any]:
-        """On the end of the entity (C4)."""
+        """Its agreement with the other shards on the end of the entity (C4)."""
 
     def arrive(self, topic: str, partition: int, records: Sequence[Record], step: Any, now_ms: int, /) -> int:
         """Take records of one source, in their order; returns how many there was room for."""
 
     def set_aside(self, topic: str, partition: int, record: Record, why: str, step: Any) -> None:
-        """Make a dead letter of a record that cannot even be looked at (X7)."""
+        """Make a dead letter of a record that must not be read (X7)."""
 
     def advance(self, now_ms: int, step: Any, limit: int) -> int:
-        """Do about so much of what is due."""
+        """Do what is due, about `limit` messages of it."""
 
     def next_due_ms(self) -> int:
         """When `advance` is needed next, ms since the epoch; `NEVER` = never."""
@@ -80,10 +80,10 @@ class Shard(Protocol):
         """Begin an epoch, with the state as the journal has it."""
 
     def letting_go(self) -> Portions[None]:
-        """Let go of what it remembers, of which nothing is needed any more: of very much that takes long as well."""
+        """Free its memory, in portions: to free much memory takes long."""
 
     def subscriptions(self) -> Iterable[Subscribed]:
-        """What clients are subscribed to now."""
+        """The clients' subscriptions."""
 
     def unsubscribe(self, name: str, now_ms: int, step: Any, detail: str) -> object:
-        """End a subscription; `detail` says why, for people."""
+        """End a subscription; `detail` says why."""

@@ -2,13 +2,13 @@
 
 The order of effects is the same for both, and every guarantee rests on it:
 
-1. `removals`: the dead letters of what left are safe first (D3);
-2. `events`: what happened, for whoever watches;
-3. `changes`: the journal; each kind of shard has its own form of them, and has applied them already;
+1. `removals`: dead letters are safe before their messages leave (D3);
+2. `events`: what happened;
+3. `changes`: the journal; each kind of shard has its own kind of changes, which are applied already;
 4. `deliveries`, `answers`, `shard_messages` and `verdicts`.
 
-A SOW topic's deliveries go before its journal: they may be told again, with the same bookmarks, and none is left out.
-A queue's go behind it: a lease is durable before anybody sees its message.
+A SOW topic writes its deliveries before its journal: they may be written again, with the same bookmarks, and none is
+lost. A queue writes them behind its journal: a lease is durable before a client sees the message.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lapse.core.shard.retirement import ShardMessage, Verdict
 
 
 class Removed(Protocol):
-    """What left, as every step can tell it."""
+    """A removal, as far as all kinds of steps have the same."""
 
     @property
     def letter(self) -> bool:

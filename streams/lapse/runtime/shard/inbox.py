@@ -11,7 +11,7 @@ from lapse.core.lifetime import NEVER
 from lapse.protocol.tick import TICK_KEY
 from lapse.runtime.shard.deaths import STOPPED
 from lapse.runtime.shard.machine import Machine
-from lapse.runtime.shard.merged_order import OneOrder
+from lapse.runtime.shard.merged_order import MergedOrder
 from lapse.runtime.shard.pause import Pauses
 from lapse.runtime.tp import TP
 
@@ -23,13 +23,13 @@ _LEAST_SATURATED_RECORDS: Final = 2_000
 
 
 class Reader(Protocol):
-    """What an inbox asks of the consumer that fills it."""
+    """The consumer that fills an inbox, as the inbox uses it."""
 
     def received(self, reader: object, tp: TP, offset: int) -> None:
-        """A shard has, and wants to go on at, `offset`."""
+        """A shard has received everything below `offset`, and wants to read on from there."""
 
     def finished(self, reader: object, offsets: Mapping[TP, int]) -> None:
-        """What a shard has made durable: everything before these offsets."""
+        """A shard has made everything before these offsets durable."""
 
     def saturate(self, reader: object, tp: TP) -> None:
         """A shard cannot keep up with a partition."""
@@ -45,23 +45,23 @@ class Reader(Protocol):
 
 
 class Inbox:
-    """What waits for one shard.
+    """The records that wait for one shard.
 
     Args:
         reader: the consumer that fills it.
-        machine: what takes it.
-        commands: where the shard's commands and ticks stand.
+        machine: takes the records.
+        commands: the partition of the shard's commands and ticks.
         positions: next offset per source partition, as the journal says.
         merge_until: where the underlying partitions of a shard in one order ended at take-over.
         on_news: called when there is something to take.
-        pauses: says what has to be read first after a pause of the process; None = nobody notices any.
+        pauses: says what has to be read first after a pause of the process; None = pauses are not noticed.
 
     Attributes:
-        commands: where the shard's commands and ticks stand.
-        received: next offset per source that is not here yet.
-        processed: next offset per source that the machine has not been given yet.
-        held_ms: instant of the command that waits for what came before a scheduled message (C76), ms since the epoch;
-            None = none does.
+        commands: the partition of the shard's commands and ticks.
+        received: per source, the next offset that is not here yet.
+        processed: per source, the next offset that the machine has not got yet.
+        held_ms: instant of the command that waits for earlier messages than a scheduled one (C76), ms since the epoch;
+            None = no command waits.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Inbox:
         self._batches: dict[TP, deque[Sequence[Any]]] = {tp: deque() for tp in positions}
         self._waiting = 0
         self._merge_until = dict(merge_until or {}) if machine.merged_by_time else {}
-        self._merged_by_time = OneOrder()
+        self._merged_by_time = MergedOrder()
         self._pauses = pauses
 
     @property
@@ -94,7 +94,7 @@ class Inbox:
 
     @property
     def merging(self) -> list[TP]:
-        """Partitions that are not read to where they ended at take-over or after a pause, as far as is known."""
+        """Partitions that are not read yet up to their ends at take-over, or after a pause."""
         return list(self._merge_until)
 
     # What the consumer brings
@@ -105,7 +105,7 @@ class Inbox:
             self._reader.received(self, tp, offset)
 
     def close(self) -> None:
-        """Want nothing any more."""
+        """Ask for no more records."""
         if self._pauses is not None:
             self._pauses.stop()
         self._reader.forget(self)
@@ -120,7 +120,7 @@ class Inbox:
         self._batches[tp] = deque()
 
     def receive(self, tp: TP, records: Sequence[Any]) -> None:
-        """Take a batch in; what is known of it already is left out."""
+        """Take in a batch, without records that were received before."""
         expected = self.received[tp]
         if records[0].offset < expected:
             records = [record for record in records if record.offset >= expected]
@@ -135,8 +135,8 @@ class Inbox:
         self._on_news()
 
     def unread(self, tp: TP, end: int) -> tuple[int, int] | None:
-        """First and last offset below `end` that the machine was not given; None = none, or nothing was read yet."""
-        if tp not in self.processed:  # of a topic that the entity reads no longer
+        """First and last offset below `end` that the machine has not got; None = none, or nothing was read yet."""
+        if tp not in self.processed:  # the entity no longer reads this topic
             return None
         first, batches = self.processed[tp], self._batches[tp]
         if not first and batches:
@@ -144,9 +144,9 @@ class Inbox:
         return (first, end - 1) if self.received[tp] > 0 and first < end else None
 
     async def pass_markers(self, tp: TP, end: int) -> None:
-        """Count what stands between the last record and `end` as read, if the consumer has read it.
+        """Count everything up to `end` as read, if the consumer has read it.
 
-        Only ends of transactions stand there: no message is missed where Kafka removes them.
+        Behind the last record there are only markers of transactions, so no message is missed if Kafka removes them.
         """
         at = self.received.get(tp, 0)
         if not 0 < at < end or self._batches[tp]:
@@ -156,7 +156,7 @@ class Inbox:
             self._reader.received(self, tp, end)
 
     def cut(self, tp: TP, offset: int) -> None:
-        """Go on at an offset: Kafka has removed what stood below it, and what waits of that is dropped."""
+        """Continue at an offset. Kafka has removed all records below it, so those that wait here are dropped."""
         batches, dropped = self._batches[tp], 0
         while batches and batches[0][0].offset < offset:
             records = batches.popleft()
@@ -171,7 +171,7 @@ class Inbox:
         self.relieve(dropped)
 
     def reached(self, tp: TP, offset: int) -> None:
-        """Note that everything below `offset` was received: behind the last record, markers may stand."""
+        """Note that everything below `offset` was received; there may be markers behind the last record."""
         if self._merge_until.get(tp, NEVER) <= offset:
             del self._merge_until[tp]
             self._on_news()
@@ -192,7 +192,7 @@ class Inbox:
         return bool(self._batches[self.commands])
 
     def has_messages(self, taken: int) -> bool:
-        """Whether messages wait that may be taken now, after so many were in this step."""
+        """Whether messages wait that may be taken now; `taken` = how many this step has taken already."""
         if self._merge_until and not taken:
             return False
         waiting = (tp for tp, batches in self._batches.items() if batches and tp != self.commands)
@@ -229,7 +229,7 @@ class Inbox:
         return done
 
     def _offer(self, tp: TP, records: Sequence[Any]) -> int:
-        """Hand messages over, noted as under way; one by one where some may have stopped the worker."""
+        """Hand messages over, noted as under way; one by one if some of them may have stopped the worker."""
         machine, (topic, partition) = self._machine, tp
         under_way, first, last = machine.under_way, records[0].offset, records[-1].offset
         if not under_way.is_suspect(topic, partition, first, last):
@@ -247,7 +247,7 @@ class Inbox:
         """Hand commands to the machine, as many as a step has room for; returns how many, ticks included.
 
         Args:
-            most: about so many.
+            most: about how many.
             below: only batches that end below this offset; None = all.
             ticked: gets the ticks.
         """
@@ -280,7 +280,7 @@ class Inbox:
         return taken
 
     def _command(self, record: Any) -> None:
-        """Hand a command to the machine; one that stopped the worker again and again is refused."""
+        """Hand a command to the machine; a command that stopped the worker repeatedly is refused."""
         under_way, name = self._machine.under_way, (*self.commands, record.offset)
         if not under_way.is_set_aside(*name):
             self._machine.command(record)
@@ -288,7 +288,7 @@ class Inbox:
             self._machine.command(record, Refusal(ErrorCode.STOPPED_WORKER, STOPPED))
 
     def relieve(self, taken: int) -> None:
-        """Have partitions fetched again whose records no longer pile up, after so many were taken."""
+        """Fetch partitions again if few of their records wait, after `taken` were taken."""
         if not taken:
             return
         self._waiting -= taken
@@ -300,10 +300,10 @@ class Inbox:
             self._reader.relieve(self)
 
     def _take_merged(self, most: int) -> int:
-        """Hand messages of all partitions over in one order: timestamp, then topic, partition, offset (C33).
+        """Hand over messages of all partitions by timestamp, then by topic, partition and offset (C33).
 
-        A partition that is not read to where it ended at take-over, or after a pause of the process, holds the later
-        ones of the others back.
+        A partition that is not read yet up to its end at take-over, or after a pause of the process, holds back later
+        messages of the others.
         """
         ended = {} if self._pauses is None else self._pauses.ends(lambda: self.sources, self._on_news)
         if ended is None:
@@ -331,7 +331,7 @@ class Inbox:
         return taken
 
     def _piled_up(self, tp: TP) -> int:
-        """Records that wait: of all partitions; in one order of this one, for another may have to come first."""
+        """How many records wait, of all partitions; of this one if partitions are merged by time."""
         return sum(map(len, self._batches[tp])) if self._machine.merged_by_time else self._waiting
 
     def _room_for(self, tp: TP) -> int:

@@ -41,35 +41,35 @@ S = TypeVar("S", bound=Step[Any, Any, Any])
 """Its step."""
 
 F = TypeVar("F", bound=StepInFlight[Any])
-"""That step on its way."""
+"""That step in flight."""
 
 
 class ShardMachine(ABC, Generic[C, S, F]):
-    """One shard's state machine, with the wire around it.
+    """One shard's state machine, fed with records and writing records.
 
     Inputs collect into a step; `finish` ends the step.
 
     Args:
         shard: the state machine.
-        output: writes what it has to tell.
-        rule: what is called with each message that leaves; None = nothing is (L15).
+        output: writes events, letters and answers.
+        rule: called with each message that leaves; None = there is none (L15).
         source: knows its dead letters.
-        left: what an earlier epoch kept because its letter was refused, by name.
+        left: names of messages that an earlier epoch kept because their letters were refused.
 
     Attributes:
         shard: the same.
-        figures: what the shard has done.
+        figures: counts what the shard has done.
         rule: the same.
         acts_ahead: whether `advance` and `deliver` may come while the effects of the step before are being written, as
             `arrive` may.
-        step_records: how many messages make a step, at most.
-        step_turns: how often `advance` is called in a step, at most.
-        delivery_turns: how often `deliver` is.
-        delivery_patience_s: a delivery that Kafka has not taken for so long ends the process: it would come too late.
+        step_records: the greatest number of messages in a step.
+        step_turns: how often a step calls `advance` at most.
+        delivery_turns: how often a step calls `deliver` at most.
+        delivery_patience_s: how long Kafka may take to accept a delivery; after that the process ends.
         merged_by_time: whether messages of all partitions have to arrive in the order of their timestamps (Q17, C33).
-        unfinished: offset of the command that it is in the middle of: none is handed to it before `go_on` has ended it.
+        unfinished: offset of the command that takes several steps; no other command is handed over before its end.
         letters: its dead letters (D3).
-        under_way: notes what the machine is doing, so that what stops the worker again and again can be set aside (X7).
+        under_way: notes what the machine is handling, so that a record that stops workers can be set aside (X7).
     """
 
     acts_ahead: ClassVar[bool]
@@ -117,7 +117,7 @@ class ShardMachine(ABC, Generic[C, S, F]):
         return step
 
     def begin_step(self) -> None:
-        """Put down what the journal is to hold ahead of the step."""
+        """Collect what the journal needs before the step."""
         if self.rule is not None:
             self._at_work.ahead += self.rule.forgotten()
 
@@ -144,14 +144,14 @@ class ShardMachine(ABC, Generic[C, S, F]):
         return effects
 
     async def _complete(self) -> None:  # not every kind of shard has something to wait for
-        """Do what of the step has waited for something to be read."""
+        """Finish work of the step that had to wait for a read."""
 
     async def _hand_over(self, step: S, effects: Effects, write: Write) -> None:
-        """Put deliveries that need payloads into the effects, as far as the payloads can be read."""
+        """Put deliveries that need payloads into the effects; those without a record are lost."""
 
     @abstractmethod
     def _write(self, at_work: F, effects: Effects) -> None:
-        """Put the step's events and its journal into the effects, and what else is told; count what it did."""
+        """Put the step's events, its journal and its other outputs into the effects, and count them."""
 
     @property
     @abstractmethod
@@ -166,7 +166,7 @@ class ShardMachine(ABC, Generic[C, S, F]):
     # Commands
 
     def guarded(self, authorizer: CommandAuthorizer) -> None:
-        """Let users in by an authorizer only, and tell each what is theirs alone; before the first command (X4)."""
+        """Have an authorizer check all commands, and write to each user's own topic; before the first command (X4)."""
         self._admission.guarded(authorizer)
         self.figures.denied = authorizer.denied
         self._told.users = authorizer.users
@@ -176,7 +176,7 @@ class ShardMachine(ABC, Generic[C, S, F]):
 
         Args:
             record: the record.
-            refused: why it is to be answered with a refusal instead; None = it is not.
+            refused: a refusal with which to answer it instead; None = carry it out.
         """
         at_ms, of_shard = record.timestamp, record.key == SHARD_MESSAGE_KEY
         self._reach(at_ms, wholly=of_shard)
@@ -194,14 +194,14 @@ class ShardMachine(ABC, Generic[C, S, F]):
             self._take(admitted)
 
     def _reach(self, at_ms: int, *, wholly: bool) -> None:  # a SOW topic's commands count as of theirs
-        """Do what is due before a command that counts as of an instant; all of it, or as much as has room."""
+        """Do what is due before a command's instant: all of it, or as much as has room in the step."""
 
     def _take(self, admitted: Admitted) -> None:
-        """Carry out a command, now or once what it needs has been read."""
+        """Carry out a command, now or when what it needs has been read."""
         self._carry_out(admitted)
 
     def _carry_out(self, admitted: Admitted) -> None:
-        """Carry out a command; to a deleted entity none is (C4)."""
+        """Carry out a command; a deleted entity refuses it (C4)."""
         agreement = self.shard.agreement
         retirement = agreement.retirement
         if retirement is not None and retirement.phase is Phase.RETIRED:
@@ -232,7 +232,7 @@ class ShardMachine(ABC, Generic[C, S, F]):
         answers.clear()
 
     def _refuse_unread(self, error: CommandError, at_ms: int) -> None:
-        """Answer a record that is no command, or one of somebody who may not give it."""
+        """Answer a record that is no command, or whose sender may not give it."""
         if error.silent:
             self.figures.refused_commands += 1
             return
@@ -251,7 +251,7 @@ class ShardMachine(ABC, Generic[C, S, F]):
         (at_work or self._at_work).answers.append(self._told.answer(answer, encoding))
 
     def go_on(self) -> None:  # a queue's commands are done at once
-        """Do a part of the command that it is in the middle of."""
+        """Do a part of the unfinished command."""
 
     # The end, and the beginning
 
@@ -269,7 +269,7 @@ class ShardMachine(ABC, Generic[C, S, F]):
         """Begin an epoch: what the journal is to hold before the first step."""
 
     def letting_go(self) -> Portions[None]:
-        """Let go of what it holds, once it is given up: of very much that takes long as well (C90)."""
+        """Free its memory once the shard is given up, in portions, since much of it takes long (C90)."""
         yield from self.shard.letting_go()
 
     def _end_of_others(self, now_ms: int) -> None:
@@ -299,7 +299,7 @@ class ShardMachine(ABC, Generic[C, S, F]):
         """Take in records of an underlying topic; how many there was room for: the rest has to come again (C51)."""
 
     def set_aside(self, topic: str, partition: int, record: Any, why: str) -> None:
-        """Take in a record that stopped the worker again and again: unread, as a dead letter (X7)."""
+        """Make a dead letter of a record that stopped the worker repeatedly, without reading it (X7)."""
         self.shard.set_aside(topic, partition, record, why, self._step)
 
     @property
@@ -314,21 +314,21 @@ class ShardMachine(ABC, Generic[C, S, F]):
         return NEVER if self._waits_to_leave else self.shard.next_due_ms()
 
     def is_due(self, at_ms: int) -> bool:
-        """Whether `advance` has something to do at an instant; not while all that is due waits for arrivals."""
+        """Whether `advance` has something to do at an instant."""
         return not self._waits_to_leave and self.shard.is_due(at_ms)
 
     @property
     def _waits_to_leave(self) -> bool:
-        """Whether time does nothing: a letter that is safe at last wakes the shard, and the rule when it is done."""
+        """Whether the end of the entity waits for letters or for the expiry rule, and not for time."""
         rule_waits = self.rule is not None and self.rule.waiting
         return self.shard.agreement.leaving and bool(self.shard.state.pending or rule_waits)
 
     def waits_for_arrivals(self, at_ms: int) -> bool:
-        """Whether something is due at an instant that has to stand behind what arrived before it (C76)."""
+        """Whether a message is due at an instant that has to stand behind earlier arrivals (C76)."""
         return False
 
     def arrivals_are_in(self, to_ms: int) -> None:  # a key's updates count by their instants (C47)
-        """Know that what arrived up to an instant was taken in."""
+        """Know that everything that arrived up to an instant was taken in."""
 
     @abstractmethod
     def advance(self, now_ms: int) -> None:
@@ -348,11 +348,11 @@ class ShardMachine(ABC, Generic[C, S, F]):
     # Topics
 
     def begin_topics(self, replaced: Collection[str], since: Mapping[TP, int]) -> None:
-        """Know which topics were created anew, and since when sources are what they are; before all else (C42)."""
+        """Know which topics were created anew, and since which epoch each source exists; called first (C42)."""
 
     @abstractmethod
     def replace(self, topics: Collection[str], now_ms: int) -> bool:
-        """Close what is known of topics that were created anew; False if there is more to close in the next step."""
+        """Close the state of topics that were created anew; False if the next step has to close more."""
 
     def held_sources(self) -> list[TP]:
         """Partitions whose records may still be needed."""
@@ -363,23 +363,23 @@ class ShardMachine(ABC, Generic[C, S, F]):
         return True
 
     def missed(self, tp: TP, first: int, last: int) -> list[tuple[int, int]]:
-        """First and last offsets of records that somebody would miss, of those that are passed over.
+        """First and last offsets of the records that are missed, of some that Kafka removed unread.
 
-        Of a SOW topic none are: a later update of a key makes up for one that nobody read.
+        A SOW topic misses none, because a later update of a key replaces an unread one.
         """
         return []
 
     def never_read(self, tp: TP, ranges: Sequence[tuple[int, int]], now_ms: int) -> None:
         """Tell of records that Kafka removed before they were read (C80)."""
 
-    # For people, and for who looks through the table
+    # The view from outside
 
     @abstractmethod
     def gauges(self, now_ms: int = -1) -> dict[str, int]:
-        """How things stand now, by name; of a queue with an instant as whoever asks for its depth is told then."""
+        """Current figures, by name; with an instant, a queue's are those that a `depth` command gets."""
 
     async def oldest_ms(self, now_ms: int = -1) -> int | None:
-        """Arrival of the oldest message that is held, ms since the epoch; None if there is none, or no sense in it."""
+        """Arrival of the oldest message, ms since the epoch; None without one, and for SOW topics."""
         return None
 
     @abstractmethod

@@ -20,7 +20,7 @@ Runs = Sequence[tuple[TP, Sequence[Any]]]
 _Ranked = tuple[int, str, int, int, TP, Any]
 
 
-class OneOrder:
+class MergedOrder:
     """Merges what has come from the partitions of one shard."""
 
     __slots__ = ("_before", "_floors")

@@ -43,8 +43,8 @@ from lapse.runtime.watch import Watch, end_process
 Unwritten = Callable[[int], Awaitable[Sequence[Output | Packed]]]
 
 _BREATH_S: Final = 0.001
-"""Between two parts of a query, and between steps that write nothing, such as those of one that sorts: they wait for no
-broker, and the thread that reads from Kafka would not come to run."""
+"""The pause between parts of a query, and between steps that write nothing. They do not wait for a broker, so without
+it the thread that reads from Kafka would never run."""
 
 _TURNS_TO_KAFKA: Final = 6
 """The greatest number of turns of the loop until a write is on its way."""
@@ -67,13 +67,13 @@ class Runner:
         watch: notices a frozen process.
         commands_topic: where this shard's commands and ticks stand.
         positions: next offset per source partition, as the journal says.
-        catch_up: commands below it were in the log at take-over; nothing is delivered before they are read.
+        catch_up: offset behind the commands that were in the log at take-over; they are read before any delivery.
         topics: which topics the positions are about.
         merge_until: where the underlying partitions of a shard in one order ended at take-over.
-        on_stopped: told when the shard has written its last, because its entity is deleted.
-        floors: of each deliveries topic an offset below which nothing of this epoch stands.
-        unwritten: what the owner before has journaled for clients and not written, as of an instant (C55).
-        gaps: what Kafka has removed since and nobody read (C80).
+        on_stopped: called when the entity is deleted and the shard has written its last record.
+        floors: for each deliveries topic, an offset below all records of this epoch.
+        unwritten: deliveries that the previous owner journaled but did not write, as of an instant (C55).
+        gaps: ranges that Kafka has removed and nobody has read (C80).
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class Runner:
         self._writing = Writing()
         self._more = False
         self._to_deliver = False
-        """Whether there was more to be handed out when some last was."""
+        """Whether there was more to hand out after the last delivery."""
         self._ahead = WorkAhead()
         self._stopped = False
 
@@ -295,13 +295,12 @@ class Runner:
     async def _write(self, effects: Effects, processed: dict[TP, int], decided: float | None) -> None:
         """Write the effects in their order.
 
-        The machine goes on meanwhile, for the next step. Once that one is full it is ended, too, and what comes before
-        its journal is on its way beside the journal of this one: two steps are being written, never more.
-
-        So what a step has taken in is told first, and a query has its turn while that is on its way.
+        Meanwhile the machine works on the next step: it takes in messages first, then queries have a turn. A full next
+        step is ended as well, and its effects up to its journal are sent beside this journal. At most two steps are
+        being written.
         """
         machine = self.machine
-        if effects.must_arrive:  # the next step may depend on when it did
+        if effects.must_arrive:  # the next step may depend on the instant at which it arrived
             await self._writing.end()
             await self._effect(effects, processed, decided)
             return
@@ -335,14 +334,14 @@ class Runner:
         return await self._writer.write_letters(letters)
 
     def _is_over(self, until: asyncio.Future[None] | None) -> bool:
-        """Whether what is done until then, for the next step, has to end: it is done, or the shard is to pause."""
+        """Whether work for the next step has to end: what it waits for is done, or the shard has to pause."""
         return until is not None and (until.done() or not self._may_run.is_set())
 
     async def _take_in(self, most: int, until: asyncio.Future[None] | None = None) -> int:
         """Hand messages to the machine; returns how many.
 
         Args:
-            most: about so many.
+            most: about how many.
             until: take no more once this is done, or the shard is to pause.
         """
         taken, spent_s = 0, 0.0
@@ -362,7 +361,7 @@ class Runner:
         return taken
 
     async def _take_in_late(self, most: int) -> int:
-        """Hand over what came while a query had its turn, so that it is told in this step; returns how many."""
+        """Take in messages that arrived during a query's turn, so that this step tells them; returns how many."""
         if not (self.machine.acts_ahead and self._news.is_set()):
             return 0
         taken = await self._take_in(most)
@@ -378,7 +377,7 @@ class Runner:
             await asyncio.sleep(0)
 
     def _processed(self) -> dict[TP, int]:
-        """How far each source was taken in; after a crash a command that is not finished begins again."""
+        """How far each source was taken in. After a crash an unfinished command is read again."""
         processed = self._inbox.processed.copy()
         if self.machine.unfinished is not None:
             processed[self._inbox.commands] = self.machine.unfinished
@@ -386,11 +385,11 @@ class Runner:
 
     @property
     def _commands_wait(self) -> bool:
-        """Whether commands that are there have to wait for messages that came before them (C1, C76)."""
+        """Whether commands in the inbox have to wait for earlier messages (C1, C76)."""
         return self._inbox.held_ms is not None or (self._gate is not None and self._gate.is_closed)
 
     async def _let_act(self, most: int, until: asyncio.Future[None] | None = None) -> int:
-        """Let happen what is due by the last tick that was read; returns how many turns it took.
+        """Let the machine do what is due by the last tick that was read; returns how many turns it took.
 
         Args:
             most: turns.
@@ -407,7 +406,7 @@ class Runner:
         return turns
 
     async def _deliver(self, most: int, until: asyncio.Future[None] | None = None) -> None:
-        """Hand out some of what can be, until something comes in.
+        """Hand out messages in a few turns, until something arrives.
 
         Args:
             most: turns; the first is taken in any case.
@@ -425,10 +424,10 @@ class Runner:
                 break
 
     def _close_topics(self) -> None:
-        """Close what is known of topics that were created again (C42).
+        """Close the state of topics that were deleted and created again (C42).
 
-        Not before the commands that waited were read: what was acknowledged in time does not count as lost (C1). A SOW
-        topic's commands wait for its updates instead, and nothing of it is lost. Nothing new is taken in meanwhile.
+        A queue reads its waiting commands first, so that messages acknowledged in time do not count as lost (C1). A SOW
+        topic's commands wait for its updates instead. Nothing new is taken in meanwhile.
         """
         machine = self.machine
         if machine.waits_for_ends or self._has_caught_up():

@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 _AGAIN_S: Final = 0.2
 _TOGETHER_MS: Final = 600
-"""How long after new definitions are written all workers begin to read the new topics, ms: so the group is balanced once
+"""How long after new definitions are written all workers begin to read the new topics, ms: the group is balanced once
 for all workers, and not once for each of them (C90)."""
 
 
