@@ -277,7 +277,15 @@ class _Point(click.ParamType):
             return value  # type: ignore[no-any-return]
         with contextlib.suppress(ValueError):
             return point(value)
-        return INSTANT.convert(value, param, ctx)
+        try:
+            return INSTANT.convert(value, param, ctx)
+        except click.BadParameter:
+            self.fail(
+                f'{value!r}: expected "beginning", a bookmark such as "orders:0:1200", "2026-01-31T12:00:00", ms since '
+                'the epoch, or "2h" for two hours ago',
+                param,
+                ctx,
+            )
 
 
 @queue.command()

@@ -89,15 +89,20 @@ def transfer(
     from confluent_kafka import KafkaException
 
     from lapse.config import ConfigError
+    from lapse.core.expression import compile_filter
     from lapse.transfer.copier import TransferError
     from lapse.transfer.link import load
     from lapse.transfer.mover import Choice, Mover
 
-    chosen = [bool(bookmarks), expression is not None, everything, resume is not None, cancel is not None, follow]
-    if sum(chosen[2:]) + any(chosen[:2]) != 1:
-        raise click.UsageError(
-            "name messages by --bookmark or --filter, or --all; or a transfer by --resume or --cancel; or --follow"
-        )
+    _check_choice(
+        {
+            "--bookmark or --filter": bool(bookmarks) or expression is not None,
+            "--all": everything,
+            "--resume": resume is not None,
+            "--cancel": cancel is not None,
+            "--follow": follow,
+        }
+    )
     if follow and (ident or dry_run):
         raise click.UsageError(
             "--follow names its transfers itself, and has no --dry-run; leave out --id and --dry-run"
@@ -109,10 +114,12 @@ def transfer(
     given = {"from": bootstrap_servers, "to": target, "to_queue": to_queue, "to_topic": to_topic}
     given["max_clock_skew"] = max_clock_skew
     try:
+        ranges = tuple(BookmarkRange.parse(text) for text in bookmarks)
+        if expression is not None:
+            compile_filter(expression)
         own = None if config is None or cluster.is_lapse_toml(config) else config
         link = load(own, {key: value for key, value in given.items() if value})
         source = _source(link, bootstrap_servers, None if own else config)
-        ranges = tuple(BookmarkRange.parse(text) for text in bookmarks)
         if dry_run:
             _preview(source, queue, ranges, expression, as_json)
             return
@@ -137,6 +144,21 @@ def transfer(
     except (TransferError, LapseError, KafkaException) as error:
         hint = f"\nWhat was begun can be brought to its end: --resume {name}" if begun else ""
         raise click.ClickException(f"{error}{hint}") from error
+
+
+def _check_choice(given: dict[str, bool]) -> None:
+    """See whether it is said, and once only, what is to be done.
+
+    Raises:
+        click.UsageError: it is not.
+    """
+    chosen = [name for name, is_given in given.items() if is_given]
+    if not chosen:
+        raise click.UsageError(
+            "name messages by --bookmark or --filter, or --all; or a transfer by --resume or --cancel; or --follow"
+        )
+    if len(chosen) > 1:
+        raise click.UsageError(f"{' and '.join(chosen)} exclude each other; give one of them")
 
 
 def _follow(link: Link, source: Connection, queue: str, there: Connection) -> None:

@@ -42,6 +42,7 @@ from lapse.runtime.sow.settings import JSON, avro
 from lapse.runtime.topics.definition_draft import Refused, draft
 from lapse.runtime.topics.definition_request import asked
 from support.packed import outputs_of
+from unit.cli import bad_commands
 from unit.client import bad_calls
 from unit.gateway import bad_requests
 from unit.runtime import bad_partitions
@@ -549,6 +550,10 @@ def page() -> str:
     parts.extend(f"| {_cell(case.shown)} | {_cell(case.told)} |\n" for case in bad_instants.CASES)
     parts.append(_FOLLOWED)
     parts.extend(f"| {_cell(case.shown)} | {_cell(case.told)} |\n" for case in bad_ledgers.CASES)
+    parts.append(_COMMANDS)
+    parts.extend(f"| {_cell(case.shown)} | {_cell(case.told)} |\n" for case in bad_commands.COMMANDS)
+    parts.append(_KEYS)
+    parts.extend(f"| {_cell(case.shown)} | {_cell(case.told)} |\n" for case in bad_commands.KEYS)
     parts.append(_ENLARGED)
     parts.extend(f"| {_cell(case.shown)} | {_cell(case.told)} |\n" for case in bad_partitions.CASES)
     return "".join(parts)
@@ -558,7 +563,7 @@ _LEAD = """\
 # Bad input
 
 What is refused, and what its sender is told. This page is written by `tests/unit/runtime/bad_input.py`, from what a
-shard really says, and a test compares the two. Mistakes in `lapse.toml` are in [configuration.md](configuration.md).
+shard really says, and a test compares the two.
 Whatever comes in, the shard goes on with the next record; nothing is dropped without a word (X7).
 """
 
@@ -609,6 +614,26 @@ _FOLLOWED = """
 Nothing is read or told ([spark.md](spark.md#a-ledger-that-goes-on)).
 
 | options | what is told |
+|---|---|
+"""
+
+_COMMANDS = """
+## Options of `lapse queue rewind`, `transfer`, `queue create` and `alter`
+
+Nothing is asked of Kafka, and the exit code is 1 or 2 ([queues.md](queues.md)).
+
+| command | what is told |
+|---|---|
+"""
+
+_KEYS = """
+## Keys of `lapse.toml`
+
+Some of the mistakes that `lapse check`, `apply` and workers refuse, with their exit code 1. The text begins with the
+file and the line, which are left out here. Lines without a table are of `[queue.orders]`
+([configuration.md](configuration.md)).
+
+| keys | what is told |
 |---|---|
 """
 
