@@ -95,7 +95,7 @@ def test_a_declared_queue_is_created_with_what_kombu_says_of_it(here: Deployment
 
 @pytest.mark.feature("X3", "Q5", "Q6")
 def test_leases_are_renewed_while_a_message_is_worked_on(here: Deployment, connection: kombu.Connection) -> None:
-    """The queue's leases last two seconds here, and the work takes five."""
+    """The queue's leases last two seconds here, and the work takes three."""
     name = here.name("slow")
     queue = kombu.Queue(name, routing_key=name)
     held: list[Any] = []
@@ -105,7 +105,7 @@ def test_leases_are_renewed_while_a_message_is_worked_on(here: Deployment, conne
         consumer.qos(prefetch_count=1)
         with consumer:
             until(lambda: held or channel.connection.drain_events(channel.connection, timeout=5), "received")
-            time.sleep(5)
+            time.sleep(3)
             with contextlib.closing(connection.clone()) as other:
                 assert other.default_channel.basic_get(name) is None, "it is still ours"
             held[0].ack()

@@ -34,9 +34,9 @@ def test_nothing_is_lost_and_nothing_that_expired_comes_back(
 
     with worker:
         producer = Producer({"bootstrap.servers": kafka, "linger.ms": 20, "queue.buffering.max.messages": RECORDS})
-        # The even ones live for 25 seconds; everything was written before the worker is killed the first time.
+        # The even ones live for 12 seconds; everything was written before the worker is killed the first time.
         for number in range(RECORDS):
-            lifetime = {"lapse-ttl-ms": "25000"} if number % 2 == 0 else {}
+            lifetime = {"lapse-ttl-ms": "12000"} if number % 2 == 0 else {}
             producer.produce(name, b'{"n": %d}' % number, b"k%d" % number, headers=lifetime)
         assert producer.flush(60) == 0
         written_at = time.monotonic()
@@ -50,7 +50,7 @@ def test_nothing_is_lost_and_nothing_that_expired_comes_back(
         worker.kill()
 
         # What expires while nothing runs is gone before the first answer.
-        time.sleep(max(0.0, 26 - (time.monotonic() - written_at)))
+        time.sleep(max(0.0, 13 - (time.monotonic() - written_at)))
         worker.start()
         assert held() == RECORDS // 2 - 1
         if store == "rocksdb":

@@ -20,12 +20,20 @@ _TOPIC = {
 
 
 def compact_eagerly(servers: str, *topics: str, tombstones_ms: int = 0) -> None:
-    """Roll the topics' segments every half a second, and compact whatever is behind them; tombstones stay so long."""
+    """Roll the topics' segments every half a second, and compact whatever is behind them; tombstones stay so long.
+
+    The brokers look for work every second from then on, instead of every 15.
+    """
     settings = {**_TOPIC, "delete.retention.ms": str(tombstones_ms)}
     entries = [
         ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in settings.items()
     ]
     resources = [ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries) for topic in topics]
     admin = AdminClient({"bootstrap.servers": servers})
+    often = ConfigEntry("log.cleaner.backoff.ms", "1000", incremental_operation=AlterConfigOpType.SET)
+    resources += [
+        ConfigResource(ResourceType.BROKER, str(number), incremental_configs=[often])
+        for number in admin.list_topics(timeout=15).brokers
+    ]
     for future in admin.incremental_alter_configs(resources).values():
         future.result(15)
