@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Iterable
 from typing import Any, Final
 from urllib.parse import quote, unquote_to_bytes
@@ -13,6 +14,9 @@ from pydantic import BaseModel, ConfigDict
 
 from lapse.core.error_code import ErrorCode
 from lapse_gateway.fault import Fault
+
+_TRACE: Final = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-.*)?")
+"""The header `traceparent` of a request, by W3C's Trace Context."""
 
 HEADER_PREFIX: Final = "lapse-header-"
 """Before the name of a message's header, in a header of HTTP."""
@@ -156,3 +160,19 @@ def message_headers_from_http(headers: Iterable[tuple[bytes, bytes]]) -> list[tu
             )
         found.append((own, unquote_to_bytes(value)))
     return found
+
+
+def with_trace(
+    headers: list[tuple[str, bytes | None]], raw: Iterable[tuple[bytes, bytes]]
+) -> list[tuple[str, bytes | None]]:
+    """The headers of a message, with the trace of the request that publishes it, unless they name one.
+
+    Args:
+        headers: the message's own.
+        raw: the request's, with names in small letters. What is no trace context is left out, as W3C demands.
+    """
+    context = {name: value for name, value in raw if name in (b"traceparent", b"tracestate")}
+    parent = context.get(b"traceparent", b"")
+    if not _TRACE.fullmatch(parent) or any(name.lower() == "traceparent" for name, _ in headers):
+        return headers
+    return [*headers, *((name.decode(), value) for name, value in sorted(context.items()))]

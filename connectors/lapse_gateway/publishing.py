@@ -122,7 +122,8 @@ async def _one(call: Call) -> Response:
     given = call.parameters
     if given["delete"] and (call.body or given["key"] is None):
         raise Fault(ErrorCode.INVALID_ARGUMENT, "parameter delete: it takes a key and no body")
-    headers: list[tuple[str, bytes | None]] = [*payload.message_headers_from_http(call.request.headers.raw)]
+    raw = call.request.headers.raw
+    headers = payload.with_trace([*payload.message_headers_from_http(raw)], raw)
     options = {name: given[name] for name in _LIFETIMES}
     value = None if given["delete"] else call.body
     async with call.gateway.clients.publisher(call.caller) as publisher:
@@ -139,7 +140,8 @@ async def _many(call: Call) -> Response:
     for number, message in enumerate(batch.messages):
         options = {name: getattr(message, name) for name in _LIFETIMES}
         try:
-            records.append((message.content(), message.key_bytes(), message.header_pairs(), options))
+            headers = payload.with_trace(message.header_pairs(), call.request.headers.raw)
+            records.append((message.content(), message.key_bytes(), headers, options))
         except Fault as fault:
             raise Fault(fault.code, f"messages.{number}.{fault.text}") from fault
     async with call.gateway.clients.publisher(call.caller) as publisher:

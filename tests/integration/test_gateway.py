@@ -27,6 +27,7 @@ QUEUES = {
 }
 SOW = {"prices": {}, "followed": {}}
 LAPSE = {"metrics_port": free_port()}
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 @pytest.mark.feature("L2", "Q3", "Q8", "C16", "X3")
@@ -36,12 +37,13 @@ def test_what_is_published_is_received_under_a_lease_and_settled_once(gateway: D
         f"/publish/{to}",
         params={"key": "k", "ttl_ms": 600_000},
         content=b'{"id": 1.10}',
-        headers={"Lapse-Header-Trace": "caf%C3%A9"},
+        headers={"Lapse-Header-Trace": "caf%C3%A9", "traceparent": TRACE},
     )
     assert answer.status_code == 201
     (message,) = gateway.receive("orders")
     assert message["bookmark"] == answer.json()["bookmark"]
-    assert (message["key"], message["headers"], message["value"]) == ("k", [["trace", "café"]], {"id": 1.1})
+    assert (message["key"], message["value"]) == ("k", {"id": 1.1})
+    assert message["headers"] == [["trace", "café"], ["traceparent", TRACE]]
     assert message["expires_at_ms"] == message["timestamp_ms"] + 600_000
     assert message["delivery_count"] == 1
     assert message["lease_until_ms"] > message["timestamp_ms"]

@@ -45,6 +45,27 @@ def test_headers_of_a_message_go_through_http_unharmed(headers: list[tuple[str, 
     assert payload.message_headers_from_http(raw) == headers
 
 
+TRACE = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+@pytest.mark.feature("X3")
+@pytest.mark.parametrize(
+    ("own", "request_headers", "kept"),
+    [
+        ([("a", b"b")], [(b"traceparent", TRACE)], [("a", b"b"), ("traceparent", TRACE)]),
+        ([], [(b"tracestate", b"k=v"), (b"traceparent", TRACE)], [("traceparent", TRACE), ("tracestate", b"k=v")]),
+        ([("Traceparent", b"own")], [(b"traceparent", TRACE)], [("Traceparent", b"own")]),
+        ([], [(b"traceparent", b"nonsense"), (b"tracestate", b"k=v")], []),
+        ([], [(b"traceparent", b"ff" + TRACE[2:])], []),
+        ([], [(b"tracestate", b"k=v")], []),
+    ],
+)
+def test_a_message_gets_the_trace_of_the_request_that_publishes_it(
+    own: list, request_headers: list, kept: list
+) -> None:
+    assert payload.with_trace(own, request_headers) == kept
+
+
 def test_a_rate_is_kept_and_each_has_their_own() -> None:
     now = [0.0]
     limit = RateLimit(2, lambda: now[0])
