@@ -392,6 +392,19 @@ def test_a_sow_topic_is_a_live_table(gateway: Door, view: "playwright.Page") -> 
     playwright.expect(rows.first).to_contain_text('{"price": 3}')
     publish("B", None)
     playwright.expect(rows).to_have_count(1)
+    listed = f"/sow/{name}/subscriptions"
+    for hidden, streams in ((True, 0), (False, 1)):  # a page that nobody sees keeps no connection
+        view.evaluate(
+            """hidden => {
+                Object.defineProperty(document, "hidden", {value: hidden, configurable: true});
+                document.dispatchEvent(new Event("visibilitychange"));
+            }""",
+            hidden,
+        )
+        until(lambda n=streams: len(gateway.http.get(listed).json()["subscriptions"]) == n, f"{streams} streams")
+    playwright.expect(rows).to_have_count(1)
+    subscribed = view.get_by_role("table", name="Subscriptions").locator(".instant")
+    playwright.expect(subscribed).to_have_text(re.compile(r"^20\d\d-"))
     view.get_by_label("Filter").fill("/price > 5")
     view.get_by_role("button", name="Follow", exact=True).click()
     playwright.expect(view.locator("#state")).to_have_text("Live.")

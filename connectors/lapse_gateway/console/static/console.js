@@ -37,6 +37,15 @@ function visible(text) {
   return text.replace(/[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff]/g, (one) => `\\u${one.charCodeAt(0).toString(16).padStart(4, "0")}`);
 }
 
+// A browser has six connections to a gateway for all of its pages, and a stream keeps one: a page that nobody sees has none.
+function whileSeen(open) {
+  let source = document.hidden ? null : open();
+  document.addEventListener("visibilitychange", () => {
+    if (document.hidden) { source?.close(); source = null; }
+    else source ??= open();
+  });
+}
+
 // Countdowns: how long until an instant, by this machine's clock.
 function span(ms) {
   const sign = ms < 0 ? "−" : "";
@@ -94,7 +103,6 @@ if (chart) {
 const records = document.getElementById("records");
 if (records) {
   const most = 1000, state = document.getElementById("state"), rows = new Map();
-  const source = new EventSource(`${at}/v1/sow/${encodeURIComponent(records.dataset.topic)}/follow?filter=${encodeURIComponent(records.dataset.filter)}`);
   const name = (told) => told.key ?? told.key_base64 ?? "";
   const cell = (row, text, kind) => {
     const one = document.createElement(kind);
@@ -126,15 +134,19 @@ if (records) {
       setTimeout(() => row.classList.remove("changed"), 1500);
     }
   };
-  const listen = (kind, act) => source.addEventListener(kind, (event) => event.data && act(JSON.parse(event.data), event.data));
-  listen("sow", (told, data) => show(told, false, data));
-  listen("publish", (told, data) => show(told, true, data));
-  listen("oof", (told) => { rows.get(name(told))?.remove(); rows.delete(name(told)); });
-  listen("group-end", () => { state.textContent = "Live."; });
-  source.addEventListener("open", () => { rows.clear(); records.replaceChildren(); });
-  source.addEventListener("error", (event) => {
-    state.textContent = event.data ? JSON.parse(event.data).error.text
-      : source.readyState === EventSource.CLOSED ? "This cannot be followed: see the filter." : "The connection is lost; it is tried again.";
+  whileSeen(() => {
+    const source = new EventSource(`${at}/v1/sow/${encodeURIComponent(records.dataset.topic)}/follow?filter=${encodeURIComponent(records.dataset.filter)}`);
+    const listen = (kind, act) => source.addEventListener(kind, (event) => event.data && act(JSON.parse(event.data), event.data));
+    listen("sow", (told, data) => show(told, false, data));
+    listen("publish", (told, data) => show(told, true, data));
+    listen("oof", (told) => { rows.get(name(told))?.remove(); rows.delete(name(told)); });
+    listen("group-end", () => { state.textContent = "Live."; });
+    source.addEventListener("open", () => { rows.clear(); records.replaceChildren(); });
+    source.addEventListener("error", (event) => {
+      state.textContent = event.data ? JSON.parse(event.data).error.text
+        : source.readyState === EventSource.CLOSED ? "This cannot be followed: see the filter." : "The connection is lost; it is tried again.";
+    });
+    return source;
   });
 }
 
@@ -142,15 +154,17 @@ if (records) {
 const tail = document.getElementById("tail");
 if (tail) {
   const most = 200, lines = document.getElementById("events"), state = document.getElementById("tail-state");
-  let source = null;
+  let source = null, following = false, last = null;
   const stop = (text) => {
-    source.close();
+    source?.close();
     source = null;
+    following = false;
     tail.setAttribute("aria-pressed", "false");
     tail.textContent = "Follow events";
     state.textContent = text;
   };
   const show = (told) => {
+    last = told.at_ms;
     const row = document.createElement("tr");
     const shown = told.messages.slice(0, 3).join(", ") + (told.messages.length > 3 ? " …" : "");
     const why = [...(told.reasons ?? []), told.subscription, told.detail].filter(Boolean).join(", ");
@@ -166,12 +180,18 @@ if (tail) {
     while (lines.childElementCount > most) lines.lastElementChild.remove();
   };
   tail.addEventListener("click", () => {
-    if (source) { stop("Stopped."); return; }
-    source = new EventSource(`${at}/v1/events/${encodeURIComponent(tail.dataset.entity)}`);
+    if (following) { stop("Stopped."); return; }
+    following = true;
+    last = null;
     tail.setAttribute("aria-pressed", "true");
     tail.textContent = "Stop following";
     state.textContent = "Connecting…";
     lines.closest("div").hidden = false;
+    open();
+  });
+  const open = () => {
+    // What has happened while the page was not seen is told when it is seen again.
+    source = new EventSource(`${at}/v1/events/${encodeURIComponent(tail.dataset.entity)}${last === null ? "" : `?since_ms=${last + 1}`}`);
     source.addEventListener("open", () => { state.textContent = "Live."; });
     source.addEventListener("event", (event) => show(JSON.parse(event.data)));
     source.addEventListener("error", (event) => {
@@ -179,5 +199,9 @@ if (tail) {
       else if (source.readyState === EventSource.CLOSED) stop("The events cannot be followed.");
       else state.textContent = "The connection is lost; it is tried again.";
     });
+  };
+  document.addEventListener("visibilitychange", () => {
+    if (document.hidden) { source?.close(); source = null; }
+    else if (following) open();
   });
 }
