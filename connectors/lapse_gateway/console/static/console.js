@@ -103,6 +103,7 @@ if (chart) {
 const records = document.getElementById("records");
 if (records) {
   const most = 1000, state = document.getElementById("state"), rows = new Map();
+  let live = "Live.";
   const name = (told) => told.key ?? told.key_base64 ?? "";
   const cell = (row, text, kind) => {
     const one = document.createElement(kind);
@@ -115,7 +116,7 @@ if (records) {
   const show = (told, changed, data) => {
     let row = rows.get(name(told));
     if (!row) {
-      if (rows.size >= most) { state.textContent = `The first ${most} records; narrow them by a filter.`; return; }
+      if (rows.size >= most) { state.textContent = live = `Live; ${most} records are shown, and there are more: narrow them by a filter.`; return; }
       row = document.createElement("tr");
       rows.set(name(told), row);
       records.append(row);
@@ -140,8 +141,8 @@ if (records) {
     listen("sow", (told, data) => show(told, false, data));
     listen("publish", (told, data) => show(told, true, data));
     listen("oof", (told) => { rows.get(name(told))?.remove(); rows.delete(name(told)); });
-    listen("group-end", () => { state.textContent = "Live."; });
-    source.addEventListener("open", () => { rows.clear(); records.replaceChildren(); });
+    listen("group-end", () => { state.textContent = live; });
+    source.addEventListener("open", () => { live = "Live."; rows.clear(); records.replaceChildren(); });
     source.addEventListener("error", (event) => {
       state.textContent = event.data ? JSON.parse(event.data).error.text
         : source.readyState === EventSource.CLOSED ? "This cannot be followed: see the filter." : "The connection is lost; it is tried again.";
