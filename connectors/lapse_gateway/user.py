@@ -94,6 +94,16 @@ class Caller:
         entitlement = self.entitlement(entity)
         return entitlement is None or (Right.READ in entitlement.rights and not entitlement.filter)
 
+    def may_read(self, entity: str) -> bool:
+        """Whether they may read an entity, or a part of it."""
+        entitlement = self.entitlement(entity)
+        return entitlement is None or Right.READ in entitlement.rights
+
+    def may_list(self, entity: str) -> bool:
+        """Whether they may know who is subscribed to an entity."""
+        entitlement = self.entitlement(entity)
+        return entitlement is None or bool({Right.READ, Right.ADMIN} & entitlement.rights and not entitlement.filter)
+
     def check_whole(self, entity: str, what: str) -> None:
         """Do nothing for a user who may read all of an entity.
 

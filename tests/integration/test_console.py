@@ -144,6 +144,9 @@ def test_a_message_is_found_and_its_life_is_told(gateway: Door, view: "playwrigh
     playwright.expect(view.locator("#preview")).to_contain_text("1 message")
     view.get_by_role("button", name="Expire", exact=True).click()
     notice(view, "settled")
+    view.reload()
+    playwright.expect(view.locator("main")).to_contain_text("The queue does not hold it now")
+    assert view.get_by_role("button", name="Expire it now").count() == 0
     assert gateway.depth("one")["depth"] == 1
     (letter,) = gateway.deployment.letters("one", 1)
     assert letter.key() == b"it's"

@@ -101,22 +101,30 @@ async def _message(call: Call) -> Response:
     bookmark = Bookmark.parse(text.partition("#")[0])
     call.caller.check_reads(name, bookmark.topic, call.gateway.users.readers(bookmark.topic))
     async with call.gateway.clients.queue(call.caller, name) as queue:
-        found, record, now = await asyncio.gather(
+        found, record, (now, told) = await asyncio.gather(
             history(bookmark, entity=name, connection=call.caller.connection),
             _record(call, bookmark),
             _now(queue, bookmark),
         )
     return rendered(
-        call, "message.html", queue=name, bookmark=str(bookmark), life=found, record=record, now=now, early=EARLY
+        call,
+        "message.html",
+        queue=name,
+        bookmark=str(bookmark),
+        life=found,
+        record=record,
+        now=now,
+        told=told,
+        early=EARLY,
     )
 
 
-async def _now(queue: Queue, bookmark: Bookmark) -> QueuedMessage | None:
-    """How a message stands now; None if it is gone, or no worker says so in time."""
+async def _now(queue: Queue, bookmark: Bookmark) -> tuple[QueuedMessage | None, bool]:
+    """How a message stands now, None if the queue does not hold it; and whether a worker has said so in time."""
     try:
-        return await asyncio.wait_for(queue.look_at(str(bookmark)), PATIENCE_S)
+        return await asyncio.wait_for(queue.look_at(str(bookmark)), PATIENCE_S), True
     except (TimeoutError, AnswerTimeout):
-        return None
+        return None, False
 
 
 async def _record(call: Call, bookmark: Bookmark) -> Replayed | None:

@@ -81,7 +81,7 @@ def in_order(some: Iterable[Standing]) -> list[Standing]:
 
 async def _listed(call: Call, name: str, client: AbstractAsyncContextManager[Any]) -> Sequence[OpenSubscription]:
     """Open subscriptions; none if workers do not answer in time, which the figures tell."""
-    if not call.caller.sees_whole(name):
+    if not call.caller.may_list(name):
         return ()
     async with client as entity:
         try:
@@ -93,7 +93,7 @@ async def _listed(call: Call, name: str, client: AbstractAsyncContextManager[Any
 
 async def _leases(call: Call, name: str, leased: bool) -> Sequence[QueuedMessage]:
     """Some of the leased messages, of each shard those that come first; none if their worker does not answer."""
-    if not leased:
+    if not leased or not call.caller.may_read(name):
         return ()
     async with call.gateway.clients.queue(call.caller, name) as queue:
         try:
