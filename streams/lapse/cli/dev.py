@@ -299,5 +299,5 @@ def _changed_ns(path: Path) -> int:
 
 def _say(name: str, line: str) -> None:
     """Print a line of a child, on standard error."""
-    if line.strip(_BLANK) and not line.startswith(_STARTED):
+    if click.unstyle(line).strip(_BLANK) and not line.startswith(_STARTED):
         click.echo(f"{name:<8}| {line}", err=True)
