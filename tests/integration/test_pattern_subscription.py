@@ -122,7 +122,7 @@ def test_it_goes_on_with_the_others_with_its_whole_backlog_and_joins_a_queue_of_
             delivery.acknowledge()
         assert b"anew" in values
         until(lambda: lot.depth("p-goes")["depth"] == 0, "an empty queue", 60)
-        lot.workers[1].stop()
+    lot.workers[1].stop()  # not before its shards have answered that the subscriber leaves
 
 
 def test_the_asynchronous_one_goes_on_as_well(lot: Deployment) -> None:
