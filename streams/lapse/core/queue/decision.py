@@ -1,4 +1,4 @@
-"""Decisions: what the parts of a shard have in common. Each decision is applied at once, and put down in the step."""
+"""Decisions: the base of the parts of a shard. Each decision is applied at once, and added to the step."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ Slots = list[tuple[Segment, NDArray[np.intp]]]
 
 
 class Decisions:
-    """The state with the settings by which it is decided, and the one way in which a decision is carried out.
+    """The state, the settings, and the one way to carry out a decision.
 
     Attributes:
         settings: the queue's.
         state: the shard's.
-        matching: what is known of its messages under the filters.
+        matching: which messages match the filters, as far as known.
         began_ms: when the epoch began, ms since the epoch; nothing is decided before it.
     """
 
@@ -61,7 +61,7 @@ class Decisions:
         step: Step,
         counts: Counts = NO_COUNTS,
     ) -> None:
-        """Give consecutive messages of a source the next places, as their row says; `counts` are those of one alone."""
+        """Give consecutive messages of a source the next places, by their row; `counts` are for a single message."""
         self.do(
             Change(
                 row.changes[-1],
@@ -94,7 +94,7 @@ class Decisions:
         detail: str = "",
         followers: int = 0,
     ) -> None:
-        """Tell of a message that leaves without ever having had a place; `followers` came behind it and have one."""
+        """Record the removal of a message that never had a place; `followers` later messages have one already."""
         self.refuse_one(self.one(number, offset, deadline_ms), reasons, at_ms, step, detail, followers)
 
     def refuse_one(
@@ -106,7 +106,7 @@ class Decisions:
         detail: str = "",
         followers: int = 0,
     ) -> None:
-        """The same for a message of which more is known."""
+        """The same for a message with its counts."""
         letter = self.settings.writes_letter(reasons)
         places = np.array([self.state.next_place - followers], np.int64)
         step.removals.append(Removal(messages, reasons, self.decided_ms(at_ms), letter, detail, places=places))
@@ -137,14 +137,14 @@ class Decisions:
     def tell(
         self, kind: EventKind, slots: Slots, now_ms: int, step: Step, subscription: str = "", detail: str = ""
     ) -> None:
-        """Tell what happened to messages."""
+        """Record an event of messages."""
         for messages in self.messages(slots):
             step.events.append(ShardEvent(kind, now_ms, messages, subscription, detail))
 
     # Looking
 
     def one(self, number: int, offset: int, deadline_ms: int, counts: Counts = NO_COUNTS) -> Messages:
-        """A message without a place; `number` is its source's, `counts` what it has been through elsewhere."""
+        """A message without a place; `number` is its source's, `counts` are those from other deployments."""
         source = self.state.sources[number]
         return Messages(
             source.topic,
@@ -156,12 +156,12 @@ class Decisions:
         )
 
     def messages(self, slots: Slots) -> Iterable[Messages]:
-        """What is known of messages, by runs of one source."""
+        """Messages for events and deliveries, in runs of one source."""
         for segment, some in slots:
             yield from self.state.sources.messages(segment, some)
 
     def messages_at(self, places: list[int]) -> list[Messages]:
-        """What is known of messages in the order of the places that are named, by runs of one source."""
+        """The same, in the order of the given places."""
         ascending = sorted(places)
         found = list(self.messages(self.slots(joined(ascending))))
         if ascending == places:
@@ -176,7 +176,7 @@ class Decisions:
         return [whole.part(names[int(of[first])], first, stop) for first, stop in pairwise(edges)]
 
     def slots(self, places: Places) -> Slots:
-        """Some places by segment."""
+        """Places, by segment."""
         return [(segment, slots_of(where)) for segment, where in self.state.parts(places)]
 
     def slots_in(self, segment: Segment, states: Sequence[State], text: str = "", code: int = YES) -> NDArray[np.intp]:

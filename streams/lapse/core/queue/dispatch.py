@@ -34,7 +34,7 @@ class Dispatch:
 
     Args:
         decisions: the shard's.
-        allowance: what the rates let go.
+        allowance: how many messages the rates permit.
 
     Attributes:
         unjudged: places whose payloads are needed to go on delivering.
@@ -95,12 +95,12 @@ class Dispatch:
         return len(places) == limit < space
 
     def groups_held_back(self) -> int:
-        """How many groups wait behind a first message that no subscription matches that is there (C87)."""
+        """How many groups wait because no subscription matches their first message (C87)."""
         chooser = Chooser(self._state, self._matching, self._settings, self._turns, -1)
         return chooser.groups_held_back(list(self._state.subscriptions.values()))
 
     def repeat(self, released: Change, step: Step) -> None:
-        """Send a barrier again that a crash may have kept from its receivers (C35)."""
+        """Send a barrier again, since a crash may have prevented it (C35)."""
         told = released.facts
         messages = Messages(
             told["topic"], told["partition"], np.array([told["offset"]], np.int64), None, np.zeros(1, np.uint32), None
@@ -110,7 +110,7 @@ class Dispatch:
                 step.deliveries.append(Delivery(name, messages, 0, barrier=True))
 
     def _deliver_by_choice(self, subscriptions: Sequence[Subscription], limit: int, now_ms: int, step: Step) -> int:
-        """Hand out where more than the order of arrival counts; how many messages went out."""
+        """Hand out messages by more than the order of arrival; returns how many."""
         deadlines_count_ms = self._decisions.deadlines_count_ms(now_ms)
         chooser = Chooser(self._state, self._matching, self._settings, self._turns, deadlines_count_ms)
         if chooser.by_group or self._allowance.by_group:
@@ -132,7 +132,7 @@ class Dispatch:
         return sum(len(places) for _, places in dealt)
 
     def _waiting_groups(self) -> WaitingGroups:
-        """The groups that wait; found in the segments when first asked for."""
+        """The waiting groups; computed from the segments at the first call."""
         state = self._state
         if self._lines is None or state.index.lines is not self._lines:
             turn, ranked = GroupTurn(self._settings.group_weights), self._settings.traits.priority is not None
@@ -142,7 +142,7 @@ class Dispatch:
         return self._lines
 
     def _allot(self, places: list[int], subscriptions: Sequence[Subscription]) -> Shares:
-        """Deal out messages that everybody may have."""
+        """Share out messages that every subscription may have."""
         last = last_holders(self._state, places) if len(subscriptions) > 1 else None
         return self._turns.allot(len(places), subscriptions, last)
 
@@ -173,7 +173,7 @@ class Dispatch:
         return self._waits_for_letters
 
     def _release_barriers(self, subscriptions: Sequence[Subscription], now_ms: int, step: Step) -> bool:
-        """Send barriers before which nothing is left to all subscriptions that they match (Q12, C34).
+        """Send barriers with no message before them to all matching subscriptions (Q12, C34).
 
         Returns:
             False if one cannot be sent before its payload is judged.

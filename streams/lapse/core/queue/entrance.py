@@ -27,10 +27,10 @@ from lapse.core.shard.event import ShardEvent
 
 
 class Entrance:
-    """Lets messages in.
+    """The way in of messages.
 
     Attributes:
-        placed: how many scheduled messages got their places so far because of what arrived behind them.
+        placed: how many scheduled messages got their places so far because later records arrived.
     """
 
     def __init__(self, decisions: Decisions, schedule: Schedule, target_depth: TargetDepth) -> None:
@@ -54,9 +54,9 @@ class Entrance:
         """Take in records of an underlying topic, in the order of their offsets.
 
         Records that were seen before are skipped, so that reading again after a crash changes nothing. A scheduled
-        message that is due comes before a record that is stamped at its instant or later, however late that is read
-        (C76). Where it fills the target depth, the rest of the records waits (C51), and so it does behind a crowd of
-        them (C60): the answer says how many did not.
+        message that is due comes before a record with a timestamp at or after its instant, however late that record is
+        read (C76). If due messages fill the target depth, or are very many, the rest of the records waits (C51, C60).
+        The result is the number of records taken.
         """
         number = self._state.sources.number(topic, partition)
         source = self._state.sources[number]
@@ -129,7 +129,7 @@ class Entrance:
     def bring_back(
         self, number: int, arrivals: Arrivals, records: Mapping[int, Record], why: str, now_ms: int, step: Step
     ) -> None:
-        """Let messages in again that had left, as new ones at their positions; beyond the target depth as held (Q22).
+        """Bring back messages that had left, as new ones at their positions, or held beyond the target depth (Q22).
 
         Args:
             number: of their source.
@@ -190,7 +190,7 @@ class Entrance:
         source.next_offset = record.offset + 1
 
     def _tell_scheduled(self, source: Source, arrivals: Arrivals, now_ms: int, step: Step) -> None:
-        """Tell of the messages that are out of sight until their instant; one event for all (L5, D4)."""
+        """Record scheduled messages; one event for all (L5, D4)."""
         some = [one for one in arrivals.scheduled if not one.transfer]
         if some:
             offsets = np.array([one.offset for one in some], np.int64)
@@ -201,7 +201,7 @@ class Entrance:
             step.events.append(ShardEvent(row.event, now_ms, messages))
 
     def _sift(self, number: int, now_ms: int, arrivals: Arrivals, step: Step) -> Arrivals:
-        """Leave out messages whose id was seen within the window; forget ids that are older (X6, C43)."""
+        """Leave out messages whose id was seen within the window; forget older ids (X6, C43)."""
         window_ms, repeats = self._settings.dedup_window_ms, self._state.repeats
         found = sift(repeats, number, arrivals, window_ms)
         for outdated in list(repeats.outdated(number, max(now_ms, found.newest_ms), window_ms)):
@@ -266,7 +266,7 @@ class Entrance:
         return [record for record in records if record.offset not in honoured]
 
     def _refuse(self, number: int, records: Sequence[Record], arrivals: Arrivals, step: Step, now_ms: int) -> None:
-        """Tell of the messages that did not enter."""
+        """Record the messages that did not enter."""
         if not arrivals.invalid and not arrivals.expired:
             return
         decided_ms = {record.offset: max(record.timestamp, now_ms) for record in records}
@@ -288,12 +288,12 @@ def _reasons(trigger: Trigger, guard: Guard | None = None) -> tuple[Reason, ...]
 
 
 def _from(records: Sequence[Record], due_ms: int) -> int:
-    """Which record is the first that is stamped at an instant or later; how many there are if none is."""
+    """Index of the first record with a timestamp at or after an instant; the number of records if there is none."""
     return next((at for at, record in enumerate(records) if record.timestamp >= due_ms), len(records))
 
 
 def _due_within(records: Sequence[Record], arrivals: Arrivals, now_ms: int) -> int:
-    """Before which record a message comes due that is scheduled by an earlier one of them; their number if none does.
+    """Index of the record before which a message of an earlier record comes due; the number of records if none does.
 
     Args:
         records: what arrives.

@@ -37,10 +37,11 @@ _HELD_BACK: Final = route(Trigger.COME_DUE, Guard.NO_ROOM)
 
 
 class Schedule:
-    """Scheduled messages in the order in which something has to happen to them.
+    """Scheduled messages, in the order in which they become due or expire.
 
     Attributes:
-        read_to_ms: what arrived up to this instant is in, ms since the epoch: no place is given for a later one (C76).
+        read_to_ms: everything that arrived up to this instant was taken in, ms since the epoch; messages that are due
+            later get no place yet (C76).
     """
 
     def __init__(self, decisions: Decisions, target_depth: TargetDepth, transitions: Transitions) -> None:
@@ -64,15 +65,15 @@ class Schedule:
         return due_ms <= now_ms and due_ms <= self._until_ms(now_ms)
 
     def waits_for_arrivals(self, now_ms: int) -> bool:
-        """Whether something is due at an instant that has to stand behind what arrived before it (C76)."""
+        """Whether a message is due at an instant that has to stand behind earlier arrivals (C76)."""
         return self._until_ms(now_ms) < self.next_due_ms() <= now_ms
 
     def _until_ms(self, now_ms: int) -> int:
-        """Up to which instant something may happen. Where there is no room no places are given, and nothing waits."""
+        """The instant up to which messages may become due. Without room no places are given, so nothing waits."""
         return min(now_ms, self.read_to_ms) if self._target_depth.room() else now_ms
 
     def next_place_ms(self) -> int:
-        """The instant of the first that has no place yet, those that are held included; `NEVER` if there is none."""
+        """The instant of the first message without a place, held ones included; `NEVER` if there is none."""
         return self._agenda.next_ms()
 
     def add(
@@ -87,7 +88,7 @@ class Schedule:
         facts: dict[str, Any] | None = None,
         counts: Counts = NO_COUNTS,
     ) -> None:
-        """Schedule a message, as its row says; facts say what else keeps it back (Q17, C51)."""
+        """Schedule a message, by its row; `facts` say what else holds it back (Q17, C51)."""
         self._decisions.do(
             Change(
                 row.changes[0],
@@ -104,21 +105,21 @@ class Schedule:
         self._agenda.plan(at_ms if ready else min(at_ms, deadline_ms), source, offset, ready=ready)
 
     def advance(self, now_ms: int, step: Step, most: int = UNLIMITED) -> int:
-        """Do what is due, at most so many; returns how many were looked at."""
+        """Do what is due, for a limited number of messages; returns how many were looked at."""
         return self.materialise(self._until_ms(now_ms), self._target_depth.room(), step, most, now_ms)
 
     def materialise(
         self, until_ms: int, room: int, step: Step, most: int = UNLIMITED, now_ms: int | None = None
     ) -> int:
-        """Give those that are due their places, by instant, then bookmark (C11); remove those that expired.
+        """Give due messages their places, by instant and then by bookmark (C11); remove those that expired.
 
-        What there is no room for is held, and expires when it would enter (C12, C51).
+        Messages without room are held, and may expire meanwhile (C12, C51).
 
         Args:
             until_ms: what is due up to this instant.
-            room: so many may enter.
+            room: how many may enter.
             step: gets what is decided.
-            most: so many are looked at.
+            most: how many are looked at.
             now_ms: the instant of the decision; None = the same.
 
         Returns:
@@ -152,7 +153,7 @@ class Schedule:
     def _become(
         self, along: Route, source: int, offset: int, at_ms: int, now_ms: int, step: Step, transfer: str = ""
     ) -> Row:
-        """Take one from where it is to where its row says; `at_ms` is the instant that counts then."""
+        """Move a message by its row; `at_ms` is the instant that counts then."""
         scheduled = self._state.scheduled[source, offset]
         row = along.row(scheduled.state)
         if row.to is State.AVAILABLE:
@@ -168,7 +169,7 @@ class Schedule:
         return row
 
     def _enter(self, row: Row, source: int, offset: int, now_ms: int, step: Step) -> None:
-        """Give one its place; one that was delivered too often where it comes from leaves at once (C23, C73)."""
+        """Give a message its place; one that was delivered too often elsewhere leaves at once (C23, C73)."""
         scheduled, traits = self._state.scheduled[source, offset], NONE
         handed_over = scheduled.flags & Flag.HANDED_OVER
         if self._decisions.settings.traits.wanted or scheduled.retry_ms != UNSTATED or handed_over:
@@ -182,7 +183,7 @@ class Schedule:
             self._transitions.review([(self._state.segments[index], np.array([slot]))], now_ms, step)
 
     def _tell_held(self, held: dict[int, list[int]], now_ms: int, step: Step) -> None:
-        """Tell of messages that wait for room; one event for those of a source."""
+        """Record messages that wait for room; one event for those of a source."""
         for number, offsets in held.items():
             source = self._state.sources[number]
             in_order = np.array(sorted(offsets), np.int64)
@@ -194,15 +195,15 @@ class Schedule:
             step.events.append(ShardEvent(_HELD_BACK.rows[0].event, now_ms, messages))
 
     def transfer(self, source: int, offset: int, name: str, now_ms: int, step: Step) -> None:
-        """Keep one back for a transfer (Q17)."""
+        """Hold a message for a transfer (Q17)."""
         at_ms = self._state.scheduled[source, offset].at_ms
         row = self._become(route(Trigger.BEGIN_TRANSFER), source, offset, at_ms, now_ms, step, name)
         self._tell(row, source, offset, now_ms, step, "", name)
 
     def release(self, trigger: Trigger, source: int, offset: int, now_ms: int, step: Step) -> None:
-        """Let one go that a transfer kept back: to its place if its instant has come, else to the schedule.
+        """Release a message that a transfer held: to its place if its instant has come, else to the schedule.
 
-        Where there is no room it is held: one that comes back as of its instant, one that is new here as of now (C51).
+        Without room it is held: a message that returns as of its instant, a new one as of now (C51).
         """
         scheduled = self._state.scheduled[source, offset]
         at_ms, guard = scheduled.then_ms, Guard.ROOM
@@ -228,7 +229,7 @@ class Schedule:
         subscription: str = "",
         detail: str = "",
     ) -> None:
-        """Let one leave that never had a place, as its row says: for all reasons that hold (C22), or for none."""
+        """Remove a message that never had a place, by its row: for all reasons that hold (C22), or without a reason."""
         scheduled = self._state.scheduled[source, offset]
         row = route(trigger, guard).row(scheduled.state)
         never = scheduled.state is State.UNCONFIRMED
@@ -254,15 +255,15 @@ class Schedule:
         most: int = UNLIMITED,
         matches: Callable[[int, int], bool] = lambda source, offset: True,
     ) -> list[Scheduled]:
-        """Let those leave that a trigger takes, for all reasons that hold (C37, C60).
+        """Remove the messages that a trigger applies to, for all reasons that hold (C37, C60).
 
         Args:
             now_ms: the instant, ms since the epoch.
             step: gets what is decided.
             trigger: what takes them out.
             guard: under which condition.
-            most: so many at most.
-            matches: which of them are meant, by source and offset.
+            most: the greatest number.
+            matches: which of them to remove, by source and offset.
 
         Returns:
             What they were; as many as `most` = there may be more.

@@ -44,10 +44,10 @@ class Settlement:
         subscription: who asks; need not be known under sublet leasing.
         now_ms: the command's instant, ms since the epoch.
         step: gets what is decided.
-        until_ms: CANCEL: until when the messages stay undeliverable, 0 = they do not; RENEW: end of the leases.
-        retries: CANCEL: nobody says for how long, so that the queue's rule counts, or the message's own delay (Q24).
-        row_filter: what may be seen besides what is held; empty = all (X4).
-        fault: EXPIRE: what is wrong with the messages, for their letters and events; empty = nothing is said.
+        until_ms: CANCEL: end of the delay, 0 = no delay; RENEW: end of the leases.
+        retries: CANCEL: whether the delay is the queue's or the message's own, since the command has none (Q24).
+        row_filter: messages that the user may see besides those that they hold; empty = all (X4).
+        fault: EXPIRE: what is wrong with the messages, for their letters and events; empty = not stated.
         outcomes: what has become of the messages so far, in the order of the claims.
     """
 
@@ -68,7 +68,7 @@ class Settlement:
 
     @property
     def guard(self) -> Guard | None:
-        """On what the row depends: a cancel with a delay."""
+        """The guard of the row: a cancel with a delay."""
         return Guard.DELAY if self.action is SettleAction.CANCEL and self.until_ms else None
 
     def answer(self, claim: Claim, result: Result) -> None:
@@ -77,7 +77,7 @@ class Settlement:
 
 
 class Settling:
-    """Carries out what subscriptions ask for."""
+    """Carries out settlements."""
 
     def __init__(
         self,
@@ -114,10 +114,9 @@ class Settling:
             claims: which messages; of one named twice the first counts (C16).
             now_ms: the command's instant.
             step: filled with what it causes.
-            delay_ms: CANCEL: so long the messages stay undeliverable (C19); None = as the message or the queue says
-                (Q24).
-            row_filter: what does not match it is unknown to who asks, unless they hold it; judged on `unheld` and
-                `unplaced` (X4).
+            delay_ms: CANCEL: the delay before the next delivery (C19); None = the message's or the queue's (Q24).
+            row_filter: messages that do not match it are unknown to the user, unless they hold them; judged on `unheld`
+                and `unplaced` (X4).
             fault: EXPIRE: what is wrong with the messages, for their letters and events (L14).
 
         Returns:
@@ -233,10 +232,10 @@ class Settling:
     # Several claims at once
 
     def _one_by_one(self, asked: Settlement, claims: Iterable[Claim]) -> Iterator[Claim]:
-        """Acknowledge together the claims that can be, and yield all others.
+        """Acknowledge claims together where possible, and yield all others.
 
-        Those that follow one another and name ascending messages that stand in one piece can be: none depends on what
-        becomes of another, and what takes many calls for one takes as many for all.
+        Consecutive claims that name ascending messages of one piece can be acknowledged together: none depends on the
+        result of another, and the calls are made once for all.
         """
         waiting, looked = deque(claims), 0
         while waiting:
@@ -302,7 +301,7 @@ class Settling:
             yield claim._replace(first=at)
 
     def _withdraw(self, asked: Settlement, claim: Claim) -> bool:
-        """Withdraw a scheduled message that is named by itself; in a range it is left alone (L5, C16)."""
+        """Withdraw a scheduled message that is named alone; as part of a range it stays (L5, C16)."""
         number = self._state.sources.find(claim.topic, claim.partition)
         scheduled = None if number is None else self._state.scheduled.get(number, claim.first)
         if number is None or scheduled is None or claim.first != claim.last:

@@ -1,8 +1,8 @@
 """One shard of a queue: arrivals, subscriptions, deliveries and settlements, as pure decisions.
 
 Every method takes the instant at which it counts and a `Step` that it fills. It decides from the state, and each
-decision is a `Change` that is applied at once, so that what follows in the same step sees it. Nothing else mutates.
-Where nobody is at work on a segment, what there is no room for in memory is put away (Q16).
+decision is a `Change` that is applied at once, so that later decisions of the step see it. Nothing else changes the
+state. Between operations, segments beyond the memory limit are moved to the spill store (Q16).
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class QueueShard:
 
     @property
     def placed(self) -> int:
-        """How many scheduled messages got their places so far because of what arrived behind them."""
+        """How many scheduled messages got their places so far because later records arrived."""
         return self._entrance.placed
 
     def room(self) -> int:
@@ -114,7 +114,7 @@ class QueueShard:
         return 0 if self.agreement.frozen or self.state.rewinds.under_way else self._target_depth.room()
 
     def room_for(self, topic: str, partition: int) -> int:
-        """How many more messages of a source may become active: room, or the way to one that a transfer wants (Q13)."""
+        """How many more messages of a source may become active, or are in front of one that a transfer wants (Q13)."""
         if self.agreement.frozen or self.state.rewinds.under_way:
             return 0
         return self._target_depth.room_for(topic, partition)
@@ -133,11 +133,11 @@ class QueueShard:
         return list(self._target_depth.told(outcomes))
 
     def looks_ahead(self, claims: Iterable[Claim]) -> list[tuple[str, int]]:
-        """Sources of which messages are named that are not active yet, so that the end of their log must be known."""
+        """Sources of named messages that are not active yet: the ends of their logs must be known."""
         return self._settling.looks_ahead(claims)
 
     def note_end(self, topic: str, partition: int, end_offset: int) -> None:
-        """Know where the log of a source ends."""
+        """Note where the log of a source ends."""
         number = self.state.sources.find(topic, partition)
         if number is not None:
             self.state.sources[number].end_offset = end_offset
@@ -147,7 +147,7 @@ class QueueShard:
         return self.subscribing.heard(subscription, now_ms)
 
     def subscriptions(self) -> list[Subscription]:
-        """What clients are subscribed to now."""
+        """The clients' subscriptions."""
         return self.subscribing.subscriptions()
 
     def unsubscribe(
@@ -157,7 +157,7 @@ class QueueShard:
         return self.subscribing.unsubscribe(subscription, now_ms, step, detail, lost_at_ms)
 
     def pause(self, now_ms: int, step: Step) -> None:
-        """Hold deliveries back; everything else goes on (C21)."""
+        """Stop deliveries; everything else goes on (C21)."""
         self._decisions.do(Change(ChangeKind.PAUSED), step)
         step.events.append(ShardEvent(EventKind.PAUSED, now_ms))
 
@@ -223,8 +223,8 @@ class QueueShard:
     ) -> None:
         """Take out messages whose records Kafka no longer has (C40).
 
-        A lease protects them, and what was sent at most once has left (C79, C80): unless they were `handed_out` in this
-        very step, and so will reach nobody.
+        Messages under a lease stay, and those that were sent at most once have left already (C79, C80). With
+        `handed_out` they were delivered in this step and cannot be written, so they leave as well.
         """
         for offset in offsets:
             claim = Claim(topic, partition, offset, offset)
@@ -253,7 +253,7 @@ class QueueShard:
         return self._pending_letters.keep(removal, refused, step)
 
     def letter_written(self, source: int, offset: int, step: Step) -> None:
-        """Let a dying message go, whose letter is safe now."""
+        """Remove a dying message whose letter is safe now."""
         self._pending_letters.letter_written(source, offset, step)
 
     def log_begins(self, topic: str, partition: int, begin_offset: int, now_ms: int, step: Step) -> bool:
@@ -265,7 +265,7 @@ class QueueShard:
         return self._truncation.below(topic, partition, begin_offset, now_ms, step)
 
     def not_acknowledged(self, topic: str, partition: int, first: int, last: int) -> list[tuple[int, int]]:
-        """First and last offset of what nobody acknowledged ahead of messages that were not read yet (C80, Q13)."""
+        """First and last offsets of unread messages that nobody acknowledged in advance (C80, Q13)."""
         return self._truncation.not_acknowledged(topic, partition, first, last)
 
     def replace_topic(self, topic: str, epoch: int, now_ms: int, step: Step) -> bool:
@@ -273,7 +273,7 @@ class QueueShard:
         return self._truncation.replace(topic, epoch, now_ms, step)
 
     def topic_begins(self, topic: str, partition: int, epoch: int) -> None:
-        """Know since which epoch a source is the topic of its name; not journaled here (C42)."""
+        """Note since which epoch a source is the topic of this name; not journaled here (C42)."""
         self._truncation.begins(topic, partition, epoch)
 
     def use(self, now_ms: int, step: Step) -> None:
@@ -314,7 +314,7 @@ class QueueShard:
         return self._inquiry.oldest(now_ms)
 
     def held_up(self) -> dict[str, int]:
-        """What is held up by what stands before it, by figure; those that are 0 are left out (C48, C87).
+        """How many messages are held up by earlier ones, by cause; without those that are 0 (C48, C87).
 
         Of the first barrier: messages before it, and refused letters of such; and groups whose first message no
         subscription matches that is there.
@@ -331,7 +331,7 @@ class QueueShard:
         refused: Callable[[tuple[int, int]], str] = lambda name: "",
         state: str = "",
     ) -> Iterator[Queued]:
-        """Messages in order, scheduled and dying ones behind; takes no lease (Q15).
+        """Messages in order, then scheduled and dying ones; takes no lease (Q15).
 
         With the text of a filter under selection, only messages that match it, and no dying ones. With an instant,
         none that has expired by then (L11). With a state, only those in it. `refused` tells why the letter of a dying
@@ -357,7 +357,7 @@ class QueueShard:
         return self._advance.to(now_ms, step, most)
 
     def end_lost(self, now_ms: int, step: Step) -> None:
-        """End subscriptions that were not heard of for too long (Q5)."""
+        """End subscriptions whose heartbeats are missing for too long (Q5)."""
         self.subscribing.end_lost(now_ms, step)
 
     def end_leases_of(self, claims: Iterable[Claim], now_ms: int, step: Step) -> None:
@@ -377,7 +377,7 @@ class QueueShard:
         return self._advance.waits_for_arrivals(at_ms)
 
     def arrivals_are_in(self, to_ms: int) -> None:
-        """Know that what arrived up to an instant was taken in; a shard that was never told waits for nothing (C76)."""
+        """Note that everything that arrived up to an instant was taken in; without such a note nothing waits (C76)."""
         self._schedule.read_to_ms = to_ms
 
     def take_over(self, now_ms: int, step: Step | None = None, unwritten: bool = False) -> None:
@@ -422,7 +422,7 @@ class QueueShard:
         return self._dispatch.deliver(now_ms, step)
 
     def repeat(self, released: Change, step: Step) -> None:
-        """Send a barrier again that a crash may have kept from its receivers (C35)."""
+        """Send a barrier again, since a crash may have prevented it (C35)."""
         self._dispatch.repeat(released, step)
 
     def judge(self, records: Sequence[tuple[int, str, int, Record | None]]) -> None:

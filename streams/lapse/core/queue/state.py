@@ -57,28 +57,28 @@ class QueueState:
     """Messages, leases, subscriptions and sources of one shard.
 
     Args:
-        segments: empty; knows where those lie that are not needed now. None = all stay in memory.
+        segments: an empty store for segments, which may move them to disk. None = all stay in memory.
 
     Attributes:
         segments: live segments by index.
-        next_place: where the next message will stand.
+        next_place: the place of the next message.
         sources: by number; a number is never used again.
         subscription_table: the subscriptions.
         scheduled: messages that are not visible yet.
-        agenda: when something has to happen to them.
+        agenda: when scheduled messages become due or expire.
         pending: messages whose letters are refused, as (source, offset), in the order of removal (C27).
         remembered: acknowledgments of messages beyond the target depth, as (source, offset) (Q13).
         repeats: message ids that were seen within the window (X6).
         counted: deliveries that count in the windows of rates (Q25).
-        transfers: hand-overs of messages that have not come to their end (Q17).
-        rewinds: what was brought back after it had left (Q22).
+        transfers: unfinished transfers of messages (Q17).
+        rewinds: rewinds and the messages that they brought back (Q22).
         paused: whether deliveries are held back (C21).
-        ending: when the shard was last used, and how far its end is (C4, C39, Q18).
+        ending: when the shard was last used, and the state of its retirement (C4, C39, Q18).
         dirty: segments that changed since the journal last held them whole, with the sequence of the first change.
         dropped: segments that are gone since the journal was last written.
         recovering: whether the journal is being read.
         as_of: during recovery, the last step that a segment read whole already contains.
-        index: what is kept beside the segments so that they need not be scanned.
+        index: indexes over the segments, so that they are not scanned.
         expired: ranges (source, first offset, last offset) that expired and whose segment is gone.
     """
 
@@ -110,11 +110,11 @@ class QueueState:
         self.index = Index(self.outline, self._best)
 
     def outline(self, index: int) -> Outline:
-        """What is known of a segment without its columns; of an empty one where there is none."""
+        """The summary of a segment; of an empty one if there is none."""
         return self.segments.outline(index) or _NOTHING
 
     def look(self, index: int) -> Segment | None:
-        """A segment to look at, not to change; None = it is gone."""
+        """A segment, read only; None = it is gone."""
         return self.segments.look(index) if index in self.segments else None
 
     def _put_away(self, segment: Segment) -> None:
@@ -145,10 +145,10 @@ class QueueState:
                 yield segment, where
 
     def with_available(self, hopeless: Callable[[int, int], bool] | None = None) -> Iterator[Segment]:
-        """Segments with something available, in the order of places, to look at.
+        """Segments with available messages, in the order of places, read only.
 
         Args:
-            hopeless: tells of a segment and its number of places whether it can be left out; None = none can.
+            hopeless: tells whether a segment, with its number of places, can be left out; None = none can.
         """
         last = (self.next_place - 1) // SIZE
         while self._head < last:
@@ -229,7 +229,7 @@ class QueueState:
                 self.ending.apply(change)
 
     def _note(self, change: Change) -> None:
-        """Note, or forget, what is known of a message that has no place: not yet, or no more."""
+        """Note, or forget, a message without a place: one that has none yet, or none any more."""
         name = change.source, change.offset
         match change.kind:
             case ChangeKind.REMEMBERED:
@@ -293,7 +293,7 @@ class QueueState:
             source.next_offset = max(source.next_offset, offset + count)
 
     def _defer(self, change: Change) -> None:
-        """Keep a message that gets no place yet, say anew why, or let it go."""
+        """Keep a message that gets no place yet, change the reason, or remove it."""
         name = change.source, change.offset
         known = self.scheduled.get(*name)
         before = State.UNREAD if known is None else known.state
@@ -307,7 +307,7 @@ class QueueState:
             self.scheduled.add(*name, scheduled)
 
     def _move(self, change: Change, move: Move) -> None:
-        """Take messages with places from state to state, as their life has it; all else follows from the two states."""
+        """Move messages with places from state to state, by the table of their life."""
         to = move.into(change.until_ms)
         for segment, where in self.parts(change.places):
             before = segment.state[where]
@@ -395,7 +395,7 @@ class QueueState:
     # Recovery
 
     def adopt(self, segment: Segment) -> None:
-        """Take a segment over as the journal holds it."""
+        """Add a segment that was read from the journal."""
         self.segments.restored(segment)
         for run in segment.runs:
             source = self.sources[run.source]
@@ -425,13 +425,13 @@ class QueueState:
         yield from self.agenda.taking_over(self.scheduled)
 
     def emptying(self) -> Portions[None]:
-        """Let go of that of which there may be very much; nothing is needed any more."""
+        """Free the large parts of the state, in portions; nothing is needed any more."""
         yield from self.scheduled.emptying()
         yield from self.agenda.emptying()
         yield from self.repeats.emptying()
         yield from emptying(self.pending)
 
     def _count_bound(self, segment: Segment) -> None:
-        """Count what the holders of a segment's messages have outstanding."""
+        """Count the outstanding messages of the holders in a segment."""
         if segment.holder is not None:
             self.subscription_table.count_each(segment.holder[FILLS[segment.state]], 1)

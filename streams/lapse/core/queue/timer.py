@@ -1,4 +1,4 @@
-"""Timers: deadlines that pass and leases that end, found by index and not by scan (L11, C2)."""
+"""Timers: deadlines that pass and leases that end, found by an index and not by a scan (L11, C2)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOOK: Final = 128
 
 
 class Timers:
-    """Does to messages with places what is due, so many at a time that nobody waits for the rest (C60)."""
+    """Expires messages with places and ends leases, a limited number at a time (C60)."""
 
     def __init__(self, decisions: Decisions, transitions: Transitions) -> None:
         self._decisions = decisions
@@ -32,7 +32,7 @@ class Timers:
         return due_ms
 
     def expire(self, now_ms: int, step: Step, most: int = STEP_MESSAGES) -> int:
-        """Remove messages that are not leased and whose deadline has passed, at most so many.
+        """Remove a limited number of messages without a lease whose deadline has passed.
 
         Returns:
             How many; a few of a segment count as `LOOK`.
@@ -55,7 +55,7 @@ class Timers:
         return spent
 
     def end_leases(self, now_ms: int, step: Step, most: int = STEP_MESSAGES) -> int:
-        """Return messages whose lease or delay is over, at most so many; returns how many."""
+        """Return a limited number of messages whose lease or delay is over; returns how many."""
         state, untils = self._state, self._state.index.untils
         returned = 0
         while returned < most and (index := untils.pop_due(now_ms)) is not None:

@@ -1,7 +1,7 @@
 """Transitions: the one way in which a trigger changes the lives of messages with places, by the table (see `life`).
 
-A part of the shard says what happens to which messages. The table says which of them it takes, by which change, what is
-told, and whether they leave. It is looked up once for each run of messages, never once for each message.
+A part of the shard names a trigger and messages. The table says which of the messages it applies to, by which change,
+with which event, and whether they leave. It is looked up once for each run of messages, never for each message.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _REVIEW: Final = (
 
 
 class Transitions:
-    """Takes messages with places through their lives."""
+    """Moves messages with places along the table of their life."""
 
     def __init__(self, decisions: Decisions) -> None:
         self._decisions = decisions
@@ -45,7 +45,7 @@ class Transitions:
     def taken(
         self, trigger: Trigger, segment: Segment, first: int = 0, stop: int | None = None, guard: Guard | None = None
     ) -> NDArray[np.intp]:
-        """Slots of the messages that a trigger takes, of those from `first` on, before `stop`; the others it spares."""
+        """Slots from `first` up to `stop` of the messages that a trigger applies to."""
         column = segment.state[first : segment.used if stop is None else stop]
         return np.flatnonzero(route(trigger, guard).takes[column]) + first
 
@@ -63,15 +63,15 @@ class Transitions:
         until_ms: int = 0,
         untils_ms: NDArray[np.int64] | None = None,
     ) -> None:
-        """Let a trigger happen to messages that it takes; what comes back, and may not stay, leaves at once (Q9, Q10).
+        """Apply a trigger to messages; those that return and may not stay leave at once (Q9, Q10).
 
         Args:
             trigger: what happens.
-            slots: to which messages.
+            slots: the messages.
             now_ms: when, ms since the epoch.
             step: gets what is decided.
-            guard: on what the row depends.
-            subscription: whose doing it is; None = nobody's, so that an event names who held the message.
+            guard: chooses the row.
+            subscription: who caused it; None = nobody, so an event names the holder of the message.
             detail: a sentence for people.
             holder: number of who holds the messages then.
             until_ms: end of the lease or delay that begins, ms since the epoch; 0 without one.
@@ -108,11 +108,11 @@ class Transitions:
         since_ms: int | None = None,
         subscription: str | None = None,
     ) -> None:
-        """Let messages come back, each after the delay that is due to it (Q24): its own, or the queue's.
+        """Return messages to the queue, each after its own delay or the queue's (Q24).
 
         Args:
-            trigger: what happens; messages that are not leased it takes as ever.
-            cause: why they come back.
+            trigger: what happens.
+            cause: why they return.
             slots: which messages; segments, and the slots of each, ascending.
             now_ms: when, ms since the epoch.
             step: gets what is decided.
@@ -177,7 +177,7 @@ class Transitions:
             )
 
     def _at_limits(self, cause: Cause, segment: Segment, slots: NDArray[np.intp]) -> NDArray[np.uint8]:
-        """Which limits each message meets as it comes back, so that it leaves and waits for nothing (Q9)."""
+        """Which limits each returning message has reached, so that it leaves without a delay (Q9)."""
         holds = self._beyond_limits(segment, slots)
         if cause is Cause.CANCEL and self._settings.max_cancels:
             cancels = 0 if segment.cancels is None else segment.cancels[slots]
@@ -187,7 +187,7 @@ class Transitions:
     def _retry_at_ms(
         self, cause: Cause, segment: Segment, slots: NDArray[np.intp], since_ms: int | None
     ) -> NDArray[np.int64] | None:
-        """When each message that came back may be delivered again, ms since the epoch; None = all at once."""
+        """When each returned message may be delivered again, ms since the epoch; None = all of them now."""
         rule = self._settings.retry
         if cause not in rule.on or (not rule.delay_ms and segment.retries is None):
             return None
@@ -202,12 +202,12 @@ class Transitions:
         return np.where(waits_ms > 0, ends_ms(np.full(len(slots), since_ms or 0, np.int64), waits_ms), 0)
 
     def review(self, slots: Slots, now_ms: int, step: Step) -> None:
-        """Let messages leave that came back, and are expired, truncated, or were delivered or cancelled too often."""
+        """Remove returned messages that have expired, are truncated, or were delivered or cancelled too often."""
         for segment, some in slots:
             self._leave(None, segment, some, now_ms, step, "", "")
 
     def remove_beyond_limits(self, now_ms: int, step: Step) -> None:
-        """Let messages leave that wait and were delivered or cancelled too often: a limit was lowered (C23)."""
+        """Remove waiting messages that are over a limit that was lowered (C23)."""
         if not (self._settings.max_deliveries or self._settings.max_cancels):
             return
         for index in sorted(self._state.segments):
@@ -236,7 +236,7 @@ class Transitions:
         subscription: str,
         detail: str,
     ) -> None:
-        """Let each message leave for all reasons that hold (C22); None: it came back, and stays if none holds."""
+        """Remove messages for all reasons that hold (C22); None = they have returned, and stay if none holds."""
         holds = np.zeros(len(slots), np.uint8)
         if reason is None:
             holds |= self._beyond_limits(segment, slots) | self._truncated(segment, slots)
@@ -306,7 +306,7 @@ class Transitions:
 
 
 def _values(column: NDArray[Any]) -> Iterator[tuple[int, NDArray[np.bool_] | slice]]:
-    """Each value of a column, ascending, and which messages have it; mostly all have the same."""
+    """Each value of a column, ascending, and the messages that have it; usually all have the same."""
     if not len(column):
         return
     if bool((column == column[0]).all()):
