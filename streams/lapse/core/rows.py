@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, Final, overload
 
-from numpy import int64
+from numpy import int32, int64
 from numpy.typing import NDArray
 
 SILENT: Final = -1
@@ -52,6 +52,26 @@ class Rows(Sequence[Any]):
     @abstractmethod
     def at(self, offsets: NDArray[int64]) -> Rows | None:
         """Those at some offsets, ascending; None if one is missing."""
+
+    @abstractmethod
+    def alike(self) -> int:
+        """How many of the first ones have the same headers."""
+
+    @abstractmethod
+    def headers(self) -> Sequence[tuple[str, bytes | None]]:
+        """The headers of the first."""
+
+    @abstractmethod
+    def sizes(self) -> tuple[NDArray[int32], NDArray[int32]]:
+        """How many bytes their keys and their values have; -1 = there is none."""
+
+    @abstractmethod
+    def keys(self) -> list[bytes]:
+        """Their keys, if all have one."""
+
+    @abstractmethod
+    def values(self) -> list[bytes]:
+        """Their values, if all have one."""
 
     @abstractmethod
     def size_bytes(self) -> int:

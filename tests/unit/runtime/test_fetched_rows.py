@@ -3,7 +3,6 @@
 import asyncio
 import struct
 from bisect import bisect_left
-from collections.abc import Iterator
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 from aiokafka.consumer.fetcher import READ_COMMITTED
-from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -35,6 +33,7 @@ from lapse.runtime.letters.packed_letter import PackedLetters, dead_of
 from lapse.runtime.letters.row_letters import RowLetters
 from lapse.runtime.queue.packed_delivery import packed_records
 from lapse.runtime.shard.payload import PayloadWindow, RowParts
+from support.record_batches import BASE, batches, both, encoded
 
 pytestmark = pytest.mark.skipif(columns.LIBRARY is None, reason="columns.c is not built: there was no C compiler")
 
@@ -70,44 +69,11 @@ _RECORDS = st.lists(
 _EXPIRATIONS = st.builds(
     Expiration, st.booleans(), st.none() | st.sampled_from([1, 60_000, 1 << 62]), st.sampled_from(ExpirationModel)
 )
-_BASE = 40
-
-
-def encoded(records: list[Any], codec: int = 0, by_broker: bool = False, base: int = _BASE) -> bytes:
-    """A RecordBatch; a record may have the headers of the one before."""
-    builder = DefaultRecordBatchBuilder(2, codec, 0, -1, 0, 0, 1 << 20)
-    at, before = 0, []
-    for gap, stamp_ms, key, value, headers, same in records:
-        at += gap
-        before = before if same else headers
-        builder.append(at, stamp_ms, key, value, before)
-        at += 1
-    data = bytearray(builder.build())
-    struct.pack_into(">q", data, 0, base)
-    if by_broker:
-        data[22] |= 8
-    struct.pack_into(">I", data, 17, crc32c(bytes(data[21:])))
-    return bytes(data)
-
-
-def batches(data: bytes) -> Iterator[Any]:
-    checked = CheckedRecords(data)
-    while checked.has_next():
-        yield checked.next_batch(), checked.last
 
 
 @pytest.fixture(autouse=True)
 def _few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch_rows, "_FEW", 1)
-
-
-def both(data: bytes) -> tuple[list[Any], FetchedRows]:
-    """The records as objects, and in columns."""
-    ((batch, _),) = batches(data)
-    ((other, (at, stop)),) = batches(data)
-    rows = rows_of(data, at, stop, other)
-    assert rows is not None
-    return list(batch), rows
 
 
 def fields(record: Any) -> tuple[Any, ...]:
@@ -183,7 +149,7 @@ def _unchecked(data: bytes) -> list[Any]:
 
 
 @pytest.mark.feature("C41")
-@given(_RECORDS, st.sampled_from(_CODECS), st.integers(_BASE, _BASE + 40), st.lists(st.integers(1, 7), max_size=6))
+@given(_RECORDS, st.sampled_from(_CODECS), st.integers(BASE, BASE + 40), st.lists(st.integers(1, 7), max_size=6))
 def test_a_fetch_in_columns_brings_the_same(records: list[Any], codec: int, first: int, most: list[int]) -> None:
     data = encoded(records, codec) + encoded(records, codec, base=1_000)
     found = []
@@ -290,7 +256,7 @@ def test_a_window_hands_out_scattered_rows_as_scattered_records(
             window.keep("t", 0, records[:kept])
         handed = []
         for wanted in (True, False):
-            offsets = [_BASE + at for at in range(count) if due[at] == wanted]
+            offsets = [BASE + at for at in range(count) if due[at] == wanted]
             for first in range(0, len(offsets), at_once):
                 some = asyncio.run(window.get("t", 0, offsets[first : first + at_once]))
                 assert isinstance(some, RowParts) == (records is rows)
@@ -313,9 +279,9 @@ def test_a_window_hands_rows_out_as_it_hands_records_out(count: int, kept: list[
             if records[at : at + size]:
                 window.keep("t", 0, records[at : at + size])
             at += size
-        at, handed = _BASE, []
+        at, handed = BASE, []
         for size in [*asked, count]:
-            offsets = list(range(at, min(at + size, _BASE + count + 2)))
+            offsets = list(range(at, min(at + size, BASE + count + 2)))
             if offsets:
                 handed += asyncio.run(window.get("t", 0, offsets))
             at += size

@@ -12,7 +12,7 @@ Cost per record: 8 bytes in a list; O(1) to file, O(log distinct instants) to fi
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from lapse.core.lifetime import NEVER
@@ -63,6 +63,14 @@ class DeadlineIndex:
         if deadline_ms == NEVER or before_ms <= deadline_ms:
             return
         self._file(key, deadline_ms)
+        if self._filed > 2 * len(self._entries) + _SLACK:
+            self.rebuild()
+
+    def add_all(self, some: Sequence[tuple[bytes, int]]) -> None:
+        """File keys under deadlines (ms since the epoch) that are earlier than those that they had."""
+        file = self._file
+        for key, deadline_ms in some:
+            file(key, deadline_ms)
         if self._filed > 2 * len(self._entries) + _SLACK:
             self.rebuild()
 

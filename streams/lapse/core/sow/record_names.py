@@ -67,6 +67,14 @@ class RecordNames:
         else:
             self._names.append(name)
 
+    def add_all(self, names: Sequence[bytes]) -> None:
+        """Add records that were not there."""
+        back = self._left.intersection(names) if self._left else ()
+        if back:
+            self._left.difference_update(back)
+            names = [name for name in names if name not in back]
+        self._names.extend(names)
+
     def discard(self, names: Sequence[bytes]) -> None:
         """Note that records have left: they are no longer among the entries."""
         self._left.update(names)

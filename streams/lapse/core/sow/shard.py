@@ -11,34 +11,26 @@ from itertools import islice
 from typing import Final
 
 from lapse.core.error_code import Refusal
-from lapse.core.lifetime import NEVER, NO_TIMESTAMP
+from lapse.core.lifetime import NEVER
 from lapse.core.portions import Portions, whole
-from lapse.core.reason import Reason
 from lapse.core.record import Record
-from lapse.core.repeats import Batch, id_of, name_of
 from lapse.core.shard.activity import Activity
 from lapse.core.shard.agreement import Agreement
-from lapse.core.shard.event import EventKind, ShardEvent
 from lapse.core.sow import journal
 from lapse.core.sow.activity import UsableSowShard
-from lapse.core.sow.arrival import MEANT, Refused, check_size, is_redriven_elsewhere, read
 from lapse.core.sow.command import SowCommands
 from lapse.core.sow.deletion import PORTION
+from lapse.core.sow.entrance import Entrance
 from lapse.core.sow.fan_out import SubscriberFanOut
-from lapse.core.sow.header_cache import HeaderCache
-from lapse.core.sow.journal import RECORD
-from lapse.core.sow.origin import is_replicated
 from lapse.core.sow.pending_letters import PendingLetters
-from lapse.core.sow.record import HEAD, HEAD_BYTES
 from lapse.core.sow.record_updates import RecordUpdates
 from lapse.core.sow.removal import Removals
 from lapse.core.sow.retiring import RetirableSowShard
 from lapse.core.sow.settings import SowSettings
 from lapse.core.sow.state import SowState
-from lapse.core.sow.step import DeletionAtWork, EventRecord, QueryAtWork, Removal, Step
+from lapse.core.sow.step import DeletionAtWork, QueryAtWork, Removal, Step
 from lapse.core.sow.subscription import Subscription
 from lapse.core.sow.tombstone import Tombstone
-from lapse.protocol.bookmark import Bookmark
 from lapse.protocol.command import Command
 
 _TOMBSTONES_LOOKED_BEYOND: Final = 16
@@ -60,9 +52,8 @@ class SowShard:
 
     __slots__ = (
         "_commands",
+        "_entrance",
         "_fan_out",
-        "_header_cache",
-        "_ids",
         "_pending_letters",
         "_removals",
         "_updates",
@@ -78,8 +69,7 @@ class SowShard:
         self._fan_out = SubscriberFanOut(self.state)
         self._removals = Removals(self.state, self._fan_out)
         self._updates = RecordUpdates(self.state, self._removals, self._fan_out)
-        self._header_cache = HeaderCache(settings.expiration)
-        self._ids = Batch(self.state.repeats, -1, 0)
+        self._entrance = Entrance(self.state, self._updates, self._removals, self._fan_out)
         self._commands = SowCommands(self.state, self._updates, self._removals)
         self._pending_letters = PendingLetters(self.state)
         usable = UsableSowShard(self.state)
@@ -90,143 +80,16 @@ class SowShard:
     # --- in --------------------------------------------------------------------------------------------------
 
     def arrive(self, topic: str, partition: int, records: Sequence[Record], step: Step, clock_ms: int = NEVER) -> int:
-        """Take records of one underlying partition, in their order, each as of its own timestamp (C1).
-
-        Args:
-            topic: the topic.
-            partition: its partition.
-            records: what comes next in its log.
-            step: gets changes and outputs.
-            clock_ms: the broker's clock, ms since the epoch: where updates of a key may stand on several partitions, a
-                stamp ahead of it counts as it between them (C88). `NEVER` = no stamp is ahead.
-
-        Returns:
-            how many were taken. Fewer than given where the step's changes exceed `max_step_bytes`: write that step, and
-            come again with the rest and a new one.
-        """
-        state = self.state
-        settings = self.settings
-        source = state.source(topic, partition, step)
-        acted_on = settings.expiration.enabled
-        plain = not settings.several and not settings.home.shared
-        max_bytes = settings.max_step_bytes
-        small_bytes = settings.max_record_bytes // 4
-        self._ids = Batch(state.repeats, source, settings.dedup_window_ms)
-        header_cache = self._header_cache
-        entries, tombstones, subscribers = state.entries, state.tombstones, state.subscribers
-        scheduled = state.schedule.by_key
-        pack = HEAD.pack
-        unpack = HEAD.unpack_from
-        stamp_ms, headers = -2, None
-        fit = False
-        block, block_bytes, deadline_ms = b"", 0, NEVER
-        taken = 0
-        for taken, record in enumerate(records, 1):  # noqa: B007  # the last one is returned
-            if record.timestamp != stamp_ms or record.headers != headers:
-                # What follows from these two alone: many records that stand together have the same.
-                stamp_ms, headers = record.timestamp, record.headers
-                if stamp_ms > state.now_ms:
-                    state.now_ms = stamp_ms
-                header_facts = header_cache.of(headers) if headers else header_cache.none
-                fit = False
-                if header_facts is not None and plain and stamp_ms >= 0:
-                    block, deadline_ms, relative_ms = header_facts
-                    block_bytes = len(block)
-                    # Beyond 64 bits, which is a fault, unless it never was meant to expire.
-                    fit = stamp_ms + relative_ms < NEVER
-                    if relative_ms >= 0 and stamp_ms + relative_ms < deadline_ms:
-                        deadline_ms = stamp_ms + relative_ms
-                    if acted_on and deadline_ms <= stamp_ms:
-                        fit = False
-            value = record.value
-            key = record.key
-            if fit and value is not None and key is not None:
-                # For speed the same as `RecordUpdates.take`: see `test_the_plain_way_does_what_the_long_one_does`.
-                name = RECORD + key
-                old = entries.get(name)
-                if old is None:
-                    simple, old_deadline_ms = True, NEVER
-                else:
-                    old_deadline_ms, _, _, _, old_source, size = unpack(old)
-                    simple = (
-                        (old_deadline_ms > stamp_ms or not acted_on)
-                        and old_source == source
-                        and not (
-                            size and (size != block_bytes or not old.startswith(block, HEAD_BYTES))
-                            # The same headers as the update's, of which is known that it is not.
-                            and is_replicated(old, size)
-                        )
-                    )  # fmt: skip
-                if (
-                    simple
-                    and len(value) < small_bytes
-                    and block_bytes + len(key) < small_bytes
-                    and name not in tombstones
-                    and key not in scheduled
-                ):
-                    sequence = state.sequence + 1
-                    head = pack(deadline_ms, stamp_ms, sequence, record.offset, source, block_bytes)
-                    fresh = head + block + value if block else head + value
-                    state.put(name, fresh, deadline_ms, old_deadline_ms, sequence, old is None, step)
-                    if subscribers:
-                        self._fan_out.tell(name, old, fresh, step)
-                    if step.change_bytes >= max_bytes:
-                        break
-                    continue
-            self._take(topic, partition, source, record, step, clock_ms)
-            if step.change_bytes >= max_bytes:
-                break
-        if self._ids.fresh or state.repeats.chunks:
-            newest_ms = max(records[taken - 1].timestamp, self._ids.newest_ms) if taken else -1
-            state.identify(self._ids, source, newest_ms, settings.dedup_window_ms, step)
-        if self.activity.watched and taken:  # a producer's stamp says nothing of when the topic was used
-            self.activity.use(state.now_ms if clock_ms >= NEVER else clock_ms, step, self.agreement)
+        """See `Entrance.arrive`; a producer's stamp says nothing of when the topic was used."""
+        taken = self._entrance.arrive(topic, partition, records, step, clock_ms)
+        if self.activity.watched and taken:
+            self.activity.use(self.state.now_ms if clock_ms >= NEVER else clock_ms, step, self.agreement)
         return taken
 
     def set_aside(self, topic: str, partition: int, record: Record, why: str, step: Step) -> None:
-        """Turn a record that must not be looked at into a dead letter; the state stays as it is (X7)."""
-        self.state.source(topic, partition, step)
-        if self.settings.home.speaks_for(partition):
-            at_ms = self.state.now_ms if record.timestamp == NO_TIMESTAMP else record.timestamp
-            self._removals.refuse(record, topic, partition, Refused(Reason.UNDECODABLE, why), at_ms, step)
+        """See `Entrance.set_aside`."""
+        self._entrance.set_aside(topic, partition, record, why, step)
         self.activity.use(self.state.now_ms, step, self.agreement)
-
-    def _take(self, topic: str, partition: int, source: int, record: Record, step: Step, clock_ms: int = NEVER) -> None:
-        if any(name in MEANT for name, _ in record.headers) and is_redriven_elsewhere(record, self.settings.name):
-            return
-        at_ms = self.state.now_ms if record.timestamp == NO_TIMESTAMP else record.timestamp
-        home = self.settings.home
-        name = self._id_of(record)
-        if name is not None and self._ids.is_repeat(name, at_ms):
-            if home.speaks_for(partition):
-                bookmark = Bookmark(topic, partition, record.offset)
-                step.events.append(ShardEvent(EventKind.REPEATED, at_ms, EventRecord(bookmark, record.key)))
-            return
-        try:
-            check_size(record, self.settings.max_record_bytes)
-            update = read(record, source, at_ms, self.settings)
-        except Refused as refused:
-            if home.speaks_for(partition):
-                self._removals.refuse(record, topic, partition, refused, at_ms, step)
-            return
-        if home.holds(update.key):
-            if self.settings.several and update.timestamp_ms > clock_ms and update.origin is None:
-                update = update._replace(timestamp_ms=clock_ms)
-            try:
-                self._updates.take(update, step)
-            except Refused as refused:
-                self._removals.refuse(record, topic, partition, refused, at_ms, step)
-                return
-        # Every shard that reads a record remembers its id, so that all find the same repeats (C46).
-        if name is not None and (update.deadline_ms > at_ms or not self.settings.expiration.enabled):
-            self._ids.occupy(name, at_ms)
-
-    def _id_of(self, record: Record) -> str | None:
-        """The message id of a record, as it is kept; None without one, or if repeats are welcome."""
-        if not self.settings.dedup_window_ms:
-            return None
-        raw = id_of(record.headers)
-        return None if raw is None else name_of(raw)
 
     def command(self, command: Command, at_ms: int, step: Step, row_filter: str | None = None) -> None:
         """Do a command as of an instant: what has expired by then is not there for it (L10, L11).

@@ -16,12 +16,15 @@ from lapse.runtime.kafka.columns import (
     HEADERS,
     HEADERS_LENGTH,
     KEY,
+    KEY_LENGTH,
     LIFETIME,
     MOST_BYTES,
     OFFSET,
     TIMESTAMP,
     VALUE,
+    VALUE_LENGTH,
 )
+from lapse.runtime.kafka.packed_record import headers_at
 
 
 class Columns:
@@ -189,6 +192,32 @@ class FetchedRows(Rows):
     def span(self, number: int) -> NDArray[np.int32]:
         """A column of 32 bits, such as `columns.KEY`."""
         return self.of.spans[number, self.first : self.stop]
+
+    def alike(self) -> int:
+        """See `Rows`."""
+        differs = np.flatnonzero(self.span(ALIKE)[1:] == 0)
+        return int(differs[0]) + 1 if len(differs) else len(self)
+
+    def headers(self) -> list[tuple[str, bytes | None]]:
+        """See `Rows`."""
+        return headers_at(self.of.data, int(self.of.spans[HEADERS, self.first]), "replace")[0]
+
+    def sizes(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """See `Rows`."""
+        return self.span(KEY_LENGTH), self.span(VALUE_LENGTH)
+
+    def keys(self) -> list[bytes]:
+        """See `Rows`."""
+        return self._parts(KEY, KEY_LENGTH)
+
+    def values(self) -> list[bytes]:
+        """See `Rows`."""
+        return self._parts(VALUE, VALUE_LENGTH)
+
+    def _parts(self, at: int, length: int) -> list[bytes]:
+        begin, size = self.span(at), self.span(length)
+        data = self.of.data
+        return [data[at:end] for at, end in zip(begin.tolist(), (begin + size).tolist(), strict=True)]
 
     def size_bytes(self) -> int:
         """About how many bytes they take in memory."""

@@ -96,13 +96,18 @@ def unpacked(data: bytes, at: int = 0, names: str = "surrogateescape") -> Unpack
     """
     key, at = _part(data, at)
     value, at = _part(data, at)
+    return Unpacked(key, value, *headers_at(data, at, names))
+
+
+def headers_at(data: bytes, at: int, names: str) -> tuple[list[tuple[str, bytes | None]], int]:
+    """Headers behind their count, and where they end; see `unpacked`."""
     count, at = varint_at(data, at)
     headers: list[tuple[str, bytes | None]] = []
     for _ in range(count):
         name, at = _part(data, at)
         content, at = _part(data, at)
         headers.append(((name or b"").decode("utf-8", names), content))
-    return Unpacked(key, value, headers, at)
+    return headers, at
 
 
 def varint_at(data: bytes, at: int) -> tuple[int, int]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from lapse.config import SowConfig
 from lapse.core.sow.shard import SowShard
 from lapse.runtime.journal.changelog import Changelog
+from lapse.runtime.kafka.fetched_rows import FetchedRows
 from lapse.runtime.shard.entity import Entity
 from lapse.runtime.shard.services import Services
 from lapse.runtime.sow.machine import SowMachine
 from lapse.runtime.sow.output import SowOutput
-from lapse.runtime.sow.settings import settings
+from lapse.runtime.sow.settings import settings as settings_of
 from lapse.runtime.tp import TP
 from lapse.runtime.turns import in_turns
 
@@ -47,7 +48,10 @@ class SowEntity(Entity):
         letters = self.config.dead_letter_topic(self.name)
         self._read = self.partitions_read
         added = self._read > self.partitions
-        shard = SowShard(settings(self.config, self.name, partition, self.partitions, self._max_record_bytes, added))
+        settings = settings_of(self.config, self.name, partition, self.partitions, self._max_record_bytes, added)
+        if not settings.several:  # else each record is looked at by itself
+            FetchedRows.wanted.update(self.config.underlying(self.name))
+        shard = SowShard(settings)
         await in_turns(shard.restoring(changelog.latest.items()))
         output = SowOutput(self.name, partition, epoch, letters, self.letter_partitions())
         services = self.services

@@ -78,7 +78,7 @@ def test_the_plain_way_does_what_the_long_one_does(batches, default_ms, model, e
         source = long.state.source(topic, 0, slow)
         for record in records:
             long.state.now_ms = max(long.state.now_ms, record.timestamp)
-            long._take(topic, 0, source, record, slow)
+            long._entrance._take(topic, 0, source, record, slow)
         assert told(quick) == told(slow)
     assert plain.state.entries == long.state.entries
     assert plain.state.tombstones == long.state.tombstones

@@ -1,0 +1,214 @@
+"""The entrance of a SOW shard: the one way in for the records of its underlying topics (S2, S3, C1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from lapse.core.lifetime import NEVER, NO_TIMESTAMP
+from lapse.core.reason import Reason
+from lapse.core.record import Record
+from lapse.core.repeats import Batch, id_of, name_of
+from lapse.core.rows import Rows
+from lapse.core.shard.event import EventKind, ShardEvent
+from lapse.core.sow.arrival import MEANT, Refused, check_size, is_redriven_elsewhere, read
+from lapse.core.sow.fan_out import SubscriberFanOut
+from lapse.core.sow.header_cache import HeaderCache
+from lapse.core.sow.journal import RECORD
+from lapse.core.sow.origin import is_replicated
+from lapse.core.sow.plain_updates import PlainUpdates
+from lapse.core.sow.record import HEAD, HEAD_BYTES
+from lapse.core.sow.record_updates import RecordUpdates
+from lapse.core.sow.removal import Removals
+from lapse.core.sow.state import SowState
+from lapse.core.sow.step import EventRecord, Step
+from lapse.protocol.bookmark import Bookmark
+
+_PASSED_AT_ONCE: Final = 128
+"""So many records are taken one by one before it is looked again whether those behind them are plain."""
+
+
+class Entrance:
+    """Takes records of the underlying topics in.
+
+    Args:
+        state: the shard's memory.
+        updates: what updates do to records.
+        removals: how records leave.
+        fan_out: the shard's subscribers.
+    """
+
+    __slots__ = ("_fan_out", "_header_cache", "_ids", "_plain_updates", "_removals", "_settings", "_state", "_updates")
+
+    def __init__(self, state: SowState, updates: RecordUpdates, removals: Removals, fan_out: SubscriberFanOut) -> None:
+        self._state = state
+        self._settings = state.settings
+        self._updates = updates
+        self._removals = removals
+        self._fan_out = fan_out
+        self._header_cache = HeaderCache(state.settings.expiration)
+        self._plain_updates = PlainUpdates(state, self._header_cache)
+        self._ids = Batch(state.repeats, -1, 0)
+
+    def arrive(self, topic: str, partition: int, records: Sequence[Record], step: Step, clock_ms: int = NEVER) -> int:
+        """Take records of one underlying partition, in their order, each as of its own timestamp (C1).
+
+        Args:
+            topic: the topic.
+            partition: its partition.
+            records: what comes next in its log.
+            step: gets changes and outputs.
+            clock_ms: the broker's clock, ms since the epoch: where updates of a key may stand on several partitions, a
+                stamp ahead of it counts as it between them (C88). `NEVER` = no stamp is ahead.
+
+        Returns:
+            how many were taken. Fewer than given where the step's changes exceed `max_step_bytes`: write that step, and
+            come again with the rest and a new one.
+        """
+        state = self._state
+        settings = self._settings
+        source = state.source(topic, partition, step)
+        self._ids = Batch(state.repeats, source, settings.dedup_window_ms)
+        if self._plain and isinstance(records, Rows) and state.takes_many:
+            taken = self._many_at_once(topic, partition, source, records, step, clock_ms)
+        else:
+            taken = self._one_by_one(topic, partition, source, records, step, clock_ms)
+        if self._ids.fresh or state.repeats.chunks:
+            newest_ms = max(records[taken - 1].timestamp, self._ids.newest_ms) if taken else -1
+            state.identify(self._ids, source, newest_ms, settings.dedup_window_ms, step)
+        return taken
+
+    def set_aside(self, topic: str, partition: int, record: Record, why: str, step: Step) -> None:
+        """Turn a record that must not be looked at into a dead letter; the state stays as it is (X7)."""
+        self._state.source(topic, partition, step)
+        if self._settings.home.speaks_for(partition):
+            at_ms = self._state.now_ms if record.timestamp == NO_TIMESTAMP else record.timestamp
+            self._removals.refuse(record, topic, partition, Refused(Reason.UNDECODABLE, why), at_ms, step)
+
+    @property
+    def _plain(self) -> bool:
+        """Whether updates of a key stand on one partition, and no other shard reads that."""
+        return not self._settings.several and not self._settings.home.shared
+
+    def _many_at_once(self, topic: str, partition: int, source: int, rows: Rows, step: Step, clock_ms: int) -> int:
+        """Take plain updates together, as far as they are; returns how many records were taken."""
+        taken = 0
+        while taken < len(rows):
+            left = rows[taken:]
+            taken += self._plain_updates.take(left, source, step) or self._one_by_one(
+                topic, partition, source, left[:_PASSED_AT_ONCE], step, clock_ms
+            )
+            if step.change_bytes >= self._settings.max_step_bytes:
+                break
+        return taken
+
+    def _one_by_one(
+        self, topic: str, partition: int, source: int, records: Sequence[Record], step: Step, clock_ms: int
+    ) -> int:
+        """Take records one after the other; returns how many."""
+        state, settings, plain = self._state, self._settings, self._plain
+        acted_on = settings.expiration.enabled
+        max_bytes = settings.max_step_bytes
+        small_bytes = settings.max_record_bytes // 4
+        header_cache = self._header_cache
+        entries, tombstones, subscribers = state.entries, state.tombstones, state.subscribers
+        scheduled = state.schedule.by_key
+        pack = HEAD.pack
+        unpack = HEAD.unpack_from
+        stamp_ms, headers = -2, None
+        fit = False
+        block, block_bytes, deadline_ms = b"", 0, NEVER
+        taken = 0
+        for taken, record in enumerate(records, 1):  # noqa: B007  # the last one is returned
+            if record.timestamp != stamp_ms or record.headers != headers:
+                # What follows from these two alone: many records that stand together have the same.
+                stamp_ms, headers = record.timestamp, record.headers
+                if stamp_ms > state.now_ms:
+                    state.now_ms = stamp_ms
+                header_facts = header_cache.of(headers) if headers else header_cache.none
+                fit = False
+                if header_facts is not None and plain and stamp_ms >= 0:
+                    block, deadline_ms, relative_ms = header_facts
+                    block_bytes = len(block)
+                    # Beyond 64 bits, which is a fault, unless it never was meant to expire.
+                    fit = stamp_ms + relative_ms < NEVER
+                    if relative_ms >= 0 and stamp_ms + relative_ms < deadline_ms:
+                        deadline_ms = stamp_ms + relative_ms
+                    if acted_on and deadline_ms <= stamp_ms:
+                        fit = False
+            value = record.value
+            key = record.key
+            if fit and value is not None and key is not None:
+                # For speed the same as `RecordUpdates.take`: see `test_the_plain_way_does_what_the_long_one_does`.
+                name = RECORD + key
+                old = entries.get(name)
+                if old is None:
+                    simple, old_deadline_ms = True, NEVER
+                else:
+                    old_deadline_ms, _, _, _, old_source, size = unpack(old)
+                    simple = (
+                        (old_deadline_ms > stamp_ms or not acted_on)
+                        and old_source == source
+                        and not (
+                            size and (size != block_bytes or not old.startswith(block, HEAD_BYTES))
+                            # The same headers as the update's, of which is known that it is not.
+                            and is_replicated(old, size)
+                        )
+                    )  # fmt: skip
+                if (
+                    simple
+                    and len(value) < small_bytes
+                    and block_bytes + len(key) < small_bytes
+                    and name not in tombstones
+                    and key not in scheduled
+                ):
+                    sequence = state.sequence + 1
+                    head = pack(deadline_ms, stamp_ms, sequence, record.offset, source, block_bytes)
+                    fresh = head + block + value if block else head + value
+                    state.put(name, fresh, deadline_ms, old_deadline_ms, sequence, old is None, step)
+                    if subscribers:
+                        self._fan_out.tell(name, old, fresh, step)
+                    if step.change_bytes >= max_bytes:
+                        break
+                    continue
+            self._take(topic, partition, source, record, step, clock_ms)
+            if step.change_bytes >= max_bytes:
+                break
+        return taken
+
+    def _take(self, topic: str, partition: int, source: int, record: Record, step: Step, clock_ms: int = NEVER) -> None:
+        if any(name in MEANT for name, _ in record.headers) and is_redriven_elsewhere(record, self._settings.name):
+            return
+        at_ms = self._state.now_ms if record.timestamp == NO_TIMESTAMP else record.timestamp
+        home = self._settings.home
+        name = self._id_of(record)
+        if name is not None and self._ids.is_repeat(name, at_ms):
+            if home.speaks_for(partition):
+                bookmark = Bookmark(topic, partition, record.offset)
+                step.events.append(ShardEvent(EventKind.REPEATED, at_ms, EventRecord(bookmark, record.key)))
+            return
+        try:
+            check_size(record, self._settings.max_record_bytes)
+            update = read(record, source, at_ms, self._settings)
+        except Refused as refused:
+            if home.speaks_for(partition):
+                self._removals.refuse(record, topic, partition, refused, at_ms, step)
+            return
+        if home.holds(update.key):
+            if self._settings.several and update.timestamp_ms > clock_ms and update.origin is None:
+                update = update._replace(timestamp_ms=clock_ms)
+            try:
+                self._updates.take(update, step)
+            except Refused as refused:
+                self._removals.refuse(record, topic, partition, refused, at_ms, step)
+                return
+        # Every shard that reads a record remembers its id, so that all find the same repeats (C46).
+        if name is not None and (update.deadline_ms > at_ms or not self._settings.expiration.enabled):
+            self._ids.occupy(name, at_ms)
+
+    def _id_of(self, record: Record) -> str | None:
+        """The message id of a record, as it is kept; None without one, or if repeats are welcome."""
+        if not self._settings.dedup_window_ms:
+            return None
+        raw = id_of(record.headers)
+        return None if raw is None else name_of(raw)

@@ -1,0 +1,191 @@
+"""Plain updates of many records at once: the same as one after the other, for less CPU.
+
+Plain is an update that nothing stands against: it states no more than a lifetime, and replaces a record that the same
+partition brought, or none. Updates that stand together mostly bear the same headers, so what follows from those is
+worked out once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lapse.core.lifetime import NEVER
+from lapse.core.rows import Rows
+from lapse.core.sow.header_cache import HeaderCache
+from lapse.core.sow.journal import RECORD
+from lapse.core.sow.record import HEAD_BYTES
+from lapse.core.sow.state import RECORD_BYTES, SowState
+from lapse.core.sow.step import Step
+
+LEAST: Final = 32
+"""For fewer updates it costs more than it saves."""
+
+_MOST: Final = 512
+
+_HEAD: Final = [
+    ("deadline_ms", ">i8"),
+    ("timestamp_ms", ">i8"),
+    ("sequence", ">i8"),
+    ("offset", ">i8"),
+    ("source", ">u4"),
+    ("headers_bytes", ">u4"),
+]
+"""The head of a packed record, as `lapse.core.sow.record` lays it out."""
+
+
+class PlainUpdates:
+    """Takes plain updates of one shard.
+
+    Args:
+        state: the shard's memory.
+        header_cache: knows what headers say.
+
+    Attributes:
+        least: fewer updates are left to be taken one by one.
+    """
+
+    __slots__ = ("_header_cache", "_heads", "_settings", "_state", "least")
+
+    def __init__(self, state: SowState, header_cache: HeaderCache) -> None:
+        self.least = LEAST
+        self._state = state
+        self._settings = state.settings
+        self._header_cache = header_cache
+        self._heads: dict[int, np.dtype[Any]] = {}
+
+    def take(self, rows: Rows, source: int, step: Step) -> int:
+        """Take the first of some records, as far as they are plain updates with the same headers.
+
+        Args:
+            rows: records of one underlying partition.
+            source: its number.
+            step: gets the changes.
+
+        Returns:
+            how many were taken; 0 = the first ones have to be taken one by one.
+        """
+        state = self._state
+        if not state.takes_many or (count := min(rows.alike(), _MOST)) < self.least:
+            return 0
+        run = rows[:count]
+        header_facts = self._header_cache.of(run.headers())
+        if header_facts is None:
+            return 0
+        block, absolute_ms, relative_ms = header_facts
+        stamps_ms = run.timestamps_ms
+        deadlines_ms = self._deadlines_ms(stamps_ms, absolute_ms, relative_ms)
+        change_bytes = self._change_bytes(run, len(block))
+        if deadlines_ms is None or not 0 < change_bytes < self._settings.max_step_bytes - step.change_bytes:
+            return 0
+        keys = run.keys()
+        names = [RECORD + key for key in keys]
+        if not self._are_simple(names, keys):
+            return 0
+        olds = list(map(state.entries.get, names))
+        before_ms = self._deadlines_before(olds, stamps_ms, source, block)
+        if before_ms is None:
+            return 0
+        entries = self._packed(run, deadlines_ms, source, block)
+        new = [name for name, old in zip(names, olds, strict=True) if old is None]
+        earlier = np.flatnonzero(deadlines_ms < before_ms).tolist()
+        earlier_ms = [
+            (names[at], deadline_ms) for at, deadline_ms in zip(earlier, deadlines_ms[earlier].tolist(), strict=True)
+        ]
+        state.put_many(names, entries, new, earlier_ms, change_bytes, step)
+        state.now_ms = max(state.now_ms, int(stamps_ms.max()))
+        return count
+
+    def _deadlines_ms(
+        self, stamps_ms: NDArray[np.int64], absolute_ms: int, relative_ms: int
+    ) -> NDArray[np.int64] | None:
+        """When the updates expire, ms since the epoch; None if something is wrong with that of any."""
+        first_ms, last_ms = int(stamps_ms.min()), int(stamps_ms.max())
+        if first_ms < 0 or last_ms + relative_ms >= NEVER:
+            return None
+        deadlines_ms = np.full(len(stamps_ms), absolute_ms, np.int64)
+        if relative_ms >= 0:
+            np.minimum(deadlines_ms, stamps_ms + relative_ms, out=deadlines_ms)
+        if self._settings.expiration.enabled and (deadlines_ms <= stamps_ms).any():
+            return None
+        return deadlines_ms
+
+    def _change_bytes(self, run: Rows, block_bytes: int) -> int:
+        """How much the updates change in bytes; 0 if any has no key or no value, or is large."""
+        keys, values = run.sizes()
+        small_bytes = self._settings.max_record_bytes // 4
+        if keys.min() < 0 or values.min() < 0:
+            return 0
+        if block_bytes + keys.max() >= small_bytes or values.max() >= small_bytes:
+            return 0
+        each = len(RECORD) + HEAD_BYTES + block_bytes + RECORD_BYTES
+        return int(keys.sum(dtype=np.int64) + values.sum(dtype=np.int64)) + len(run) * each
+
+    def _are_simple(self, names: Sequence[bytes], keys: Sequence[bytes]) -> bool:
+        """Whether each is an update of another key, and none of one that is scheduled or was removed."""
+        state = self._state
+        return (
+            len(set(names)) == len(names)
+            and (not state.tombstones or state.tombstones.keys().isdisjoint(names))
+            and (not state.schedule or state.schedule.by_key.keys().isdisjoint(keys))
+        )
+
+    def _deadlines_before(
+        self, olds: Sequence[bytes | None], stamps_ms: NDArray[np.int64], source: int, block: bytes
+    ) -> NDArray[np.int64] | None:
+        """The deadlines of the records that are replaced, `NEVER` where there is none; None if any is not plain.
+
+        Args:
+            olds: the records.
+            stamps_ms: of the updates, ms since the epoch.
+            source: where the updates come from.
+            block: their headers: of those it is known that they were not replicated.
+        """
+        known = [old for old in olds if old is not None]
+        before_ms = np.full(len(olds), NEVER, np.int64)
+        if not known:
+            return before_ms
+        there: Any = slice(None)
+        if len(known) < len(olds):
+            there = np.array([at for at, old in enumerate(olds) if old is not None], np.intp)
+        head = self._head(len(block))
+        width = head.itemsize
+        heads = b"".join([old[:width] for old in known])
+        if len(heads) != width * len(known):
+            return None
+        found = np.frombuffer(heads, head)
+        before_ms[there] = found["deadline_ms"]
+        alike = found["headers_bytes"] == len(block)
+        if block:
+            blocks = np.frombuffer(heads, np.uint8).reshape(-1, width)[:, HEAD_BYTES:]
+            alike &= (blocks == np.frombuffer(block, np.uint8)).all(axis=1)
+            alike |= found["headers_bytes"] == 0
+        plain = alike & (found["source"] == source)
+        if self._settings.expiration.enabled:
+            plain &= before_ms[there] > stamps_ms[there]
+        return before_ms if plain.all() else None
+
+    def _packed(self, run: Rows, deadlines_ms: NDArray[np.int64], source: int, block: bytes) -> list[bytes]:
+        """The updates as records; see `lapse.core.sow.record`."""
+        count, sequence = len(run), self._state.sequence + 1
+        head = self._head(len(block))
+        heads = np.empty(count, head)
+        heads["deadline_ms"], heads["timestamp_ms"] = deadlines_ms, run.timestamps_ms
+        heads["sequence"], heads["offset"] = np.arange(sequence, sequence + count), run.offsets
+        heads["source"], heads["headers_bytes"] = source, len(block)
+        if block:
+            heads["block"] = np.void(block)
+        packed, width = heads.tobytes(), head.itemsize
+        starts = range(0, count * width, width)
+        return [packed[at : at + width] + value for at, value in zip(starts, run.values(), strict=True)]
+
+    def _head(self, block_bytes: int) -> np.dtype[Any]:
+        """Head and headers of a record, as columns see them."""
+        found = self._heads.get(block_bytes)
+        if found is None:
+            fields: list[Any] = [*_HEAD, ("block", f"V{block_bytes}")] if block_bytes else list(_HEAD)
+            found = self._heads[block_bytes] = np.dtype(fields)
+        return found
