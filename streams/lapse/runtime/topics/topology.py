@@ -16,10 +16,11 @@ from lapse.protocol import topic as names
 from lapse.runtime.kafka.output import MAX_BATCH_BYTES
 from lapse.runtime.topics.access import Access, Grant
 from lapse.runtime.topics.difference import Difference
+from lapse.runtime.topics.existing_shards import ExistingShards
 from lapse.runtime.topics.replication import Copies
 from lapse.runtime.topics.retention import Retention
 from lapse.runtime.topics.user_rights import user_grants
-from lapse.runtime.topics.wanted import GROWING, MOST_BYTES, OF_THE_USER, Role, Wanted, without
+from lapse.runtime.topics.wanted import MOST_BYTES, OF_THE_USER, Role, Wanted, without
 
 _FOR_REPLICAS: Final = {"delete.retention.ms": str(7 * 86_400_000), "min.compaction.lag.ms": "60000"}
 """How long a replica may be apart and still learn of every delete; and how long an update stays although something
@@ -86,6 +87,7 @@ class Topology:
         self.access = access
         self.limits = {} if limits is None else dict(limits)
         self.retentions = {} if retentions is None else dict(retentions)
+        self._there = ExistingShards(config, existing)
 
     def partitions(self, entity: str) -> int:
         """How many shards an entity has: as many as its underlying topics have partitions."""
@@ -116,8 +118,8 @@ class Topology:
         settings = self._entity(entity)
         if isinstance(settings, QueueConfig) and settings.fed:
             return 1 if settings.ordering == "total" else settings.partitions
-        if self._exists(entity):  # its journal has so many shards, whatever became of its underlying topics (C81)
-            return min(self.existing[topic] for topic in self._sized(entity) if topic in self.existing)
+        if self._there.exists(entity):  # it has so many shards, whatever became of its underlying topics (C81)
+            return self._there.count(entity)
         counts = [self.existing.get(topic, planned.get(topic, 0)) for topic in settings.underlying(entity)]
         return max(counts, default=0) or settings.partitions
 
@@ -128,29 +130,6 @@ class Topology:
             for topic in self.sources(name):
                 found.setdefault(topic, []).append(name)
         return found
-
-    def _exists(self, entity: str) -> bool:
-        """Whether an entity is there already: it has a journal and commands, of one shape or on the way to it (C81)."""
-        journal = self.existing.get(names.changelog(self.config.lapse.app_id, entity))
-        commands = self.existing.get(names.commands(entity))
-        if journal is None or commands is None or entity in self.config.sow:
-            return journal is not None and journal == commands
-        return max(journal, commands) % max(1, min(journal, commands)) == 0
-
-    def _sized(self, entity: str) -> list[str]:
-        """The topics of an entity's own that have as many partitions as it has shards; more while it gets more."""
-        journal = names.changelog(self.config.lapse.app_id, entity)
-        if entity in self.config.sow:
-            return [journal]
-        return [journal, names.commands(entity), names.deliveries(entity), names.events(entity)]
-
-    def _is_growing(self, topic: Wanted, count: int) -> bool:
-        """Whether a topic has got partitions for shards that its queue does not have yet (C81)."""
-        queue = self.config.queue.get(topic.entity)
-        if queue is None or queue.fed or not self._exists(topic.entity):
-            return False
-        read = max((self.existing.get(one, 0) for one in queue.underlying(topic.entity)), default=0)
-        return topic.role in GROWING and topic.partitions < count <= read and count % topic.partitions == 0
 
     def _named(self, name: str) -> list[str]:
         """Underlying topics of an entity that have to exist: those with a name, and the target of publishes."""
@@ -298,7 +277,7 @@ class Topology:
                 if topic.role is not Role.UNDERLYING and topic.entity in deleted:
                     what += f"; {topic.entity} was deleted, this begins a new one"
                 found.append(Difference(topic.name, what, topic, bars=bars))
-            elif self._is_growing(topic, count):
+            elif self._there.is_growing(topic, count):
                 what = f"has {count} partitions, and {topic.entity} {topic.partitions} shards: "
                 what += "giving it more was interrupted"
                 found.append(
@@ -328,7 +307,7 @@ class Topology:
                 if count is None or count == self._breadth(topic, name, shards):
                     continue
                 what = f"has {count} partitions; {name} needs {shards}, "
-                if self._exists(name):
+                if self._there.exists(name):
                     what += f"as many as it was created with. {self._meanwhile(name, count, shards)}"
                     found.append(Difference(topic, what))
                 else:
