@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 from itertools import pairwise
 
 import numpy as np
@@ -25,6 +26,14 @@ from lapse.core.transfer_counts import Counts
 
 Slots = list[tuple[Segment, NDArray[np.intp]]]
 """Some places, by segment: ascending slots of each."""
+
+
+@cache
+def _among(states: tuple[State, ...]) -> NDArray[np.bool_]:
+    """By state: whether it is one of these."""
+    found = np.zeros(len(State), np.bool_)
+    found[list(states)] = True
+    return found
 
 
 class Decisions:
@@ -181,7 +190,7 @@ class Decisions:
 
     def slots_in(self, segment: Segment, states: Sequence[State], text: str = "", code: int = YES) -> NDArray[np.intp]:
         """Places of a segment in some states, about which that much is known under a filter."""
-        slots = np.flatnonzero(np.isin(segment.state[: segment.used], states))
+        slots = np.flatnonzero(_among(tuple(states))[segment.state[: segment.used]])
         return slots[self.matching.codes(text, segment.index, slots) == code] if text else slots
 
     def held_by(self, number: int) -> Slots:

@@ -53,9 +53,8 @@ class Inquiry:
         for index in self._state.segments:
             outline = self._state.outline(index)
             if outline.min_deadline_ms <= due_ms:
-                segment = self._state.segments.look(index)
-                there = segment.state[self._there(segment, LIVE, now_ms)]
-                counts = {state: count + int((there == state).sum()) for state, count in counts.items()}
+                there = _unexpired(self._state.segments.look(index), due_ms)
+                counts = {state: count + there[state] for state, count in counts.items()}
                 continue
             counts[State.AVAILABLE] += outline.available
             if outline.available != outline.held:
@@ -356,3 +355,11 @@ class Inquiry:
             queued.subscription, queued.until_ms = scheduled.transfer, scheduled.then_ms or None
             queued.confirmed = scheduled.held
         return queued
+
+
+def _unexpired(segment: Segment, due_ms: int) -> list[int]:
+    """How many messages of a segment there are in each state, but for those whose deadline has passed (L11)."""
+    states = segment.state[: segment.used]
+    if segment.deadline_ms is not None:
+        states = states[~(_EXPIRING[states] & (segment.deadline_ms[: segment.used] <= due_ms))]
+    return list(map(int, np.bincount(states, minlength=len(State))))
