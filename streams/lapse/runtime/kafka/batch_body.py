@@ -2,26 +2,7 @@
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
-
-from aiokafka.codec import gzip_decode, lz4_decode, snappy_decode, zstd_decode
-
-_HEAD: Final = struct.Struct(">q8xB4xhiqqqhii")
-"""Of a RecordBatch: base offset, magic, attributes, last offset delta, first and latest timestamp (ms), producer id and
-epoch, sequence, count."""
-
-_MAGIC: Final = 2
-_CODEC: Final = 0x07
-"""Attributes: how the records are compressed."""
-
-_BY_THE_BROKER: Final = 0x08
-"""Attributes: whether the latest timestamp is that of all, given by the broker."""
-
-_DECODE: Final[dict[int, Callable[[bytes], Any]]] = {1: gzip_decode, 2: snappy_decode, 3: lz4_decode, 4: zstd_decode}
-"""By codec: what uncompresses the records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,25 +31,3 @@ class BatchBody:
     def timestamp_type(self) -> int:
         """Who gave the timestamps, as aiokafka has it: 0 = producers, 1 = the broker."""
         return int(self.append_ms is not None)
-
-
-def body_of(data: bytes, at: int, stop: int, least: int = 0) -> BatchBody | None:
-    """Read the head of a RecordBatch, and uncompress its records; None if its format or codec is not known here.
-
-    Args:
-        data: the bytes of a fetch.
-        at: where the batch begins.
-        stop: where it ends.
-        least: None as well, before anything is uncompressed, if there are fewer records.
-    """
-    base_offset, magic, attributes, _, first_ms, latest_ms, *_, count = _HEAD.unpack_from(data, at)
-    if magic != _MAGIC or count < least:
-        return None
-    at += _HEAD.size
-    if codec := attributes & _CODEC:
-        if codec not in _DECODE:
-            return None
-        data = bytes(_DECODE[codec](data[at:stop]))
-        at, stop = 0, len(data)
-    append_ms = latest_ms if attributes & _BY_THE_BROKER else None
-    return BatchBody(data, at, stop, count, base_offset, first_ms, append_ms)

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from lapse.core.queue.arrival import TELLING
 from lapse.runtime.kafka import columns
-from lapse.runtime.kafka.batch_body import body_of
+from lapse.runtime.kafka.batch_codec import body_of
 from lapse.runtime.kafka.fetched_rows import Columns, FetchedRows
 from lapse.runtime.kafka.odd_headers import readable
 

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any, NamedTuple
 
-from lapse.runtime.kafka.batch_body import BatchBody, body_of
+from lapse.runtime.kafka.batch_body import BatchBody
+from lapse.runtime.kafka.batch_codec import body_of
 from lapse.runtime.kafka.packed_record import unpacked, varint_at
 
 
