@@ -28,8 +28,9 @@ from lapse_client.error import (
     UnknownEntity,
 )
 from lapse_client.event_reader import EventReader
-from lapse_client.history import History, Moment, history
+from lapse_client.history import History, history
 from lapse_client.json_serde import JsonSerde
+from lapse_client.moment import Moment
 from lapse_client.publisher import Publisher
 from lapse_client.queue import Queue
 from lapse_client.replay import Replayed, replay

@@ -53,8 +53,9 @@ from lapse_client.error import (
     TransactionFailed,
     UnknownEntity,
 )
-from lapse_client.history import History, Moment
+from lapse_client.history import History
 from lapse_client.json_serde import JsonSerde
+from lapse_client.moment import Moment
 from lapse_client.record_publisher import Payload
 from lapse_client.replay import Replayed
 from lapse_client.reply import Reply

@@ -15,7 +15,7 @@ from pathlib import Path
 logger = logging.getLogger(__name__)
 
 
-class HeadStart:
+class PreRead:
     """A note in the data directory.
 
     Args:

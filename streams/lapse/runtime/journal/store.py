@@ -11,22 +11,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Iterator, MutableMapping
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from faust.stores.base import Store as FaustStore
 from faust.types import TP, EventT
 
 from lapse.core.portions import emptying, in_lots
 from lapse.runtime.journal.changelog import Changelog, Items, claim_key, epoch_header
-from lapse.runtime.journal.changelog_reader import ChangelogReader
-from lapse.runtime.journal.pre_read import HeadStart
+from lapse.runtime.journal.pre_read import PreRead
+from lapse.runtime.journal.shard_owner import ShardOwner
 from lapse.runtime.journal.standby import Standby
 from lapse.runtime.kafka.lean_service import LeanService
-from lapse.runtime.kafka.producer import BatchProducer, BatchTooLarge
-from lapse.runtime.timers.clock import BrokerClock
+from lapse.runtime.kafka.producer import BatchTooLarge
 from lapse.runtime.turns import in_turns
 
 logger = logging.getLogger(__name__)
@@ -39,83 +37,6 @@ class Fenced(RuntimeError):
     """The shard belongs to another worker; what this one still does is void."""
 
 
-class ShardOwner(Protocol):
-    """Who owns the shards whose state a store keeps: the entity of the table."""
-
-    @property
-    def journal_producer(self) -> BatchProducer:
-        """Writes the changelog."""
-
-    @property
-    def changelog_reader(self) -> ChangelogReader:
-        """Reads the changelog."""
-
-    @property
-    def stopped(self) -> AbstractSet[int]:
-        """Shards of a deleted entity that have written their last here: there is nothing to own any more (C4)."""
-
-    @property
-    def clock(self) -> BrokerClock:
-        """The broker's clock, which every claim measures."""
-
-    @property
-    def worker_name(self) -> str:
-        """Who claims epochs, for people."""
-
-    @property
-    def partitions(self) -> int:
-        """How many shards there are."""
-
-    @property
-    def stands_by(self) -> bool:
-        """Whether the changelogs of shards at other workers are followed."""
-
-    def may_pre_read(self) -> bool:
-        """Whether the changelog is worth reading before the group gives its shards away: not if it does so at once."""
-
-    async def topic_id(self, topic: str) -> str:
-        """The id of a topic; empty if it does not exist."""
-
-    async def last_epoch(self, partition: int) -> int:
-        """The epoch of a shard's last delivery; 0 if there is none."""
-
-    def born(self, partition: int) -> Items:
-        """What a journal begins with, beside the first claim (C81)."""
-
-    async def look_at_size(self, least: int = 0) -> None:
-        """Learn whether there are more shards by now; `least` are known to be there."""
-
-    def records(self) -> MutableMapping[bytes, bytes]:
-        """Something empty that takes what a changelog partition holds."""
-
-    async def changelog_end(self, partition: int) -> int:
-        """Where the changelog partition ends now."""
-
-    async def exists(self) -> bool:
-        """Whether there is a changelog to take over."""
-
-    def hold(self, partition: int) -> None:
-        """A shard will be taken over: what it reads is left where it is until then."""
-
-    def let_go(self, partition: int) -> None:
-        """A shard that was to be taken over will not be."""
-
-    async def prepare(self, partition: int, epoch: int) -> None:
-        """An epoch is about to be claimed: tell the readers of deliveries before it is."""
-
-    async def take_over(self, partition: int, epoch: int, changelog: Changelog) -> None:
-        """A shard belongs to this worker from now on."""
-
-    async def release(self, partition: int) -> None:
-        """A shard belongs to another worker from now on."""
-
-    def look_up(self, key: bytes) -> bytes | None:
-        """The value of a table key now; None if there is none, or it has expired."""
-
-    def look_through(self) -> Iterator[tuple[bytes, bytes]]:
-        """All keys and values of this worker's shards now."""
-
-
 class JournalStore(LeanService, FaustStore[Any, Any]):
     """A Faust table store that keeps its changelog itself."""
 
@@ -126,7 +47,7 @@ class JournalStore(LeanService, FaustStore[Any, Any]):
         self._owned: set[int] = set()
         self._gone = False
         self._standby: Standby | None = None
-        self._noted: HeadStart | None = None
+        self._noted: PreRead | None = None
         self._assigned = False
         self._topic_id = ""
         self.last_timestamp_ms: int | None = None
@@ -240,9 +161,9 @@ class JournalStore(LeanService, FaustStore[Any, Any]):
         if not self._assigned:
             self._follow(shards)
 
-    def _pre_read(self) -> HeadStart:
+    def _pre_read(self) -> PreRead:
         if self._noted is None:
-            self._noted = HeadStart(Path(str(self.app.conf.tabledir)) / f"{self.table_name}.shards")
+            self._noted = PreRead(Path(str(self.app.conf.tabledir)) / f"{self.table_name}.shards")
         return self._noted
 
     def _follow(self, shards: set[int]) -> None:

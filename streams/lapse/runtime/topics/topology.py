@@ -17,6 +17,7 @@ from lapse.runtime.kafka.output import MAX_BATCH_BYTES
 from lapse.runtime.topics.access import Access, Grant
 from lapse.runtime.topics.difference import Difference
 from lapse.runtime.topics.existing_shards import ExistingShards
+from lapse.runtime.topics.record_limits import ADDED_BYTES, DEFAULT_BYTES, record_limits
 from lapse.runtime.topics.replication import Copies
 from lapse.runtime.topics.retention import Retention
 from lapse.runtime.topics.user_rights import user_grants
@@ -27,11 +28,6 @@ _FOR_REPLICAS: Final = {"delete.retention.ms": str(7 * 86_400_000), "min.compact
 follows it, so that a replica that reads of an expiry within seconds has read of the update before it (S10)."""
 
 _LARGE: Final = {MOST_BYTES: str(2 * MAX_BATCH_BYTES)}
-_KAFKAS_MOST_BYTES: Final = 1_048_588
-"""What a topic takes that does not say: Kafka's default."""
-
-_ADDED_BYTES: Final = 64 << 10
-"""By how much a dead letter or a delivery may exceed its message, because of headers."""
 
 
 class TopologyError(RuntimeError):
@@ -171,38 +167,18 @@ class Topology:
 
     def _most_bytes(self, name: str) -> int:
         """What the largest message of an entity may take with the headers that lapse adds (C27)."""
-        limits = [self._to_be.get(topic, _KAFKAS_MOST_BYTES) for topic in self.sources(name)]
-        return max(limits, default=_KAFKAS_MOST_BYTES) + _ADDED_BYTES
+        limits = [self._to_be.get(topic, DEFAULT_BYTES) for topic in self.sources(name)]
+        return max(limits, default=DEFAULT_BYTES) + ADDED_BYTES
 
     @cached_property
     def _to_be(self) -> dict[str, int]:
-        """The largest record that each topic takes once `lapse apply` has run, bytes, as far as that is known.
-
-        A queue may read a topic of letters that is made, or raised, in the same run: what is written for that queue has
-        to fit what comes from there.
-        """
-        found = dict(self.limits)
+        """The largest record of each topic after `lapse apply`, bytes; see `record_limits`."""
         letters = {name: self._entity(name).dead_letter_topic(name) for name in self.entities()}
-        sources = {name: self.sources(name) for name in letters}
-        readers = self._reading()
-        waiting = deque(letters)
-        for _ in range(2 * len(letters) ** 2):  # more than any way without a circle takes
-            if not waiting:
-                break
-            name = waiting.popleft()
-            if not letters[name]:
-                continue
-            needed = max((found.get(one, _KAFKAS_MOST_BYTES) for one in sources[name]), default=_KAFKAS_MOST_BYTES)
-            needed += _ADDED_BYTES
-            there = found.get(letters[name], 0 if letters[name] not in self.existing else needed)
-            if there < needed:
-                found[letters[name]] = max(2 * MAX_BATCH_BYTES, needed)
-                waiting.extend(readers.get(letters[name], ()))
-        return found
+        return record_limits(self.limits, self.existing, letters, {name: self.sources(name) for name in letters})
 
     def record_bytes(self, name: str) -> int:
         """What a record of a SOW topic may take, so that each topic to which it is written takes it."""
-        return min(self.limits.get(topic, 2 * MAX_BATCH_BYTES) for topic in self.written(name)) - _ADDED_BYTES
+        return min(self.limits.get(topic, 2 * MAX_BATCH_BYTES) for topic in self.written(name)) - ADDED_BYTES
 
     def written(self, name: str) -> list[str]:
         """The topics to which a SOW topic writes its records."""
