@@ -341,6 +341,10 @@ class SowClient(AsyncClient[sync_sow.SowClient]):
             for record in records:
                 yield record
 
+    async def depth(self) -> dict[str, Any]:
+        """Figures over all shards: `records`, `scheduled` updates, `dying` letters, and `subscriptions`."""
+        return await asyncio.to_thread(self._twin.depth)
+
     async def subscriptions(self) -> list[OpenSubscription]:
         """Who is subscribed, and since when; over all shards, the oldest first."""
         return await asyncio.to_thread(self._twin.subscriptions)

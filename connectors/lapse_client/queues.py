@@ -1,4 +1,4 @@
-"""Many queues at a glance: one connection asks all of them, and each answers by itself (Q15)."""
+"""Many queues, or SOW topics, at a glance: one connection asks all of them, and each answers by itself (Q15)."""
 
 from __future__ import annotations
 
@@ -39,16 +39,20 @@ def figures_of(answers: Iterable[Answer]) -> Figures:
 
 
 class Queues(Client[None]):
-    """Asks many queues for their figures; a context manager.
+    """Asks many queues, or many SOW topics, for their figures; a context manager.
 
     Args:
-        names: the queues. Those that do not exist, or are deleted later, are told when they are asked.
+        names: which. Those that do not exist, or are deleted later, are told when they are asked.
+        sow: whether they are SOW topics.
         connection: the cluster; from the environment by default.
         timeout_s: how long to wait for answers at its end, in seconds.
     """
 
-    def __init__(self, names: Sequence[str], *, connection: Connection | None = None, timeout_s: float = 30.0) -> None:
+    def __init__(
+        self, names: Sequence[str], *, sow: bool = False, connection: Connection | None = None, timeout_s: float = 30.0
+    ) -> None:
         super().__init__("the client of many queues", connection, timeout_s)
+        self._kind = "SOW topic" if sow else "queue"
         self.names = tuple(names)
         self._unknown: dict[str, LapseError] = {}
         self._by_name: dict[str, list[Shard]] = {}
@@ -65,7 +69,7 @@ class Queues(Client[None]):
         session = self._live()
         if name not in self._by_name:
             unknown: Future[Figures] = Future()
-            unknown.set_exception(self._unknown.get(name) or UnknownEntity("queue", name, self._by_name))
+            unknown.set_exception(self._unknown.get(name) or UnknownEntity(self._kind, name, self._by_name))
             return unknown
         return _Inquiry(session, self._by_name[name]).future
 
@@ -73,11 +77,13 @@ class Queues(Client[None]):
         topics, shards = self._connection.partitions(), dict[str, int]()
         for name in self.names:
             try:
-                shards[name] = self._connection.shards("queue", name, topics)
+                shards[name] = self._connection.shards(self._kind, name, topics)
             except LapseError as error:
                 self._unknown[name] = error
         if not shards:
-            raise next(iter(self._unknown.values()), LapseError("there are no queues to ask; `lapse apply` makes them"))
+            raise next(
+                iter(self._unknown.values()), LapseError(f"there are no {self._kind}s to ask; `lapse apply` makes them")
+            )
         session: Session[None] = Session(self._connection, list(shards.items()), self._lifecycle)
         self._session = session
         for shard in session.shards:

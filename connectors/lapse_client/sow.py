@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import Any, Final
 
 from confluent_kafka import Message
 
@@ -15,6 +15,7 @@ from lapse_client.connection import Connection
 from lapse_client.deletion import wait_until_gone
 from lapse_client.listener import Fields, Listener
 from lapse_client.open_subscriptions import open_subscriptions
+from lapse_client.queues import figures_of
 from lapse_client.serde import DeserializerLike
 from lapse_client.session import Session
 from lapse_client.shard import Shard
@@ -105,6 +106,13 @@ class SowClient(Client[SowRecord]):
             yield from query.records()
         finally:
             self._queries.remove(query)
+
+    def depth(self) -> dict[str, Any]:
+        """Figures over all shards: `records`, `scheduled` updates, `dying` letters, and `subscriptions`."""
+        session = self._live()
+        figures = figures_of(session.ask(session.partitions, Command(command="depth"), self._timeout_s))
+        figures.pop("oldest_age_ms", None)
+        return figures
 
     def subscriptions(self) -> list[OpenSubscription]:
         """Who is subscribed, and since when; over all shards, the oldest first.

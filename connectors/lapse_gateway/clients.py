@@ -22,6 +22,9 @@ from lapse_gateway.user import Caller
 _KEPT_S: Final = 120.0
 """How long a client stays open that nobody uses, s."""
 
+_QUEUES: Final = "queues"
+_TOPICS: Final = "topics"
+
 log = logging.getLogger("lapse_gateway")
 
 
@@ -124,9 +127,10 @@ class Clients:
         return self._queues.use(caller, name)
 
     @contextlib.asynccontextmanager
-    async def at_a_glance(self, caller: Caller, names: Iterable[str]) -> AsyncIterator[Queues]:
-        """Many queues, for one request."""
-        async with self._glances.use(caller, "\n".join(sorted(names))) as glance:
+    async def at_a_glance(self, caller: Caller, names: Iterable[str], *, sow: bool = False) -> AsyncIterator[Queues]:
+        """Many queues, or many SOW topics, for one request."""
+        kind = _TOPICS if sow else _QUEUES
+        async with self._glances.use(caller, "\n".join((kind, *sorted(names)))) as glance:
             yield glance.queues
 
     def sow(self, caller: Caller, name: str) -> contextlib.AbstractAsyncContextManager[SowClient]:
@@ -153,7 +157,8 @@ class Clients:
         return await SowClient(name, connection=caller.connection, timeout_s=self.timeout_s).__aenter__()
 
     async def _glance(self, caller: Caller, names: str) -> _AtAGlance:
-        queues = Queues(names.split("\n"), connection=caller.connection, timeout_s=self.timeout_s)
+        kind, *known = names.split("\n")
+        queues = Queues(known, sow=kind == _TOPICS, connection=caller.connection, timeout_s=self.timeout_s)
         return _AtAGlance(await asyncio.to_thread(queues.start))
 
     async def _publisher(self, caller: Caller, _: str) -> _Publishing:

@@ -52,6 +52,7 @@ class Gateway:
         self.clients = Clients(settings.answer_timeout_s)
         self.subscriptions = Subscriptions(settings.most_subscriptions, settings.idle_s, settings.answer_timeout_s)
         self.watch = Watch(self.clients)
+        self.topics = Watch(self.clients, sow=True)
         self.figures = Figures(settings.figures)
         self.stopping = asyncio.Event()
         self.streams = 0

@@ -56,6 +56,12 @@ async def _topics(call: Call) -> Response:
     return answered({"sow": await looking.names(call, sow=True)})
 
 
+async def _depth(call: Call) -> Response:
+    name = call.path["topic"]
+    async with call.gateway.clients.sow(call.caller, name) as topic:
+        return answered({"topic": name, **await topic.depth()})
+
+
 async def _query(call: Call) -> Response:
     given = call.parameters
     async with call.gateway.clients.sow(call.caller, call.path["topic"]) as topic:
@@ -127,6 +133,14 @@ OPERATIONS: Final = (
         summary="Name all SOW topics",
         handler=_topics,
         answer=obj(sow=listed(TEXT)),
+    ),
+    Operation(
+        method="GET",
+        path="/v1/sow/{topic}",
+        summary="Count a SOW topic's records",
+        says="With a row filter, only those that match it.",
+        handler=_depth,
+        answer=obj(topic=TEXT, records=WHOLE, scheduled=WHOLE, dying=WHOLE, subscriptions=WHOLE),
     ),
     Operation(
         method="GET",

@@ -385,7 +385,11 @@ def test_a_sow_topic_is_a_live_table(gateway: Door, view: "playwright.Page") -> 
         gateway.http.post(f"/publish/{name}", params=options, content=content).raise_for_status()
 
     publish("A", {"price": 1})
-    until(lambda: gateway.http.get(f"/sow/{name}/records").json()["records"], "a record")
+    until(lambda: gateway.http.get(f"/sow/{name}").json()["records"] == 1, "a record")
+    view.goto(f"{gateway.address}/?find={gateway.deployment.token}")
+    row = view.locator(f'tr[data-topic="{name}"]')
+    playwright.expect(row.locator('[data-name="records"]')).to_have_text("1")
+    playwright.expect(row.locator('[data-name="subscriptions"]')).to_have_text("0")
     view.goto(f"{gateway.address}/console/sow/{name}")
     rows = view.locator("#records tr")
     playwright.expect(rows).to_have_count(1)
@@ -394,6 +398,7 @@ def test_a_sow_topic_is_a_live_table(gateway: Door, view: "playwright.Page") -> 
     playwright.expect(rows).to_have_count(2)
     publish("A", {"price": 3})
     playwright.expect(rows.first).to_contain_text('{"price": 3}')
+    playwright.expect(view.locator('[data-figure="records"]')).to_have_text("2")
     publish("B", None)
     playwright.expect(rows).to_have_count(1)
     listed = f"/sow/{name}/subscriptions"

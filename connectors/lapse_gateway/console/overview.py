@@ -8,11 +8,12 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
+from lapse.core.entitlement import NOTHING
 from lapse_gateway import looking
 from lapse_gateway.console import deployments
 from lapse_gateway.console.page import rendered
 from lapse_gateway.console.route import page
-from lapse_gateway.console.watch import PATIENCE_S, STATES
+from lapse_gateway.console.watch import PATIENCE_S, STATES, TOPIC_FIGURES, Look
 from lapse_gateway.figures import RATES
 from lapse_gateway.operation import Call
 from lapse_gateway.parameter import Parameter
@@ -41,14 +42,19 @@ async def _glance(call: Call, patience_s: float = PATIENCE_S) -> dict[str, Any]:
     queues, topics = await asyncio.gather(looking.names(call, sow=False), looking.names(call, sow=True))
     found = _found(queues, given["find"])
     shown = found[given["skip"] : given["skip"] + _SHOWN]
-    looks, _, beside = await asyncio.gather(
+    sow = _found(topics, given["find"])
+    # A row filter makes a shard look at every record to count them, so who has one is told of none.
+    counted = [name for name in topics if not (call.caller.entitlement(name) or NOTHING).filter]
+    looks, of_topics, _, beside = await asyncio.gather(
         call.gateway.watch.look(call.caller, queues, frozenset(shown), patience_s),
+        call.gateway.topics.look(call.caller, counted, frozenset(sow[:_SHOWN]), patience_s),
         figures.look(patience_s),
         deployments.others(call, _FIRST_S),
     )
     by_name = {look.name: look for look in looks}
-    needs = [(name, text) for name in found for text in by_name[name].needs]
-    sow = _found(topics, given["find"])
+    topics_by_name = {look.name: look for look in of_topics}
+    needs = [("queues", name, text) for name in found for text in by_name[name].needs]
+    needs += [("sow", name, text) for name in sow if name in topics_by_name for text in topics_by_name[name].needs]
     return {
         "given": given,
         "size": _SHOWN,
@@ -58,11 +64,12 @@ async def _glance(call: Call, patience_s: float = PATIENCE_S) -> dict[str, Any]:
         "answered": sum(bool(by_name[name].figures) for name in found),
         "needs": needs[:_NEEDS],
         "more_needs": max(0, len(needs) - _NEEDS),
-        "topics": sow[:_SHOWN],
+        "topics": [topics_by_name.get(name) or Look(name) for name in sow[:_SHOWN]],
+        "topic_figures": TOPIC_FIGURES,
         "more_topics": max(0, len(sow) - _SHOWN),
         "states": STATES,
         "rates": RATES if figures.known else (),
-        "per_s": {name: figures.of(name).per_s for name in shown if call.caller.sees_whole(name)},
+        "per_s": {name: figures.of(name).per_s for name in (*shown, *sow[:_SHOWN]) if call.caller.sees_whole(name)},
         "silent": figures.faults,
         "others": beside,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
 from starlette.responses import Response
@@ -9,6 +10,7 @@ from starlette.responses import Response
 from lapse_gateway.console import standing
 from lapse_gateway.console.page import rendered
 from lapse_gateway.console.route import page
+from lapse_gateway.console.watch import TOPIC_FIGURES
 from lapse_gateway.figures import RATES
 from lapse_gateway.operation import Call
 from lapse_gateway.parameter import Parameter
@@ -24,10 +26,20 @@ async def _topic(call: Call) -> Response:
 
 async def _live(call: Call) -> Response:
     name, figures = call.path["topic"], call.gateway.figures
-    await figures.look()
-    found = figures.of(name) if call.caller.sees_whole(name) else None
-    shown = await standing.of_topic(call, name)
-    return rendered(call, "topic_live.html", rates=RATES, figures=found, standing=shown, most=standing.SHOWN)
+    whole = call.caller.sees_whole(name)
+    looks, shown, _ = await asyncio.gather(
+        call.gateway.topics.look(call.caller, [name] if whole else []), standing.of_topic(call, name), figures.look()
+    )
+    return rendered(
+        call,
+        "topic_live.html",
+        look=looks[0] if looks else None,
+        topic_figures=TOPIC_FIGURES,
+        rates=RATES,
+        figures=figures.of(name) if whole else None,
+        standing=shown,
+        most=standing.SHOWN,
+    )
 
 
 OPERATIONS: Final = (

@@ -1,4 +1,4 @@
-"""What the overview shows of each queue: figures, how they change, and what needs somebody."""
+"""What the overview shows of each queue and SOW topic: figures, how they change, and what needs somebody."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from lapse_gateway.fault import Fault
 from lapse_gateway.user import Caller
 
 STATES: Final = ("available", "leased", "delayed", "scheduled", "held", "transferring", "dying")
+
+TOPIC_FIGURES: Final = ("records", "scheduled", "dying", "subscriptions")
 
 _FRESH_S: Final = 1.5
 """Figures so young are shown again: many pages ask no more often than one."""
@@ -91,14 +93,16 @@ class Look:
 
 
 class Watch:
-    """Looks at queues for all pages that are open.
+    """Looks at queues, or SOW topics, for all pages that are open.
 
     Args:
         clients: asks them.
+        sow: whether it looks at SOW topics.
     """
 
-    def __init__(self, clients: Clients) -> None:
+    def __init__(self, clients: Clients, *, sow: bool = False) -> None:
         self._clients = clients
+        self._sow = sow
         self._looks: dict[tuple[str, str], Look] = {}
 
     async def look(
@@ -140,7 +144,7 @@ class Watch:
     async def _ask(self, caller: Caller, look: Look, names: list[str]) -> None:
         """Ask one queue, over the connection that all of them share."""
         try:
-            async with self._clients.at_a_glance(caller, names) as queues:
+            async with self._clients.at_a_glance(caller, names, sow=self._sow) as queues:
                 look.figures, look.fault = await self._figures(queues, look.name)
         except (LapseError, Fault) as error:
             look.figures, look.fault = _NO_FIGURES, str(error)
