@@ -109,6 +109,9 @@ def test_elsewhere_with_a_new_lifetime(served: Deployment) -> None:
     assert (record.key(), record.value()) == (b"k", b"no JSON")
     assert set(headers) == {"lapse-ttl-ms", "lapse-message-id", "lapse-redriven-count"}
     assert headers["lapse-ttl-ms"] == b"90000"
+    assert "1 letters sent" in dlq(served, "redrive", name, *arguments[:-2], "new:0s", "--again", "--yes")
+    again = served.tail(served.name("elsewhere")).wait(2)[1]
+    assert dict(again.headers() or [])["lapse-ttl-ms"] == b"0", "it never expires"
 
 
 def test_mistakes_are_named(served: Deployment) -> None:

@@ -132,7 +132,7 @@ def show(name: str, count: int, bootstrap_servers: str | None, as_json: bool, **
     default="default",
     show_default=True,
     metavar="default|original|new:30s",
-    help="The queue's default, the old deadline, or a new lifetime.",
+    help="The queue's default, the old deadline, or a new lifetime; new:0s = it never expires.",
 )
 @click.option(
     "--max-redrives",

@@ -176,8 +176,10 @@ def deadline_ms(lifetime: Lifetime, timestamp_ms: int, expiration: Expiration) -
 def rfc3339_ms(value: bytes | None) -> int:
     """Read an RFC 3339 instant, cut to the millisecond, never rounded up (L3, C7).
 
+    An instant before 1970 is told as 1970: it is past as well, and no deadline is negative.
+
     Raises:
-        InvalidLifetime: another form, an instant that does not exist, or one before 1970.
+        InvalidLifetime: another form, or an instant that does not exist.
     """
     match = None if value is None else _RFC3339.match(value)
     if match is None:
@@ -197,10 +199,7 @@ def rfc3339_ms(value: bytes | None) -> int:
         offset_minutes = (int(match[9]) * 60 + int(match[10])) * (1 if match[8] == b"+" else -1)
     fraction_ms = int((match[7] or b"0")[:3].ljust(3, b"0"))
     minutes = (days * 24 + hour) * 60 + minute - offset_minutes
-    instant_ms = (minutes * 60 + second) * 1000 + fraction_ms
-    if instant_ms < 0:
-        raise InvalidLifetime(f"{CE_EXPIRYTIME} = {_shown(value)}: before 1970")
-    return instant_ms
+    return max(0, (minutes * 60 + second) * 1000 + fraction_ms)
 
 
 def _start(timestamp_ms: int, enqueue_at_ms: int | None) -> int:

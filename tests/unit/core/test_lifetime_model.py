@@ -98,11 +98,7 @@ def test_any_instant_is_what_the_calendar_says_cut_to_the_millisecond(moment, of
     kept = int(f"{moment.microsecond:06d}"[:digits].ljust(6, "0")) // 1000
     seconds = moment.replace(microsecond=0, tzinfo=UTC) - timedelta(minutes=offset) - datetime(1970, 1, 1, tzinfo=UTC)
     expected = seconds // timedelta(milliseconds=1) + kept
-    if expected < 0:
-        with pytest.raises(InvalidLifetime):
-            rfc3339_ms(text.encode())
-    else:
-        assert rfc3339_ms(text.encode()) == expected
+    assert rfc3339_ms(text.encode()) == max(0, expected)
 
 
 @given(st.binary(max_size=40) | st.text(alphabet="0123456789-:TZ.+", max_size=40).map(str.encode))
