@@ -27,32 +27,32 @@ class Listener(Generic[T]):
     """
 
     def on_record(self, shard: Shard, message: Message, fields: Fields) -> T:
-        """Make of a record that concerns this client what it works with."""
+        """Make a client's object of a record for this client."""
         raise NotImplementedError  # nothing is `ours` in a channel with this listener
 
     def on_received(self, records: list[T]) -> None:
-        """What was read came in, in the order of each shard."""
+        """Handle objects that were read, in the order of each shard."""
 
     def on_refused(self, shard: Shard, answer: Answer) -> None:
-        """A shard refused something that nobody waits for."""
+        """Handle a shard's refusal that no call waits for."""
 
     def on_taken_over(self, shard: Shard) -> None:
-        """Another worker has the shard now: what was asked before may never be answered."""
+        """Handle a take-over of a shard: earlier commands may never be answered."""
 
     def on_size(self, entity: str, shards: int) -> None:
-        """An entity has so many shards; more than before, perhaps (C81)."""
+        """Handle an entity's number of shards, which may have grown (C81)."""
 
     def on_deleted(self, thread: ChannelThread, entity: str) -> bool:
-        """An entity was deleted. Returns whether there is a point in going on; if not, the channel ends."""
+        """Handle the deletion of an entity. Returns whether to go on; if not, the channel ends."""
         return False
 
     def on_tick(self, thread: ChannelThread) -> float:
-        """Do what is due, and return after how many seconds at most to be called again."""
+        """Do what is due; returns after how many seconds at most to call again."""
         return TICK_S
 
     def is_full(self) -> bool:
-        """Whether to read no more for now."""
+        """Whether to stop reading for now."""
         return False
 
     def failed(self, error: BaseException) -> None:
-        """The session cannot go on; called once, by any thread."""
+        """Handle the failure of the session; called once, by any thread."""

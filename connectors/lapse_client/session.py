@@ -1,7 +1,7 @@
 """A session with the shards of some entities: the connection, a channel, the broker's clock and a lifecycle.
 
-Every client stands on one: subscriptions to queues and SOW topics, queries, and commands without a subscription. A
-session that has a subscription has begun when every shard has confirmed it, and says `unsubscribe` at its end.
+All client objects use one: subscriptions to queues and SOW topics, queries, and commands without a subscription. A
+session with a subscription begins when every shard has confirmed it, and sends `unsubscribe` at its end.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Session(Generic[T]):
         subscription: its name at the shards; empty = none.
 
     Attributes:
-        channel: commands to the shards, and the way back.
+        channel: sends commands to the shards, and reads answers and deliveries.
         shards: all shards of the session, by their numbers.
         clock: the broker's, as the session measures it.
         lifecycle: from start to close.
@@ -63,10 +63,10 @@ class Session(Generic[T]):
     # From start to end
 
     def open(self, listener: Listener[T], timeout_s: float, how: str = "subscribe") -> None:
-        """Read what comes in; with a subscription, wait until every shard has confirmed it.
+        """Begin to read; with a subscription, wait until every shard has confirmed it.
 
         Args:
-            listener: gets what comes in, and subscribes.
+            listener: gets answers and deliveries, and subscribes.
             timeout_s: how long to wait, in seconds.
             how: the command that subscribes, for the error's text.
 
@@ -84,14 +84,14 @@ class Session(Generic[T]):
             raise AnswerTimeout(late[0].entity, how, [shard.partition for shard in late], timeout_s)
 
     def undo(self) -> None:
-        """Leave after a start that failed: what a shard answers late shall not hold anything for nobody."""
+        """Leave after a failed start, so that a late confirmation does not hold messages."""
         if self._subscription and self.channel.is_started:
             for shard in list(self.shards):
                 self.channel.send(shard, self.command("unsubscribe", answer="none"))
         self.channel.close()
 
     def leave(self, timeout_s: float) -> None:
-        """Unsubscribe and disconnect. Where no answer comes within `timeout_s` seconds, that is logged, not raised."""
+        """Unsubscribe and disconnect. A missing answer within `timeout_s` seconds is logged, not raised."""
         if self._subscription and self.lifecycle.error is None:
             leave = self.command("unsubscribe")
             try:
@@ -101,14 +101,14 @@ class Session(Generic[T]):
         self.channel.close()
 
     def fail(self, error: BaseException) -> None:
-        """The session cannot go on: whoever waits is told."""
+        """End the session with an error, which all waiting calls raise."""
         if self.lifecycle.fail(error) and self._listener is not None:
             self._listener.failed(error)
 
     # The subscription
 
     def confirm(self, *shards: int) -> None:
-        """Shards have confirmed the subscription, or are not there any more."""
+        """Note that shards have confirmed the subscription, or do not exist any more."""
         if self._unconfirmed:
             self._unconfirmed.difference_update(shards)
             self.lifecycle.changed()
@@ -118,11 +118,11 @@ class Session(Generic[T]):
         return shard not in self._unconfirmed
 
     def command(self, name: str, **fields: Any) -> Command:
-        """A command of the subscription."""
+        """Make a command of the subscription."""
         return Command.of(command=name, subscription=self._subscription, **fields)
 
     def send_if_open(self, shard: Shard, command: Command) -> Future[Answer] | None:
-        """Send what must not follow the `unsubscribe`. Returns None where the end has begun, and nothing was sent."""
+        """Send a command that must not follow the `unsubscribe`; None if the end has begun, and nothing was sent."""
         with self.lifecycle.gate:
             return self.channel.send(shard, command) if self.lifecycle.is_open else None
 

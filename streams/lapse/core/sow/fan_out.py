@@ -1,4 +1,4 @@
-"""The fan-out of a shard: its subscribers, and what they are told of an update or a removal (S6, S7)."""
+"""The fan-out of a shard: messages to its subscribers about updates and removals (S6, S7)."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from lapse.core.sow.view import View
 
 
 class SubscriberFanOut:
-    """Tells the subscribers of one shard.
+    """Makes messages for the subscribers of one shard.
 
     Args:
-        state: the shard's memory.
+        state: the shard's.
     """
 
     __slots__ = ("_settings", "_state")
@@ -23,7 +23,7 @@ class SubscriberFanOut:
         self._settings = state.settings
 
     def tell(self, name: bytes, entry: bytes | None, fresh: bytes, step: Step) -> None:
-        """Tell of an update: its journal key, the packed record that it found (None = none), and what it made of it."""
+        """Make messages about an update: its journal key, the packed record before it (None = none), and after it."""
         state = self._state
         before = None if entry is None else state.view(name, entry)
         after = state.view(name, fresh)
@@ -47,7 +47,7 @@ class SubscriberFanOut:
                 step.deliveries.append(message)
 
     def tell_removal(self, name: bytes, entry: bytes, reason: OutOfFocus, step: Step) -> None:
-        """Tell of a removal: its journal key, the packed record that leaves, and why."""
+        """Make messages about a removal: its journal key, the packed record that leaves, and the reason."""
         state = self._state
         before = state.view(name, entry)
         for subscriber in state.subscribers.values():

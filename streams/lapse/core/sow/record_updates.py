@@ -25,10 +25,10 @@ _OLDER: Final = "older than what is known of its key"
 
 
 class RecordUpdates:
-    """What updates do to the records of one shard.
+    """Applies updates to the records of one shard.
 
     Args:
-        state: the shard's memory.
+        state: the shard's.
         removals: how its records leave.
         fan_out: its subscribers.
     """
@@ -43,7 +43,7 @@ class RecordUpdates:
         self._precedence = Precedence(state)
 
     def take(self, update: Update, step: Step) -> None:
-        """Let an update count: schedule it, or let it take effect as of its instant (C1).
+        """Take in an update: schedule it, or apply it as of its instant (C1).
 
         Raises:
             Refused: a delta that does not fit.
@@ -73,7 +73,7 @@ class RecordUpdates:
         step.events.append(ShardEvent(EventKind.SCHEDULED, update.at_ms, about))
 
     def settle(self, name: bytes, at_ms: int, step: Step) -> None:
-        """Let happen to one key what its own instants up to `at_ms` bring: expiry, and scheduled versions (C1, C2)."""
+        """Do what is due for one key up to `at_ms`: expiry, and scheduled versions (C1, C2)."""
         state = self._state
         while True:
             version = state.schedule.next_due_of(name[1:]) if state.schedule else None
@@ -87,7 +87,7 @@ class RecordUpdates:
                 return
 
     def materialise(self, version_key: bytes, now_ms: int, step: Step) -> None:
-        """Let a scheduled version take effect, or leave if its deadline came first (C47)."""
+        """Apply a scheduled version, or remove it if its deadline came first (C47)."""
         state = self._state
         version = state.schedule.get(version_key)
         assert version is not None, "only versions that are there are due"
@@ -113,21 +113,21 @@ class RecordUpdates:
             self._removals.version_leaves(version, refused.reason, now_ms, step, str(refused))
 
     def withdraw(self, version_key: bytes, at_ms: int, step: Step) -> None:
-        """Take a scheduled version out by request (L5)."""
+        """Remove a scheduled version by request (L5)."""
         version = self._state.schedule.get(version_key)
         assert version is not None, "only versions that are there are withdrawn"
         self._state.change(step, version_key, None)
         self._removals.version_leaves(version, Reason.WITHDRAWN, at_ms, step)
 
     def purge_version(self, version_key: bytes, now_ms: int, step: Step) -> None:
-        """Take a scheduled version out because the whole SOW topic is deleted (C4)."""
+        """Remove a scheduled version because the SOW topic is deleted (C4)."""
         version = self._state.schedule.get(version_key)
         assert version is not None, "only versions that are there are purged"
         self._state.change(step, version_key, None)
         self._removals.version_leaves(version, Reason.PURGED, now_ms, step)
 
     def _take_effect(self, name: bytes, update: Update, step: Step, *, scheduled: bool) -> None:
-        """Replace, merge into, or delete what is there, unless that is later (C46)."""
+        """Replace, merge into, or delete the stored record, unless that is later (C46)."""
         state = self._state
         if update.origin is not None and not state.replicated:
             state.change(step, journal.REPLICATED, b"1")

@@ -1,4 +1,4 @@
-"""Removals: how a record leaves, by its deadline, by a delete or by a fault, and who is told (S3, S4, L12, L14).
+"""Removals: a record leaves by its deadline, by a delete or by a fault, with events and letters (S3, S4, L12, L14).
 
 Every method emits changes through `SowState.change`, which applies them, and puts the outputs into the step.
 """
@@ -36,10 +36,10 @@ _TIME_LIMIT: Final = (Reason.TIME_LIMIT,)
 
 
 class Removals:
-    """How the records of one shard leave.
+    """Removes the records of one shard.
 
     Args:
-        state: the shard's memory.
+        state: the shard's.
         fan_out: its subscribers.
 
     Attributes:
@@ -74,7 +74,7 @@ class Removals:
         self._tell_removed(name, entry, now_ms, step)
 
     def expire_all(self, names: Sequence[bytes], now_ms: int, step: Step) -> None:
-        """The same as `expire` for each of many: where nothing is written but events, quickly."""
+        """The same as `expire` for many records, quickly if only events are written."""
         state = self._state
         entries, state_deletes = state.entries, step.state_deletes
         subscribers = state.subscribers.values()
@@ -130,7 +130,7 @@ class Removals:
         step.events.append(ShardEvent(EventKind.DELETED, at_ms, EventRecord(bookmark, name[1:], facts.deadline_ms)))
 
     def delete_by_update(self, name: bytes, entry: bytes | None, update: Update, step: Step) -> None:
-        """Remove a record by a null value; where there is none (any more), the key may have to be remembered."""
+        """Remove a record by a null value; without a record, a tombstone may be necessary."""
         if entry is None:
             # What is deleted here without being there is told to no other deployment, so it must not count here either.
             if self._settings.several or (update.origin is not None and not update.origin.spent):
@@ -152,7 +152,7 @@ class Removals:
         step.events.append(ShardEvent(EventKind.DELETED, update.at_ms, about))
 
     def expire_on_arrival(self, name: bytes, entry: bytes | None, fresh: bytes, update: Update, step: Step) -> None:
-        """Let an update leave that is dead already: it replaces what is there, and takes it along."""
+        """Remove an update that has expired on arrival, together with the record that it replaces."""
         if entry is not None:
             path = b"" if update.origin is None else update.origin.path
             self._remove(name, entry, StateDelete(OutOfFocus.EXPIRED, update.timestamp_ms, path), step)
@@ -161,7 +161,7 @@ class Removals:
         self._tell_removed(name, fresh, update.at_ms, step)
 
     def purge(self, name: bytes, entry: bytes, now_ms: int, step: Step, reason: Reason) -> None:
-        """Take a record out because the whole SOW topic ends (C4, Q18)."""
+        """Remove a record because the SOW topic ends (C4, Q18)."""
         facts = facts_of(entry)
         # That nobody uses a topic here says nothing of its copies elsewhere: its end travels no more than expiry (S10).
         how = OutOfFocus.EXPIRED if reason is Reason.AUTO_DELETED else OutOfFocus.DELETED
@@ -169,7 +169,7 @@ class Removals:
         self._tell_removed(name, entry, now_ms, step, (reason,))
 
     def version_leaves(self, version: Version, reason: Reason, at_ms: int, step: Step, detail: str = "") -> None:
-        """Tell of a scheduled version that is out of the schedule, and never takes effect."""
+        """Record that a scheduled version left the schedule without taking effect."""
         self._leave(
             step, self._state.bookmark(version.source, version.offset), version.key, version.payload,
             tuple(unpack_headers(version.headers)), version.timestamp_ms, version.deadline_ms, (reason,), at_ms,
@@ -177,10 +177,11 @@ class Removals:
         )  # fmt: skip
 
     def refuse(self, record: Record, topic: str, partition: int, refused: Refused, at_ms: int, step: Step) -> None:
-        """Turn a record that cannot be taken into a dead letter; the state stays as it is (L12, S1).
+        """Make a dead letter of a record that cannot be taken in; the state stays as it is (L12, S1).
 
-        What could not be decoded is not decoded again: it may be what ends the process (X7). What was refused for its
-        lifetime has not been looked into yet; it is here, where a record that ends the process is known to be at work.
+        A payload that could not be decoded is not decoded again, since it may end the process (X7). The payload of a
+        record that was refused for its lifetime is decoded here for the first time, while the record is noted as under
+        way.
         """
         record_key = None
         if refused.reason is Reason.INVALID_LIFETIME:
@@ -191,7 +192,7 @@ class Removals:
         )  # fmt: skip
 
     def retain(self, name: bytes, at_ms: int, step: Step) -> None:
-        """Remember that a command deleted a key, whether or not it was there: an update may be on its way (C1)."""
+        """Keep a tombstone of a key that a command deleted: an older update may be on its way (C1)."""
         self._retain(name, at_ms, -1, NO_SOURCE, at_ms, step)
 
     def _remove(self, name: bytes, entry: bytes, removal: StateDelete, step: Step) -> None:
@@ -247,7 +248,7 @@ class Removals:
         in_log: bool = False,
         record_key: bytes | None = None,
     ) -> None:
-        """Tell of a removal, and write a letter if one of its reasons asks for one (C22, C25, D1)."""
+        """Record a removal, with a letter if one of its reasons asks for one (C22, C25, D1)."""
         at_ms = self._decided_ms(at_ms)
         reasons = in_order(reasons)
         lettered = not self._settings.dead_letter_reasons.isdisjoint(reasons)

@@ -1,7 +1,7 @@
 """One shard of a SOW topic: takes records, commands and time (S1 to S11).
 
-Everything that is remembered changes by `apply` alone, live and in recovery alike: a step's changes are journal
-records, and a shard restored from the latest of every key is the shard that wrote them.
+The state changes by `apply` only, live and in recovery. A step's changes are journal records, and the latest record of
+every key restores the shard.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class SowShard:
         settings: the same.
         activity: whether a temporary topic is used (Q18).
         agreement: on the end of the topic (C4).
-        state: what the shard remembers; read only.
+        state: the shard's state; read only.
     """
 
     __slots__ = (
@@ -108,7 +108,7 @@ class SowShard:
         self._commands.handle(command, at_ms, step, row_filter)
 
     def advance(self, now_ms: int, step: Step, limit: int = 10_000) -> bool:
-        """Let happen what is due: expiry and scheduled versions by their instants, then lost subscriptions (C2).
+        """Do what is due: expiry and scheduled versions by their instants, then lost subscriptions (C2).
 
         Args:
             now_ms: the instant, ms since the epoch.
@@ -133,14 +133,14 @@ class SowShard:
         return self._agree(now_ms, step)
 
     def _agree(self, now_ms: int, step: Step) -> bool:
-        """Go on with the agreement on the end; returns whether there is more to do at this instant."""
+        """Continue the agreement on the end; returns whether there is more to do at this instant."""
         before = self.agreement.frozen
         self.agreement.advance(now_ms, step)
         after = self.agreement.frozen
         return self.agreement.next_due_ms() <= now_ms if after else before
 
     def _do_due(self, now_ms: int, step: Step, limit: int) -> bool:
-        """Let happen what is due of records and subscriptions; returns whether there is more."""
+        """Do what is due for records and subscriptions; returns whether there is more."""
         state = self.state
         while True:
             version = state.schedule.next_due() if state.schedule else None
@@ -176,7 +176,7 @@ class SowShard:
             query: one of a step's `queries`.
             now_ms: the instant at which the batch is sent, ms since the epoch.
             step: gets the messages, at the end the answer.
-            scan: so many records are looked at; None = as many as the settings say.
+            scan: how many records to look at; None = as the settings say.
         """
         if query.finished:
             return
@@ -191,18 +191,18 @@ class SowShard:
         Args:
             deletion: one of a step's `deletions`.
             step: gets changes and outputs, at the end the answer.
-            portion: so many records are looked at.
+            portion: how many records to look at.
         """
         deletion.go_on(step, portion)
         if deletion.finished and deletion.is_told:
             step.answers.append(deletion.answer)
 
     def keep_pending(self, refused: Sequence[tuple[Removal, str]], step: Step) -> list[bytes]:
-        """Keep records whose letters the broker refuses, each with why; returns names for `letter_written` (C27)."""
+        """Keep records whose letters the broker refuses, with the reasons; returns names for `letter_written` (C27)."""
         return self._pending_letters.keep(refused, step)
 
     def letter_written(self, name: bytes, step: Step) -> None:
-        """Let a record go whose letter is safe now."""
+        """Remove a record whose letter is safe now."""
         self._pending_letters.letter_written(name, step)
 
     def next_due_ms(self) -> int:
@@ -237,7 +237,7 @@ class SowShard:
             self.state.change(step, journal.TOMBSTONE + name[1:], None)
 
     def _too_many_tombstones(self) -> int:
-        """How many tombstones there are that are not kept to their end, the oldest ones (C56)."""
+        """How many tombstones, the oldest ones, are forgotten before their time (C56)."""
         return 0 if self.state.remembers else len(self.state.tombstones) - self.settings.most_tombstones
 
     def _forgotten_at_ms(self, tombstone: Tombstone, too_many: int) -> int:
@@ -249,7 +249,7 @@ class SowShard:
     # --- recovery --------------------------------------------------------------------------------------------
 
     def apply(self, key: bytes, value: bytes | None) -> None:
-        """Apply one journal record; the only thing that changes the shard, live and in recovery alike."""
+        """Apply one journal record: the only way in which the state changes, live and in recovery."""
         self.state.apply(key, value)
 
     def restore(self, items: Iterable[tuple[bytes, bytes | None]]) -> None:
@@ -266,7 +266,7 @@ class SowShard:
         yield from self.state.emptying()
 
     def replace_topic(self, topic: str, step: Step) -> None:
-        """Take what comes from a topic from now on for another topic's: it was deleted and created again (C42).
+        """Treat further records of a topic as those of a new one: it was deleted and created again (C42).
 
         Records and scheduled versions stay; bookmarks name updates of the new topic only.
         """
@@ -286,9 +286,9 @@ class SowShard:
         self._commands.resume(now_ms, step)
 
     def subscriptions(self) -> list[Subscription]:
-        """What is subscribed to now."""
+        """The clients' subscriptions."""
         return [subscriber.subscription for subscriber in self.state.subscribers.values()]
 
     def unsubscribe(self, name: str, now_ms: int, step: Step, detail: str) -> None:
-        """End a subscription that may not stay, because of its user (X4) or its filter (X7)."""
+        """End a subscription because of its user (X4) or its filter (X7)."""
         self._commands.end(name, now_ms, step, detail)

@@ -1,4 +1,4 @@
-"""Everything that a SOW shard remembers, and `apply`: the only thing that changes it, live and in recovery alike."""
+"""The state of a SOW shard, and `apply`, the only way in which it changes, live and in recovery."""
 
 from __future__ import annotations
 
@@ -51,31 +51,31 @@ def _reading(subscription: Subscription) -> tuple[object, ...]:
 
 
 class Snapshot(Protocol):
-    """Somebody who shows records as they stood at an instant."""
+    """A reader that shows records as they were at an instant."""
 
     def preserve(self, name: bytes, entry: bytes | None) -> None:
-        """Take in what a record is before it changes; None = there is none."""
+        """Note a record before it changes; None = there is none."""
 
 
 class SowState:
-    """The memory of one shard.
+    """The state of one shard.
 
     Attributes:
         entries: packed records by journal key.
-        record_names: their names, for those who go through all of them.
-        snapshots: queries at work that show the records as they stood when they began.
-        deadlines: their index; empty while expiration is disabled, which keeps deadlines and acts on none.
+        record_names: a list of their names, for walks through all records.
+        snapshots: running queries, which show the records as they were at the beginning.
+        deadlines: the index of deadlines; empty while expiration is disabled.
         schedule: scheduled versions.
-        tombstones: what is remembered of deleted records, by the record's journal key.
+        tombstones: of deleted records, by the record's journal key.
         pending: packed letters that the broker refuses, by their journal key (C27).
         repeats: message ids that were seen within the window (X6).
         replicated: whether an update of another deployment has come (S10).
         subscribers: by the subscription's id.
         sources: topic and partition by the source's number.
         sequence: number of the last update.
-        retirement: how far the topic's end is; None = in service (C4).
+        retirement: the state of the topic's end; None = in service (C4).
         used: when the shard of a temporary topic was last used, as far as that is journaled (Q18).
-        now_ms: the latest instant that the shard was told, ms since the epoch; not journaled.
+        now_ms: the latest instant that the shard knows, ms since the epoch; not journaled.
     """
 
     __slots__ = (
@@ -129,7 +129,7 @@ class SowState:
         return self.replicated or self.settings.remembers_removed
 
     def change(self, step: Step, name: bytes, value: bytes | None) -> None:
-        """Put one change into the step, and apply it."""
+        """Add a change to the step, and apply it."""
         step.changes[name] = value
         step.change_bytes += len(name) + RECORD_BYTES if value is None else len(name) + len(value) + RECORD_BYTES
         self.apply(name, value)
@@ -137,7 +137,7 @@ class SowState:
     def put(
         self, name: bytes, entry: bytes, deadline_ms: int, before_ms: int, sequence: int, is_new: bool, step: Step
     ) -> None:
-        """The same as `change` with a packed record of which is known what else would have to be unpacked.
+        """The same as `change` for a packed record, with facts that would otherwise have to be unpacked.
 
         Args:
             name: its journal key.
@@ -279,7 +279,7 @@ class SowState:
                 yield
 
     def emptying(self) -> Portions[None]:
-        """Let go of that of which there may be very much; nothing is needed any more."""
+        """Free the large parts of the state, in portions; nothing is needed any more."""
         yield from self.hash_index.emptying()
         yield from self.repeats.emptying()
         yield from emptying(self.entries, self.tombstones, self.pending)
@@ -315,7 +315,7 @@ class SowState:
             self.deadlines.add(name, deadline_ms, before_ms)
 
     def _preserve(self, name: bytes) -> None:
-        """Keep a record as it is for those who show it so; it is about to change."""
+        """Keep a record for the snapshots before it changes."""
         entry = self.entries.get(name)
         for snapshot in self.snapshots:
             snapshot.preserve(name, entry)
@@ -389,14 +389,14 @@ class SowState:
         return View(name, entry, self.sources, self.settings.parse)
 
     def view_of_version(self, version: Version) -> View:
-        """Return what a filter sees of a scheduled version: what it says by itself, whatever it will meet (C82)."""
+        """Return what a filter sees of a scheduled version: the version alone, without the stored record (C82)."""
         facts = Facts(
             version.deadline_ms, version.timestamp_ms, -1, version.offset, version.source, len(version.headers)
         )
         return self.view(journal.RECORD + version.key, pack(facts, version.headers, version.payload or b""))
 
     def is_due(self, entry: bytes, at_ms: int) -> bool:
-        """Whether a record has expired at an instant, ms since the epoch, and that is acted on (L10)."""
+        """Whether a record counts as expired at an instant, ms since the epoch (L10)."""
         return self.settings.expiration.enabled and deadline_of(entry) <= at_ms
 
     def depth(self, at_ms: int) -> int:

@@ -39,10 +39,10 @@ class EffectWriter:
         producer: writes the outputs.
         letters: writes the dead letters.
         deliveries: what was sent to clients.
-        topics: which topics the positions are about.
+        topics: the topics of the positions.
         clock: the broker's clock; learns from each journal.
         watch: notices a frozen process.
-        figures: what the shard has done.
+        figures: counts what the shard has done.
 
     Attributes:
         wrote: whether the last step had anything to write.
@@ -95,7 +95,7 @@ class EffectWriter:
         """Write the effects of one step.
 
         Args:
-            effects: what it does.
+            effects: its effects.
             processed: how far each source was taken in with it.
             decided: when its deliveries were decided, on the monotonic clock, s; None = there are none.
             after: writes the step before; this journal waits for it.
@@ -131,7 +131,7 @@ class EffectWriter:
             self._clock.measured(sent, self._journaled_at, timestamp_ms)
 
     async def confirm(self) -> None:
-        """Before something is written that cannot be undone: does the shard still belong to this process?"""
+        """Check that the shard still belongs to this process, before a write that cannot be undone."""
         self._watch.check()
         if time.monotonic() - self._journaled_at > self._watch.session_s / 2:
             await self._store.confirm(self._partition)
@@ -142,7 +142,7 @@ class EffectWriter:
         return await self._letters.write(letters)
 
     async def write_letters_again(self, letters: Sequence[Output | Packed]) -> dict[int, Refusal]:
-        """Write letters that were refused, beside the steps. One too many does no harm: it has the same id (D3)."""
+        """Write refused letters again, beside the steps. A repeat does no harm: it has the same id (D3)."""
         self._watch.check()
         return await self._letters.write(letters)
 
@@ -159,5 +159,5 @@ class EffectWriter:
 
 
 def _places(processed: Mapping[TP, int]) -> dict[str, int]:
-    """How far each source was taken in, as the journal says it."""
+    """How far each source was taken in, in the journal's form."""
     return {f"{tp.topic}:{tp.partition}": offset for tp, offset in processed.items()}

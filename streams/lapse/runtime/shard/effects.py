@@ -14,13 +14,13 @@ S = TypeVar("S")
 
 @dataclass(slots=True)
 class StepInFlight(Generic[S]):
-    """What a machine collects until the step ends; it is handed over whole, and another begins.
+    """What a machine collects until the step ends. Then the whole object is handed over, and a new one begins.
 
     Attributes:
-        core: what the core makes of the inputs.
+        core: the core's step.
         ahead: what goes into the journal ahead of the step's last RecordBatch.
         answers: to commands, as they are sent.
-        instants: what the step does by the clock and not by the log, so that it can be gone through again (X10).
+        instants: what the step does by the clock and not by the log, so that it can be replayed (X10).
     """
 
     core: S
@@ -31,7 +31,7 @@ class StepInFlight(Generic[S]):
 
 @dataclass(slots=True)
 class Effects:
-    """What a step does to the world, in the order in which it must happen (design: order of effects).
+    """The effects of a step, in the order in which they must happen.
 
     Attributes:
         before: events, and whatever else has to be safe before the journal is written; letters are already.
@@ -39,7 +39,7 @@ class Effects:
         journal: the step's changes; with nothing ahead either, nothing has to be durable.
         after: deliveries and answers; sent once the journal is safe.
         must_arrive: whether they have to be safe before the next step (C35).
-        step: by which number the journal knows the step (C55).
+        step: the number of the step in the journal (C55).
         counted_to: number of the last deliveries that count in the windows of rates; negative = there are none (Q25).
         instants: what the step did by the clock, as the journal keeps it.
         stands_alone: whether going through it again together with its neighbours would come to something else, also if

@@ -1,4 +1,4 @@
-"""An entity at work: the Faust table of a queue or SOW topic, and the shards that this worker owns."""
+"""An entity of a worker: the Faust table of a queue or SOW topic, and the shards that this worker owns."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 
 class Entity(NamedTopics):
-    """One queue or SOW topic at this worker: it owns the runners of the shards that Faust assigned to it.
+    """One queue or SOW topic at this worker. It owns the runners of the shards that Faust assigned.
 
     Args:
         name: the entity's.
@@ -74,7 +74,7 @@ class Entity(NamedTopics):
         self._tasks: set[asyncio.Task[None]] = set()
 
     def declare(self, app: faust.App, agent: WorkerAgent, store: str) -> None:
-        """Make the entity's table, whose name is on the cluster, and have the worker's agent bring its topics."""
+        """Create the entity's table, and let the worker's agent read its topics."""
         self.app = app
         self.table = app.Table(
             names.table(self.name),
@@ -91,7 +91,7 @@ class Entity(NamedTopics):
         agent.add(self.name, topics, self.receive, changelog)
 
     def topics_read(self) -> set[str]:
-        """The topics that Faust brings: what stands on a partition of one of them is read with that of the others."""
+        """The topics that Faust reads, each partition together with the same partition of the others."""
         return self._topics_read
 
     def receive(self, tp: TP, records: Sequence[Any]) -> None:
@@ -120,7 +120,7 @@ class Entity(NamedTopics):
 
     @property
     def worker_name(self) -> str:
-        """Who claims epochs, and by which version of the definition the entity is served from then on (C66)."""
+        """The name in claims of epochs, with the version of the definition that is served from then on (C66)."""
         version = self.services.versions.get(self.name)
         return self.services.worker_name + (f", definition {version}" if version else "")
 
@@ -130,11 +130,11 @@ class Entity(NamedTopics):
         return self.services.stands_by
 
     def may_pre_read(self) -> bool:
-        """Whether the changelog is read while the group waits for somebody's death."""
+        """Whether to read the changelog while the group waits for a dead member."""
         return self.services.may_pre_read()
 
     def records(self) -> MutableMapping[bytes, bytes]:
-        """Something empty that takes what a changelog partition holds."""
+        """An empty mapping for the contents of a changelog partition."""
         return {}
 
     async def changelog_end(self, partition: int) -> int:
@@ -158,11 +158,11 @@ class Entity(NamedTopics):
 
     @property
     def deliveries(self) -> list[str]:
-        """Every topic on which the shards speak to clients."""
+        """Every topic with deliveries and answers for clients."""
         return [names.deliveries(self.name), *(() if self.guard is None else self.guard.deliveries)]
 
     async def exists(self) -> bool:
-        """Whether the entity's topics are there: it may have been deleted, and this worker not know yet."""
+        """Whether the entity's topics exist: it may be deleted, and this worker may not know yet."""
         own = {names.commands(self.name), names.deliveries(self.name), self._store().changelog_topic}
         return own <= (await self.services.topic_ids.of(own)).keys()
 
@@ -228,21 +228,21 @@ class Entity(NamedTopics):
         self.let_go(partition)
 
     def let_go(self, partition: int) -> None:
-        """A shard is waited for no longer: have read what it was held for."""
+        """Read the sources of a shard again that were held for its take-over."""
         self._consumer().let_go((self.name, partition), self._brought(partition))
 
     def hold(self, partition: int) -> None:
-        """Have nothing read for a shard until it is taken over."""
+        """Do not read the sources of a shard before it is taken over."""
         self.services.soon |= {names.commands(self.name), *self.deliveries, self._store().changelog_topic}
         self.services.soon |= self.targets.keys() - self._lacking
         self._consumer().hold((self.name, partition), self._brought(partition))
 
     def _brought(self, partition: int) -> list[TP]:
-        """The partitions that Faust brings for a shard."""
+        """The partitions that Faust reads for a shard."""
         return [*self._sources(partition), TP(names.commands(self.name), partition)]
 
     def _under_way(self, partition: int) -> UnderWay:
-        """What notes what a shard is doing."""
+        """The note of what a shard is handling."""
         assert self.app is not None
         path = Path(str(self.app.conf.tabledir)) / names.table(self.name)
         return UnderWay(path, partition, self.partitions if self.fed else 1)
@@ -262,12 +262,12 @@ class Entity(NamedTopics):
                 await self.services.aside_reader.release(tp.topic, tp.partition)
 
     async def renew(self) -> None:
-        """Take all shards over anew that are here; from now on they read everything by themselves."""
+        """Take over all shards of this worker anew; from now on they read everything by themselves."""
         self.apart = self._renewed = True
         await self._store().renew()
 
     def _takes_up(self) -> bool:
-        """Whether something is there that a shard can only take up when it is taken over anew."""
+        """Whether a shard has to be taken over anew because of a new topic, or of added partitions."""
         if 0 < self.letter_partitions() < self._letter_partitions:
             return True
         underlying = (self.shapes.get(topic) for topic in self.config.underlying(self.name))
@@ -275,7 +275,7 @@ class Entity(NamedTopics):
         return grown and not self.fed and bool(self.runners.keys() - self._feeders.keys())
 
     def _stopped(self, partition: int) -> None:
-        """A shard of this deleted entity has written its last."""
+        """Note that a shard of this deleted entity has written its last record."""
         self.stopped.add(partition)
         feeder = self._feeders.pop(partition, None)
         if feeder is not None:
@@ -286,7 +286,7 @@ class Entity(NamedTopics):
             self.on_end(self)
 
     async def forget_copies(self) -> None:
-        """Delete what is kept of the entity's state on disk: a new one of its name must not find it."""
+        """Delete the entity's state on disk: a new entity of this name must not find it."""
         await self._store().forget_copies()
 
     async def close(self) -> None:
@@ -311,10 +311,10 @@ class Entity(NamedTopics):
 
     @abstractmethod
     async def machine(self, partition: int, epoch: int, changelog: Changelog, positions: dict[TP, int]) -> Machine:
-        """Build the state machine of a shard from its changelog; others have their turns meanwhile (C90)."""
+        """Build the state machine of a shard from its changelog; others have turns in between (C90)."""
 
     def unwritten(self, machine: Machine, noted: dict[str, Any] | None) -> Unwritten | None:
-        """What finds deliveries that were journaled and not written; nothing where readers miss none (C55).
+        """A function that finds deliveries that were journaled but not written; None if readers miss none (C55).
 
         Args:
             machine: the shard's.
@@ -333,7 +333,7 @@ class Entity(NamedTopics):
         del least
 
     async def outgrown(self) -> bool:
-        """Whether shards have to be taken over anew because there are more, or because what they wait for is done."""
+        """Whether shards have to be taken over anew because there are more, or because their wait is over."""
         return False
 
     async def _waits(self, partition: int, changelog: Changelog, known: dict[str, Any]) -> bool:
@@ -343,7 +343,7 @@ class Entity(NamedTopics):
     async def _begins(
         self, partition: int, epoch: int, changelog: Changelog, machine: Machine, known: dict[str, Any]
     ) -> None:
-        """Note what a shard is, before it runs."""
+        """Note facts about a shard before it runs."""
         del partition, epoch, changelog, machine, known
 
     # Inside
