@@ -214,11 +214,10 @@ class SimulatedQueue:
 
     def _waits_for_room(self, at: int) -> bool:
         """Whether a shard may have something to hand out, and a consumer room: another shard may have taken that."""
-        waiting, has_room = self._there[at], False
+        waiting = self._there[at]
         for here in self._subscriptions:
             waiting -= here[at].outstanding
-            has_room |= self._free(here) > 0
-        return has_room and waiting > 0
+        return waiting > 0 and any(self._free(here) > 0 for here in self._subscriptions)
 
     def _free(self, here: list[Subscription]) -> int:
         """How many more messages a consumer takes, by its subscriptions."""

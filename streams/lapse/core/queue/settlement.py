@@ -138,6 +138,11 @@ _SPARED_BY_TRANSFER: Final = _results(
 )
 """By state: what a transfer answers for a message that it may not take."""
 
+TRIGGERS: Final = {action: Trigger(action.value) for action in SettleAction}
+"""What each action has happen to the messages that it settles."""
+
+_ROUTES: Final = {action: route(trigger) for action, trigger in TRIGGERS.items()}
+
 NO_TOKEN: Final = -1
 """In place of a delivery count that the client did not say."""
 
@@ -162,9 +167,14 @@ def judge(
         leasing: who may settle.
         now_ms: the command's instant; negative while expiration is off.
     """
+    if isinstance(where, slice) and where.stop - where.start == 1:
+        alone = token if token is None or isinstance(token, int) else int(token[0])
+        if isinstance(token, np.ndarray) and alone == NO_TOKEN:
+            alone = None
+        return np.array((_judge_one(action, segment, where.start, holder, alone, leasing, now_ms),), np.uint8)
     state = segment.state[where]
     strict = leasing is Leasing.STRICT
-    takes = route(Trigger(action.value)).takes
+    takes = _ROUTES[action].takes
     settled, codes = by_state(takes, state), by_state(_SPARED, state)
     if strict or action is SettleAction.RENEW:
         held = by_state(FILLS, state)
@@ -186,6 +196,30 @@ def judge(
     codes[settled] = SETTLED
     codes[late_among(by_state(_EXPIRES, state), segment, where, now_ms)] = _TIME_LIMIT
     return codes
+
+
+def _judge_one(
+    action: SettleAction, segment: Segment, slot: int, holder: int, token: int | None, leasing: Leasing, now_ms: int
+) -> int:
+    """The same for one place: most settlements name one message, and columns cost as much for it as for hundreds."""
+    state = int(segment.state[slot])
+    if _EXPIRES[state] and now_ms >= 0 and segment.deadline_ms is not None and segment.deadline_ms[slot] <= now_ms:
+        return _TIME_LIMIT
+    strict = leasing is Leasing.STRICT
+    if not _ROUTES[action].takes[state]:
+        return int(_SPARED[state])
+    if strict or action is SettleAction.RENEW:
+        held = bool(FILLS[state])
+        if not held:
+            return int(_SPARED[state])
+        if segment.holder is None or segment.holder[slot] != holder:
+            return _NOT_HOLDER
+    if token is not None and state != State.SENT:
+        deliveries = int(segment.deliveries[slot])
+        acknowledged = action is SettleAction.ACKNOWLEDGE and not strict
+        if deliveries < token if acknowledged else deliveries != token:
+            return _STALE
+    return SETTLED
 
 
 def judge_transfer(

@@ -32,6 +32,7 @@ from lapse.core.shard.event import ShardEvent
 
 _MOST_TOKEN: Final = 1 << 32
 _MOST_REMEMBERED: Final = 10_000
+_NONE: Final = np.zeros(0, np.intp)
 """How many messages beyond the target depth a range may acknowledge: each is a record in the journal."""
 
 
@@ -64,7 +65,7 @@ class Settlement:
     @property
     def trigger(self) -> Trigger:
         """What happens to the messages that it settles."""
-        return Trigger(self.action.value)
+        return settlement.TRIGGERS[self.action]
 
     @property
     def guard(self) -> Guard | None:
@@ -187,7 +188,11 @@ class Settling:
             if asked.row_filter:
                 self._visibility.hide(codes, segment, first, offset, claim, asked.subscription, asked.row_filter)
             asked.outcomes.extend(settlement.outcomes(claim.topic, claim.partition, offset, codes))
-            self._carry_out(asked, segment, np.flatnonzero(codes == code) + first)
+            if len(codes) == 1:
+                slots = np.array((first,), np.intp) if codes[0] == code else _NONE
+            else:
+                slots = np.flatnonzero(codes == code) + first
+            self._carry_out(asked, segment, slots)
 
     def _carry_out(self, asked: Settlement, segment: Segment, slots: NDArray[np.intp]) -> None:
         if len(slots) and asked.retries:

@@ -36,7 +36,8 @@ class Subscribing:
     @property
     def lost_at_ms(self) -> int:
         """When the first subscription counts as lost unless it is heard, ms since the epoch; `NEVER` = none does."""
-        return min((one.lost_at_ms for one in self._state.subscriptions.values()), default=NEVER)
+        known = self._state.subscriptions.values()  # a loop costs less than a generator, and this is asked all the time
+        return min([one.last_seen_ms + one.heartbeat_timeout_ms for one in known], default=NEVER)
 
     def subscribe(
         self,

@@ -53,8 +53,9 @@ class SubscriptionTable:
         """The same for the holders of some places, each named once per place."""
         if not len(holders):
             return
-        if int(holders[0]) == int(holders[-1]) and bool((holders == holders[0]).all()):
-            self.count(int(holders[0]), by * len(holders))
+        first = int(holders[0])
+        if len(holders) == 1 or (first == int(holders[-1]) and bool((holders == first).all())):
+            self.count(first, by * len(holders))
             return
         for number, count in zip(*np.unique(holders, return_counts=True), strict=True):
             self.count(int(number), by * int(count))

@@ -309,7 +309,7 @@ def _values(column: NDArray[Any]) -> Iterator[tuple[int, NDArray[np.bool_] | sli
     """Each value of a column, ascending, and the messages that have it; usually all have the same."""
     if not len(column):
         return
-    if bool((column == column[0]).all()):
+    if len(column) == 1 or bool((column == column[0]).all()):
         yield int(column[0]), slice(None)
         return
     for value in np.unique(column).tolist():
