@@ -32,7 +32,9 @@ def test_a_changed_subscription_leaves_what_it_has_in_common_as_it_is() -> None:
     def change(subscriptions: SteadySubscriptions) -> None:
         subscriptions.subscribe({"orders", "prices"})
         assert subscriptions.reassignment_in_progress
+        assert not subscriptions.is_balanced
         subscriptions.assign_from_subscribed([ORDERS, PRICES])
+        assert subscriptions.is_balanced
         before = subscriptions.subscription.assignment
         subscriptions.seek(ORDERS, 7)
         subscriptions.resume(ORDERS)
@@ -43,6 +45,7 @@ def test_a_changed_subscription_leaves_what_it_has_in_common_as_it_is() -> None:
         now = subscriptions.subscription
         assert now.active
         assert now.assignment is before
+        assert not subscriptions.is_balanced, "the group has not been balanced for these topics"
         assert before.active
         assert subscriptions.assigned_partitions() == {ORDERS}, "what is not subscribed to is asked for no more"
         assert not subscriptions.reassignment_in_progress
@@ -53,6 +56,7 @@ def test_a_changed_subscription_leaves_what_it_has_in_common_as_it_is() -> None:
         fresh = TopicPartition("fresh", 0)
         subscriptions.assign_from_subscribed([ORDERS, fresh])
         assert subscriptions.subscription.assignment is before
+        assert subscriptions.is_balanced
         assert before.state_value(ORDERS) is kept
         assert (kept.position, kept.paused) == (7, False)
         assert before.state_value(fresh).paused, "nobody has said yet where to begin"

@@ -74,6 +74,12 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         coordinator = None if self._consumer is None else self._consumer._coordinator
         return bool(getattr(coordinator, "member_id", "")) and bool(self.assignment())
 
+    @property
+    def is_balanced(self) -> bool:
+        """Whether the group was balanced since the topics were chosen that are read."""
+        consumer = self._consumer
+        return consumer is not None and consumer._subscription.is_balanced
+
     async def rejoin(self) -> None:
         """Have the group balanced once more, if this member has the topics still that it had."""
         self._ensure_consumer()._coordinator.request_rejoin()

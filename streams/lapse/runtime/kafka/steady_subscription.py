@@ -68,6 +68,13 @@ class SteadyAssignment(Assignment):
 class SteadySubscriptions(SubscriptionState):
     """What a consumer is subscribed to, and what is assigned to it."""
 
+    _assigned_under: Subscription | None = None
+
+    @property
+    def is_balanced(self) -> bool:
+        """Whether the group was balanced since the topics were chosen that are read."""
+        return self._subscription is not None and self._assigned_under is self._subscription
+
     def _change_subscription(self, subscription: Subscription) -> None:
         before = self._subscription
         if before is not None and before.assignment is not None and before.assignment.active:
@@ -87,6 +94,7 @@ class SteadySubscriptions(SubscriptionState):
         else:
             kept.change(tps)
         subscription._reassignment_in_progress = False
+        self._assigned_under = subscription
         self._notify_assignment_waiters()
 
     @property

@@ -76,6 +76,8 @@ class BatchConsumer(driver.Consumer):
         self.tenures = Tenures()
         self._steady: set[TP] = set()
         """Partitions that go on being read while the group rebalances."""
+        self.balanced_count = 0
+        """How often it became known what this worker reads."""
         self.goes_on = False
         """Whether shards go on working while the group rebalances: it knows this member still."""
         self.flows = asyncio.Event()
@@ -185,6 +187,13 @@ class BatchConsumer(driver.Consumer):
         self.tenures.begin(came)
         self._paused_partitions.update(came)
         await super().on_partitions_assigned(assigned, generation_id)
+        self.balanced_count += 1
+
+    @property
+    def is_balanced(self) -> bool:
+        """Whether the group was balanced since the topics were chosen that are read."""
+        thread: Any = self._thread
+        return bool(thread.is_balanced)
 
     async def rejoin(self) -> None:
         """Have the group balanced once more: what this worker has given up waits for somebody."""

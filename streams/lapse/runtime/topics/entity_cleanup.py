@@ -179,13 +179,13 @@ class EntityCleanup:
     async def read(self, topics: list[str]) -> None:
         """Read these topics and no others; returns when the group is balanced, and the shards run."""
         app = self._app
-        before = app.rebalancing_count
+        begun, done = app.rebalancing_count, app.consumer.balanced_count
         await app.consumer.subscribe(topics)
-        # A rebalance that was under way already takes the topics in as well, and none follows it.
-        under_way = app.rebalancing
         give_up = time.monotonic() + _PATIENCE_S
-        while app.rebalancing_count == before and time.monotonic() < give_up:
-            if under_way and not app.rebalancing:
+        while app.rebalancing_count == begun and time.monotonic() < give_up:
+            # A rebalance that had begun before takes the topics in as well, and none follows it. Faust may say that
+            # none is under way: the end of the one before counts for both.
+            if app.consumer.is_balanced and app.consumer.balanced_count != done:
                 break
             await asyncio.sleep(_PAUSE_S)
         await self.balanced()
