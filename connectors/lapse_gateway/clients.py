@@ -11,7 +11,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from lapse.core.error_code import ErrorCode
 from lapse.protocol import topic
-from lapse_client import Connection, Publisher
+from lapse_client import Publisher
 from lapse_client.aio import Queue, SowClient
 from lapse_client.connection import entities
 from lapse_client.error import Closed, CommandFailed, ConnectionFailed, EntityDeleted, LapseError
@@ -149,11 +149,11 @@ class Clients:
             await pool.sweep(kept_s)
 
     async def _queue(self, caller: Caller, name: str) -> Queue:
-        await check_kind(caller.connection, name, sow=False)
+        await check_kind(caller, name, sow=False)
         return await Queue(name, connection=caller.connection, timeout_s=self.timeout_s).start()
 
     async def _sow_topic(self, caller: Caller, name: str) -> SowClient:
-        await check_kind(caller.connection, name, sow=True)
+        await check_kind(caller, name, sow=True)
         return await SowClient(name, connection=caller.connection, timeout_s=self.timeout_s).__aenter__()
 
     async def _glance(self, caller: Caller, names: str) -> _AtAGlance:
@@ -165,20 +165,23 @@ class Clients:
         return _Publishing(Publisher(caller.connection, timeout_s=self.timeout_s))
 
 
-async def check_kind(connection: Connection, name: str, *, sow: bool) -> None:
-    """Do nothing for the name of a queue, or of a SOW topic where that is meant.
+async def check_kind(caller: Caller, name: str, *, sow: bool) -> None:
+    """Do nothing for the name of a queue, or of a SOW topic where that is meant, on which a caller has any right.
 
     Raises:
-        Fault: it is the name of the other kind, or can be no name.
+        Fault: it is the name of the other kind, or can be no name; or the caller has no right on it.
         UnknownEntity: there is no such entity. It is told at once; the client would wait until all brokers know.
         ConnectionFailed: no broker answered.
     """
     if not topic.NAME.match(name):
         raise Fault("unknown_entity", f"{name[:40]!r} can name no entity: letters, digits, '.', '_' and '-' only")
+    connection = caller.connection
     topics = await asyncio.to_thread(connection.partitions)
     if topic.commands(name) not in topics:
         kind, known = "SOW topic" if sow else "queue", entities(topics, sow=sow)
         raise await asyncio.to_thread(connection.unknown, kind, name, known, topic.commands(name))
+    if not caller.may_see_some(name):
+        raise Fault(ErrorCode.FORBIDDEN, f"user {caller.name} has no right on {name} (lapse.toml)")
     if (topic.sow(name) in topics) is not sow:
         other, path = ("a queue", "queues") if sow else ("a SOW topic", "sow")
         raise Fault("unknown_entity", f"{name} is {other}: its paths begin with /v1/{path}/{name}")

@@ -187,7 +187,7 @@ class Subscriptions:
                 f"{self._most} subscriptions are open, the most of this gateway: end some (DELETE), or ask another one",
                 {"Retry-After": "5"},
             )
-        await check_kind(caller.connection, queue, sow=False)
+        await check_kind(caller, queue, sow=False)
         subscriber = QueueSubscriber(
             queue,
             terms.max_backlog,

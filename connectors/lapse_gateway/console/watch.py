@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from lapse_client.error import Closed, ConnectionFailed, LapseError
+from lapse_client.error import Closed, ConnectionFailed, LapseError, UnknownEntity
 from lapse_client.queues import Queues
 from lapse_gateway.clients import Clients
 from lapse_gateway.fault import Fault
@@ -145,16 +145,17 @@ class Watch:
         """Ask one queue, over the connection that all of them share."""
         try:
             async with self._clients.at_a_glance(caller, names, sow=self._sow) as queues:
-                look.figures, look.fault = await self._figures(queues, look.name)
+                look.figures, look.fault = await self._figures(queues, look.name, caller)
         except (LapseError, Fault) as error:
-            look.figures, look.fault = _NO_FIGURES, str(error)
+            seen = error.among(caller.may_see_some) if isinstance(error, UnknownEntity) else error
+            look.figures, look.fault = _NO_FIGURES, str(seen)
         if look.fault:
             look.depths.clear()
         look.at_s, look.asking = asyncio.get_running_loop().time(), None
         if look.figures:
             look.depths.append((look.at_s, look.figures.get("depth", 0)))
 
-    async def _figures(self, queues: Queues, name: str) -> tuple[Mapping[str, Any], str]:
+    async def _figures(self, queues: Queues, name: str, caller: Caller) -> tuple[Mapping[str, Any], str]:
         """What a queue answers, or why it does not."""
         try:
             answer = asyncio.wrap_future(queues.depth(name))
@@ -163,6 +164,8 @@ class Watch:
             return _NO_FIGURES, f"{name}: no answer within {self._clients.timeout_s:g} s. Check that a worker runs"
         except (Closed, ConnectionFailed):
             raise  # none of them can be asked over this connection any more
+        except UnknownEntity as error:
+            return _NO_FIGURES, str(error.among(caller.may_see_some))
         except LapseError as error:
             return _NO_FIGURES, str(error)
 
