@@ -97,6 +97,7 @@ def pytest_unconfigure() -> None:
     gc.unfreeze()
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Grouped | None:
     return Grouped(config, log) if config.getoption("dist") == "loadfile" else None
 

@@ -1,6 +1,8 @@
 """The tool of `make mutation`: what it changes, and that it changes nothing else."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 from support.mutant import mutants, sample
@@ -65,3 +67,13 @@ def test_the_sample_is_always_the_same_and_survives_a_move_of_lines() -> None:
     assert len(first) == 5
     assert [one.key for one in first] == [one.key for one in second]
     assert all(a.line + 3 == b.line for a, b in zip(first, second, strict=True))
+
+
+def test_the_tests_are_collected_as_the_tool_collects_them() -> None:
+    """It forks by itself, and leaves xdist out: a hook of ours that needs xdist ended it at its start."""
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--collect-only"]
+    done = subprocess.run(
+        [*command, f"--rootdir={root}", "tests/unit/core/test_days.py"], cwd=root, capture_output=True
+    )
+    assert done.returncode == 0, done.stdout.decode()[-2000:]

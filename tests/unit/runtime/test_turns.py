@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from itertools import pairwise
 
 import pytest
 
 from lapse.core.portions import Portions
 from lapse.runtime.shard.pace import Pace
-from lapse.runtime.turns import in_turns
+from lapse.runtime.turns import OneByOne, in_turns
 
 
 @pytest.mark.feature("C90")
@@ -36,6 +37,34 @@ def test_others_have_their_turn_between_portions() -> None:
 
     assert asyncio.run(both()) == "done"
     assert turns[:6] == ["work", "other"] * 3
+
+
+@pytest.mark.feature("C90")
+def test_what_comes_in_one_turn_goes_on_one_by_one() -> None:
+    """Shards that are taken over together have heard from Kafka in the same turn."""
+    done: list[str] = []
+
+    async def take_over(heard: asyncio.Event, one_by_one: OneByOne, number: int) -> None:
+        await heard.wait()
+        await one_by_one.turn()
+        done.append(f"shard {number}")
+
+    async def other() -> None:
+        while len(done) < 10:
+            await asyncio.sleep(0)
+            if done[-1:] != ["other"]:
+                done.append("other")
+
+    async def all_of() -> None:
+        heard, one_by_one = asyncio.Event(), OneByOne()
+        shards = [asyncio.create_task(take_over(heard, one_by_one, number)) for number in range(5)]
+        await asyncio.sleep(0)
+        heard.set()
+        await asyncio.gather(*shards, other())
+
+    asyncio.run(all_of())
+    assert [one for one in done if one != "other"] == [f"shard {number}" for number in range(5)]
+    assert not any("shard" in first and "shard" in second for first, second in pairwise(done))
 
 
 @pytest.mark.feature("C60")

@@ -188,6 +188,7 @@ class Entity(NamedTopics):
         positions = found.offsets
         ends = await self.services.log_reader.ends(positions)
         known_to = {tp: offset for tp, offset in positions.items() if offset}
+        await self.services.one_by_one.turn()
         machine = await self.machine(partition, epoch, changelog, known_to)
         await self._begins(partition, epoch, changelog, machine, known)
         machine.under_way = self._under_way(partition)

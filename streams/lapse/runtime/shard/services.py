@@ -13,6 +13,7 @@ from lapse.runtime.letters.letter_writer import LetterWriter
 from lapse.runtime.shard.log_reader import LogReader
 from lapse.runtime.timers.clock import BrokerClock
 from lapse.runtime.topics.topic_id import TopicIds
+from lapse.runtime.turns import OneByOne
 from lapse.runtime.watch import Watch
 
 _PRE_READS: Final = 32
@@ -36,6 +37,7 @@ class Services:
         stands_by: whether the changelogs of shards at other workers are followed.
         reads_ahead: whether changelogs are read while the group waits for somebody's death.
         worker_name: who claims epochs, for people.
+        one_by_one: gives shards that are taken over together turns of their own.
         soon: topics of shards that are taken over.
         versions: of the definition by which each entity is served from its next take-over on; empty where the file
             decides. A shard's claim bears it (C66).
@@ -52,6 +54,7 @@ class Services:
     ) -> None:
         self.connection: dict[str, Any] = {"bootstrap_servers": brokers, **security}
         self.clock = BrokerClock(max_skew_ms)
+        self.one_by_one = OneByOne()
         self.soon: set[str] = set()
         self.versions: dict[str, int] = {}
         self.journal_producer = BatchProducer(brokers, security, self.clock.stamp_ms, self.soon)
