@@ -1,4 +1,4 @@
-"""Celery on queues of lapse: lifetimes, start times, retries, and tasks that survive their worker.
+"""Celery on queues of lapse: lifetimes, start times, retries, results, and tasks that survive their worker.
 
 The workers of lapse have to keep their definitions on a topic (`definitions = "topic"`), so that Celery can create the
 queue; otherwise add `[queue.shop]` to lapse.toml. Then, in two terminals::
@@ -14,7 +14,11 @@ from celery import Celery, Task
 
 import lapse_kombu  # noqa: F401  # from now on Celery knows `lapse://`
 
-app = Celery("shop", broker=f"lapse://{os.environ.get('KAFKA_BOOTSTRAP_SERVERS', 'localhost:9092')}")
+app = Celery(
+    "shop",
+    broker=f"lapse://{os.environ.get('KAFKA_BOOTSTRAP_SERVERS', 'localhost:9092')}",
+    backend="rpc://",  # a result comes to the program that has sent the task
+)
 app.conf.update(
     task_default_queue=os.environ.get("SHOP_QUEUE", "shop"),
     task_queue_max_priority=9,
@@ -27,11 +31,12 @@ app.conf.update(
 
 
 @app.task(name="shop.pack")
-def pack(order: str, seconds: float = 0.0) -> None:
+def pack(order: str, seconds: float = 0.0) -> str:
     """Take some time, and say so."""
     print(f"packing {order}", flush=True)
     time.sleep(seconds)
     print(f"packed {order}", flush=True)
+    return f"{order} is packed"
 
 
 @app.task(name="shop.charge", bind=True, max_retries=3)
@@ -44,7 +49,7 @@ def charge(self: Task, order: str, failures: int) -> None:
 
 
 if __name__ == "__main__":
-    pack.delay("order 1")
+    print(pack.delay("order 1").get(timeout=60))
     pack.apply_async(["order 2"], countdown=5)  # the queue keeps it until then, no worker does
     pack.apply_async(["order 3"], expires=60)  # nobody packs it after a minute: it is a dead letter then
     pack.apply_async(["order 4"], priority=9)

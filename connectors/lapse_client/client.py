@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 import threading
 import warnings
 from abc import ABC, abstractmethod
@@ -83,12 +84,16 @@ class Client(ABC, Generic[T]):
     def __repr__(self) -> str:
         return f"<{self._lifecycle.what}: {self._lifecycle.phase}>"
 
-    def __del__(self, warn: Callable[..., None] = warnings.warn) -> None:
+    def __del__(
+        self, warn: Callable[..., None] = warnings.warn, is_ending: Callable[[], bool] = sys.is_finalizing
+    ) -> None:
         """Warn of a subscription that nobody closed, and end it, so that what it holds is given back."""
         lifecycle = getattr(self, "_lifecycle", None)
         if not self._warns or lifecycle is None or lifecycle.phase in (Phase.NEW, Phase.CLOSED):
             return
         warn(f"never closed: {self!r}; use `with`, or call close()", ResourceWarning, source=self, stacklevel=2)
+        if is_ending():  # a thread that is started now may never run, and starting it never ends
+            return
         leave = functools.partial(self._abandoned(), _LEFT_S)
         with contextlib.suppress(RuntimeError):  # the interpreter ends, and starts no more threads
             threading.Thread(target=lifecycle.close, args=(leave,), name="lapse close", daemon=True).start()

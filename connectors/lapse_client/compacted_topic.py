@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.cimpl import NewTopic
-
+from lapse_client import plain_topic
 from lapse_client.connection import Connection
 
 _CONFIG: Final = {"cleanup.policy": "compact"}
-_PATIENCE_S: Final = 30.0
-_FROM_BROKER: Final = -1
 
 
 def make(connection: Connection, name: str) -> None:
@@ -24,10 +20,4 @@ def make(connection: Connection, name: str) -> None:
     Raises:
         KafkaException: the broker refuses.
     """
-    new = NewTopic(name, 1, _FROM_BROKER, config=_CONFIG)
-    admin = connection.admin()  # it has to live until the answer
-    try:
-        admin.create_topics([new], operation_timeout=_PATIENCE_S)[name].result()
-    except KafkaException as error:
-        if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-            raise
+    plain_topic.create(connection, name, _CONFIG)

@@ -14,8 +14,9 @@ from kombu.utils.uuid import uuid
 
 from lapse_client import Admin, CommandFailed, Delivery, LapseError, Queue, QueueSubscriber, UnknownEntity
 from lapse_kombu import task_message
-from lapse_kombu.consumption import Consumption
+from lapse_kombu.consumption import Consumption, Listening
 from lapse_kombu.task_message import TaskMessage
+from lapse_kombu.transient import Transient
 from lapse_kombu.unsettled import Unsettled
 
 logger = logging.getLogger(__name__)
@@ -39,22 +40,33 @@ _ILLEGAL: Final = re.compile(r"[^A-Za-z0-9._-]|\A[.-]")
 
 _PRIORITY: Final = "/properties/priority"
 
+_NOT_KEPT: Final = 1
+"""AMQP's `delivery_mode` of messages that nobody keeps."""
+
 
 class Channel(virtual.Channel):
     """A channel over the client of lapse.
 
     A queue of kombu is a queue of lapse with the topic of its name; characters that a topic may not have become `_`.
+    A queue that is neither durable nor outlives its connection is transient instead: it gets copies of what is sent
+    to its exchanges by any process, and has no leases.
     """
 
     Message = TaskMessage
     QoS = Unsettled
     do_restore = False
+    supports_fanout = True
 
     def __init__(self, connection: Any, **more: Any) -> None:
         super().__init__(connection, **more)
-        self._consumed: dict[str, Consumption] = {}
+        self._consumed: dict[str, Consumption | Listening] = {}
         self._leaving: list[QueueSubscriber] = []
         self._turn = 0
+
+    @property
+    def _transient(self) -> Transient:
+        found: Transient = self.connection.transient
+        return found
 
     # --- queues ------------------------------------------------------------------------------------------------
 
@@ -62,7 +74,10 @@ class Channel(virtual.Channel):
         """Create a queue that is not there; only a passive declaration tells how many messages there are."""
         name = queue or f"amq.gen-{uuid()}"
         if not passive:
-            self._new_queue(name, **options)
+            if not options.get("durable", True) and (options.get("auto_delete") or options.get("exclusive")):
+                self._transient.declare(name)
+            else:
+                self._new_queue(name, **options)
             return queue_declare_ok_t(name, 0, 0)
         return super().queue_declare(name, passive=True, **options)
 
@@ -70,8 +85,23 @@ class Channel(virtual.Channel):
         """Delete a queue with its topics, where a deployment keeps its definitions on a topic."""
         if if_empty and self._size(queue):
             return
+        if queue in self._transient:
+            self._transient.delete(queue)
+            return
         self.state.queue_bindings_delete(queue)
         self._delete(queue)
+
+    def queue_bind(
+        self, queue: str, exchange: str | None = None, routing_key: str = "", arguments: Any = None, **options: Any
+    ) -> None:
+        """Bind a queue to an exchange: for all processes if it is transient, else for those that declare it."""
+        if queue not in self._transient:
+            super().queue_bind(queue, exchange, routing_key, arguments, **options)
+            return
+        source = exchange or "amq.direct"
+        kind = self.typeof(source)
+        key, pattern, _ = kind.prepare_bind(queue, source, routing_key, arguments)
+        self._transient.bind(queue, source, kind.type, key or "", pattern)
 
     def prepare_queue_arguments(self, arguments: Mapping[str, Any], **options: Any) -> dict[str, Any]:
         """Kombu's options of a queue, such as `max_priority`, as the arguments that AMQP has for them."""
@@ -112,10 +142,16 @@ class Channel(virtual.Channel):
             settings["auto_delete_on_idle"] = f"{idle_ms}ms"
         return settings | dict(self._option("queue_settings") or {})
 
+    def _queue_bind(self, *_: Any) -> None:
+        """Nothing: the bindings of a durable queue are in this process."""
+
     def _has_queue(self, queue: str, **_: Any) -> bool:
-        return _legal(queue) in self.connection.queues()
+        queues: list[str] = self.connection.queues()
+        return queue in self._transient or _legal(queue) in queues
 
     def _size(self, queue: str) -> int:
+        if queue in self._transient:
+            return self._transient.size(queue)
         try:
             with Queue(_legal(queue), connection=self.connection.lapse) as asked:
                 return int(asked.depth()["depth"])
@@ -123,6 +159,8 @@ class Channel(virtual.Channel):
             return 0
 
     def _purge(self, queue: str) -> int:
+        if queue in self._transient:
+            return self._transient.purge(queue)
         with Queue(_legal(queue), connection=self.connection.lapse) as asked:
             return asked.purge()["removed"]
 
@@ -137,10 +175,34 @@ class Channel(virtual.Channel):
 
     # --- publishing --------------------------------------------------------------------------------------------
 
+    def basic_publish(self, message: dict[str, Any], exchange: str, routing_key: str, **options: Any) -> Any:
+        """Send a message to the durable queues that are bound here, and to whoever listens in any process."""
+        self._inplace_augment_message(message, exchange, routing_key)
+        if not exchange:
+            return self._put(routing_key, message, **options)
+        if self._is_heard(message, exchange):
+            self._transient.publish(message)
+        return self.typeof(exchange).deliver(message, exchange, routing_key, **options)
+
+    def _is_heard(self, message: Mapping[str, Any], exchange: str) -> bool:
+        """Whether transient queues may be bound to an exchange: to one for tasks there is none."""
+        declared = self.state.exchanges.get(exchange) or {}
+        kind = declared.get("type", "direct")
+        if kind == "fanout" or not declared.get("durable", True):
+            return True
+        return bool(kind != "direct" and message["properties"].get("delivery_mode") == _NOT_KEPT)
+
+    def _put_fanout(self, exchange: str, message: Mapping[str, Any], routing_key: str, **options: Any) -> None:
+        for *_, queue in self.get_table(exchange):
+            self._put(queue, message, **options)
+
     def _put(self, queue: str, message: Mapping[str, Any], **_: Any) -> None:
         when = task_message.lifetime(message)
         name = _legal(queue)
         if name not in self.connection.known:
+            if message["properties"].get("delivery_mode") == _NOT_KEPT and name not in self.connection.queues():
+                self._transient.publish(message)  # a result, to a queue of its client's connection
+                return
             self._new_queue(queue)
         report = self.connection.publisher().submit(
             name,
@@ -157,21 +219,28 @@ class Channel(virtual.Channel):
         self, queue: str, no_ack: bool, callback: Callable[[Any], object], consumer_tag: str, **_: Any
     ) -> None:
         """Subscribe to a queue."""
-        backlog = self.qos.prefetch_count or _NO_LIMIT
-        self._consumed[consumer_tag] = Consumption(queue, self._subscriber(queue, backlog), callback, no_ack=no_ack)
+        if queue in self._transient:
+            self._consumed[consumer_tag] = Listening(queue, self._transient, callback)
+        else:
+            subscriber = self._subscriber(queue, self.qos.prefetch_count or _NO_LIMIT)
+            self._consumed[consumer_tag] = Consumption(queue, subscriber, callback, no_ack=no_ack)
         self._consumers.add(consumer_tag)
 
     def basic_cancel(self, consumer_tag: str) -> None:
         """Receive no more; what was handed out can still be settled, and the rest returns to the queue."""
         consumption = self._consumed.pop(consumer_tag, None)
         self._consumers.discard(consumer_tag)
-        if consumption is not None:
+        if isinstance(consumption, Consumption):
             self._leave(consumption.subscriber)
 
     def basic_get(self, queue: str, no_ack: bool = False, **_: Any) -> TaskMessage | None:
         """Return one message, or None if there is none within half a second."""
+        wait_s = float(self._option("get_timeout") or _GET_S)
+        if queue in self._transient:
+            raws = self._transient.take(queue, 1, wait_s)
+            return self.Message(raws[0], channel=self) if raws else None
         subscriber = self._subscriber(queue, 1)
-        delivery = subscriber.receive(float(self._option("get_timeout") or _GET_S))
+        delivery = subscriber.receive(wait_s)
         message = None if delivery is None else self._message(queue, delivery, subscriber, no_ack=no_ack)
         self._leave(subscriber)
         return message
@@ -207,7 +276,8 @@ class Channel(virtual.Channel):
         if self.closed:
             return
         for consumption in self._consumed.values():
-            self._leaving.append(consumption.subscriber)
+            if isinstance(consumption, Consumption):
+                self._leaving.append(consumption.subscriber)
         self._consumed.clear()
         self.qos.close()
         for subscriber in self._leaving:
@@ -215,7 +285,12 @@ class Channel(virtual.Channel):
         self._leaving.clear()
         super().close()
 
-    def _hand_out(self, consumption: Consumption, timeout_s: float) -> bool:
+    def _hand_out(self, consumption: Consumption | Listening, timeout_s: float) -> bool:
+        if isinstance(consumption, Listening):
+            raws = consumption.take(_TOGETHER, timeout_s)
+            for raw in raws:
+                consumption.callback(self.Message(raw, channel=self))
+            return bool(raws)
         room = self.qos.can_consume_max_estimate()
         deliveries = consumption.take(_TOGETHER if room is None else min(room, _TOGETHER), timeout_s)
         for delivery in deliveries:

@@ -1,4 +1,4 @@
-"""One consumer of a queue: its subscription, and what becomes of it when kombu cancels the consumer."""
+"""One consumer of a queue: its subscription, or what it listens to."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from lapse_client import Delivery, QueueSubscriber
+from lapse_kombu.transient import Transient
 
 
 class Consumption:
@@ -29,3 +30,22 @@ class Consumption:
     def take(self, most: int, timeout_s: float) -> list[Delivery]:
         """Return up to `most` deliveries, waiting for the first one."""
         return self.subscriber.subscription.take(most, timeout_s)
+
+
+class Listening:
+    """Receives from a transient queue for one consumer tag; nothing of it is acknowledged.
+
+    Args:
+        queue: kombu's name of it.
+        transient: the connection's.
+        callback: gets each message.
+    """
+
+    def __init__(self, queue: str, transient: Transient, callback: Callable[[Any], object]) -> None:
+        self.queue = queue
+        self.callback = callback
+        self._transient = transient
+
+    def take(self, most: int, timeout_s: float) -> list[dict[str, Any]]:
+        """Return up to `most` messages, waiting for the first one."""
+        return self._transient.take(self.queue, most, timeout_s)

@@ -15,6 +15,7 @@ from kombu.transport.virtual.base import BrokerState
 from lapse_client import Connection, ConnectionFailed, LapseError, Publisher
 from lapse_client.admin import DEFAULT_DEPLOYMENT
 from lapse_kombu.channel import Channel
+from lapse_kombu.transient import Transient
 
 _PORT: Final = 9092
 _TIMEOUT_S: Final = 30.0
@@ -44,6 +45,7 @@ class Transport(virtual.Transport):
     channel_errors = (LapseError, *virtual.Transport.channel_errors)
     recoverable_connection_errors = (ConnectionFailed,)
     recoverable_channel_errors = ()
+    implements = virtual.Transport.implements.extend(exchange_type=frozenset(["direct", "topic", "fanout"]))
 
     def __init__(self, client: Any, **more: Any) -> None:
         super().__init__(client, **more)
@@ -51,6 +53,7 @@ class Transport(virtual.Transport):
         self.known: set[str] = set()
         self._lapse: Connection | None = None
         self._publisher: Publisher | None = None
+        self._transient: Transient | None = None
         self._lock = threading.Lock()
 
     @property
@@ -85,6 +88,14 @@ class Transport(virtual.Transport):
                 self._publisher = Publisher(self.lapse, timeout_s=self.timeout_s)
             return self._publisher
 
+    @property
+    def transient(self) -> Transient:
+        """The queues that live no longer than this connection."""
+        with self._lock:
+            if self._transient is None:
+                self._transient = Transient(self.lapse, self.deployment, self.publisher, self.timeout_s)
+            return self._transient
+
     def driver_version(self) -> str:
         """The version of lapse."""
         return version("lapse")
@@ -109,6 +120,9 @@ class Transport(virtual.Transport):
         super().close_connection(connection)
         with self._lock:
             publisher, self._publisher = self._publisher, None
+            transient, self._transient = self._transient, None
+        if transient is not None:
+            transient.close()
         if publisher is not None:
             publisher.close()
 

@@ -4,6 +4,8 @@ import asyncio
 import gc
 import logging
 import random
+import subprocess
+import sys
 import threading
 import time
 import warnings
@@ -175,6 +177,17 @@ def test_a_subscriber_that_nobody_closed_is_told_and_gives_back(served: Deployme
     until(lambda: free(served, "left"), "its leases are back")
     with served.queue("left") as queue:
         queue.purge()
+
+
+def test_a_program_ends_whose_subscriber_nobody_closed(served: Deployment) -> None:
+    """The subscriber is collected when the interpreter takes its modules apart: no thread begins there any more."""
+    program = f"""
+import builtins
+from lapse_client import Connection, QueueSubscriber
+builtins.kept = QueueSubscriber({served.name("left")!r}, 5, connection=Connection({served.servers!r})).start()
+"""
+    done = subprocess.run([sys.executable, "-c", program], timeout=60, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_another_event_loop_gets_advice(served: Deployment) -> None:

@@ -112,6 +112,44 @@ def test_leases_are_renewed_while_a_message_is_worked_on(here: Deployment, conne
     until(lambda: here.queue("slow").__enter__().depth()["depth"] == 0, "acknowledged")
 
 
+@pytest.mark.feature("X3")
+def test_what_is_sent_to_everybody_comes_to_all_who_listen_in_other_connections(
+    here: Deployment, connection: kombu.Connection
+) -> None:
+    """Each through the binding that it has: of a fanout, a topic and a direct exchange, and by its own name."""
+    news = kombu.Exchange(here.name("news"), "fanout")
+    weather = kombu.Exchange(here.name("weather"), "topic")
+    replies = kombu.Exchange(here.name("replies"), "direct", durable=False)
+
+    def listening(name: str, exchange: kombu.Exchange | None, key: str) -> kombu.Queue:
+        return kombu.Queue(here.name(name), exchange, key, durable=False, auto_delete=True)
+
+    north = listening("north", weather, "weather.north.#")
+    first, second, mine = listening("one", news, ""), listening("two", news, ""), listening("mine", replies, "me")
+    own = listening("own", None, "")
+    with contextlib.closing(connection.clone()) as other:
+        for queue in (north, first, mine, own):
+            queue(connection.default_channel).declare()
+        second(other.default_channel).declare()
+        with contextlib.closing(connection.clone()) as away:
+            producer = away.Producer()
+            for exchange, key in ((news, ""), (replies, "you"), (replies, "me")):
+                producer.publish(key or "all", exchange=exchange, routing_key=key, declare=[exchange])
+            for key in ("weather.north.rain", "weather.south.rain"):
+                producer.publish(key, exchange=weather, routing_key=key, declare=[weather], delivery_mode=1)
+            producer.publish("to you", routing_key=own.name, delivery_mode=1)
+        for queue, bodies in (
+            (first, ["all"]),
+            (mine, ["me"]),
+            (north, ["weather.north.rain"]),
+            (own, ["to you"]),
+        ):
+            assert drain(connection, queue, 1) == bodies
+            assert queue(connection.default_channel).get() is None
+        assert drain(other, second, 1) == ["all"]
+    assert not {one.name for one in (first, second, mine, north, own)} & set(connection.transport.queues())
+
+
 @pytest.mark.feature("X3", "X7")
 def test_what_is_wrong_is_told_at_once(here: Deployment) -> None:
     began = time.monotonic()
@@ -186,6 +224,48 @@ def test_a_worker_of_celery_runs_tasks_and_another_takes_over_what_it_held(
     until(lambda: said("packing order 6") == 2, "and does what the dead one held", 60)
     (letter,) = here.letters("shop", 1, 40)
     assert b"order 7" in letter.value() or b"b3JkZXIgN" in letter.value()
+
+
+@pytest.mark.feature("X3")
+def test_a_worker_of_celery_is_controlled_and_tells_results_and_events(
+    here: Deployment, celery: Callable[..., "subprocess.Popen[bytes]"], tmp_path: Path
+) -> None:
+    def said(what: str, log: str = "celery.log") -> int:
+        return (tmp_path / log).read_text().count(what)
+
+    def ran(*arguments: str, log: str) -> str:
+        assert celery(*arguments, log=log).wait(60) == 0, (tmp_path / log).read_text()
+        return (tmp_path / log).read_text()
+
+    command = ("-m", "celery", "-A", "celery_tasks")
+    celery("-c", EVENTS, log="events.log")
+    options = ("--concurrency", "1", "--max-tasks-per-child", "1", "--loglevel", "info", "--task-events")
+    celery(*command, "worker", *options, "--hostname", "controlled@here")  # each task in a child forked meanwhile
+    until(lambda: said("ready."), "the worker is there", 60)
+    ping = ("inspect", "ping", "--destination", "controlled@here", "--timeout", "20")
+    assert "controlled@here: OK" in ran(*command, *ping, log="ping.log")
+    assert "order a is packed, order c is revoked" in ran("-c", ASKS, log="asks.log")
+    until(lambda: said("Discarding revoked task"), "the revoked task's turn", 30)
+    assert not said("packing order c")
+    until(lambda: said("task-revoked", "events.log"), "an event", 30)
+
+
+EVENTS = """
+from celery_tasks import app
+with app.connection() as connection:
+    tell = {"*": lambda event: print(event["type"], flush=True)}
+    app.events.Receiver(connection, handlers=tell).capture(limit=None, wakeup=True)
+"""
+
+ASKS = """
+from celery_tasks import app, pack
+packed = pack.delay("order a").get(timeout=30)
+pack.delay("order b", seconds=2)
+revoked = pack.delay("order c")
+(reply,) = app.control.revoke(revoked.id, reply=True, destination=["controlled@here"], timeout=20)
+assert "ok" in reply["controlled@here"]
+print(f"{packed}, order c is revoked")
+"""
 
 
 def test_the_scheme_is_known() -> None:

@@ -1,0 +1,174 @@
+"""Queues that live no longer than their connection, and what is sent to everybody: one topic of Kafka for all of it.
+
+Celery's remote control, its events and the results of `rpc://` need no queue with leases: whoever listens at the moment
+gets a copy, and nobody keeps it. So each connection reads the topic from where it ends when the first such queue is
+declared, and takes what the bindings of its queues name.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from lapse_client import Connection, LapseError, Publisher, plain_topic
+from lapse_client.connection import arrived, log_end
+from lapse_kombu import task_message
+
+_KEPT_MS: Final = 600_000
+"""So long Kafka keeps what was sent, ms: who reads is there already."""
+
+_MOST: Final = 10_000
+"""So many messages wait in a queue; then the oldest goes."""
+
+_TOGETHER: Final = 500
+
+
+@dataclass(slots=True)
+class _Queue:
+    """One queue: what it is bound to, and what waits in it."""
+
+    bindings: list[tuple[str, Callable[[str], bool]]] = field(default_factory=list)
+    messages: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=_MOST))
+
+    def takes(self, exchange: str, routing_key: str) -> bool:
+        return any(bound == exchange and matches(routing_key) for bound, matches in self.bindings)
+
+
+class Transient:
+    """The transient queues of one connection of kombu. Every method may be called from any thread.
+
+    Args:
+        connection: the cluster.
+        deployment: whose topic it is: `kombu.<deployment>`.
+        publisher: opens, or returns, the publisher of the connection.
+        timeout_s: how long Kafka may take to have a message, s.
+    """
+
+    def __init__(
+        self, connection: Connection, deployment: str, publisher: Callable[[], Publisher], timeout_s: float
+    ) -> None:
+        self.topic = f"kombu.{deployment}"
+        self._connection = connection
+        self._publisher = publisher
+        self._timeout_s = timeout_s
+        self._lock = threading.RLock()
+        self._queues: dict[str, _Queue] = {}
+        self._consumer: Any = None
+        self._made = False
+
+    def __contains__(self, queue: object) -> bool:
+        return queue in self._queues
+
+    def declare(self, queue: str) -> None:
+        """Have a queue from now on; what is sent to its name by the default exchange comes to it.
+
+        Raises:
+            LapseError: the topic cannot be created.
+        """
+        with self._lock:
+            if queue in self._queues:
+                return
+            if self._consumer is None:
+                self._make()
+                consumer = self._connection.consumer(queued_min_messages=1_000)
+                consumer.assign([log_end(consumer, self.topic, 0)])
+                self._consumer = consumer
+            self._queues[queue] = _Queue([("", queue.__eq__)])
+
+    def bind(self, queue: str, exchange: str, kind: str, routing_key: str, pattern: str | None) -> None:
+        """Have a queue get what is sent to an exchange.
+
+        Args:
+            queue: it.
+            exchange: the exchange.
+            kind: its type: `fanout`, `topic` or `direct`.
+            routing_key: what the queue is bound with.
+            pattern: of a `topic`: the same as a regular expression.
+        """
+        with self._lock:
+            self._queues[queue].bindings.append((exchange, _matching(kind, routing_key, pattern)))
+
+    def publish(self, message: Mapping[str, Any]) -> None:
+        """Send a message to whoever listens; its properties say to which exchange, and with which routing key."""
+        self._make()
+        self._publisher().submit(self.topic, task_message.write(message)).result(self._timeout_s)
+
+    def take(self, queue: str, most: int, timeout_s: float) -> list[dict[str, Any]]:
+        """Return up to `most` messages of a queue, waiting for the first one."""
+        until_s = time.monotonic() + timeout_s
+        while True:
+            with self._lock:
+                if (found := self._queues.get(queue)) is None or self._consumer is None:
+                    return []
+                self._read(0.0 if found.messages else max(0.0, until_s - time.monotonic()))
+                if found.messages:
+                    return [found.messages.popleft() for _ in range(min(most, len(found.messages)))]
+            if time.monotonic() >= until_s:
+                return []
+
+    def size(self, queue: str) -> int:
+        """How many messages wait in a queue."""
+        with self._lock:
+            self._read(0.0)
+            return len(self._queues[queue].messages)
+
+    def purge(self, queue: str) -> int:
+        """Drop what waits in a queue; returns how many that were."""
+        with self._lock:
+            size = self.size(queue)
+            self._queues[queue].messages.clear()
+            return size
+
+    def delete(self, queue: str) -> None:
+        """Have a queue no longer."""
+        with self._lock:
+            self._queues.pop(queue, None)
+
+    def close(self) -> None:
+        """Listen no longer."""
+        with self._lock:
+            self._queues.clear()
+            consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            consumer.close()
+
+    def _read(self, wait_s: float) -> None:
+        for record in arrived(self._consumer, _TOGETHER, wait_s):
+            if record.error() is not None:
+                continue  # as while a leader is elected; librdkafka goes on by itself
+            try:
+                message = task_message.read(record.value())
+            except ValueError:
+                continue  # somebody else's
+            told = message["properties"].get("delivery_info") or {}
+            exchange, routing_key = str(told.get("exchange") or ""), str(told.get("routing_key") or "")
+            for queue in self._queues.values():
+                if queue.takes(exchange, routing_key):
+                    queue.messages.append(message)
+
+    def _make(self) -> None:
+        if self._made:
+            return
+        try:
+            plain_topic.make(self._connection, self.topic, {"retention.ms": str(_KEPT_MS)})
+        except LapseError as error:
+            raise LapseError(
+                f"{error}. Celery's remote control, events and `rpc://` results need it: create it with one "
+                "partition, or set worker_enable_remote_control = False"
+            ) from error
+        self._made = True
+
+
+def _matching(kind: str, routing_key: str, pattern: str | None) -> Callable[[str], bool]:
+    """Which routing keys a binding takes."""
+    if kind == "fanout":
+        return lambda _: True
+    if kind == "topic":
+        compiled = re.compile(pattern or "")
+        return lambda key: compiled.match(key) is not None
+    return routing_key.__eq__
