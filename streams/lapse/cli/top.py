@@ -14,23 +14,14 @@ from rich.live import Live
 from rich.table import Table
 
 from lapse.cli import cluster
+from lapse.protocol.command_field import QUEUE_STATES
 from lapse_client.connection import Connection, entities
 from lapse_client.error import LapseError
 from lapse_client.queues import Figures, Queues
 
 _PATIENCE_S: Final = 5.0
 _SILENT: Final = f"no answer within {_PATIENCE_S:g} s. Check that a worker runs (`lapse worker`), and its log"
-_STATES: Final = (
-    "available",
-    "leased",
-    "delayed",
-    "transferring",
-    "scheduled",
-    "held",
-    "unconfirmed",
-    "dying",
-    "depth",
-)
+_STATES: Final = (*QUEUE_STATES, "depth")
 
 
 class Watched:
