@@ -73,7 +73,7 @@ class Call:
         told = {"user": self.caller.name, "from": client.host if client else "", "did": what, "entity": entity, **facts}
         if len(self.gateway.deployments) > 1:
             told["deployment"] = self.gateway.name
-        audit.info("%s", json.dumps(told))
+        audit.info("%s", json.dumps(told), extra={"facts": told})  # a log in JSON has it as an object
 
 
 Handler = Callable[[Call], Awaitable[Response]]

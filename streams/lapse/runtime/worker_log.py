@@ -96,7 +96,7 @@ class Condensed(logging.Filter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per record: at, level, logger, process, message, and trace where there is one."""
+    """One JSON object per record: at, level, logger, process, message, and where there are some, facts and trace."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Write a record."""
@@ -107,6 +107,8 @@ class JsonFormatter(logging.Formatter):
             "process": record.process,
             "message": record.getMessage(),
         }
+        if facts := getattr(record, "facts", None):
+            fields["facts"] = facts
         if record.exc_info:
             fields["trace"] = self.formatException(record.exc_info)
         return orjson.dumps(fields, default=str).decode()

@@ -47,7 +47,11 @@ def test_what_a_library_meets_by_trying_again_is_told_only_if_it_goes_on() -> No
 
 
 def test_json_is_one_object_per_record() -> None:
-    told = orjson.loads(JsonFormatter().format(record("lapse.x", logging.WARNING, 'a "text"\nof two lines', 1.5)))
+    one = record("lapse.x", logging.WARNING, 'a "text"\nof two lines', 1.5)
+    assert "facts" not in orjson.loads(JsonFormatter().format(one))
+    one.facts = {"did": "purge", "removed": 4}
+    told = orjson.loads(JsonFormatter().format(one))
+    assert told.pop("facts") == {"did": "purge", "removed": 4}
     assert told["message"] == 'a "text"\nof two lines'
     assert told["level"] == "warning"
     assert told["at"] == "1970-01-01T00:00:01.500+00:00"
