@@ -20,9 +20,9 @@ class Queue(AsyncClient[sync_queue.Queue]):
     def __init__(self, name: str, *, connection: Connection | None = None, timeout_s: float = 30.0) -> None:
         super().__init__(sync_queue.Queue(name, connection=connection, timeout_s=timeout_s))
 
-    async def depth(self) -> dict[str, Any]:
+    async def depth(self, *, filter: str | None = None) -> dict[str, Any]:  # noqa: A002  # the command's word
         """Figures over all shards: messages by state, depth, subscriptions, oldest_age_ms (None where it is empty)."""
-        return await asyncio.to_thread(self._twin.depth)
+        return await asyncio.to_thread(self._twin.depth, filter=filter)
 
     async def peek(
         self,

@@ -34,13 +34,15 @@ class Queue(Client[None]):
         super().__init__(f"the queue client of {name}", connection, timeout_s)
         self.name = name
 
-    def depth(self) -> dict[str, Any]:
+    def depth(self, *, filter: str | None = None) -> dict[str, Any]:  # noqa: A002  # the command's word
         """Figures over all shards: messages by state, depth, subscriptions, oldest_age_ms.
+
+        With a filter, an expression, only messages by state, of those that match.
 
         All are whole numbers; `oldest_age_ms` is None where there is no message. `paused` is 1 while deliveries are
         held back, and missing otherwise.
         """
-        return figures_of(self._ask(Command(command="depth")))
+        return figures_of(self._ask(Command.of(command="depth", filter=filter)))
 
     def peek(
         self,

@@ -52,7 +52,7 @@ async def _queues(call: Call) -> Response:
 async def _depth(call: Call) -> Response:
     name = call.path["queue"]
     async with call.gateway.clients.queue(call.caller, name) as queue:
-        return answered({"queue": name, **await queue.depth()})
+        return answered({"queue": name, **await queue.depth(filter=call.parameters["filter"] or None)})
 
 
 async def _peek(call: Call) -> Response:
@@ -143,7 +143,9 @@ OPERATIONS: Final = (
         method="GET",
         path="/v1/queues/{queue}",
         summary="Count a queue's messages, by state",
+        says="With a filter those that match, and nothing else.",
         handler=_depth,
+        parameters=(_FILTER,),
         answer=obj(
             queue=TEXT,
             available=WHOLE,

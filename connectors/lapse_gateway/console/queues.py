@@ -29,8 +29,8 @@ _SHOWN: Final = 50
 EARLY: Final = frozenset({"scheduled", "held"})
 """States of messages that can be withdrawn."""
 
-_COUNTED: Final = 10_000
-"""A preview counts so many messages at most."""
+_PURGED: Final = ("available", "delayed", "scheduled", "held")
+"""States in which a purge takes messages out, beside leased ones."""
 
 
 async def _queue(call: Call) -> Response:
@@ -159,10 +159,11 @@ async def _confirm(call: Call) -> Response:
 async def _preview(queue: Queue, given: dict[str, Any] | Any) -> dict[str, Any]:
     if given["action"] == "expire":
         Bookmark.parse(given["bookmark"])
-        return {"count": 1, "leased": 0, "more": False}
-    found = await queue.peek(filter=wanted(given["filter"], given["key"]), top_n=_COUNTED)
-    leased = sum(one.state == "leased" for one in found)
-    return {"count": len(found) - (0 if given["leased"] else leased), "leased": leased, "more": len(found) == _COUNTED}
+        return {"count": 1, "leased": 0}
+    depth = await queue.depth(filter=wanted(given["filter"], given["key"]))
+    leased = depth.get("leased", 0)
+    count = sum(depth.get(state, 0) for state in _PURGED) + (leased if given["leased"] else 0)
+    return {"count": count, "leased": leased}
 
 
 async def _act(call: Call) -> Response:

@@ -16,10 +16,13 @@ from lapse_gateway.console.route import action, page, sent
 from lapse_gateway.operation import Call
 from lapse_gateway.parameter import Parameter
 
-_AT_ONCE: Final = 10_000
-"""How many are looked up and withdrawn at a time; a preview counts no more."""
+_AT_ONCE: Final = 5_000
+"""How many are looked up and withdrawn at a time."""
 
-_WAIT_S: Final = 15.0
+_DATED: Final = 1_000
+"""A preview of no more than this many says when they are due."""
+
+_WAIT_S: Final = 10.0
 """An action begins no further part after so long, s; a browser of the console gives up after 20."""
 
 
@@ -27,18 +30,22 @@ async def _confirm(call: Call) -> Response:
     """Which messages would be withdrawn."""
     given, name = call.parameters, call.path["queue"]
     async with call.gateway.clients.queue(call.caller, name) as queue:
-        found = await _found(queue, given)
-    first = min((one.until_ms for one in found if one.until_ms is not None), default=None)
-    last = max((one.until_ms for one in found if one.until_ms is not None), default=None)
+        if given["bookmark"]:
+            found = await _found(queue, given)
+            count = len(found)
+        else:
+            matching = wanted(given["filter"], given["key"])
+            count = (await queue.depth(filter=matching)).get("scheduled", 0)
+            found = await queue.peek(filter=matching, top_n=count, state="scheduled") if count <= _DATED else []
+    due = [one.until_ms for one in found if one.until_ms is not None]
     return rendered(
         call,
         "confirm_schedule.html",
         queue=name,
         given=given,
-        count=len(found),
-        more=len(found) == _AT_ONCE,
-        first_ms=first,
-        last_ms=last,
+        count=count,
+        first_ms=min(due, default=None),
+        last_ms=max(due, default=None),
     )
 
 
