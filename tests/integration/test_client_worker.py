@@ -160,6 +160,16 @@ def test_the_commands_do_the_same(lapse: Deployment, monkeypatch: pytest.MonkeyP
         assert time.monotonic() < deadline
     peeked = json.loads(run(queue_command, ["peek", lapse.orders, "--json"]).output)
     assert (peeked["bookmark"], peeked["state"]) == (bookmark, "available")
+    assert run(queue_command, ["peek", lapse.orders, "--json", "--state", "leased"]).output == ""
+    with QueueSubscriber(lapse.orders, connection=lapse.connection, filter="FALSE"):
+        listed = json.loads(run(queue_command, ["subscriptions", lapse.orders, "--json"]).output)
+        assert (listed["outstanding"], listed["filter"]) == (0, "FALSE")
+        assert 0 < listed["since_ms"] <= listed["heard_ms"]
+        shown = run(queue_command, ["subscriptions", lapse.orders]).output
+        assert listed["subscription"] in shown
+    with SowClient(lapse.prices, connection=lapse.connection) as prices, prices.subscribe("/price > 1"):
+        listed = json.loads(run(sow_command, ["subscriptions", lapse.prices, "--json"]).output)
+        assert listed["filter"] == "/price > 1"
     told = json.loads(run(queue_command, ["subscribe", lapse.orders, "-n", "1", "--timeout", "30", "--json"]).output)
     assert (told["value"], told["bookmark"]) == ("hello", bookmark)
     assert run(queue_command, ["depth", "nowhere"]).exit_code == 1
