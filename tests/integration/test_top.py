@@ -60,6 +60,7 @@ def test_all_queues_are_asked_over_one_connection(deploy: Deploy, monkeypatch: p
     deployment = deploy({stem: {} for stem in stems}).apply()
     deployment.worker().wait_for_shards(8)
     deployment.write("calm-3", "x")
+    until(lambda: deployment.depth("calm-3")["depth"] == 1, "the message")
     opened.clear()
     done = top(deployment, *map(deployment.name, stems), "--json")
     lines = [json.loads(text) for text in done.stdout.splitlines()]
