@@ -21,7 +21,9 @@ from lapse_client import Connection, Publisher, QueueSubscriber
 _START_S = 60.0
 
 
-def run(bootstrap_servers: str, rate: int = 200, seconds: float = 20.0, backlog: int = 500) -> Figures:
+def run(
+    bootstrap_servers: str, rate: int = 200, seconds: float = 20.0, backlog: int = 500, expression: str = ""
+) -> Figures:
     """Publish at a steady rate to a queue whose only consumer is at the other cluster.
 
     Args:
@@ -29,6 +31,7 @@ def run(bootstrap_servers: str, rate: int = 200, seconds: float = 20.0, backlog:
         rate: messages a second.
         seconds: for how long.
         backlog: how many unsettled deliveries the consumer has at once: a message goes only where there is room.
+        expression: the consumer's filter, such as `/x IS NULL`, which all messages match; empty = none.
     """
     name = f"follow-{time.time_ns()}"
     with ExitStack() as stack:
@@ -39,7 +42,9 @@ def run(bootstrap_servers: str, rate: int = 200, seconds: float = 20.0, backlog:
             worker.apply()
             worker.start()
         there = Connection(other)
-        subscriber = stack.enter_context(QueueSubscriber(name, max_backlog=backlog, connection=there, timeout_s=90))
+        subscriber = stack.enter_context(
+            QueueSubscriber(name, max_backlog=backlog, filter=expression or None, connection=there, timeout_s=90)
+        )
         stack.enter_context(_following(bootstrap_servers, other, name))
         _warm(bootstrap_servers, name, subscriber)
         with Pace(bootstrap_servers, name, rate, seconds) as pace:
