@@ -48,8 +48,8 @@ class Channel(virtual.Channel):
     """A channel over the client of lapse.
 
     A queue of kombu is a queue of lapse with the topic of its name; characters that a topic may not have become `_`.
-    A queue that is neither durable nor outlives its connection is transient instead: it gets copies of what is sent
-    to its exchanges by any process, and has no leases.
+    A queue that is neither durable nor outlives its connection, and that is bound by something else than its own name,
+    is transient instead: it gets copies of what is sent to its exchanges by any process, and has no leases.
     """
 
     Message = TaskMessage
@@ -75,7 +75,7 @@ class Channel(virtual.Channel):
         name = queue or f"amq.gen-{uuid()}"
         if not passive:
             if not options.get("durable", True) and (options.get("auto_delete") or options.get("exclusive")):
-                self._transient.declare(name)
+                self.connection.undecided.setdefault(name, options)  # its binding tells
             else:
                 self._new_queue(name, **options)
             return queue_declare_ok_t(name, 0, 0)
@@ -95,11 +95,17 @@ class Channel(virtual.Channel):
         self, queue: str, exchange: str | None = None, routing_key: str = "", arguments: Any = None, **options: Any
     ) -> None:
         """Bind a queue to an exchange: for all processes if it is transient, else for those that declare it."""
+        source = exchange or "amq.direct"
+        kind = self.typeof(source)
+        if queue in self.connection.undecided:
+            if kind.type == "direct" and routing_key == queue:  # one for all who know its name
+                self._decide(queue)
+            else:
+                self._transient.declare(queue)
+                del self.connection.undecided[queue]
         if queue not in self._transient:
             super().queue_bind(queue, exchange, routing_key, arguments, **options)
             return
-        source = exchange or "amq.direct"
-        kind = self.typeof(source)
         key, pattern, _ = kind.prepare_bind(queue, source, routing_key, arguments)
         self._transient.bind(queue, source, kind.type, key or "", pattern)
 
@@ -142,14 +148,20 @@ class Channel(virtual.Channel):
             settings["auto_delete_on_idle"] = f"{idle_ms}ms"
         return settings | dict(self._option("queue_settings") or {})
 
+    def _decide(self, queue: str) -> None:
+        """Have a queue of lapse for one that was declared, and is not transient."""
+        if (options := self.connection.undecided.pop(queue, None)) is not None:
+            self._new_queue(queue, **options)
+
     def _queue_bind(self, *_: Any) -> None:
         """Nothing: the bindings of a durable queue are in this process."""
 
     def _has_queue(self, queue: str, **_: Any) -> bool:
         queues: list[str] = self.connection.queues()
-        return queue in self._transient or _legal(queue) in queues
+        return queue in self._transient or queue in self.connection.undecided or _legal(queue) in queues
 
     def _size(self, queue: str) -> int:
+        self._decide(queue)
         if queue in self._transient:
             return self._transient.size(queue)
         try:
@@ -199,10 +211,11 @@ class Channel(virtual.Channel):
     def _put(self, queue: str, message: Mapping[str, Any], **_: Any) -> None:
         when = task_message.lifetime(message)
         name = _legal(queue)
+        self._decide(queue)
         if name not in self.connection.known:
-            if message["properties"].get("delivery_mode") == _NOT_KEPT and name not in self.connection.queues():
-                self._transient.publish(message)  # a result, to a queue of its client's connection
-                return
+            if message["properties"].get("delivery_mode") == _NOT_KEPT and not self.connection.has_queue(name):
+                logger.debug("there is no queue %s: a message that need not be kept is dropped", name)
+                return  # as the result of a task whose sender is gone
             self._new_queue(queue)
         report = self.connection.publisher().submit(
             name,
@@ -219,6 +232,7 @@ class Channel(virtual.Channel):
         self, queue: str, no_ack: bool, callback: Callable[[Any], object], consumer_tag: str, **_: Any
     ) -> None:
         """Subscribe to a queue."""
+        self._decide(queue)
         if queue in self._transient:
             self._consumed[consumer_tag] = Listening(queue, self._transient, callback)
         else:
@@ -236,6 +250,7 @@ class Channel(virtual.Channel):
     def basic_get(self, queue: str, no_ack: bool = False, **_: Any) -> TaskMessage | None:
         """Return one message, or None if there is none within half a second."""
         wait_s = float(self._option("get_timeout") or _GET_S)
+        self._decide(queue)
         if queue in self._transient:
             raws = self._transient.take(queue, 1, wait_s)
             return self.Message(raws[0], channel=self) if raws else None

@@ -65,7 +65,7 @@ class Transient:
         return queue in self._queues
 
     def declare(self, queue: str) -> None:
-        """Have a queue from now on; what is sent to its name by the default exchange comes to it.
+        """Have a queue from now on.
 
         Raises:
             LapseError: the topic cannot be created.
@@ -78,7 +78,7 @@ class Transient:
                 consumer = self._connection.consumer(queued_min_messages=1_000)
                 consumer.assign([log_end(consumer, self.topic, 0)])
                 self._consumer = consumer
-            self._queues[queue] = _Queue([("", queue.__eq__)])
+            self._queues[queue] = _Queue()
 
     def bind(self, queue: str, exchange: str, kind: str, routing_key: str, pattern: str | None) -> None:
         """Have a queue get what is sent to an exchange.

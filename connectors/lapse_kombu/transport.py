@@ -12,7 +12,7 @@ from typing import Any, Final
 from kombu.transport import virtual
 from kombu.transport.virtual.base import BrokerState
 
-from lapse_client import Connection, ConnectionFailed, LapseError, Publisher
+from lapse_client import Connection, ConnectionFailed, LapseError, Publisher, UnknownEntity
 from lapse_client.admin import DEFAULT_DEPLOYMENT
 from lapse_kombu.channel import Channel
 from lapse_kombu.transient import Transient
@@ -51,6 +51,7 @@ class Transport(virtual.Transport):
         super().__init__(client, **more)
         self.state = BrokerState()
         self.known: set[str] = set()
+        self.undecided: dict[str, dict[str, Any]] = {}
         self._lapse: Connection | None = None
         self._publisher: Publisher | None = None
         self._transient: Transient | None = None
@@ -80,6 +81,18 @@ class Transport(virtual.Transport):
             ConnectionFailed: no broker answered.
         """
         return self.lapse.queues()
+
+    def has_queue(self, name: str) -> bool:
+        """Whether lapse has a queue of a name, also one that was created a moment ago.
+
+        Raises:
+            ConnectionFailed: no broker answered.
+        """
+        try:
+            self.lapse.shards("queue", name)
+        except UnknownEntity:
+            return False
+        return True
 
     def publisher(self) -> Publisher:
         """The publisher that all channels share."""

@@ -116,7 +116,7 @@ def test_leases_are_renewed_while_a_message_is_worked_on(here: Deployment, conne
 def test_what_is_sent_to_everybody_comes_to_all_who_listen_in_other_connections(
     here: Deployment, connection: kombu.Connection
 ) -> None:
-    """Each through the binding that it has: of a fanout, a topic and a direct exchange, and by its own name."""
+    """Each through the binding that it has: of a fanout, a topic and a direct exchange; a queue's name is for one."""
     news = kombu.Exchange(here.name("news"), "fanout")
     weather = kombu.Exchange(here.name("weather"), "topic")
     replies = kombu.Exchange(here.name("replies"), "direct", durable=False)
@@ -126,9 +126,8 @@ def test_what_is_sent_to_everybody_comes_to_all_who_listen_in_other_connections(
 
     north = listening("north", weather, "weather.north.#")
     first, second, mine = listening("one", news, ""), listening("two", news, ""), listening("mine", replies, "me")
-    own = listening("own", None, "")
     with contextlib.closing(connection.clone()) as other:
-        for queue in (north, first, mine, own):
+        for queue in (north, first, mine):
             queue(connection.default_channel).declare()
         second(other.default_channel).declare()
         with contextlib.closing(connection.clone()) as away:
@@ -137,17 +136,17 @@ def test_what_is_sent_to_everybody_comes_to_all_who_listen_in_other_connections(
                 producer.publish(key or "all", exchange=exchange, routing_key=key, declare=[exchange])
             for key in ("weather.north.rain", "weather.south.rain"):
                 producer.publish(key, exchange=weather, routing_key=key, declare=[weather], delivery_mode=1)
-            producer.publish("to you", routing_key=own.name, delivery_mode=1)
-        for queue, bodies in (
-            (first, ["all"]),
-            (mine, ["me"]),
-            (north, ["weather.north.rain"]),
-            (own, ["to you"]),
-        ):
+            producer.publish("nobody's", routing_key=here.name("gone"), delivery_mode=1)
+            away.SimpleBuffer(here.name("shared")).put("one")
+        assert other.SimpleBuffer(here.name("shared")).get(timeout=20).payload == "one"
+        for queue, bodies in ((first, ["all"]), (mine, ["me"]), (north, ["weather.north.rain"])):
             assert drain(connection, queue, 1) == bodies
             assert queue(connection.default_channel).get() is None
         assert drain(other, second, 1) == ["all"]
-    assert not {one.name for one in (first, second, mine, north, own)} & set(connection.transport.queues())
+    queues = connection.transport.queues()
+    assert here.name("shared") in queues
+    assert not {one.name for one in (first, second, mine, north)} & {*queues}
+    assert here.name("gone") not in queues
 
 
 @pytest.mark.feature("X3", "X7")
@@ -260,8 +259,7 @@ with app.connection() as connection:
 ASKS = """
 from celery_tasks import app, pack
 packed = pack.delay("order a").get(timeout=30)
-pack.delay("order b", seconds=2)
-revoked = pack.delay("order c")
+revoked = pack.apply_async(["order c"], countdown=6)  # its queue keeps it until then
 (reply,) = app.control.revoke(revoked.id, reply=True, destination=["controlled@here"], timeout=20)
 assert "ok" in reply["controlled@here"]
 print(f"{packed}, order c is revoked")
