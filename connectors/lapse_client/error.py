@@ -56,10 +56,12 @@ class ConnectionFailed(LapseError):
         self.refused = refused
         told = cause.args[0] if isinstance(cause, KafkaException) and cause.args else cause
         why = told.str() if isinstance(told, KafkaError) else told
-        super().__init__(
-            f"no connection to Kafka at {servers}: {why}. Check that the broker runs, that "
-            "KAFKA_BOOTSTRAP_SERVERS names it, and the TLS and SASL options"
+        mend = (
+            "Correct the TLS and SASL options: user, password, mechanism, certificates"
+            if refused
+            else "Check that the broker runs, that KAFKA_BOOTSTRAP_SERVERS names it, and the TLS and SASL options"
         )
+        super().__init__(f"no connection to Kafka at {servers}: {why}. {mend}")
 
 
 class UnknownEntity(LapseError):

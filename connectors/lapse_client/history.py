@@ -79,7 +79,12 @@ def history(
     if entity is not None and entity not in known:
         raise cluster.unknown("queue or SOW topic", entity, known, topic.commands(entity))
     if name.partition >= topics.get(name.topic, 0):
-        raise UnknownEntity("partition", f"{name.topic}:{name.partition}", topics)
+        what, asked = "partition", f"{name.topic}:{name.partition}"
+        raise (
+            UnknownEntity(what, asked, topics)
+            if name.topic in topics
+            else cluster.unknown(what, asked, topics, name.topic)
+        )
     record = _record(cluster, name)
     moments = _Chain(cluster, topics, known if entity is None else [entity], watcher).moments(name, record)
     if entity is not None:

@@ -21,7 +21,7 @@ from rich.console import Console
 from lapse.protocol import topic
 from lapse_client import time_check
 from lapse_client.connection import entities
-from lapse_client.error import LapseError, UnknownEntity
+from lapse_client.error import LapseError
 from lapse_client.instant import instant_ms
 from lapse_spark import lapse_toml
 from lapse_spark.connection import Connection
@@ -92,10 +92,10 @@ class Cluster:
         topics = ours.partitions(*([topic.events(entity)] if entity else names))
         if entity and topic.events(entity) not in topics:
             known = {*entities(topics, sow=False), *entities(topics, sow=True)}
-            raise UnknownEntity("queue or SOW topic", entity, known)
+            raise ours.unknown("queue or SOW topic", entity, known, topic.events(entity))
         for name in names:
             if name not in topics:
-                raise UnknownEntity("topic", name, (one for one in topics if not one.startswith("__")))
+                raise ours.unknown("topic", name, (one for one in topics if not one.startswith("__")), name)
 
     def now_ms(self, entity: str = "") -> int:
         """The broker's time, ms since the epoch (C3); where it cannot be found this machine's, and a warning says so.

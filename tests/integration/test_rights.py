@@ -103,6 +103,8 @@ def test_who_lacks_rights_is_told_which_and_waits_for_nothing(office: Office) ->
         (("publish", office.orders, "x"), office.orders),
         (("dlq", "show", office.orders), f"dlq.{office.orders}"),
         (("explain", f"{office.orders}:0:0", "--entity", office.orders), f"lapse.{office.orders}.commands"),
+        (("explain", f"{office.orders}:0:0"), office.orders),
+        (("spark", "ledger", "--queue", office.orders, "--topics", office.orders), f"lapse.events.{office.orders}"),
     ]
     for arguments, topic in client:
         assert f"do not let this user see {topic}, if it is there" in office.refused(*arguments)
