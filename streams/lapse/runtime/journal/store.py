@@ -45,6 +45,8 @@ class JournalStore(LeanService, FaustStore[Any, Any]):
         self._next_offsets: dict[int, int] = {}
         self._epochs: dict[int, int] = {}
         self._owned: set[int] = set()
+        self.early: set[int] = set()
+        """Shards that came while other topics of their queue did not have a partition for them yet (C81)."""
         self._gone = False
         self._standby: Standby | None = None
         self._noted: PreRead | None = None
@@ -115,6 +117,7 @@ class JournalStore(LeanService, FaustStore[Any, Any]):
                 await self.owner.release(partition)
                 self._close(partition)
         coming = sorted(mine - self._owned)
+        self.early = set()
         for partition in coming:
             self.owner.hold(partition)
         tables: Any = self.app.tables
@@ -132,6 +135,10 @@ class JournalStore(LeanService, FaustStore[Any, Any]):
             coming = sorted(self._was_deleted())
         if coming and coming[-1] >= self.owner.partitions:
             await self.owner.look_at_size(coming[-1] + 1)
+            self.early = {partition for partition in coming if partition >= self.owner.partitions}
+            for partition in self.early:
+                self.owner.let_go(partition)
+            coming = [partition for partition in coming if partition not in self.early]
         await self._look_at_changelog()
         await asyncio.gather(*(self._take_over(partition) for partition in coming))
         self._pre_read().note(self._owned)

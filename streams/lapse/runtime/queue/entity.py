@@ -76,14 +76,14 @@ class QueueEntity(Entity):
         """What the journal of a shard begins with."""
         return [] if self.fed else self._growing.born(partition, self.partitions)
 
-    async def look_at_size(self, least: int = 0) -> None:
-        """Learn whether there are more shards by now."""
+    async def look_at_size(self, least: int = 0, *, certain: bool = False) -> None:
+        """Learn whether there are more shards by now; see `Growing.size`."""
         assert self.app is not None
         if self.fed:
             return
         changelog = self._store().changelog_topic
         own = [names.commands(self.name), names.events(self.name), *self.deliveries, changelog]
-        count = await self._growing.size(own, self.partitions, least)
+        count = await self._growing.size(own, self.partitions, least, certain=certain)
         if count != self.partitions:
             for producer in (self.services.output_producer, self.services.journal_producer):
                 await producer.learn_size(own, count)
@@ -95,7 +95,7 @@ class QueueEntity(Entity):
             return False
         if self.added:
             await self.look_at_size()
-        if any(self._growing.outgrown(shard, self.partitions) for shard in self.runners):
+        if self._is_open_now() or any(self._growing.outgrown(shard, self.partitions) for shard in self.runners):
             return True
         for shard, runner in list(self.runners.items()):
             assert isinstance(runner.machine, QueueMachine)
@@ -113,13 +113,20 @@ class QueueEntity(Entity):
         if grown:
             logger.warning("%s: has %d shards from now on", self.name, self.partitions)
         await super().renew()
-        if grown:
+        if self._is_open_now():
+            self._store().early.clear()
+            await self._consumer().rejoin()
+        elif grown:
             await self._consumer().look_again()
+
+    def _is_open_now(self) -> bool:
+        """Whether shards can be taken over now that came before all topics of the queue had a partition for them."""
+        return any(shard < self.partitions for shard in self._store().early)
 
     async def _waits(self, partition: int, changelog: Changelog, known: dict[str, Any]) -> bool:
         note = None if self.fed else self._growing.note(changelog)
         if note is not None and note.shards > self.partitions:
-            await self.look_at_size(note.shards)
+            await self.look_at_size(note.shards, certain=True)
         if self.fed:
             return False
         places = self._places(partition)

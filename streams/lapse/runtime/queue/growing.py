@@ -24,6 +24,7 @@ KEY: Final = b"\x00g"
 """Key of the record in a shard's journal."""
 
 _TRIES: Final = 60
+_FEW_TRIES: Final = 6
 _PAUSE_S: Final = 0.5
 
 
@@ -68,15 +69,20 @@ class Growing:
         until = self._own[shard].until if shard in self._own else None
         return until is not None and (first_held is None or first_held >= until)
 
-    async def size(self, own: Collection[str], shards: int, least: int = 0) -> int:
+    async def size(self, own: Collection[str], shards: int, least: int = 0, *, certain: bool = False) -> int:
         """How many shards the queue has by now: as many as each of its own topics has partitions.
 
         Args:
             own: these topics.
             shards: how many it had.
-            least: so many are known to be there; a broker may know later than another one.
+            least: so many may be there; a broker may know later than another one.
+            certain: they are there, and are waited for longer.
+
+        Raises:
+            RuntimeError: they are certain, and the topics have fewer.
         """
-        for _ in range(_TRIES):
+        count = shards
+        for _ in range(_TRIES if certain else _FEW_TRIES):
             shapes = await self._services.topic_ids.shapes(own)
             count = min((shapes[topic].partitions if topic in shapes else 0 for topic in own), default=0)
             if count >= max(shards, least):
@@ -84,7 +90,9 @@ class Growing:
             if least <= shards:
                 return shards
             await asyncio.sleep(_PAUSE_S)
-        raise RuntimeError(f"{self._name}: it has {least} shards, and its topics have fewer partitions")
+        if certain:
+            raise RuntimeError(f"{self._name}: it has {least} shards, and its topics have fewer partitions")
+        return max(shards, count)  # somebody is giving it more, and has not finished
 
     def note(self, changelog: Changelog) -> Growth | None:
         """What the journal of a shard says."""
