@@ -82,3 +82,19 @@ def test_of_few_messages_that_stand_far_apart_as_many_leave_at_once_as_can_be_re
         shard.advance(DUE + 2, step, 4 * LOOK)
         left.append(sum(len(removal.messages) for removal in step.removals))
     assert left == [4 * 3] * (segments // 4)
+
+
+@pytest.mark.feature("C60")
+def test_no_more_leave_or_come_back_at_once_than_there_is_room_for() -> None:
+    shard = crowded()
+    step = Step()
+    shard.advance(DUE, step, 5)
+    assert sum(len(removal.messages) for removal in step.removals) == 5
+    shard, most = QueueShard(QueueSettings(name="orders", lease_ms=1_000)), SIZE + 10
+    shard.arrive("orders", 0, [published(at, timestamp=T0) for at in range(3 * SIZE)], Step())
+    shard.subscribing.subscribe("s", "", 3 * SIZE, 60_000, "", T0, Step())
+    while shard.deliver(T0, Step()):
+        pass
+    assert shard.depth()["leased"] == 3 * SIZE
+    shard.advance(DUE, Step(), most)
+    assert shard.depth()["available"] == most
