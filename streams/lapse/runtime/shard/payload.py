@@ -24,6 +24,9 @@ _RECORD_OVERHEAD_BYTES: Final = 300
 _LOOKS: Final = 16
 """How often unused payloads are looked for while as many bytes are handed out as are in memory."""
 
+_SPREAD: Final = 16
+"""Of records that stand farther apart a fetch holds too few: to take those in columns costs more than it saves."""
+
 _LONG_RUN: Final = 8
 """Runs of so many consecutive offsets are looked up as such; of shorter ones each offset by itself."""
 
@@ -328,14 +331,14 @@ class PayloadWindow:
         consecutive = _are_consecutive(offsets)
         found: list[Record | None] = []
         read: Sequence[Record] = ()
-        if used:
+        if used and (consecutive or offsets[-1] - offsets[0] < _SPREAD * len(offsets)):
             parts, read = await self._rows(window, topic, partition, np.array(offsets, np.int64))
             if sum(map(len, parts)) == len(offsets):
                 return RowParts(parts)
             found = list(chain.from_iterable(parts))
             found += window.runs(offsets[len(found) :])
         else:
-            found = [window.get(offset, used=False) for offset in offsets]
+            found = window.runs(offsets) if used else [window.get(offset, used=False) for offset in offsets]
         at = 0
         while not all(found[at:]):
             at = next(place for place in range(at, len(found)) if found[place] is None)
