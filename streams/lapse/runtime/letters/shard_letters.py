@@ -14,15 +14,16 @@ This is the one place where that is decided:
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from lapse.core.shard.step import Step
 from lapse.runtime.kafka.output import Output, Packed
 from lapse.runtime.letters.letter_retry import LetterRetry
-from lapse.runtime.letters.refusal import Write
+from lapse.runtime.letters.refusal import Write, WriteExpired
 from lapse.runtime.shard.effects import StepInFlight
 from lapse.runtime.shard.figures import ShardFigures
+from lapse.runtime.tp import TP
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +48,12 @@ class LetterSource(Protocol[AnyFlight, AnyStep, Removed, Name]):
 
     async def letters_of(self, at_work: AnyFlight) -> tuple[Sequence[Output | Packed], Sequence[Removed]]:
         """The letters of a step, and what each of them is about, in the same order; the rule learns of what left."""
+
+    def expired(self, at_work: AnyFlight) -> Mapping[TP, int] | None:
+        """The sources of a step's letters, each with the offset behind the last message, if time alone removes them.
+
+        None if a letter has another reason.
+        """
 
     def keep_pending(self, refused: Sequence[tuple[Removed, str]], step: AnyStep) -> Iterable[tuple[Name, str]]:
         """Keep what letters are about that are refused, each with why; returns the names to try again, with why."""
@@ -80,13 +87,22 @@ class ShardLetters(Generic[F, S, Removed, Name]):
         self._figures = figures
         self.retry: LetterRetry[Name] = LetterRetry(shard, source.pending_letter, left)
 
-    async def write(self, at_work: F, write: Write) -> None:
-        """Write the letters of a step; what is refused stays."""
+    async def write(self, at_work: F, write: Write, write_expired: WriteExpired | None = None) -> None:
+        """Write the letters of a step; what is refused stays.
+
+        Args:
+            at_work: the step.
+            write: writes letters, and says which of them Kafka refuses.
+            write_expired: the same for a step whose letters are all about messages whose time is over.
+        """
         letters, about = await self.source.letters_of(at_work)
         if not letters:
             return
         self._figures.letters_waiting = len(about)
-        refused = await write(letters)
+        if write_expired is None or (expired := self.source.expired(at_work)) is None:
+            refused = await write(letters)
+        else:
+            refused = await write_expired(letters, expired)
         self._figures.letters_waiting = 0
         if not refused:
             return

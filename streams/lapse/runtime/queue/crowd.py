@@ -19,6 +19,9 @@ _FIRST: Final = 1_024
 _MOST: Final = 4_096
 """How many messages of a crowd leave in one step. With fewer, a shard would mostly wait for Kafka."""
 
+_ANY: Final = 1 << 30
+"""As many as there are."""
+
 _BESIDE: Final = frozenset(
     {"heartbeat", "subscribe", "unsubscribe", "pause", "resume", "depth", "sow", "subscriptions"}
 )
@@ -48,6 +51,11 @@ class Crowd:
     def room(self) -> int:
         """How many scheduled messages may get their places in this step."""
         return -(-max(0, self._room) // WEIGHT)
+
+    @property
+    def beside(self) -> int:
+        """How many messages may arrive in a step, so that what arrives does not keep a crowd from leaving."""
+        return self._portion.size // 2 if self._was_full else _ANY
 
     def let_in(self, count: int) -> None:
         """Know that so many scheduled messages got their places before a message that came behind them."""

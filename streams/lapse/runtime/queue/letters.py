@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from lapse.core.queue.shard import QueueShard
@@ -16,12 +16,15 @@ from lapse.runtime.queue.in_flight import QueueStepInFlight
 from lapse.runtime.queue.output import QueueOutput
 from lapse.runtime.queue.records import left_behind
 from lapse.runtime.shard.payload import PayloadWindow, RowParts
+from lapse.runtime.tp import TP
 
 _AT_ONCE: Final = 128
 """How many letters are packed before others have a turn."""
 
 _ROWS_AT_ONCE: Final = 4_096
 """The same, if the records are in columns."""
+
+_TIME_ALONE: Final = (Reason.TIME_LIMIT,)
 
 OfLetter = tuple[Removal, int]
 """What a letter is about: a removal, and the index of a message in it."""
@@ -62,6 +65,16 @@ class QueueLetters:
             if self._rule is not None:
                 at_work.ahead += self._rule.removed(removal, list(found))
         return letters, about
+
+    def expired(self, at_work: QueueStepInFlight) -> Mapping[TP, int] | None:
+        """The sources of the letters with the offset behind the last message; None if not only time removes them."""
+        behind: dict[TP, int] = {}
+        for removal in at_work.core.removals:
+            if removal.letter and removal.reasons != _TIME_ALONE:
+                return None
+            source = TP(removal.messages.topic, removal.messages.partition)
+            behind[source] = max(behind.get(source, 0), int(removal.messages.offsets.max()) + 1)
+        return behind
 
     def keep_pending(
         self, refused: Sequence[tuple[OfLetter, str]], step: Step

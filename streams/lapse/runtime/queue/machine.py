@@ -83,7 +83,6 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         super().__init__(shard, output, rule, letters, restored.state.pending)
         self._clock_ms = clock_ms
         self.merged_by_time = merged_by_time
-        self.step_records = _STEP_RECORDS
         self.step_turns = self.delivery_turns = 1
         self.delivery_patience_s = patience_s(settings.lease_ms)
         self._journal = QueueJournal(restored.state, epoch, restored)
@@ -114,6 +113,11 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         return self.now_ms
 
     # Messages
+
+    @property
+    def step_records(self) -> int:
+        """How many messages it takes in with a step: beside a crowd no more than may leave (C60)."""
+        return min(_STEP_RECORDS, self.crowd.beside)
 
     @property
     def waits_for_ends(self) -> bool:

@@ -22,7 +22,7 @@ from lapse.protocol.command import CommandError, Encoding
 from lapse.runtime.journal.changelog import Items
 from lapse.runtime.letters.expiry_rule import ExpiryRule
 from lapse.runtime.letters.letter_retry import LetterRetry
-from lapse.runtime.letters.refusal import Write
+from lapse.runtime.letters.refusal import Write, WriteExpired
 from lapse.runtime.letters.shard_letters import LetterSource, ShardLetters
 from lapse.runtime.shard import shard_message
 from lapse.runtime.shard.admission import Admission
@@ -62,7 +62,6 @@ class ShardMachine(ABC, Generic[C, S, F]):
         rule: the same.
         acts_ahead: whether `advance` and `deliver` may come while the effects of the step before are being written, as
             `arrive` may.
-        step_records: the greatest number of messages in a step.
         step_turns: how often a step calls `advance` at most.
         delivery_turns: how often a step calls `deliver` at most.
         delivery_patience_s: how long Kafka may take to accept a delivery; after that the process ends.
@@ -73,7 +72,6 @@ class ShardMachine(ABC, Generic[C, S, F]):
     """
 
     acts_ahead: ClassVar[bool]
-    step_records: int
     step_turns: int
     delivery_turns: int
     delivery_patience_s: float
@@ -103,6 +101,11 @@ class ShardMachine(ABC, Generic[C, S, F]):
 
     @property
     @abstractmethod
+    def step_records(self) -> int:
+        """The greatest number of messages that it takes in with a step."""
+
+    @property
+    @abstractmethod
     def most_at_once(self) -> int:
         """How many messages it takes in before others have a turn."""
 
@@ -121,11 +124,12 @@ class ShardMachine(ABC, Generic[C, S, F]):
         if self.rule is not None:
             self._at_work.ahead += self.rule.forgotten()
 
-    async def finish(self, write: Write) -> Effects:
+    async def finish(self, write: Write, write_expired: WriteExpired | None = None) -> Effects:
         """End the step: its letters are written, and what is refused stays in the state (D3).
 
         Args:
             write: writes letters, and says which of them Kafka refuses.
+            write_expired: the same for a step whose letters are all about messages whose time is over.
         """
         self._admission.sum_up()
         await self._complete()
@@ -133,7 +137,7 @@ class ShardMachine(ABC, Generic[C, S, F]):
         step: S = at_work.core
         effects = Effects(ahead=at_work.ahead)
         await self._hand_over(step, effects, write)
-        await self.letters.write(at_work, write)
+        await self.letters.write(at_work, write, write_expired)
         self.letters.let_go(step)
         self._write(at_work, effects)
         for verdict in step.verdicts:

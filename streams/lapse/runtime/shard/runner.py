@@ -129,6 +129,8 @@ class Runner:
         self._delivering_since: float | None = None
         self._task: asyncio.Task[None] | None = None
         self._writing = Writing()
+        self._durable: Mapping[TP, int] = {}
+        """Per source, the offset behind what the journal has of this process."""
         self._more = False
         self._to_deliver = False
         """Whether there was more to hand out after the last delivery."""
@@ -275,7 +277,7 @@ class Runner:
                 taken += await self._take_in_late(machine.step_records - taken)
             self._more = self._to_deliver or self._removed.is_left
         decided, self._delivering_since = self._delivering_since, None
-        effects = await machine.finish(self._write_letters)
+        effects = await machine.finish(self._write_letters, self._write_expired)
         if decided is not None:
             self._timeline.decided(began)
         await self._write(effects, self._processed(), decided)
@@ -295,9 +297,9 @@ class Runner:
     async def _write(self, effects: Effects, processed: dict[TP, int], decided: float | None) -> None:
         """Write the effects in their order.
 
-        Meanwhile the machine works on the next step: it takes in messages first, then queries have a turn. A full next
-        step is ended as well, and its effects up to its journal are sent beside this journal. At most two steps are
-        being written.
+        Meanwhile the machine works on the next step: it takes in messages first, then queries have a turn. A next step
+        that is full, or has something due to do, is ended as well, and its effects up to its journal are sent beside
+        this journal. At most two steps are being written.
         """
         machine = self.machine
         if effects.must_arrive:  # the next step may depend on the instant at which it arrived
@@ -314,7 +316,8 @@ class Runner:
             if self._to_deliver and not self._is_over(writing):
                 await self._deliver(machine.delivery_turns, until=writing)
                 ahead.delivered = True
-        if ahead.taken < machine.step_records and ahead.turns < machine.step_turns:
+        is_full = ahead.taken >= machine.step_records or ahead.turns >= machine.step_turns
+        if not (is_full or self._ticker.has_reached_what_is_due):
             await self._writing.end()
 
     async def _effect(
@@ -326,11 +329,23 @@ class Runner:
     ) -> None:
         await self._writer.write(effects, processed, decided, after)
         self._inbox.durable(processed)
+        self._durable = processed
         if effects.counted_to >= 0 and self.machine.written(effects, self._clock.now_ms()):
             self._news.set()
 
     async def _write_letters(self, letters: Sequence[Output | Packed]) -> dict[int, Refusal]:
         await self._writing.end()  # its journal has shown that the shard is still this process's
+        return await self._writer.write_letters(letters)
+
+    async def _write_expired(self, letters: Sequence[Output | Packed], behind: Mapping[TP, int]) -> dict[int, Refusal]:
+        """Write letters of expired messages beside the journal of the step before (C60).
+
+        After a crash the same ticks stand in the log, and nothing is handed out before they are read. So these messages
+        expire again, and their letters have the same ids. That holds only if their arrivals are in the journal: the
+        instant of an arrival may come from the clock.
+        """
+        if any(self._durable.get(tp, 0) < offset for tp, offset in behind.items()):
+            return await self._write_letters(letters)
         return await self._writer.write_letters(letters)
 
     def _is_over(self, until: asyncio.Future[None] | None) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from lapse.core.sow import pending_letters
@@ -13,6 +13,7 @@ from lapse.protocol import header
 from lapse.runtime.kafka.output import Packed
 from lapse.runtime.shard.effects import StepInFlight
 from lapse.runtime.sow.output import SowOutput
+from lapse.runtime.tp import TP
 
 _AT_ONCE: Final = 128
 """How many letters are packed before others have a turn."""
@@ -48,6 +49,10 @@ class SowLetters:
                 await asyncio.sleep(0)
             letters += self._output.letters(list(map(_with_key, removals[first : first + _AT_ONCE])))
         return letters, removals
+
+    def expired(self, at_work: StepInFlight[Step]) -> Mapping[TP, int] | None:
+        """None: an update of the step before may have replaced what expires in this one."""
+        return None
 
     def keep_pending(self, refused: Sequence[tuple[Removal, str]], step: Step) -> Iterable[tuple[bytes, str]]:
         """Keep records of which Kafka refuses the letters; returns their names, each with why."""

@@ -90,7 +90,6 @@ class SowMachine(ShardMachine[SowShard, Step, StepInFlight[Step]]):
         letters = SowLetters(shard, output, read)
         super().__init__(shard, output, rule, letters, letters.left())
         settings = shard.settings
-        self.step_records = _STEP_RECORDS
         self.step_turns = _STEP_RECORDS // _MOST_AT_ONCE
         self.delivery_turns = _DELIVERY_TURNS
         self.delivery_patience_s = _PATIENCE_S
@@ -129,6 +128,11 @@ class SowMachine(ShardMachine[SowShard, Step, StepInFlight[Step]]):
     def room_for(self, topic: str, partition: int) -> int:
         """As many as come."""
         return 1 << 62
+
+    @property
+    def step_records(self) -> int:
+        """The greatest number of messages that it takes in with a step."""
+        return _STEP_RECORDS
 
     @property
     def most_at_once(self) -> int:

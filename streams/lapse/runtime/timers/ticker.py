@@ -15,6 +15,9 @@ from lapse.runtime.tp import TP
 from lapse.runtime.watch import end_process
 
 _SPACING_S: Final = 0.005
+_BEHIND_S: Final = 0.025
+"""The same while something is still due by the last tick: what is due meanwhile leaves along with it (C60)."""
+
 _MEASURE_EVERY_S: Final = 1.0
 
 
@@ -64,10 +67,10 @@ class Ticker:
             self._timer.cancel()
             self._timer = None
         due_ms = self._machine.next_due_ms()
-        if due_ms >= NEVER or due_ms <= self.reached_ms:
+        if due_ms >= NEVER:
             return
         delay_s = min(self._clock.seconds_until(due_ms), _MEASURE_EVERY_S)
-        spacing_s = self._last_at + _SPACING_S - time.monotonic()
+        spacing_s = self._last_at + (_SPACING_S if due_ms > self.reached_ms else _BEHIND_S) - time.monotonic()
         self._timer = asyncio.get_running_loop().call_later(max(delay_s, spacing_s, 0), self._tick)
 
     def stop(self) -> None:

@@ -1,0 +1,127 @@
+"""A crowd expires at once: its letters are written beside the journal of the step before, and ticks go on (C60)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from lapse.core.lifetime import Expiration
+from lapse.core.queue.restored import restore
+from lapse.core.queue.settings import QueueSettings
+from lapse.protocol.tick import TICK_KEY
+from lapse.runtime.letters.refusal import Refusal
+from lapse.runtime.queue.machine import QueueMachine
+from lapse.runtime.queue.output import QueueOutput
+from support.noted_broker import Broker, run
+from support.packed import outputs_of
+from unit.core.sow.make import Arrived, T
+
+_COUNT = 20_000
+_SETTINGS = QueueSettings(
+    name="prices", lease_ms=60_000, dead_letter_topic="dlq.prices", expiration=Expiration(enabled=True)
+)
+
+
+class Payloads:
+    """The log behind the messages."""
+
+    gone: tuple[str, ...] = ()
+
+    def __init__(self) -> None:
+        self.records: dict[int, Arrived] = {}
+
+    def keep(self, topic: str, partition: int, records: Any) -> None:
+        self.records.update({record.offset: record for record in records})
+
+    async def get(self, topic: str, partition: int, offsets: list[int], used: bool = True) -> list[Arrived | None]:
+        return [self.records.get(offset) for offset in offsets]
+
+
+class LetterBroker(Broker):
+    """Notes which letters were written while a journal was on its way, and what the journal knew of then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.letters: list[int] = []
+        self.beside: list[int] = []
+        self.unjournaled: list[int] = []
+
+    async def write(self, letters: Any) -> dict[int, Refusal]:
+        offsets = [int(letter.value or b"-1") for letter in outputs_of(letters)]
+        journal_under_way = self.happened.count("commit") > self.happened.count("committed")
+        self.beside += offsets if journal_under_way else []
+        self.unjournaled += [offset for offset in offsets if offset >= self.done and journal_under_way]
+        self.letters += offsets
+        await self._write("letters")
+        return {}
+
+
+def _machine(kind: type[QueueMachine] = QueueMachine) -> QueueMachine:
+    payloads: Any = Payloads()
+    return kind(_SETTINGS, restore([]), 1, payloads, QueueOutput("prices", 0, 1, "dlq.prices", 1), "prices")
+
+
+def _records(lifetime_ms: int) -> list[Arrived]:
+    headers = [("lapse-ttl-ms", b"%d" % lifetime_ms)]
+    return [Arrived(n, T, b"k", b"%d" % n, headers) for n in range(_COUNT)]
+
+
+@pytest.mark.feature("C60", "D3")
+def test_letters_of_a_crowd_are_written_beside_the_journal_of_the_step_before() -> None:
+    broker = LetterBroker()
+    machine = _machine()
+    asyncio.run(
+        run(machine, broker, lambda: len(broker.letters) == _COUNT and not machine.shard.depth()["depth"], _records(50))
+    )
+    assert sorted(broker.letters) == list(range(_COUNT)), "each once"
+    assert broker.beside, "nothing is written beside a journal: each part waits for the one before"
+
+
+@pytest.mark.feature("D3", "L2")
+def test_a_letter_waits_for_the_journal_of_its_messages_arrival() -> None:
+    """The instant of an arrival may come from the clock, so that a crash could give the message another deadline."""
+    broker = LetterBroker()
+    machine = _machine()
+    broker.ticks = 1
+    tick = [Arrived(0, T + 100, TICK_KEY, b"")]
+    asyncio.run(run(machine, broker, lambda: len(broker.letters) == _COUNT, _records(50), tick))
+    assert sorted(broker.letters) == list(range(_COUNT))
+    assert not broker.unjournaled
+
+
+@pytest.mark.feature("C60")
+def test_ticks_go_on_while_something_is_due_by_the_last_one() -> None:
+    """What is due meanwhile then leaves along with it, instead of being read back from the log once more."""
+    broker = LetterBroker()
+    ticks_while_due: list[int] = []
+
+    class Watched(QueueMachine):
+        def advance(self, now_ms: int) -> None:
+            ticks_while_due.append(broker.ticks)
+            super().advance(now_ms)
+
+    machine = _machine(Watched)
+
+    async def write(letters: Any) -> dict[int, Refusal]:
+        await asyncio.sleep(0.03)
+        return await LetterBroker.write(broker, letters)
+
+    broker.write = write  # type: ignore[method-assign]
+    asyncio.run(run(machine, broker, lambda: len(broker.letters) == _COUNT, _records(50)))
+    assert ticks_while_due[-1] > ticks_while_due[0] + 1
+
+
+@pytest.mark.feature("C60")
+def test_no_more_messages_arrive_with_a_step_than_half_of_what_may_leave_while_a_crowd_leaves() -> None:
+    machine = _machine()
+    records = _records(50)
+    before = machine.step_records
+    machine.arrive("prices", 0, records[:10_000])
+    asyncio.run(machine.finish(LetterBroker().write))
+    machine.advance(T + 100)
+    asyncio.run(machine.finish(LetterBroker().write))
+    machine.took(0.01)
+    assert before >= 10_000
+    assert 0 < machine.step_records <= 2_048
