@@ -44,6 +44,7 @@ class DeadLetter:
         lapse_id: the same for every copy of this letter.
         unconfirmed_transfer: id of the transfer that put the record there and had not confirmed it; empty = none.
         record_key: the key that its payload makes at a SOW topic with `key`; None where the letter does not say.
+        null_value: whether the message's value was null; else a value of None is a payload that is lost.
     """
 
     key: bytes | None
@@ -63,6 +64,7 @@ class DeadLetter:
     lapse_id: str
     unconfirmed_transfer: str = ""
     record_key: bytes | None = None
+    null_value: bool = False
 
 
 _GENERATION: Final = re.compile(r"~([1-9]\d{0,4})/\d+\Z", re.ASCII)
@@ -111,6 +113,7 @@ def letter_of(record: Replayed) -> DeadLetter:
         lapse_id=texts.get(header.LAPSE_ID, ""),
         unconfirmed_transfer=texts.get(header.UNCONFIRMED_TRANSFER, ""),
         record_key=next((value for name, value in reversed(headers) if name == header.RECORD_KEY), None),
+        null_value=header.NULL_VALUE in texts,
     )
 
 

@@ -252,7 +252,7 @@ def plan(
 
 def _refusal(letter: DeadLetter, choice: Choice, target: Target, known: Known | None) -> str:
     """Why a letter is not sent; empty = it is."""
-    if letter.value is None:
+    if letter.value is None and not letter.null_value:
         return "no payload"
     if letter.unconfirmed_transfer:
         return "unconfirmed transfer"

@@ -86,8 +86,9 @@ def refuse(chosen: DataFrame, choice: Choice) -> DataFrame:
     """
     times = F.col(redriven.ALL_TIMES if redriven.ALL_TIMES in chosen.columns else "redriven_count")
     unconfirmed = header.present(_headers(), names.UNCONFIRMED_TRANSFER)
+    null_value = header.present(_headers(), names.NULL_VALUE)
     refused = (
-        F.when(F.col("value").isNull(), "no payload")
+        F.when(F.col("value").isNull() & ~null_value, "no payload")
         .when(unconfirmed, "unconfirmed transfer")
         .when(times >= choice.max_redrives, "loop limit")
     )

@@ -94,6 +94,26 @@ def test_a_letter_is_sent_once_however_often_the_command_runs(served: Deployment
     assert [one["what"] for one in rows(told)].count("redriven") == 3
 
 
+@pytest.mark.feature("C84", "D2")
+def test_the_letter_of_a_null_value_is_sent_as_null(served: Deployment) -> None:
+    """It says that nothing was lost, and dies a second time as what it was."""
+    name, only = served.name("once"), ("--filter", "HEADER('kind') = 'null'")
+    (written,) = served.write("once", None, key=b"null", headers=[("kind", b"null")])
+
+    def letters(count: int) -> list[dict[str, object]]:
+        until(lambda: len(rows(dlq(served, "show", name, "--json", *only))) == count, f"{count} letters")
+        return rows(dlq(served, "show", name, "--json", *only))
+
+    (letter,) = letters(1)
+    assert (letter["key"], letter["value"]) == ("null", None)
+    assert ["lapse-null-value", "true"] in letter["headers"]
+    assert "1 letters sent" in dlq(served, "redrive", name, *only, "--yes")
+    assert [one["value"] for one in letters(2)] == [None, None], "it died once more"
+    (record,) = [one for one in served.tail(name).drain() if one.offset() > written.offset]
+    assert (record.key(), record.value()) == (b"null", None)
+    assert "lapse-null-value" not in dict(record.headers() or [])
+
+
 @pytest.mark.feature("C30")
 def test_elsewhere_with_a_new_lifetime(served: Deployment) -> None:
     name = served.name("orders")

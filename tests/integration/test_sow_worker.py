@@ -225,29 +225,32 @@ def test_a_scheduled_update_takes_effect_at_its_instant_over_a_crash(sow: Make) 
 
 @pytest.mark.feature("C84", "D5")
 def test_a_letter_is_not_redriven_over_a_newer_record(sow: Make) -> None:
-    """The plan says so, and `overwrite` does it all the same; a letter without a payload is refused too."""
+    """The plan says so, and `overwrite` does it all the same; the letter of a deletion deletes what is older."""
     one = sow()
+    one.publish(("deleted", {"n": 0}))
     producer = Producer({"bootstrap.servers": one.servers})
-    for key, value in (("newer", b"1"), ("gone", b"2"), ("empty", None)):
+    for key, value in (("newer", b"1"), ("gone", b"2"), ("deleted", None), ("newer", None)):
         producer.produce(one.name, value, key, headers=[("lapse-ttl-ms", b"soon")])
     producer.flush(10)
     one.publish(("newer", {"n": 3}))
     letters = DeadLetterReader(one.name, connection=one.connection)
-    until(lambda: len(list(letters)) == 3 and one.shown() == {"newer": {"n": 3}})
+    until(lambda: len(list(letters)) == 4 and one.shown() == {"newer": {"n": 3}, "deleted": {"n": 0}})
     known = Known.of(one.connection)
     lines = list(plan(letters, Choice(), Target(), 0, known))
-    assert {line.letter.key: line.refused for line in lines} == {
-        b"newer": "newer record",
-        b"gone": "",
-        b"empty": "no payload",
+    assert {(line.letter.key, line.letter.value): line.refused for line in lines} == {
+        (b"newer", b"1"): "newer record",
+        (b"newer", None): "newer record",
+        (b"gone", b"2"): "",
+        (b"deleted", None): "",
     }
-    assert send(lines, one.connection, redriven=known.redriven) == 1
+    assert send(lines, one.connection, redriven=known.redriven) == 2
     until(lambda: one.shown() == {"newer": {"n": 3}, "gone": 2})
     again = list(plan(letters, Choice(overwrite=True), Target(), 0, Known.of(one.connection)))
-    assert {line.letter.key: line.refused for line in again} == {
-        b"newer": "",
-        b"gone": "sent before",
-        b"empty": "no payload",
+    assert {(line.letter.key, line.letter.value): line.refused for line in again} == {
+        (b"newer", b"1"): "",
+        (b"newer", None): "",
+        (b"gone", b"2"): "sent before",
+        (b"deleted", None): "sent before",
     }
 
 

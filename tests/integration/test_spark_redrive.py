@@ -48,7 +48,9 @@ def command(kafka, dead):
 
 def values(spark, kafka, name):
     rows = spark.read.format("kafka").options(**Connection(kafka).reading()).option("subscribe", name).load()
-    return sorted(bytes(row.value) for row in rows.collect())
+    return sorted(
+        (None if row.value is None else bytes(row.value) for row in rows.collect()), key=lambda one: one or b""
+    )
 
 
 @pytest.mark.feature("C58")
@@ -107,12 +109,13 @@ def test_letters_that_must_stay_are_refused_and_counted(spark, kafka, dead, redr
     die(5, None)
     die(6, b"d", b"k", ("lapse-unconfirmed-transfer", b"other/t1"))
     die(7, b"e", None, ("lapse-record-key", b"newer"))  # the key is in the payload
+    die(8, None, b"k", ("lapse-null-value", b"true"))  # no payload was lost
     refused = {"newer record": 2, "no payload": 1, "unconfirmed transfer": 1}
-    assert redrive() == (2, 0, refused)  # the dry run says so
-    assert redrive("--send") == (2, 0, refused)
-    assert values(spark, kafka, origin) == [b"b", b"c"]
-    assert redrive("--overwrite", "--send") == (2, 2, {"no payload": 1, "unconfirmed transfer": 1})
-    assert values(spark, kafka, origin) == [b"a", b"b", b"c", b"e"]
+    assert redrive() == (3, 0, refused)  # the dry run says so
+    assert redrive("--send") == (3, 0, refused)
+    assert values(spark, kafka, origin) == [None, b"b", b"c"]
+    assert redrive("--overwrite", "--send") == (2, 3, {"no payload": 1, "unconfirmed transfer": 1})
+    assert values(spark, kafka, origin) == [None, b"a", b"b", b"c", b"e"]
 
 
 @pytest.mark.feature("C3", "C30")

@@ -50,6 +50,7 @@ class Death:
         cancel_count: how often it was cancelled.
         detail: the text of the fault; a standard sentence when empty.
         epoch: the epoch that decided it; None where there is none.
+        null_value: whether its value was null; of a message whose record is gone that is not known (C84).
     """
 
     entity: str
@@ -61,6 +62,7 @@ class Death:
     cancel_count: int = 0
     detail: str = ""
     epoch: int | None = None
+    null_value: bool = False
 
 
 def redriven_count(headers: Sequence[tuple[str, bytes | None]]) -> int:
@@ -136,4 +138,6 @@ def facts(death: Death, original: Sequence[tuple[str, bytes]]) -> list[tuple[str
         told.append((header.EPOCH, str(death.epoch)))
     if death.expires_at_ms is not None:
         told.append((EXPIRES_AT_MS, str(death.expires_at_ms)))
+    if death.null_value:
+        told.append((header.NULL_VALUE, "true"))
     return [(name, value.encode()) for name, value in told]

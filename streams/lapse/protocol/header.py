@@ -85,6 +85,8 @@ CANCEL_COUNT: Final = "lapse-cancel-count"
 UNCONFIRMED_TRANSFER: Final = "lapse-unconfirmed-transfer"
 """Id of the transfer that put the record there; it died before it was confirmed, so nobody redrives it (C84)."""
 EXPIRED_AT_MS: Final = "lapse-expired-at-ms"
+NULL_VALUE: Final = "lapse-null-value"
+"""The message's value was null. A null letter without it has lost its payload, so nobody redrives that (C84)."""
 RECORD_KEY: Final = "lapse-record-key"
 """The key of a SOW topic's record where its payload makes it, so that a redrive finds newer records of it (C84)."""
 
@@ -104,6 +106,7 @@ DEAD_LETTER_NAMES: Final = frozenset(
         LAPSE_ID,
         EPOCH,
         UNCONFIRMED_TRANSFER,
+        NULL_VALUE,
     }
 )
 """Headers that a dead letter sets: overwritten, never piled up (D2)."""

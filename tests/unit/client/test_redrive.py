@@ -54,6 +54,15 @@ def test_what_is_no_message_is_refused_and_counted(changes: dict[str, Any], why:
     assert [line.refused for line in planned(letter(**changes), letter())] == [why, ""]
 
 
+@pytest.mark.feature("C84")
+def test_the_letter_of_a_null_value_is_sent_as_null() -> None:
+    """One that does not say so has lost its payload."""
+    said = ("lapse-null-value", b"true")
+    (line,) = planned(letter(value=None, null_value=True, headers=[*FIELDS["headers"], said]))
+    assert (line.letter.value, line.refused) == (None, "")
+    assert said not in line.headers
+
+
 @pytest.mark.feature("C29", "C30", "X6")
 def test_back_home_without_a_lifetime_of_its_own() -> None:
     (line,) = planned(letter())

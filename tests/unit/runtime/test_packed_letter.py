@@ -70,6 +70,7 @@ def test_letters_of_one_removal_are_what_each_would_be_alone(messages, detail) -
             cancel_count=cancels,
             detail=detail,
             epoch=4,
+            null_value=stored is not None and value is None,
         )
         own = dead_letter.headers(death, headers)
         alone.append(packed(key, value, len(own), packed_headers(own)))

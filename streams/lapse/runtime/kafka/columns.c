@@ -288,7 +288,7 @@ int64_t lapse_letters(const uint8_t *b, const int32_t *spans, int64_t stride, in
             copied_to = copied(b, headers_at[row], (int64_t)headers_at[row] + headers_length[row], special, became,
                                became_at, scratch, &copies);
         int has_deadline = deadlines_ms && deadlines_ms[row] != never;
-        if (copied_to && !(has_deadline && deadlines_ms[row] < 0)) {
+        if (copied_to && value_length[row] >= 0 && !(has_deadline && deadlines_ms[row] < 0)) {
             out = put_part(out, b + key_at[row], key_length[row]);
             out = put_part(out, b + value_at[row], value_length[row]);
             out = put_varint(out, copies + headers + has_deadline);

@@ -12,7 +12,7 @@ from lapse.core.queue.step import Messages
 from lapse.protocol import dead_letter, header
 from lapse.protocol.bookmark import Bookmark
 from lapse.protocol.dead_letter import TELLING, Death
-from lapse.runtime.kafka.packed_record import NULL, VARINT, packed_headers, packed_name
+from lapse.runtime.kafka.packed_record import NULL, VARINT, packed_header, packed_headers, packed_name
 
 Dead = tuple[int, Any, int, int, int]
 """Offset, record (None where Kafka has removed it), delivery count, cancel count, deadline in ms or `NEVER`."""
@@ -20,6 +20,7 @@ Dead = tuple[int, Any, int, int, int]
 _OFFSET: Final = packed_name(header.DLQ_OFFSET)
 _ID: Final = packed_name(header.LAPSE_ID)
 _EXPIRES_AT: Final = packed_name(EXPIRES_AT_MS)
+_NULL_VALUE: Final = packed_header(header.NULL_VALUE, b"true")
 
 _TELLING: Final = TELLING | {header.LAPSE_ID, *header.ORIGINAL_NAMES.values()}
 """Headers of a message with a history: what becomes of its other headers, or what its letter says, depends on them."""
@@ -118,14 +119,17 @@ class PackedLetters:
             if deadline_ms != until_ms:
                 until_ms, stated = deadline_ms, b"%d" % deadline_ms
                 until = b"" if deadline_ms == NEVER else _EXPIRES_AT + varint[len(stated)] + stated
-            key, value = (None, None) if record is None else (record.key, record.value)
+            key, value, null = None, None, b""
+            if record is not None:
+                key, value = record.key, record.value
+                null = _NULL_VALUE if value is None else b""
             put(
                 join(
                     (
                         NULL if key is None else varint[len(key)] + key,
                         NULL if value is None else varint[len(value)] + value,
-                        varint[copies + headers + 1 if until else copies + headers],
-                        copied, before, place, between, name, behind, until,
+                        varint[copies + headers + bool(until) + bool(null)],
+                        copied, before, place, between, name, behind, until, null,
                     )
                 )
             )  # fmt: skip

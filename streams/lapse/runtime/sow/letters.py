@@ -65,8 +65,9 @@ class SowLetters:
         removal = self._removal(name)
         if removal.in_log:
             record = await self._read(*removal.bookmark)
-            if record is not None:
-                removal = removal._replace(key=record.key, value=record.value, headers=tuple(record.headers))
+            if record is None:
+                return next(iter(self._output.letters([removal], lost=True)), None)
+            removal = removal._replace(key=record.key, value=record.value, headers=tuple(record.headers))
         return next(iter(self._output.letters([_with_key(removal)])), None)
 
     def letter_written(self, name: bytes, step: Step) -> None:

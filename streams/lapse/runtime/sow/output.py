@@ -238,13 +238,22 @@ class SowOutput(ShardOutput):
             )  # fmt: skip
         return rows
 
-    def letters(self, removals: Sequence[Removal]) -> list[Packed]:
-        """The dead letters, in the order of removal; those that share a fate come in one piece (D2, C27)."""
+    def letters(self, removals: Sequence[Removal], *, lost: bool = False) -> list[Packed]:
+        """The dead letters, in the order of removal; those that share a fate come in one piece (D2, C27).
+
+        Args:
+            removals: what left.
+            lost: whether Kafka has the records no more, so that key, value and headers are not known.
+        """
         if not self._letters:
             return []
         return [
             self._letters_of(
-                source, reasons, at_ms, detail, [(one.bookmark.offset, one, 0, 0, one.deadline_ms) for one in alike]
+                source,
+                reasons,
+                at_ms,
+                detail,
+                [(one.bookmark.offset, None if lost else one, 0, 0, one.deadline_ms) for one in alike],
             )
             for (source, reasons, at_ms, detail), alike in groupby(removals, _fate)
         ]
