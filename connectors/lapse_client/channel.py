@@ -84,6 +84,7 @@ class Channel(Generic[T]):
         self._closed = False
         self._paused = False
         self._refused: LapseError | None = None
+        self._ended_by: BaseException | None = None
         self._thread: threading.Thread | None = None
         self._name = f"lapse {entities[0][0]}"
         # Commands are already batches, so lingering would only add latency.
@@ -165,8 +166,20 @@ class Channel(Generic[T]):
         try:
             self._produce(shard, commands.encode(stamped), reported)
         except (KafkaException, BufferError) as error:
-            _fail(future, ConnectionFailed(self._connection.bootstrap_servers, error))
+            self._not_produced(token, future, error)
         return future
+
+    def _not_produced(self, token: bytes, future: Future[Answer], error: BaseException) -> None:
+        """Fail a future; where nothing can be sent any more, with the cause, of which the thread is about to hear."""
+        if isinstance(error, KafkaException) and error.args[0].code() == KafkaError._FATAL:
+            self._waiting[token] = future
+            if self._ended_by is None:
+                return
+            error = self._ended_by
+        _fail(
+            future,
+            error if isinstance(error, LapseError) else ConnectionFailed(self._connection.bootstrap_servers, error),
+        )
 
     def ask(self, asked: Sequence[tuple[Shard, Command]], timeout_s: float) -> list[Answer]:
         """Send commands and wait for all of their answers.
@@ -257,6 +270,7 @@ class Channel(Generic[T]):
                 if first is not None:
                     self._take([first, *self._consumer.consume(MOST_AT_ONCE, 0)], listener, thread)
         except BaseException as error:  # whoever waits for the channel has to learn why it ends
+            self._ended_by = error
             self._stopping.set()
             self._abandon(error)
             failed(error)

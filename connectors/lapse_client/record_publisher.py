@@ -28,6 +28,12 @@ _FORGET_TOPICS_S: Final = 60.0
 _POLL_S: Final = 0.1
 """How long the reports are waited for at a time."""
 
+_ENDED: Final = frozenset({KafkaError._FATAL, KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
+"""A record was not taken, for nothing can be sent any more; the cause is told by itself, perhaps to another thread."""
+
+_CAUSE_S: Final = 1.0
+"""How long the cause is waited for; it is at most some milliseconds away."""
+
 Payload = str | bytes | None
 
 
@@ -56,6 +62,8 @@ class RecordPublisher(Client[None]):
         self._producer = self._connection.producer(linger_ms=5)
         self._fatal: KafkaError | None = None
         """Why nothing can be sent any more: the brokers refuse it, or lost the producer's state."""
+        self._unexplained: list[tuple[Future[Bookmark], Message, KafkaError]] = []
+        """Records of `submit` that were not taken before the cause was known."""
         self._failure: tuple[Message, KafkaError] | None = None
         self._failures = 0
         self._targets: dict[str, str] = {}
@@ -129,13 +137,17 @@ class RecordPublisher(Client[None]):
                 return
             if error is None:
                 future.set_result(Bookmark(message.topic() or "", message.partition() or 0, message.offset() or 0))
-            else:
-                future.set_exception(PublishFailed(message.topic() or "", message.key(), self._cause(error)))
+                return
+            with self._lock:
+                if error.code() in _ENDED and self._fatal is None:
+                    self._unexplained.append((future, message, error))
+                    return
+            _refuse(future, message, self._fatal or error)
 
         self._send(to, value, key, built, reported)
         with self._lock:
             self._awaited += 1
-            if self._server is None and self._awaited:
+            if self._server is None and (self._awaited or self._unexplained):
                 self._server = threading.Thread(target=self._serve, name="lapse publisher", daemon=True)
                 self._server.start()
         return future
@@ -145,19 +157,33 @@ class RecordPublisher(Client[None]):
         try:
             return self._producer.poll(timeout_s)
         except KafkaException as error:  # nothing can be sent any more: what waits fails
-            self._fatal = error.args[0]
+            with self._lock:
+                self._fatal = error.args[0]
+            self._explain()
             self._producer.purge()
             return self._producer.poll(0)
 
     def _cause(self, error: object) -> object:
-        """Why a record was not taken: what was purged was so for a reason."""
+        """Why a record was not taken: what was purged was so for a reason, which may be about to be told."""
+        if isinstance(error, KafkaError) and error.code() in _ENDED:
+            give_up = time.monotonic() + self._connection.transport.patience(_CAUSE_S)
+            while self._fatal is None and time.monotonic() < give_up:
+                self.poll(_POLL_S)
         return self._fatal or error
+
+    def _explain(self) -> None:
+        """Tell those that wait for records why these were not taken."""
+        with self._lock:
+            unexplained, self._unexplained = self._unexplained, []
+        for future, message, error in unexplained:
+            _refuse(future, message, self._fatal or error)
 
     def _serve(self) -> None:
         """Hand out reports while futures wait for them, whatever the threads that wait do."""
         while True:
             with self._lock:
-                if self._awaited <= 0 or self._lifecycle.phase is not Phase.RUNNING:
+                awaits = self._awaited > 0 or bool(self._unexplained)
+                if not awaits or self._lifecycle.phase is not Phase.RUNNING:
                     self._server = None
                     return
             self.poll(_POLL_S)
@@ -208,6 +234,7 @@ class RecordPublisher(Client[None]):
             if (server := self._server) is not None:
                 server.join()
             self._producer.close()
+            self._explain()
 
     def _headers(
         self,
@@ -270,7 +297,8 @@ class RecordPublisher(Client[None]):
                 if time.monotonic() >= give_up:
                     raise PublishFailed(target, _bytes(key), error) from error
             except (KafkaException, TypeError) as error:
-                raise PublishFailed(target, _bytes(key), self._cause(error)) from error
+                cause = error.args[0] if isinstance(error, KafkaException) else error
+                raise PublishFailed(target, _bytes(key), self._cause(cause)) from error
             else:
                 self.poll()
                 return
@@ -309,6 +337,10 @@ class RecordPublisher(Client[None]):
 
 def _is_for_publishers(topic: str) -> bool:
     return not topic.startswith(("__", topics.PREFIX)) and not topic.endswith("-changelog")
+
+
+def _refuse(future: Future[Bookmark], message: Message, cause: object) -> None:
+    future.set_exception(PublishFailed(message.topic() or "", message.key(), cause))
 
 
 def _bytes(key: Payload) -> bytes | None:
