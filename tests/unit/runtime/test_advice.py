@@ -25,7 +25,6 @@ def told(text: str, *others: str) -> list[str]:
         ('[queue.q]\nexpiration = "100ms"', []),
         ('[sow.s]\nexpiration = "5ms"', ["s: expiration: 5 ms"]),
         ('[queue.q]\nexpiration = "enabled"\ntopic_expirations = { q = "7ms" }', ["q: topic_expirations.q: 7 ms"]),
-        ('[queue.q]\ntopic_expirations = { q = "7ms" }', []),
         ('[queue.q]\nexpiration = "1h"\n[topic.q]\nexpiration = "8ms"', ["q: topic_expirations.q: 8 ms"]),
     ],
 )
@@ -55,3 +54,85 @@ def test_memory_of_acknowledgments_that_come_ahead_is_warned_of() -> None:
     names = {(7, 10_000_000 + offset) for offset in range(100_000)}
     size = getsizeof(names) + sum(getsizeof(one) + getsizeof(one[1]) for one in names)
     assert 100 < size / len(names) < 150, "what the warning says of their size is true"
+
+
+IDLE = """
+[queue.once]
+semantics = "at-most-once"
+retry = { delay = "1s" }
+max_deliveries = 3
+[queue.once_only]
+semantics = "at-most-once"
+dead_letter_reasons = ["max_deliveries"]
+[queue.first]
+max_deliveries = 1
+max_per_subscription_backlog = 1
+retry = { delay = "1s" }
+[queue.cancels]
+max_deliveries = 3
+max_per_subscription_backlog = 1
+max_cancels = 3
+[queue.nobody]
+max_per_subscription_backlog = 0
+[queue.bells]
+max_per_subscription_backlog = 0
+ordering = "total"
+barrier = "TRUE"
+[queue.of_topics]
+topic_expirations = { of_topics = "1m" }
+[topic.read]
+expiration = "1m"
+[queue.read]
+[queue.ceiling]
+expiration = "enabled"
+expiration_model = "ceiling"
+[queue.letters]
+dead_letter_reasons = ["time_limit", "max_cancels", "auto_deleted", "purged"]
+[sow.prices]
+expiration = "1h"
+dead_letter_reasons = ["time_limit", "max_deliveries"]
+"""
+
+
+@pytest.mark.feature("X7", "Q4", "Q9", "Q24", "L7", "C10")
+def test_settings_that_cannot_act_are_warned_of() -> None:
+    expected = [
+        "queue once: max_deliveries, retry: without effect with semantics",
+        "queue first: retry: without effect with max_deliveries = 1",
+        "queue cancels: max_cancels: without effect: a message leaves after 3 deliveries",
+        "queue nobody: max_per_subscription_backlog = 0: nobody gets any message.",
+        "queue bells: max_per_subscription_backlog = 0: nobody gets any message but barriers.",
+        "queue of_topics: topic_expirations: without effect",
+        "once_only: dead_letter_reasons: nothing leaves for max_deliveries",
+        'ceiling: expiration_model: without effect with expiration = "enabled"',
+        "letters: dead_letter_reasons: nothing leaves for time_limit, max_cancels, auto_deleted with",
+        "prices: dead_letter_reasons: nothing leaves for max_deliveries",
+        "topic read: expiration: without effect: no queue that reads it acts on lifetimes. Set expiration of read to",
+    ]
+    found = told(IDLE)
+    assert len(found) == len(expected), found
+    assert all(one.startswith(start) for one, start in zip(found, expected, strict=True)), found
+
+
+ACTS = """
+[queue.tried]
+max_deliveries = 3
+max_per_subscription_backlog = 1
+max_cancels = 2
+retry = { delay = "1s" }
+dead_letter_reasons = ["max_deliveries", "max_cancels", "time_limit"]
+expiration = "enabled"
+expiration_model = "ceiling"
+topic_expirations = { tried = "1m" }
+[topic.read]
+expiration = "1m"
+[queue.read]
+[queue.also]
+topics = ["read"]
+expiration = "enabled"
+"""
+
+
+@pytest.mark.feature("X7")
+def test_settings_that_act_are_not_warned_of() -> None:
+    assert told(ACTS) == []

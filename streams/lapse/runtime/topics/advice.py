@@ -10,7 +10,7 @@ from lapse.core.entitlement import Right, entitlement_to
 from lapse.core.queue.settings import Semantics
 from lapse.protocol import prefetch
 from lapse.protocol import topic as names
-from lapse.runtime.topics import replication
+from lapse.runtime.topics import idle_settings, replication
 from lapse.runtime.topics.access import Authorizer
 from lapse.runtime.topics.topology import Topology
 from lapse.runtime.topics.wanted import Role
@@ -38,13 +38,11 @@ SHORTEST_MS: Final = 100
 _REMEMBERED_BYTES: Final = 125
 """What a shard remembers of a message that was acknowledged before it was active, about: a name in a set."""
 
-_OF_LEASES: Final = ("max_deliveries", "max_cancels", "retry", "leasing", "lease_period", "max_lease_period")
-
 
 def warnings(topology: Topology) -> list[str]:
     """Return warnings about a configuration on its cluster, each a sentence that says what to do."""
     found: list[str] = [
-        *_in_vain(topology),
+        *idle_settings.warnings(topology.config),
         *_short_lived(topology),
         *_remembering(topology),
         *_passed_by(topology),
@@ -100,30 +98,6 @@ def _filtered(topology: Topology, name: str) -> list[str]:
         entitlement = entitlement_to(name, settings.granted())
         if Right.READ in entitlement.rights and entitlement.row_filter:
             found.append(user)
-    return found
-
-
-def _in_vain(topology: Topology) -> list[str]:
-    """Settings that cannot act beside others."""
-    found: list[str] = []
-    for name, queue in topology.config.queue.items():
-        if queue.semantics is Semantics.AT_MOST_ONCE:
-            stated = [key for key in _OF_LEASES if key in queue.model_fields_set and getattr(queue, key)]
-            if stated:
-                found.append(
-                    f'queue {name}: {", ".join(stated)}: without effect with semantics = "at-most-once", where a '
-                    "message leaves as it is sent and is never leased. Take it out, or choose at-least-once (Q4)"
-                )
-        if queue.state == "memory" and "state_memory" in queue.model_fields_set:
-            found.append(f'queue {name}: state_memory: without effect unless state = "disk". Take it out, or set that')
-    for name, entity in [*topology.config.queue.items(), *topology.config.sow.items()]:
-        said = entity.model_fields_set
-        if entity.on_expire is None and "on_expire_timeout" in said:
-            found.append(f"{name}: on_expire_timeout: without effect without on_expire. Take it out, or set that (L15)")
-        if entity.dead_letter is False and entity.dead_letter_reasons:
-            found.append(f"{name}: dead_letter_reasons: without effect with dead_letter = false. Take it out (D1)")
-        if entity.expiration == "disabled" and "expiration_model" in said:
-            found.append(f'{name}: expiration_model: without effect with expiration = "disabled". Take it out (L7)')
     return found
 
 
