@@ -1,7 +1,7 @@
 """Celery on queues of lapse: lifetimes, start times, retries, results, and tasks that survive their worker.
 
-The workers of lapse have to keep their definitions on a topic (`definitions = "topic"`), so that Celery can create the
-queue; otherwise add `[queue.shop]` to lapse.toml. Then, in two terminals::
+The workers of lapse have to run. Celery creates its queue; with `definitions = "file"` add `[queue.shop]` to lapse.toml.
+Then, in two terminals::
 
     celery -A celery_tasks worker --concurrency 2
     python celery_tasks.py

@@ -45,8 +45,9 @@ class Defined:
 class Admin(Client[None]):
     """Creates, changes and deletes queues and SOW topics while the workers run; a context manager.
 
-    The deployment has to keep its definitions on a topic: `definitions = "topic"` in lapse.toml. Where users are
-    configured, creating and changing takes the right `create` on the name (docs/entities-at-run-time.md).
+    The deployment has to keep its definitions on a topic, as it does unless lapse.toml has `definitions = "file"`.
+    Where users are configured, creating and changing takes the right `create` on the name
+    (docs/entities-at-run-time.md).
 
     Args:
         deployment: `app_id` of its workers, as in lapse.toml.
@@ -127,7 +128,7 @@ class Admin(Client[None]):
             user = f", and user {self._connection.user} the right to create something" if self._connection.user else ""
             raise LapseError(
                 f"deployment {self.deployment}: there is no topic {', '.join(sorted(missing))}, or it may not be seen. "
-                f'Its lapse.toml needs app_id = "{self.deployment}" and definitions = "topic"{user}; then run '
+                f'Its lapse.toml needs app_id = "{self.deployment}", not definitions = "file"{user}; then run '
                 "`lapse apply`"
             )
         self._session = Session(self._connection, [(definer, 1)], self._lifecycle)

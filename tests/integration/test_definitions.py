@@ -64,6 +64,41 @@ def test_workers_serve_what_the_topic_says_and_follow_it_without_a_restart(deplo
     until(lambda: "version 3 is served" in worker.text + second.text, "an empty queue may change its priority")
 
 
+@pytest.mark.feature("Q23", "X7")
+def test_workers_with_different_files_serve_the_same_from_the_first_apply_on(deploy: Deploy) -> None:
+    settings = {"partitions": 2, "max_deliveries": 3}
+    here = deploy({"orders": settings}, definitions="file").apply()
+    here.configure({"orders": settings}, definitions=None)  # a deployment that has nothing but files yet
+    first = here.worker().wait_for_shards(2)
+    assert f"lapse.definitions.{here.app_id} is not there, or we may not see it: each worker serves what" in first.text
+    refused = here.lapse("queue", "create", here.name("fresh"))
+    assert refused.returncode == 1
+    assert "nobody has defined yet what lapse.toml has. Run `lapse apply` first" in refused.stderr
+
+    here.configure({"orders": {**settings, "max_deliveries": 1}}, definitions=None)
+    assert here.lapse("apply", "--yes").returncode == 0
+    until(lambda: "version 1 is served: max_deliveries changed" in first.text, "who began by a file follows the topic")
+    here.configure({"orders": {**settings, "max_deliveries": 7}}, definitions=None)
+    assert "lapse.toml says otherwise of" in here.lapse("check").stderr
+    second = here.worker()
+    until(lambda: "lapse.toml says otherwise" in second.text and second.shards, "it has one of the shards", 40)
+    for partition in (0, 1):
+        here.write("orders", f"{partition}", partition=partition)
+    with here.subscriber("orders", 2) as subscriber:
+        for _ in range(2):
+            delivery = subscriber.receive(20)
+            assert delivery is not None
+            delivery.cancel()
+    letters = here.letters("orders", 2)
+    assert {letter.value() for letter in letters} == {b"0", b"1"}, "both workers go by the one definition"
+
+    here.configure({"orders": settings}, definitions="file")
+    assert 'a worker with definitions = "file" refuses' in here.lapse("check").stderr
+    third = here.worker()
+    assert third.wait(40) == 1
+    assert f"defines what the entities of {here.app_id} are, for all workers" in third.text
+
+
 @pytest.mark.feature("C64")
 def test_a_change_that_is_based_on_an_older_version_is_refused(deploy: Deploy) -> None:
     here = deploy({"orders": {}}, definitions="topic").apply()

@@ -30,6 +30,9 @@ Settings = Mapping[str, Any]
 LIVE: list["Deployment"] = []
 """Deployments of this process, whose logs a failed test shows."""
 
+_FILE = {"definitions": "file"}
+"""Most tests change `lapse.toml` and start a worker again, which serves what the file says then."""
+
 _RESTORED = "; epoch "
 
 
@@ -139,8 +142,9 @@ class Deployment:
         self, queues: Mapping[str, Settings], sow: Mapping[str, Settings] | None = None, **lapse: Any
     ) -> None:
         """Write `lapse.toml`; running workers do not notice."""
+        own = {"app_id": self.app_id, "bootstrap_servers": self.servers, "session_timeout": "3s", **_FILE, **lapse}
         document: dict[str, Any] = {
-            "lapse": {"app_id": self.app_id, "bootstrap_servers": self.servers, "session_timeout": "3s", **lapse},
+            "lapse": {key: value for key, value in own.items() if value is not None},
             "queue": {self.name(stem): self._named(settings) for stem, settings in queues.items()},
             "sow": {self.name(stem): self._named(settings) for stem, settings in (sow or {}).items()},
         }

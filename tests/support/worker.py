@@ -45,7 +45,9 @@ class Worker:
         """Write the configuration; it holds from the next start on."""
         if (found := re.search(r'\[(?:sow|queue)\."?([^"\]]+)', entities)) is not None:
             self.entity = found[1]
-        self.config.write_text(f'{self._head}data_dir = "{self.directory / "state"}"\n\n{entities}', encoding="utf-8")
+        decided = "" if entities.startswith("definitions") else 'definitions = "file"\n'
+        head = f'{self._head}{decided}data_dir = "{self.directory / "state"}"\n'
+        self.config.write_text(f"{head}\n{entities}", encoding="utf-8")
 
     def apply(self) -> None:
         """Create the topics."""

@@ -15,13 +15,13 @@ from lapse.cli.definition import live, opened
 from lapse.config import Config, ConfigError, load
 from lapse.config.definition import WORD, Kind
 from lapse.runtime.topics.definition_draft import Draft, Refused, Request, draft, mend, patched
-from lapse.runtime.topics.definitions import OutdatedChange, understood
+from lapse.runtime.topics.definitions import OutdatedChange
 from lapse.runtime.topics.difference import Difference
 from lapse.runtime.topics.topology import TopologyError
 
 _BY_FILE: Final = (
     'in this deployment the file decides what the entities are (definitions = "file"). Edit it and run `lapse apply`; '
-    'or set definitions = "topic" in [lapse] of every worker\'s file, run `lapse apply`, and start the workers again'
+    "or take that line out of [lapse] of every worker's file, run `lapse apply`, and start the workers again"
 )
 
 
@@ -121,7 +121,7 @@ def _carry_out(asked: Request, path: Path, dry_run: bool, as_json: bool) -> None
         if config.lapse.definitions == "file":
             raise click.ClickException(f"{path}: {_BY_FILE}")
         topic = opened(config)
-        made = draft(asked, understood(topic.read()), config, path.absolute().parent)
+        made = draft(asked, topic.read_to_change(), config, path.absolute().parent)
         made.check_state(lambda definition: live(definition, config))
         name = asked.name
         cluster, differences, _ = made.differences()

@@ -139,7 +139,7 @@ def live(definition: Definition, config: Config) -> int | None:
 def definitions(names: tuple[str, ...], config: Path, as_json: bool) -> None:
     """Show the definitions of a deployment, by version.
 
-    Reads the topic that `lapse apply` writes to with `definitions = "topic"`. NAMES limits it to some entities.
+    Reads the topic that `lapse apply` writes to. NAMES limits it to some entities.
     """
     try:
         topic = opened(load(config))

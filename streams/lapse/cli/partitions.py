@@ -58,11 +58,12 @@ def partitions(name: str, config: Path, dry_run: bool, as_json: bool) -> None:
 
 
 def _deployment(path: Path) -> Config:
-    """What is served: as the file says, or the definitions topic."""
+    """What is served: as the definitions topic says, or the file."""
     config = load(path)
     if config.lapse.definitions == "file":
         return config
-    return among(config, understood(opened(config).read()).values(), path.absolute().parent)
+    found = opened(config).read_if_there()
+    return config if found is None else among(config, understood(found).values(), path.absolute().parent)
 
 
 def check(name: str, config: Config) -> None:

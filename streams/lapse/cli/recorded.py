@@ -102,7 +102,9 @@ def defined(
         if name not in latest or versions[-1].kind != "queue":
             raise LapseError(f"{place} defines no queue {name}; `lapse apply` defines what lapse.toml has")
         whole = decide(path, config, latest).config
-        return versions[-1], whole, by_version(name, whole, versions, path.absolute().parent)
+        beside = path.absolute().parent
+        by_file = by_version(name, config, None, beside) if name in config.queue else {}  # before it was defined
+        return versions[-1], whole, {**by_file, **by_version(name, whole, versions, beside)}
     except ValueError as error:
         raise LapseError(str(error)) from error
 

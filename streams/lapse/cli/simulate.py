@@ -20,6 +20,7 @@ from lapse.cli.tables import print_table
 from lapse.config import Config, ConfigError, load
 from lapse.config.definition import Definition, in_file
 from lapse.config.duration import period_ms
+from lapse.protocol import topic as names
 from lapse.simulation.advice import Advice, Adviser
 from lapse.simulation.arrival import Arrivals, drawn
 from lapse.simulation.crew import Crew
@@ -30,6 +31,7 @@ from lapse.simulation.recorded_work import RecordedWork
 from lapse.simulation.scenario import Run, Scenario, Setting, changed, scenarios
 from lapse.simulation.scenario import simulate as run
 from lapse.simulation.serving import Serving, by_version
+from lapse_client.connection import Connection
 from lapse_client.error import LapseError
 
 _SERVICE: Final = "100ms"
@@ -193,9 +195,9 @@ def simulate(
         _refuse_others(replay)
         first_ms, last_ms = (None if one is None else at_ms(one, _now_ms) for one in (since, until))
         try:
-            by_file = whole.lapse.definitions == "file"
-            served = _by_file(config, whole, queue) if by_file else None
             connection = cluster.connection(bootstrap_servers, config)
+            by_topic = whole.lapse.definitions == "topic" and _is_defined(whole, connection)
+            served = None if by_topic else _by_file(config, whole, queue)
             definition, whole, servings = served or recorded.defined(queue, config, whole, connection)
             if replay:
                 recorded.show(recorded.replay(queue, whole, servings, connection, first_ms, last_ms), as_json)
@@ -279,6 +281,12 @@ def _loaded(config: Path) -> Config:
         return load(config)
     except ConfigError as error:
         raise click.ClickException(str(error)) from error
+
+
+def _is_defined(whole: Config, connection: Connection) -> bool:
+    """Whether anything was ever defined; if not, workers serve what their own files say."""
+    place = names.definitions(whole.lapse.app_id)
+    return place in connection.partitions(place)
 
 
 def _by_file(config: Path, whole: Config, queue: str) -> tuple[Definition, Config, Mapping[int, Serving]]:

@@ -14,8 +14,10 @@ from lapse.cli.config_option import CONFIG
 from lapse.cli.definition import Plan, plan
 from lapse.cli.tables import print_table
 from lapse.config import Config, ConfigError, key, load
+from lapse.config.definition import decide
 from lapse.runtime.topics.advice import warnings
 from lapse.runtime.topics.cluster import Cluster
+from lapse.runtime.topics.definitions import DefinitionsTopic
 from lapse.runtime.topics.difference import Difference
 from lapse.runtime.topics.topology import Topology, TopologyError
 
@@ -67,7 +69,8 @@ def apply(config: Path, yes: bool, as_json: bool) -> None:
     Raises max.message.bytes of those that are too low for what is written to them, and gives users the rights on topics
     that they need. Shows the difference first, and asks. Doing it again changes nothing.
 
-    With definitions = "topic" it writes what the entities are to the definitions topic, which all workers follow.
+    Writes what the entities are to the definitions topic, which all workers follow, unless the file has
+    definitions = "file".
     """
     settings, cluster, topology = _look(config)
     differences = topology.differences()
@@ -121,6 +124,20 @@ def apply(config: Path, yes: bool, as_json: bool) -> None:
         raise click.ClickException(f"{len(stuck)} of these cannot be mended by lapse; {done}")
 
 
+def _said_of_definitions(path: Path, config: Config) -> tuple[str, ...]:
+    """Where the file says otherwise than the definitions topic, which counts (Q23)."""
+    topic = DefinitionsTopic(config)
+    try:
+        found = topic.read_if_there()
+        if found is None:
+            return ()
+        if config.lapse.definitions == "file":
+            return (f'{topic.name} is there, which is for all workers: a worker with definitions = "file" refuses',)
+        return decide(path, config, found).told
+    except (TopologyError, ValueError) as error:
+        raise click.ClickException(str(error)) from error
+
+
 def _planned(path: Path, config: Config) -> Plan | None:
     try:
         return plan(path, config)
@@ -143,6 +160,7 @@ def check(config: Path, as_json: bool) -> None:
     except ConfigError as error:
         raise click.ClickException(str(error)) from error
     differences, told = topology.differences(), [*warnings(topology), *key.exposed(settings)]
+    told += _said_of_definitions(config, settings)
     if as_json:
         facts = {"fits": not differences, "differences": [_as_dict(one) for one in differences], "warnings": told}
         click.echo(orjson.dumps(facts))

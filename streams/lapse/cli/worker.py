@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 CRASHED: Final = 70
 _RESTART_DELAYS_S: Final = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 _STEADY_S: Final = 60.0
+_NOTHING: Final = "neither [queue.<name>] nor [sow.<name>]; there is nothing to run"
 
 _SWITCH_INTERVAL_S: Final = 0.001
 """How long a thread may keep Python's lock from another, s. The thread that reads from Kafka hands records over in
@@ -120,7 +121,7 @@ def _run(path: Path, data_dir: Path | None, log_level: str, log_format: Format) 
         config = load(path)
         by_topic = config.lapse.definitions == "topic"
         if not config.queue and not config.sow and not by_topic:
-            raise ConfigError(f"{path}: neither [queue.<name>] nor [sow.<name>]; there is nothing to run")
+            raise ConfigError(f"{path}: {_NOTHING}")
     except ConfigError as error:
         raise click.ClickException(str(error)) from error
     if data_dir is not None:
@@ -145,7 +146,7 @@ def _opened(config: Config, log_level: str, log_format: Format) -> Endpoint:
 
 def _decided(path: Path, config: Config, endpoint: Endpoint) -> Decided:
     """What the definitions topic says that this worker serves (Q23)."""
-    from lapse.config.definition import decide
+    from lapse.config.definition import decide, undecided
     from lapse.runtime.topics.cluster import Cluster, awaited
     from lapse.runtime.topics.definitions import DefinitionsTopic
     from lapse.runtime.topics.topology import TopologyError
@@ -155,11 +156,13 @@ def _decided(path: Path, config: Config, endpoint: Endpoint) -> Decided:
             beside.submit(awaited, Cluster(config).metadata, endpoint.note_away).result()
         endpoint.note_back()
         topic = DefinitionsTopic(config)
-        found = topic.read()
-        decided = decide(path, config, found)
+        found = topic.read_if_there()
+        decided = undecided(path, config, topic.name) if found is None else decide(path, config, found)
     except (TopologyError, ValueError) as error:
         raise click.ClickException(str(error)) from error
     if not decided.definitions:
+        if found is None:
+            raise click.ClickException(f"{path}: {_NOTHING}")
         why = "\n".join(decided.told) or "it is empty"
         raise click.ClickException(f"{topic.name} defines nothing that can be served; run `lapse apply`: {why}")
     return decided
@@ -182,6 +185,7 @@ def serve(
         endpoint: where it answers already; None = nowhere yet.
     """
     from lapse.config import ConfigError
+    from lapse.protocol import topic as names
     from lapse.runtime.topics.cluster import Cluster, awaited
     from lapse.runtime.topics.topology import TopologyError
 
@@ -196,6 +200,11 @@ def serve(
     try:
         topology = looked.result()
         endpoint.note_back()
+        if decided is None and (defined := names.definitions(config.lapse.app_id)) in topology.existing:
+            raise TopologyError(
+                f"{defined} defines what the entities of {config.lapse.app_id} are, for all workers. A worker with "
+                'definitions = "file" may disagree with others: take that line out of lapse.toml, or delete the topic'
+            )
         app = make_app(config, topology, decided)
     except (ConfigError, TopologyError) as error:
         raise click.ClickException(str(error)) from error

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import tomllib
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
@@ -29,6 +29,9 @@ WORD: Final[Mapping[Kind, str]] = {"queue": "queue", "sow": "SOW topic"}
 
 FROM_FILE: Final = "lapse.toml"
 """The origin of what `lapse apply` wrote."""
+
+UNDEFINED: Final = 0
+"""The version of what only a worker's own file says: `lapse apply` has not defined anything yet."""
 
 _NEVER: Final = frozenset({"partitions"})
 """An entity keeps the shards that it was created with."""
@@ -355,6 +358,22 @@ def _whole(config: Config, queues: dict[str, QueueConfig], sows: dict[str, SowCo
     except ValidationError as error:
         path, told = explained(error.errors()[0])
         raise ValueError(f"the definitions do not fit together: {'.'.join(path)}: {told}") from error
+
+
+def undecided(path: Path, config: Config, topic: str) -> Decided:
+    """What a worker serves while no topic holds definitions: what its file says, until `lapse apply` has defined it.
+
+    Args:
+        path: the file, which was checked.
+        config: what it says.
+        topic: where the definitions are going to be.
+    """
+    told = (
+        f"{topic} is not there, or we may not see it: each worker serves what its own {path.name} says. `lapse apply` "
+        "defines it for all of them"
+    )
+    own = {name: replace(one, version=UNDEFINED) for name, one in in_file(path).items()}
+    return Decided(config, own, (told,), path.absolute().parent)
 
 
 def decide(path: Path, config: Config, found: Mapping[str, bytes]) -> Decided:

@@ -41,8 +41,8 @@ class WorkerConfig(BaseModel):
         metrics_host: address on which they are served.
         command_schema_id: id of `schemas/command.avsc` in a schema registry; None = none is used (X2).
         answer_schema_id: id of `schemas/answer.avsc` there.
-        definitions: what decides what the entities are: this `"file"`, or the `"topic"` to which `lapse apply` writes
-            it, the same for all workers (Q23).
+        definitions: what decides what the entities are: the `"topic"` to which `lapse apply` writes it, the same for
+            all workers, or each worker's own `"file"` (Q23).
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -59,7 +59,7 @@ class WorkerConfig(BaseModel):
     metrics_host: str = "127.0.0.1"
     command_schema_id: int | None = Field(default=None, ge=0, lt=1 << 32, strict=True)
     answer_schema_id: int | None = Field(default=None, ge=0, lt=1 << 32, strict=True)
-    definitions: Literal["file", "topic"] = "file"
+    definitions: Literal["topic", "file"] = "topic"
 
     @field_validator("session_timeout")
     @classmethod

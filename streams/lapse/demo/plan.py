@@ -99,6 +99,7 @@ class Plan:
 app_id = "{self.queue}-demo"
 bootstrap_servers = "{self.bootstrap_servers}"
 session_timeout = "{self.session_ms}ms"
+definitions = "file"
 
 [queue.{self.queue}]
 partitions = {self.partitions}

@@ -14,7 +14,7 @@ from faust.types import TP
 from mode.utils.queues import FlowControlEvent
 
 from lapse.config import Config, QueueConfig, SowConfig, key
-from lapse.config.definition import Decided
+from lapse.config.definition import UNDEFINED, Decided
 from lapse.config.key import Keys
 from lapse.protocol import confluent
 from lapse.protocol import topic as names
@@ -346,7 +346,8 @@ def _equip(app: LapseApp, config: Config, keys: Keys | None, decided: Decided | 
         app.warnings = list(decided.told)
         app.definitions = DefinitionFollower(app, config, decided, connection)
         app.definer = _definer(app, app.definitions, config, decided, keys)
-        app.services.versions.update({name: one.version for name, one in decided.definitions.items()})
+        versions = {name: one.version for name, one in decided.definitions.items()}
+        app.services.versions.update({name: version for name, version in versions.items() if version != UNDEFINED})
     app.entity_cleanup = EntityCleanup(app, connection, app.definitions)
     app.log_watch = LogWatch(
         lambda: list(app.entities.values()), app.renew, app.services.topic_ids, app.services.log_reader

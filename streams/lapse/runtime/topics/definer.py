@@ -32,7 +32,7 @@ from lapse.runtime.shard.services import Services
 from lapse.runtime.topics.creation_rights import lacking
 from lapse.runtime.topics.definition_draft import Draft, Refused, Request, draft, mend
 from lapse.runtime.topics.definition_request import asked
-from lapse.runtime.topics.definitions import DefinitionsTopic, OutdatedChange, understood
+from lapse.runtime.topics.definitions import DefinitionsTopic, OutdatedChange
 from lapse.runtime.topics.topology import TopologyError
 from lapse.runtime.topics.worker_messages import WorkerMessages
 from lapse.runtime.tp import TP
@@ -198,7 +198,7 @@ class Definer:
 
     async def _publish(self, request: Request, user: str) -> tuple[Draft, int]:
         """Write a definition, once all allows it; returns it, and the number of its shards."""
-        there = understood(await asyncio.to_thread(self._definitions.read))
+        there = await asyncio.to_thread(self._definitions.read_to_change)
         made = draft(request, there, self._config, self._beside)
         if self._guard is not None and (why := lacking(made.config, request.name, user)):
             raise Refused(

@@ -79,7 +79,7 @@ class DefinitionFollower:
         self._heard: dict[str, int] = {}
         self._served_by: dict[str, int] = {}
         """Where the last definition stands that an entity was served by, or that was heard meanwhile."""
-        self._follower = TopicFollower(self._topic.name, connection, self._follow)
+        self._follower = TopicFollower(self._topic.name, connection, self._follow, listed=app.services.topics)
         self.on_served: Callable[[str], None] = _nobody
 
     def start(self) -> None:

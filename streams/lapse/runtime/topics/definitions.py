@@ -67,10 +67,33 @@ class DefinitionsTopic:
         Raises:
             TopologyError: it cannot be read.
         """
-        return self._read()[0]
+        return self.read_if_there() or {}
 
-    def _read(self) -> tuple[dict[str, bytes], dict[str, int]]:
-        """The definitions, encoded, and the offset of each."""
+    def read_if_there(self) -> dict[str, bytes] | None:
+        """The definitions, encoded, by entity; None = nothing was ever defined, so there is no topic.
+
+        Raises:
+            TopologyError: it cannot be read.
+        """
+        there = self._read()
+        return None if there is None else there[0]
+
+    def read_to_change(self) -> dict[str, Definition]:
+        """What is defined, before one entity is created or changed.
+
+        Raises:
+            TopologyError: the topic cannot be read; or nothing is defined yet, and `lapse.toml` has entities: workers
+                serve no others than those that are defined, once one is.
+        """
+        found = self.read_if_there()
+        if found is None and (self._config.queue or self._config.sow):
+            raise TopologyError(
+                f"{self.name} is not there: nobody has defined yet what lapse.toml has. Run `lapse apply` first"
+            )
+        return understood(found or {})
+
+    def _read(self) -> tuple[dict[str, bytes], dict[str, int]] | None:
+        """The definitions, encoded, and the offset of each; None = there is no topic."""
         consumer = Consumer(
             {
                 **self._settings,
@@ -86,7 +109,7 @@ class DefinitionsTopic:
         try:
             place = TopicPartition(self.name, 0, OFFSET_BEGINNING)
             if self.name not in consumer.list_topics(timeout=_PATIENCE_S).topics:
-                return {}, {}
+                return None
             consumer.assign([place])
             give_up = time.monotonic() + _PATIENCE_S
             while time.monotonic() < give_up:
@@ -150,7 +173,7 @@ class DefinitionsTopic:
             self._create()
             producer = Producer({**self._settings, "transactional.id": self.name, "acks": "all"})
             producer.init_transactions(_PATIENCE_S)
-            found, offsets = self._read()
+            found, offsets = self._read() or ({}, {})
             versions = {name: decoded.version for name, decoded in understood(found).items()}
             wanted: list[Definition | _Withdrawal] = []
             for one in changed:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer
 from aiokafka.errors import KafkaError
 from aiokafka.structs import TopicPartition
+from confluent_kafka import KafkaException
 
 from lapse.runtime.watch import end_process
 
 logger = logging.getLogger(__name__)
 
 _WAIT_MS: Final = 500
+_LOOK_S: Final = 1.0
 
 
 class TopicFollower:
@@ -27,6 +29,7 @@ class TopicFollower:
         take: gets what was read, in order; nothing else is read meanwhile.
         from_end: whether it begins with what is written from now on; else with the topic's first record, and after
             the loss of the connection again.
+        listed: the topics on the cluster, where this one may not be there yet; None = it is.
     """
 
     def __init__(
@@ -36,11 +39,13 @@ class TopicFollower:
         take: Callable[[Sequence[Any]], Awaitable[None]],
         *,
         from_end: bool = False,
+        listed: Callable[[], Awaitable[Container[str]]] | None = None,
     ) -> None:
         self._topic = topic
         self._connection = connection
         self._take = take
         self._from_end = from_end
+        self._listed = listed
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -55,6 +60,7 @@ class TopicFollower:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self) -> None:
+        await self._wait_for_topic()
         place = TopicPartition(self._topic, 0)
         while True:
             consumer = AIOKafkaConsumer(
@@ -72,6 +78,15 @@ class TopicFollower:
                 await asyncio.sleep(_WAIT_MS / 1000)
             finally:
                 await consumer.stop()
+
+    async def _wait_for_topic(self) -> None:
+        while self._listed is not None:
+            try:
+                if self._topic in await self._listed():
+                    return
+            except KafkaException as error:
+                logger.debug("cannot look for %s, and tries again: %s", self._topic, error)
+            await asyncio.sleep(_LOOK_S)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
