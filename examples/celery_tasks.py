@@ -1,6 +1,6 @@
 """Celery on queues of lapse: lifetimes, start times, retries, results, and tasks that survive their worker.
 
-The workers of lapse have to run. Celery creates its queue; with `definitions = "file"` add `[queue.shop]` to lapse.toml.
+The workers of lapse have to run. Celery creates its queue; with `definitions = "file"` add `[queue.shop]` to the file.
 Then, in two terminals::
 
     celery -A celery_tasks worker --concurrency 2

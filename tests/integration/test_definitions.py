@@ -11,7 +11,7 @@ from lapse.config.definition import Definition, in_file
 from lapse.protocol import topic as names
 from lapse.runtime.journal.changelog import CLAIM
 from lapse.runtime.topics.definitions import DefinitionsTopic, OutdatedChange
-from lapse_client import SowClient
+from lapse_client import Admin, SowClient
 from support.deployment import Deploy, Deployment
 from support.log import until
 
@@ -114,9 +114,37 @@ def test_a_change_that_is_based_on_an_older_version_is_refused(deploy: Deploy) -
     assert name in defined(here), "somebody has defined it anew since"
     topic.withdraw({name: 99})
     assert defined(here) == {}
+
+
+@pytest.mark.feature("Q23", "Q18")
+def test_a_worker_without_anything_to_serve_waits_for_what_programs_create(deploy: Deploy) -> None:
+    here = deploy({}, definitions="topic")
     refused = here.worker()
     assert refused.wait(40) == 1
-    assert f"lapse.definitions.{here.app_id} defines nothing that can be served; run `lapse apply`" in refused.text
+    assert "there is nothing to run. If programs are to create queues, run `lapse apply` first" in refused.text
+    here.apply()
+    worker = here.worker()
+    name = here.name("fresh")
+    until(lambda: "the worker waits for `lapse apply`, or for programs" in worker.text, "it runs", 40)
+    with Admin(here.app_id, connection=here.connection) as admin:
+        for changed in (True, False):
+            assert admin.create_queue(name).changed is changed
+            until(lambda: worker.shards, "it serves what was created", 20)
+            here.write("fresh", "one")
+            with here.subscriber("fresh", 1) as fresh:
+                delivery = fresh.receive(20)
+                assert delivery is not None
+                delivery.acknowledge()
+            worker.kill()
+            worker.start()
+            until(lambda: worker.shards, "a killed one finds it again", 40)
+        admin.delete_queue(name, force=True)
+        until(lambda: defined(here) == {}, "its definition goes with it", 40)
+        worker.kill()
+        worker.start()
+        until(lambda: "the worker waits for `lapse apply`, or for programs" in worker.text, "it runs again", 40)
+        assert admin.create_queue(name).changed
+        until(lambda: worker.shards, "it serves what comes after", 20)
 
 
 @pytest.mark.feature("Q23")

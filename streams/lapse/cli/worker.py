@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Final
@@ -147,25 +148,26 @@ def _opened(config: Config, log_level: str, log_format: Format) -> Endpoint:
 def _decided(path: Path, config: Config, endpoint: Endpoint) -> Decided:
     """What the definitions topic says that this worker serves (Q23)."""
     from lapse.config.definition import decide, undecided
+    from lapse.protocol import topic as names
     from lapse.runtime.topics.cluster import Cluster, awaited
     from lapse.runtime.topics.definitions import DefinitionsTopic
     from lapse.runtime.topics.topology import TopologyError
 
     try:
         with ThreadPoolExecutor(1) as beside:  # a signal is heeded while librdkafka waits
-            beside.submit(awaited, Cluster(config).metadata, endpoint.note_away).result()
+            there = beside.submit(awaited, Cluster(config).metadata, endpoint.note_away).result().topics
         endpoint.note_back()
         topic = DefinitionsTopic(config)
         found = topic.read_if_there()
         decided = undecided(path, config, topic.name) if found is None else decide(path, config, found)
     except (TopologyError, ValueError) as error:
         raise click.ClickException(str(error)) from error
-    if not decided.definitions:
-        if found is None:
-            raise click.ClickException(f"{path}: {_NOTHING}")
-        why = "\n".join(decided.told) or "it is empty"
-        raise click.ClickException(f"{topic.name} defines nothing that can be served; run `lapse apply`: {why}")
-    return decided
+    if decided.definitions:
+        return decided
+    if found is None and names.commands(names.definer(config.lapse.app_id)) not in there:
+        raise click.ClickException(f"{path}: {_NOTHING}. If programs are to create queues, run `lapse apply` first")
+    idle = f"nothing is defined that can be served; the worker waits for `lapse apply`, or for programs: {topic.name}"
+    return replace(decided, told=(*decided.told, idle))
 
 
 def serve(

@@ -125,7 +125,8 @@ class LapseApp(faust.App):
     def readiness(self) -> Readiness:
         """Whether the worker serves what it is to serve."""
         given = self.consumer.assignment() if self.membership.joined else set()
-        return readiness(self.entities, given, self.membership.joined, self.late_entities.barred, self.log_watch.away_s)
+        joined = self.membership.joined or not self.entities  # who has nothing to serve is in no group
+        return readiness(self.entities, given, joined, self.late_entities.barred, self.log_watch.away_s)
 
     async def _on_partitions_assigned(self, assigned: set[TP], generation_id: int = 0) -> None:
         """As Faust's; which member this is has to be known before anything is done as it."""
@@ -297,7 +298,7 @@ def make_app(config: Config, topology: Topology | None = None, decided: Decided 
         topology = Cluster(config).topology(served=True)
     deleted = topology.deleted()
     topology = topology.without(deleted)
-    if deleted and not topology.config.queue and not topology.config.sow:
+    if decided is None and deleted and not topology.config.queue and not topology.config.sow:
         raise TopologyError(f"there is nothing to run: {_was_deleted(deleted)}")
     barred = topology.barred()
     topology = topology.servable()

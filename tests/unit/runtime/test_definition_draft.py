@@ -139,7 +139,9 @@ def test_what_a_temporary_queue_takes_along_nobody_else_reads() -> None:
     made = ask("reply", {"auto_delete_on_idle": "5m", "topics": ["own", "read"]}, new=True).after
     reply = replace(made, made=("own", "read"))
     reader = Definition("reader", "queue", 1, "bob", {"topic_pattern": "re.d", "default_publish_target": "read"})
-    follower = DefinitionFollower(SimpleNamespace(), Config(), Decided(Config(), {}, (), Path()), {})
+    follower = DefinitionFollower(
+        SimpleNamespace(services=SimpleNamespace(topics=None)), Config(), Decided(Config(), {}, (), Path()), {}
+    )
     follower._found = {"reply": reply.encode(), "reader": reader.encode(), "broken": b"{"}
     assert follower.taken_along(["reply"]) == ["own"]
     assert follower.taken_along(["reader"]) == []

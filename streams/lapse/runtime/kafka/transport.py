@@ -93,6 +93,11 @@ class BatchConsumer(driver.Consumer):
         coordinator = None if thread is None or thread._consumer is None else thread._consumer._coordinator
         return "" if coordinator is None else str(getattr(coordinator, "member_id", ""))
 
+    async def subscribe(self, topics: Iterable[str]) -> None:
+        """As Faust's; a worker that has nothing to serve yet is in no group."""
+        if topics := set(topics):
+            await super().subscribe(topics)
+
     async def leave(self) -> None:
         """Read nothing any more, and leave the group: what has the same names later is for others (C4)."""
         self.stop_flow()

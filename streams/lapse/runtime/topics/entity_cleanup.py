@@ -192,8 +192,10 @@ class EntityCleanup:
 
     async def balanced(self) -> None:
         """Wait until the group is balanced and the worker's shards run; Faust has no event for both."""
-        tables: Any = self._app.tables
-        while self._app.rebalancing or not tables.recovery.completed.is_set():  # noqa: ASYNC110
+        app, tables = self._app, self._app.tables
+        if not app.entities and not app.consumer.balanced_count:
+            return  # it has had nothing to serve so far, and is in no group
+        while app.rebalancing or not tables.recovery.completed.is_set():  # noqa: ASYNC110
             await asyncio.sleep(_PAUSE_S)
 
     async def _read_elsewhere(self, admin: AIOKafkaAdminClient) -> set[str]:
