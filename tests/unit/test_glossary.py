@@ -80,3 +80,17 @@ def test_nothing_is_named_by_a_retired_word(package: str) -> None:
     gone = {word for word, where in ALL if f"`{package}`" in where}
     found = {f"{path.relative_to(LAPSE)}: {name}" for path, name in names(LAPSE / package) if gone & set(parts(name))}
     assert sorted(found) == []
+
+
+@pytest.mark.parametrize("package", ["core/queue", "core/sow"])
+def test_a_parameter_says_of_what_it_is_the_name(package: str) -> None:
+    """Here a bare `name` could be that of a record, message, subscription, transfer or rewind."""
+    found = {
+        f"{path.relative_to(LAPSE)}: {function.name}"
+        for path in (LAPSE / package).rglob("*.py")
+        for function in ast.walk(ast.parse(path.read_text()))
+        if isinstance(function, ast.FunctionDef)
+        and not function.name.startswith("_meaning")
+        and {"name", "names"} & {argument.arg for argument in (*function.args.posonlyargs, *function.args.args)}
+    }
+    assert sorted(found) == []

@@ -59,9 +59,9 @@ class Repeats:
         chunk = self.chunks.pop(number, None)
         if chunk is None:
             return
-        for name, _ in chunk.ids:
-            if self._seen.get((chunk.source, name), (0, -1))[1] == number:
-                del self._seen[chunk.source, name]
+        for message_id, _ in chunk.ids:
+            if self._seen.get((chunk.source, message_id), (0, -1))[1] == number:
+                del self._seen[chunk.source, message_id]
 
     def outdated(self, source: int, now_ms: int, window_ms: int) -> Iterator[int]:
         """Numbers of chunks of a source of which nothing can be repeated any more, oldest first."""
@@ -71,9 +71,9 @@ class Repeats:
                     break
                 yield number
 
-    def seen_ms(self, source: int, name: str) -> int | None:
+    def seen_ms(self, source: int, message_id: str) -> int | None:
         """Timestamp of the last message of a source with an id, ms since the epoch; None if none is remembered."""
-        seen = self._seen.get((source, name))
+        seen = self._seen.get((source, message_id))
         return None if seen is None else seen[0]
 
 
@@ -97,17 +97,17 @@ class Batch:
         self.newest_ms = 0
         """Latest timestamp of a message with an id, ms since the epoch."""
 
-    def is_repeat(self, name: str, at_ms: int) -> bool:
+    def is_repeat(self, message_id: str, at_ms: int) -> bool:
         """Whether a message with this id came before, within the window."""
         self.newest_ms = max(self.newest_ms, at_ms)
-        before_ms = self.fresh.get(name)
+        before_ms = self.fresh.get(message_id)
         if before_ms is None:
-            before_ms = self._repeats.seen_ms(self._source, name)
+            before_ms = self._repeats.seen_ms(self._source, message_id)
         return before_ms is not None and at_ms - before_ms < self._window_ms
 
-    def occupy(self, name: str, at_ms: int) -> None:
+    def occupy(self, message_id: str, at_ms: int) -> None:
         """Note that a message with this id came; not of one that is dead-lettered on arrival (C43)."""
-        self.fresh[name] = at_ms
+        self.fresh[message_id] = at_ms
 
     def chunk(self) -> Chunk:
         """What is to be remembered of the batch."""
@@ -116,7 +116,7 @@ class Batch:
 
 def chunk_of(source: int, newest_ms: int, ids: Sequence[Sequence[str | int]]) -> Chunk:
     """A chunk from what the journal holds."""
-    return Chunk(source, newest_ms, tuple((str(name), int(at_ms)) for name, at_ms in ids))
+    return Chunk(source, newest_ms, tuple((str(message_id), int(at_ms)) for message_id, at_ms in ids))
 
 
 def name_of(raw: bytes) -> str:

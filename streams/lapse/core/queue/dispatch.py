@@ -105,9 +105,9 @@ class Dispatch:
         messages = Messages(
             told["topic"], told["partition"], np.array([told["offset"]], np.int64), None, np.zeros(1, np.uint32), None
         )
-        for name in told["receivers"]:
-            if name in self._state.subscriptions:
-                step.deliveries.append(Delivery(name, messages, 0, barrier=True))
+        for subscription_id in told["receivers"]:
+            if subscription_id in self._state.subscriptions:
+                step.deliveries.append(Delivery(subscription_id, messages, 0, barrier=True))
 
     def _deliver_by_choice(self, subscriptions: Sequence[Subscription], limit: int, now_ms: int, step: Step) -> int:
         """Hand out messages by more than the order of arrival; returns how many."""
@@ -193,10 +193,10 @@ class Dispatch:
                 self.unjudged = [place]
                 return False
             (messages,) = self._decisions.messages([(segment, at)])
-            receivers = [name for name, code in codes.items() if code == YES]
+            receivers = [subscription_id for subscription_id, code in codes.items() if code == YES]
             told = {"topic": messages.topic, "partition": messages.partition, "offset": int(messages.offsets[0])}
-            for name in receivers:
-                step.deliveries.append(Delivery(name, messages, 0, barrier=True))
+            for subscription_id in receivers:
+                step.deliveries.append(Delivery(subscription_id, messages, 0, barrier=True))
             row = route(Trigger.RELEASE).row(State.AVAILABLE)
             step.events.append(ShardEvent(row.event, now_ms, messages, detail=", ".join(receivers)))
             self._decisions.do(Change(row.changes[0], [(place, 1)], facts={**told, "receivers": receivers}), step)

@@ -165,12 +165,12 @@ class Inquiry:
         items = list(self._in_state(wanted))
         if most >= len(items):
             return sorted(items, key=self._turn)
-        names = [name for name, _ in items]
-        instants = np.fromiter((one.at_ms for _, one in items), np.int64, len(names))
+        source_offsets = [source_offset for source_offset, _ in items]
+        instants = np.fromiter((one.at_ms for _, one in items), np.int64, len(source_offsets))
         first = np.flatnonzero(instants <= np.partition(instants, most - 1)[most - 1])
         if len(first) > most:  # at one instant the bookmark decides: of each source the lower offsets
-            offsets = np.fromiter((names[at][1] for at in first.tolist()), np.int64, len(first))
-            sources = np.fromiter((names[at][0] for at in first.tolist()), np.int64, len(first))
+            offsets = np.fromiter((source_offsets[at][1] for at in first.tolist()), np.int64, len(first))
+            sources = np.fromiter((source_offsets[at][0] for at in first.tolist()), np.int64, len(first))
             order = np.lexsort((offsets, instants[first], sources))
             beginnings = np.flatnonzero(np.diff(sources[order], prepend=-1))
             ends = [*beginnings[1:].tolist(), len(order)]
@@ -178,7 +178,7 @@ class Inquiry:
                 order[begin : min(end, begin + most)] for begin, end in zip(beginnings.tolist(), ends, strict=True)
             ]
             first = first[np.concatenate(parts)]
-        return sorted(((names[at], all_[names[at]]) for at in first.tolist()), key=self._turn)
+        return sorted(((source_offsets[at], all_[source_offsets[at]]) for at in first.tolist()), key=self._turn)
 
     def matches(self, text: str, number: int, offset: int) -> bool:
         """Whether a message without a place is known to match a filter under selection."""
@@ -188,7 +188,7 @@ class Inquiry:
     def scheduled_to_judge(self) -> Iterator[tuple[str, int, list[int]]]:
         """See `QueueShard.scheduled_to_judge`."""
         by_source: dict[int, list[int]] = {}
-        for number, offset in self._state.scheduled.names():
+        for number, offset in self._state.scheduled.source_offsets():
             by_source.setdefault(number, []).append(offset)
         for number, offsets in by_source.items():
             source = self._state.sources[number]
@@ -236,8 +236,8 @@ class Inquiry:
             return
         skip = skip if wanted else max(0, skip - len(self._state.scheduled))
         last = sorted(self._state.pending.items(), key=lambda item: (item[1].at_ms, item[0]))
-        for name, dying in last[skip : skip + left]:
-            yield self._queued_dying(name, dying, refused)
+        for source_offset, dying in last[skip : skip + left]:
+            yield self._queued_dying(source_offset, dying, refused)
 
     def named(
         self, claims: Sequence[Claim], now_ms: int, refused: Callable[[tuple[int, int]], str]
@@ -264,12 +264,14 @@ class Inquiry:
                 yield self._queued_dying((number, offset), dying, refused)
 
     def _queued_dying(
-        self, name: tuple[int, int], dying: PendingLetter, refused: Callable[[tuple[int, int]], str]
+        self, source_offset: tuple[int, int], dying: PendingLetter, refused: Callable[[tuple[int, int]], str]
     ) -> Queued:
-        source = self._state.sources[name[0]]
+        source = self._state.sources[source_offset[0]]
         deadline_ms = None if dying.deadline_ms == NEVER else dying.deadline_ms
-        queued = Queued(source.topic, source.partition, name[1], None, deadline_ms, dying.deliveries, dying.cancels)
-        queued.pending, queued.waits_for = True, refused(name)
+        queued = Queued(
+            source.topic, source.partition, source_offset[1], None, deadline_ms, dying.deliveries, dying.cancels
+        )
+        queued.pending, queued.waits_for = True, refused(source_offset)
         return queued
 
     def _turn(self, item: tuple[tuple[int, int], Scheduled]) -> tuple[int, str, int, int]:

@@ -39,7 +39,7 @@ class PendingLetters:
         number = self._state.sources.number(messages.topic, messages.partition)
         reasons = ", ".join(removal.reasons)
         by_fault: dict[str, list[int]] = {}
-        names: list[tuple[int, int]] = []
+        source_offsets: list[tuple[int, int]] = []
         left = State.EXPIRED if Reason.TIME_LIMIT in removal.reasons else State.GONE
         row = route(Trigger.REFUSE_LETTER).row(left)
         for at, fault in sorted(refused.items()):
@@ -55,7 +55,7 @@ class PendingLetters:
                 removal.place(at),
             )
             offset = int(messages.offsets[at])
-            names.append((number, offset))
+            source_offsets.append((number, offset))
             self._decisions.do(Change(row.changes[0], source=number, offset=offset, facts=dying.facts()), step)
         for fault, some in by_fault.items():
             detail = f"{reasons}; its dead letter was refused and is tried again: {fault}"
@@ -68,7 +68,7 @@ class PendingLetters:
             removal.places = None if removal.places is None else removal.places[safe]
         else:
             del step.removals[at]
-        return names
+        return source_offsets
 
     def letter_written(self, source: int, offset: int, step: Step) -> None:
         """Let a message go: its letter is safe. Nothing to do if it went before."""

@@ -43,11 +43,11 @@ def sift(repeats: Repeats, source: int, arrivals: Arrivals, window_ms: int) -> S
     now_ms = 0
     for offset, raw, timestamp_ms in arrivals.identified:
         now_ms = now_ms if timestamp_ms == NO_TIMESTAMP else timestamp_ms
-        name = name_of(raw)
-        if batch.is_repeat(name, now_ms):
+        message_id = name_of(raw)
+        if batch.is_repeat(message_id, now_ms):
             found.add(offset)
         elif offset not in dead:
-            batch.occupy(name, now_ms)
+            batch.occupy(message_id, now_ms)
     return Sifted(found, batch.chunk().ids, batch.newest_ms)
 
 

@@ -150,9 +150,9 @@ class Rewinds:
     def __bool__(self) -> bool:
         return bool(self._by_number)
 
-    def get(self, name: str) -> Rewind | None:
+    def get(self, rewind_id: str) -> Rewind | None:
         """The rewind of that id; None if none is remembered."""
-        return next((one for one in self._by_number.values() if one.id == name), None)
+        return next((one for one in self._by_number.values() if one.id == rewind_id), None)
 
     @property
     def under_way(self) -> Rewind | None:

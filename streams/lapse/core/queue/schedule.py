@@ -194,11 +194,11 @@ class Schedule:
             )
             step.events.append(ShardEvent(_HELD_BACK.rows[0].event, now_ms, messages))
 
-    def transfer(self, source: int, offset: int, name: str, now_ms: int, step: Step) -> None:
+    def transfer(self, source: int, offset: int, transfer_id: str, now_ms: int, step: Step) -> None:
         """Hold a message for a transfer (Q17)."""
         at_ms = self._state.scheduled[source, offset].at_ms
-        row = self._become(route(Trigger.BEGIN_TRANSFER), source, offset, at_ms, now_ms, step, name)
-        self._tell(row, source, offset, now_ms, step, "", name)
+        row = self._become(route(Trigger.BEGIN_TRANSFER), source, offset, at_ms, now_ms, step, transfer_id)
+        self._tell(row, source, offset, now_ms, step, "", transfer_id)
 
     def release(self, trigger: Trigger, source: int, offset: int, now_ms: int, step: Step) -> None:
         """Release a message that a transfer held: to its place if its instant has come, else to the schedule.

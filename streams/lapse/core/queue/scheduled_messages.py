@@ -34,7 +34,7 @@ class ScheduledMessages:
     """
 
     def __init__(self) -> None:
-        self._by_name: dict[tuple[int, int], bytes] = {}
+        self._by_source_offset: dict[tuple[int, int], bytes] = {}
         self._blocks: dict[int, dict[int, _Block]] = {}
         self._counts: dict[int, int] = {}
         self.held = 0
@@ -45,30 +45,30 @@ class ScheduledMessages:
         """How many wait for room."""
 
     def __len__(self) -> int:
-        return len(self._by_name)
+        return len(self._by_source_offset)
 
-    def __contains__(self, name: object) -> bool:
-        return name in self._by_name
+    def __contains__(self, source_offset: object) -> bool:
+        return source_offset in self._by_source_offset
 
-    def __getitem__(self, name: tuple[int, int]) -> Scheduled:
-        return unpack(self._by_name[name])
+    def __getitem__(self, source_offset: tuple[int, int]) -> Scheduled:
+        return unpack(self._by_source_offset[source_offset])
 
     def get(self, source: int, offset: int) -> Scheduled | None:
         """One of them; None if it is none."""
-        packed = self._by_name.get((source, offset))
+        packed = self._by_source_offset.get((source, offset))
         return None if packed is None else unpack(packed)
 
-    def names(self) -> list[tuple[int, int]]:
+    def source_offsets(self) -> list[tuple[int, int]]:
         """Source and offset of each."""
-        return list(self._by_name)
+        return list(self._by_source_offset)
 
     def items(self) -> Iterator[tuple[tuple[int, int], Scheduled]]:
         """All of them."""
-        return ((name, unpack(packed)) for name, packed in self._by_name.items())
+        return ((source_offset, unpack(packed)) for source_offset, packed in self._by_source_offset.items())
 
     def packed(self) -> ItemsView[tuple[int, int], bytes]:
         """All of them, as the journal has them."""
-        return self._by_name.items()
+        return self._by_source_offset.items()
 
     def add(self, source: int, offset: int, scheduled: Scheduled) -> None:
         """Keep one."""
@@ -76,8 +76,8 @@ class ScheduledMessages:
 
     def add_packed(self, source: int, offset: int, packed: bytes) -> None:
         """Keep one as the journal has it."""
-        known = self._by_name.get((source, offset))
-        self._by_name[source, offset] = packed
+        known = self._by_source_offset.get((source, offset))
+        self._by_source_offset[source, offset] = packed
         self._note(packed, 1)
         if known is not None:
             self._note(known, -1)
@@ -91,7 +91,7 @@ class ScheduledMessages:
 
     def discard(self, source: int, offset: int) -> None:
         """Forget one."""
-        known = self._by_name.pop((source, offset), None)
+        known = self._by_source_offset.pop((source, offset), None)
         if known is None:
             return
         self._note(known, -1)
@@ -103,7 +103,7 @@ class ScheduledMessages:
         if not block.count:
             del blocks[number]
         elif len(block.offsets) > 2 * block.count + _SLACK:
-            block.offsets = [one for one in block.offsets if (source, one) in self._by_name]
+            block.offsets = [one for one in block.offsets if (source, one) in self._by_source_offset]
 
     def count(self, source: int) -> int:
         """How many of a source there are."""
@@ -112,7 +112,7 @@ class ScheduledMessages:
     def emptying(self) -> Portions[None]:
         """Let go of all of them, of which nothing is needed any more."""
         self._blocks.clear()
-        yield from emptying(self._by_name)
+        yield from emptying(self._by_source_offset)
 
     def _note(self, packed: bytes, by: int) -> None:
         if is_plain(packed):
@@ -136,5 +136,5 @@ class ScheduledMessages:
             if number in blocks:
                 offsets = blocks[number].offsets
                 for offset in offsets[bisect_left(offsets, first) : bisect_right(offsets, last)]:
-                    if (source, offset) in self._by_name:
+                    if (source, offset) in self._by_source_offset:
                         yield offset

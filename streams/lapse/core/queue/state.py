@@ -230,18 +230,18 @@ class QueueState:
 
     def _note(self, change: Change) -> None:
         """Note, or forget, a message without a place: one that has none yet, or none any more."""
-        name = change.source, change.offset
+        source_offset = change.source, change.offset
         match change.kind:
             case ChangeKind.REMEMBERED:
-                self.remembered.add(name)
+                self.remembered.add(source_offset)
             case ChangeKind.HONOURED:
-                self.remembered.discard(name)
+                self.remembered.discard(source_offset)
             case ChangeKind.LETTER_PENDING:
-                self.pending[name] = letter = pending_letter_of(change.facts)
+                self.pending[source_offset] = letter = pending_letter_of(change.facts)
                 if self._first_pending is not None:
                     self._first_pending = min(self._first_pending, letter.place)
             case ChangeKind.LETTER_WRITTEN:
-                written = self.pending.pop(name, None)
+                written = self.pending.pop(source_offset, None)
                 if written is not None and written.place == self._first_pending:
                     self._first_pending = None
 
@@ -294,17 +294,19 @@ class QueueState:
 
     def _defer(self, change: Change) -> None:
         """Keep a message that gets no place yet, change the reason, or remove it."""
-        name = change.source, change.offset
-        known = self.scheduled.get(*name)
+        source_offset = change.source, change.offset
+        known = self.scheduled.get(*source_offset)
         before = State.UNREAD if known is None else known.state
         scheduled = None if change.kind is ChangeKind.UNSCHEDULED else scheduled_of(change)
         after = State.GONE if scheduled is None else scheduled.state
         if (change.kind, before, after) not in DEFERRALS:
-            raise Impossible(f"{change.kind.name} cannot take a message from {before.name} to {after.name}: {name}")
+            raise Impossible(
+                f"{change.kind.name} cannot take a message from {before.name} to {after.name}: {source_offset}"
+            )
         if scheduled is None:
-            self.scheduled.discard(*name)
+            self.scheduled.discard(*source_offset)
         else:
-            self.scheduled.add(*name, scheduled)
+            self.scheduled.add(*source_offset, scheduled)
 
     def _move(self, change: Change, move: Move) -> None:
         """Move messages with places from state to state, by the table of their life."""

@@ -71,9 +71,9 @@ class Transfers:
     def __iter__(self) -> Iterator[Transfer]:
         return iter(self._by_id.values())
 
-    def get(self, name: str) -> Transfer | None:
+    def get(self, transfer_id: str) -> Transfer | None:
         """The transfer of that id; None if nothing is under way for it."""
-        return self._by_id.get(name)
+        return self._by_id.get(transfer_id)
 
     def name(self, number: int) -> str:
         """The id behind a number in a column; empty if it is over."""

@@ -89,11 +89,11 @@ class TransferCommands:
             raise CommandRefused(f"{command.command}: {error}") from error
 
     def _hold(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
-        name, shard = self._named(command), self._shard
-        known = shard.state.transfers.get(name)
+        transfer_id, shard = self._named(command), self._shard
+        known = shard.state.transfers.get(transfer_id)
         if known is not None and command.to and known.target != command.to:
             raise CommandRefused(
-                f"transfer {name} goes to {known.target}, not to {command.to}; choose another id",
+                f"transfer {transfer_id} goes to {known.target}, not to {command.to}; choose another id",
                 ErrorCode.TRANSFER_CONFLICT,
             )
         most = MOST_HELD if command.top_n is None else min(command.top_n, MOST_HELD)
@@ -111,9 +111,9 @@ class TransferCommands:
                 claims = self._claims(command)
                 if not command.filter:
                     shard.advance_to(claims, most)
-            outcomes, more = shard.transfer_source.hold(name, command.to, claims, most, at_ms, step)
+            outcomes, more = shard.transfer_source.hold(transfer_id, command.to, claims, most, at_ms, step)
             outcomes = shard.told(outcomes)
-        messages = tuple(shown(one) for one in shard.transfer_source.held(name))
+        messages = tuple(shown(one) for one in shard.transfer_source.held(transfer_id))
         counts = {"held": len(messages), "more": int(more)}
         if advancing := _advancing(outcomes):
             counts["advancing"] = advancing
@@ -123,7 +123,7 @@ class TransferCommands:
             asks = self._asks()
         sources = tuple(f"{one.topic}:{one.partition}:{one.next_offset}" for one in shard.state.sources.current())
         told = {"settlements": settlements(outcomes, command), "messages": messages, "counts": counts}
-        return {**told, "sources": sources, **asks, **self._handed_over(name)}
+        return {**told, "sources": sources, **asks, **self._handed_over(transfer_id)}
 
     def to_judge(self, command: Command, now_ms: int) -> list[int]:
         """Places to be judged before spare messages are told that match a filter; some of them, if there are many."""
@@ -140,33 +140,33 @@ class TransferCommands:
         }
 
     def _confirm(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
-        name = self._named(command)
+        transfer_id = self._named(command)
         try:
             parsed = [wire.HandOver.parse(text) for text in command.bookmarks]
         except ValueError as error:
             raise CommandRefused(f"{command.command}: {error}") from error
         given = [_given(one) for one in parsed]
-        outcomes = self._shard.transfer_source.confirm(name, given, at_ms, step)
-        return {"settlements": settlements(outcomes, command)} | self._handed_over(name)
+        outcomes = self._shard.transfer_source.confirm(transfer_id, given, at_ms, step)
+        return {"settlements": settlements(outcomes, command)} | self._handed_over(transfer_id)
 
     def _finish(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
         self._shard.transfer_source.finish(self._named(command), step)
         return {}
 
     def _cancel(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
-        name = self._named(command)
-        left = self._handed_over(name)["handed_over"]
+        transfer_id = self._named(command)
+        left = self._handed_over(transfer_id)["handed_over"]
         if left:
             raise CommandRefused(
-                f"transfer {name}: {left[0]} has left already, so it cannot be cancelled; resume it instead",
+                f"transfer {transfer_id}: {left[0]} has left already, so it cannot be cancelled; resume it instead",
                 ErrorCode.TRANSFER_CONFLICT,
             )
-        return {"counts": {"returned": self._shard.transfer_source.give_back(name, at_ms, step)}}
+        return {"counts": {"returned": self._shard.transfer_source.give_back(transfer_id, at_ms, step)}}
 
     def _accept(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
-        name, claims = self._named(command), self._claims(command)
+        transfer_id, claims = self._named(command), self._claims(command)
         self._shard.advance_to(claims, MOST_HELD)
-        outcomes = self._shard.told(self._shard.transfer_target.accept(name, claims, at_ms, step))
+        outcomes = self._shard.told(self._shard.transfer_target.accept(transfer_id, claims, at_ms, step))
         told: dict[str, Any] = {"settlements": settlements(outcomes, command)}
         if advancing := _advancing(outcomes):
             told["counts"] = {"advancing": advancing}
@@ -175,8 +175,8 @@ class TransferCommands:
     def _discard(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
         return {"counts": {"removed": self._shard.transfer_target.discard(self._named(command), at_ms, step)}}
 
-    def _handed_over(self, name: str) -> dict[str, tuple[str, ...]]:
-        transfer = self._shard.state.transfers.get(name)
+    def _handed_over(self, transfer_id: str) -> dict[str, tuple[str, ...]]:
+        transfer = self._shard.state.transfers.get(transfer_id)
         left = [] if transfer is None else transfer.confirmed
         return {"handed_over": tuple(str(_written(one)) for one in left)}
 

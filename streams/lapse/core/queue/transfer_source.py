@@ -47,12 +47,12 @@ class TransferSource:
         self.spare = Spare(decisions)
 
     def hold(
-        self, name: str, target: str, claims: Iterable[Claim], most: int, now_ms: int, step: Step
+        self, transfer_id: str, target: str, claims: Iterable[Claim], most: int, now_ms: int, step: Step
     ) -> tuple[list[Outcome], bool]:
         """Keep messages back for a transfer: nobody gets them, and their lifetime goes on.
 
         Args:
-            name: the transfer's id.
+            transfer_id: the transfer's id.
             target: where the messages go, for people.
             claims: which messages; what the transfer holds already is settled again.
             most: so many messages at most are held for it at a time.
@@ -63,13 +63,13 @@ class TransferSource:
             What happened to each message, as far as was looked, and whether there are more.
         """
         outcomes: list[Outcome] = []
-        room = most - sum(len(slots) for _, slots in self._held(name)) - len(self._held_scheduled(name))
+        room = most - sum(len(slots) for _, slots in self._held(transfer_id)) - len(self._held_scheduled(transfer_id))
         more = False
         for claim in claims:
             self._state.segments.make_room()
             missing: list[Outcome] = []
             for segment, first, stop, offset, code in self._locator.located(claim, missing):
-                number = self._number(name)
+                number = self._number(transfer_id)
                 codes = settlement.judge_transfer(segment, first, stop, number, _TAKEN, self._now_ms(now_ms))
                 fresh = np.flatnonzero((codes == code) & (segment.state[first:stop] != State.TRANSFERRING))
                 if len(fresh) > max(room, 0):
@@ -81,20 +81,22 @@ class TransferSource:
                 if len(fresh):
                     room -= len(fresh)
                     some: Slots = [(segment, fresh + first)]
-                    holder = self._known(name, target, step).number
-                    self._transitions.happen(Trigger.BEGIN_TRANSFER, some, now_ms, step, detail=name, holder=holder)
+                    holder = self._known(transfer_id, target, step).number
+                    self._transitions.happen(
+                        Trigger.BEGIN_TRANSFER, some, now_ms, step, detail=transfer_id, holder=holder
+                    )
                 if more:
                     break
             for one in missing:
                 if one.result in (Result.SCHEDULED, Result.TRANSFERRING):
-                    result = self._judge_scheduled(name, one, now_ms)
+                    result = self._judge_scheduled(transfer_id, one, now_ms)
                     takes = result is Result.SETTLED and one.result is Result.SCHEDULED
                     if more or (takes and room <= 0):
                         more = True
                         continue
                     if takes:
                         room -= 1
-                        self._hold_scheduled(name, target, one, now_ms, step)
+                        self._hold_scheduled(transfer_id, target, one, now_ms, step)
                     outcomes.append(one._replace(result=result))
                 elif not more:
                     outcomes.append(one)
@@ -102,7 +104,7 @@ class TransferSource:
                 break
         return outcomes, more
 
-    def confirm(self, name: str, given: Iterable[HandOver], now_ms: int, step: Step) -> list[Outcome]:
+    def confirm(self, transfer_id: str, given: Iterable[HandOver], now_ms: int, step: Step) -> list[Outcome]:
         """Let messages go that a transfer holds and has put at its destination; what has expired has not left."""
         outcomes: list[Outcome] = []
         for one in given:
@@ -111,42 +113,44 @@ class TransferSource:
             missing: list[Outcome] = []
             done: list[HandOver] = []
             for segment, first, stop, offset, code in self._locator.located(claim, missing):
-                number = self._number(name)
+                number = self._number(transfer_id)
                 codes = settlement.judge_transfer(segment, first, stop, number, _HELD, self._now_ms(now_ms))
                 found = settlement.outcomes(claim.topic, claim.partition, offset, codes)
                 outcomes += found
                 done += [one.part(own.first, own.last) for own in found if own.result is Result.SETTLED]
                 slots = np.flatnonzero(codes == code) + first
                 if len(slots):
-                    self._transitions.happen(Trigger.CONFIRM_TRANSFER, [(segment, slots)], now_ms, step, detail=name)
+                    self._transitions.happen(
+                        Trigger.CONFIRM_TRANSFER, [(segment, slots)], now_ms, step, detail=transfer_id
+                    )
             for own in missing:
                 if own.result is Result.TRANSFERRING:
-                    own = self._confirm_scheduled(name, own, now_ms, step)
+                    own = self._confirm_scheduled(transfer_id, own, now_ms, step)
                     if own.result is Result.SETTLED:
                         done.append(one.part(own.first, own.last))
                 outcomes.append(own)
-            transfer = self._state.transfers.get(name)
+            transfer = self._state.transfers.get(transfer_id)
             if done and transfer is not None:
                 self._remember(transfer, [*transfer.confirmed, *done], step)
         return outcomes
 
-    def finish(self, name: str, step: Step) -> None:
+    def finish(self, transfer_id: str, step: Step) -> None:
         """Forget what a transfer has confirmed: its destination knows."""
-        transfer = self._state.transfers.get(name)
+        transfer = self._state.transfers.get(transfer_id)
         if transfer is None:
             return
-        if any(len(slots) for _, slots in self._held(name)) or self._held_scheduled(name):
+        if any(len(slots) for _, slots in self._held(transfer_id)) or self._held_scheduled(transfer_id):
             self._remember(transfer, [], step)
         else:
             self._decisions.do(Change(ChangeKind.TRANSFER, holder=transfer.number), step)
 
-    def give_back(self, name: str, now_ms: int, step: Step) -> int:
+    def give_back(self, transfer_id: str, now_ms: int, step: Step) -> int:
         """Return the messages that a transfer holds, to where they were; how many. What it confirmed is forgotten."""
-        transfer = self._state.transfers.get(name)
+        transfer = self._state.transfers.get(transfer_id)
         if transfer is None:
             return 0
         returned = 0
-        for segment, slots in self._held(name):
+        for segment, slots in self._held(transfer_id):
             returned += len(slots)
             until_ms = np.zeros(len(slots), np.int64) if segment.until_ms is None else segment.until_ms[slots].copy()
             until_ms[until_ms <= now_ms] = 0
@@ -154,23 +158,23 @@ class TransferSource:
                 alike: Slots = [(segment, slots[until_ms == delayed_ms])]
                 guard = Guard.DELAY if delayed_ms else None
                 self._transitions.happen(
-                    Trigger.ABANDON_TRANSFER, alike, now_ms, step, guard=guard, detail=name, until_ms=delayed_ms
+                    Trigger.ABANDON_TRANSFER, alike, now_ms, step, guard=guard, detail=transfer_id, until_ms=delayed_ms
                 )
-        for (source, offset), scheduled in self._held_scheduled(name):
+        for (source, offset), scheduled in self._held_scheduled(transfer_id):
             returned += 1
             if scheduled.deadline_ms > self._now_ms(now_ms):
                 self._schedule.release(Trigger.ABANDON_TRANSFER, source, offset, now_ms, step)
             else:
                 self._schedule.leave(Trigger.DEADLINE, source, offset, now_ms, step)
-        self.finish(name, step)
+        self.finish(transfer_id, step)
         return returned
 
-    def held(self, name: str) -> Iterable[Queued]:
+    def held(self, transfer_id: str) -> Iterable[Queued]:
         """Messages that a transfer holds."""
-        for segment, slots in self._held(name):
+        for segment, slots in self._held(transfer_id):
             for slot in slots.tolist():
                 yield self._inquiry.queued(segment, slot)
-        for (source, offset), scheduled in self._held_scheduled(name):
+        for (source, offset), scheduled in self._held_scheduled(transfer_id):
             yield self._inquiry.queued_scheduled(source, offset, scheduled)
 
     # Parts
@@ -178,15 +182,15 @@ class TransferSource:
     def _now_ms(self, now_ms: int) -> int:
         return self._decisions.deadlines_count_ms(now_ms)
 
-    def _number(self, name: str) -> int:
+    def _number(self, transfer_id: str) -> int:
         """Number of a transfer; one that no place has if nothing is under way for it."""
-        known = self._state.transfers.get(name)
+        known = self._state.transfers.get(transfer_id)
         return -2 if known is None else known.number
 
-    def _known(self, name: str, target: str, step: Step) -> Transfer:
-        if self._state.transfers.get(name) is None:
-            self._write(Transfer(name, self._state.transfers.next_number, target), step)
-        transfer = self._state.transfers.get(name)
+    def _known(self, transfer_id: str, target: str, step: Step) -> Transfer:
+        if self._state.transfers.get(transfer_id) is None:
+            self._write(Transfer(transfer_id, self._state.transfers.next_number, target), step)
+        transfer = self._state.transfers.get(transfer_id)
         assert transfer is not None
         return transfer
 
@@ -196,9 +200,9 @@ class TransferSource:
     def _write(self, transfer: Transfer, step: Step) -> None:
         self._decisions.do(Change(ChangeKind.TRANSFER, holder=transfer.number, facts=transfer.facts()), step)
 
-    def _held(self, name: str) -> list[tuple[Segment, NDArray[np.intp]]]:
+    def _held(self, transfer_id: str) -> list[tuple[Segment, NDArray[np.intp]]]:
         """Places that a transfer holds, in order."""
-        number = self._number(name)
+        number = self._number(transfer_id)
         found: list[tuple[Segment, NDArray[np.intp]]] = []
         for index in sorted(self._state.segments):
             outline = self._state.outline(index)
@@ -212,12 +216,12 @@ class TransferSource:
                     found.append((segment, slots))
         return found
 
-    def _held_scheduled(self, name: str) -> list[tuple[tuple[int, int], Scheduled]]:
+    def _held_scheduled(self, transfer_id: str) -> list[tuple[tuple[int, int], Scheduled]]:
         """Messages without a place that a transfer holds, in the order in which they would get one (C11)."""
         scheduled, sources = self._state.scheduled, self._state.sources
         if not scheduled.held:
             return []
-        mine = [(at, one) for at, one in scheduled.items() if one.held and one.transfer == name]
+        mine = [(at, one) for at, one in scheduled.items() if one.held and one.transfer == transfer_id]
 
         def order(item: tuple[tuple[int, int], Scheduled]) -> tuple[int, str, int, int]:
             source = sources[item[0][0]]
@@ -225,23 +229,25 @@ class TransferSource:
 
         return sorted(mine, key=order)
 
-    def _judge_scheduled(self, name: str, one: Outcome, now_ms: int) -> Result:
+    def _judge_scheduled(self, transfer_id: str, one: Outcome, now_ms: int) -> Result:
         """What a transfer may do with a message without a place; `SETTLED` = hold it, or it does so already."""
         scheduled = self._state.scheduled[self._state.sources.number(one.topic, one.partition), one.first]
-        if scheduled.transfer and not (scheduled.held and scheduled.transfer == name):
+        if scheduled.transfer and not (scheduled.held and scheduled.transfer == transfer_id):
             return one.result
         return Result.TIME_LIMIT if scheduled.deadline_ms <= self._now_ms(now_ms) else Result.SETTLED
 
-    def _hold_scheduled(self, name: str, target: str, one: Outcome, now_ms: int, step: Step) -> None:
-        self._known(name, target, step)
-        self._schedule.transfer(self._state.sources.number(one.topic, one.partition), one.first, name, now_ms, step)
+    def _hold_scheduled(self, transfer_id: str, target: str, one: Outcome, now_ms: int, step: Step) -> None:
+        self._known(transfer_id, target, step)
+        self._schedule.transfer(
+            self._state.sources.number(one.topic, one.partition), one.first, transfer_id, now_ms, step
+        )
 
-    def _confirm_scheduled(self, name: str, one: Outcome, now_ms: int, step: Step) -> Outcome:
+    def _confirm_scheduled(self, transfer_id: str, one: Outcome, now_ms: int, step: Step) -> Outcome:
         number = self._state.sources.number(one.topic, one.partition)
         scheduled = self._state.scheduled[number, one.first]
-        if scheduled.transfer != name:
+        if scheduled.transfer != transfer_id:
             return one
         if scheduled.deadline_ms <= self._now_ms(now_ms):
             return one._replace(result=Result.TIME_LIMIT)
-        self._schedule.leave(Trigger.CONFIRM_TRANSFER, number, one.first, now_ms, step, detail=name)
+        self._schedule.leave(Trigger.CONFIRM_TRANSFER, number, one.first, now_ms, step, detail=transfer_id)
         return one._replace(result=Result.SETTLED)

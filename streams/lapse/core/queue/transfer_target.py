@@ -23,7 +23,7 @@ class TransferTarget:
         self._schedule = schedule
         self._state = decisions.state
 
-    def accept(self, name: str, claims: Iterable[Claim], now_ms: int, step: Step) -> list[Outcome]:
+    def accept(self, transfer_id: str, claims: Iterable[Claim], now_ms: int, step: Step) -> list[Outcome]:
         """Make messages visible that a transfer has put here, now that they have left where they came from."""
         outcomes: list[Outcome] = []
         for claim in claims:
@@ -34,7 +34,7 @@ class TransferTarget:
                 for offset in list(self._state.scheduled.between(number, claim.first, min(claim.last, seen - 1))):
                     if offset > at:
                         outcomes.append(Outcome(*claim[:2], at, offset - 1, Result.ALREADY_SETTLED))
-                    result = self._accept(name, number, offset, now_ms, step)
+                    result = self._accept(transfer_id, number, offset, now_ms, step)
                     outcomes.append(Outcome(*claim[:2], offset, offset, result))
                     at = offset + 1
             if at < min(seen, claim.last + 1):
@@ -44,19 +44,19 @@ class TransferTarget:
                 outcomes.append(Outcome(*claim[:2], max(at, claim.first), claim.last, Result.UNKNOWN))
         return outcomes
 
-    def discard(self, name: str, now_ms: int, step: Step) -> int:
+    def discard(self, transfer_id: str, now_ms: int, step: Step) -> int:
         """Throw away what a transfer has put here and never confirmed; how many messages (`withdrawn`)."""
         scheduled = self._state.scheduled
         if not scheduled.unconfirmed:
             return 0
-        thrown = sorted((at, one) for at, one in scheduled.items() if one.transfer == name and not one.held)
+        thrown = sorted((at, one) for at, one in scheduled.items() if one.transfer == transfer_id and not one.held)
         for (source, offset), _ in thrown:
             self._schedule.leave(Trigger.DISCARD, source, offset, now_ms, step)
         return len(thrown)
 
-    def _accept(self, name: str, number: int, offset: int, now_ms: int, step: Step) -> Result:
+    def _accept(self, transfer_id: str, number: int, offset: int, now_ms: int, step: Step) -> Result:
         scheduled = self._state.scheduled[number, offset]
-        if scheduled.held or scheduled.transfer != name:
+        if scheduled.held or scheduled.transfer != transfer_id:
             # Accepted before, and scheduled since; or another transfer's.
             return Result.ALREADY_SETTLED if not scheduled.transfer else Result.UNKNOWN
         if scheduled.deadline_ms <= self._decisions.deadlines_count_ms(now_ms):

@@ -85,5 +85,5 @@ class Shard(Protocol):
     def subscriptions(self) -> Iterable[Subscribed]:
         """The clients' subscriptions."""
 
-    def unsubscribe(self, name: str, now_ms: int, step: Any, detail: str) -> object:
+    def unsubscribe(self, subscription_id: str, now_ms: int, step: Any, detail: str) -> object:
         """End a subscription; `detail` says why."""

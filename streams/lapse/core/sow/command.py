@@ -327,16 +327,16 @@ class SowCommands:
         subscriber.query = Query.begin(self._state, inquiry, step)
 
     def _put(self, subscription: Subscription, step: Step) -> None:
-        name = journal.SUBSCRIPTION + subscription.id.encode("utf-8", "surrogatepass")
-        self._state.change(step, name, subscription.pack())
+        journal_key = journal.SUBSCRIPTION + subscription.id.encode("utf-8", "surrogatepass")
+        self._state.change(step, journal_key, subscription.pack())
 
     def end(self, subscription_id: str, at_ms: int, step: Step, detail: str) -> None:
         """End a subscription; the event says why."""
-        name = journal.SUBSCRIPTION + subscription_id.encode("utf-8", "surrogatepass")
+        journal_key = journal.SUBSCRIPTION + subscription_id.encode("utf-8", "surrogatepass")
         query = self._state.subscribers[subscription_id].query
         if query is not None:
             query.abandon()
-        self._state.change(step, name, None)
+        self._state.change(step, journal_key, None)
         step.events.append(ShardEvent(EventKind.UNSUBSCRIBED, at_ms, subscription=subscription_id, detail=detail))
 
     def _subscriber(self, command: Command, at_ms: int, step: Step) -> Subscriber:
@@ -392,14 +392,14 @@ class SowCommands:
 
     def _withdraw(self, bookmarks: Bookmarks, seen: tuple[Predicate, ...], at_ms: int, step: Step) -> int:
         """Withdraw what is named of the scheduled versions, as far as a user sees it (L5, C82); returns how many."""
-        names = [
+        journal_keys = [
             version_name(version.source, version.offset)
             for _, version in self._state.schedule
             if bookmarks.have(version.source, version.offset) and self._is_seen(version, seen)
         ]
-        for name in names:
-            self._updates.withdraw(name, at_ms, step)
-        return len(names)
+        for journal_key in journal_keys:
+            self._updates.withdraw(journal_key, at_ms, step)
+        return len(journal_keys)
 
     def _is_seen(self, version: Version, seen: tuple[Predicate, ...]) -> bool:
         """Whether a user sees a scheduled version; one that deletes says nothing that a filter could match."""

@@ -124,17 +124,17 @@ class Deletion(ABC):
 
     def go_on(self, step: Step, portion: int = PORTION) -> None:
         """Look at the next records, so many of them, and let leave which are meant."""
-        for name in self._walk.take(portion):
-            self._look_at(name, step)
+        for journal_key in self._walk.take(portion):
+            self._look_at(journal_key, step)
 
     @abstractmethod
-    def _look_at(self, name: bytes, step: Step, /) -> None:
+    def _look_at(self, journal_key: bytes, step: Step, /) -> None:
         """Let one record leave, if it is meant."""
 
-    def _matches(self, predicates: tuple[Predicate, ...], name: bytes, entry: bytes) -> bool:
+    def _matches(self, predicates: tuple[Predicate, ...], journal_key: bytes, entry: bytes) -> bool:
         if not predicates:
             return True
-        view = self._state.view(name, entry)
+        view = self._state.view(journal_key, entry)
         return all(predicate(view) is True for predicate in predicates)
 
 
@@ -173,17 +173,17 @@ class Selection(Deletion):
         self._bookmarks = bookmarks
         self.removed = withdrawn
 
-    def _look_at(self, name: bytes, step: Step, /) -> None:
-        entry = self._state.entries.get(name)
+    def _look_at(self, journal_key: bytes, step: Step, /) -> None:
+        entry = self._state.entries.get(journal_key)
         if entry is None or self._state.is_due(entry, self._at_ms):
             return
         facts = facts_of(entry)
         if self._bookmarks is not None and not self._bookmarks.have(facts.source, facts.offset):
             return
-        if not self._matches(self._row_filter, name, entry):
+        if not self._matches(self._row_filter, journal_key, entry):
             return
-        if facts.timestamp_ms <= self._at_ms and self._matches(self._predicates, name, entry):
-            self._removals.delete(name, entry, self._at_ms, step)
+        if facts.timestamp_ms <= self._at_ms and self._matches(self._predicates, journal_key, entry):
+            self._removals.delete(journal_key, entry, self._at_ms, step)
             self.removed += 1
         else:
             self.skipped += 1
@@ -246,20 +246,20 @@ class ByKeys(Deletion):
     def _look_at(self, key: bytes, step: Step, /) -> None:
         if not self._state.settings.home.holds(key):
             return  # another shard's (C46)
-        name = journal.RECORD + key
-        entry = self._state.entries.get(name)
+        journal_key = journal.RECORD + key
+        entry = self._state.entries.get(journal_key)
         if entry is None or self._state.is_due(entry, self._at_ms):
             self.skipped += 1
             if not self._row_filter:  # with a row filter, what may still come could be another's
-                self._delete_unseen(name, entry, step)
-        elif facts_of(entry).timestamp_ms > self._at_ms or not self._matches(self._row_filter, name, entry):
+                self._delete_unseen(journal_key, entry, step)
+        elif facts_of(entry).timestamp_ms > self._at_ms or not self._matches(self._row_filter, journal_key, entry):
             self.skipped += 1
         else:
-            self._removals.delete(name, entry, self._at_ms, step)
+            self._removals.delete(journal_key, entry, self._at_ms, step)
             self.removed += 1
 
-    def _delete_unseen(self, name: bytes, entry: bytes | None, step: Step) -> None:
+    def _delete_unseen(self, journal_key: bytes, entry: bytes | None, step: Step) -> None:
         """Delete a key that is not there, or has expired: updates stamped before may not have been read yet (C1)."""
         if entry is not None:
-            self._removals.expire(name, entry, self._at_ms, step)
-        self._removals.retain(name, self._at_ms, step)
+            self._removals.expire(journal_key, entry, self._at_ms, step)
+        self._removals.retain(journal_key, self._at_ms, step)

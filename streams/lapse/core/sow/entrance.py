@@ -140,8 +140,8 @@ class Entrance:
             key = record.key
             if fit and value is not None and key is not None:
                 # For speed the same as `RecordUpdates.take`: see `test_the_plain_way_does_what_the_long_one_does`.
-                name = RECORD + key
-                old = entries.get(name)
+                journal_key = RECORD + key
+                old = entries.get(journal_key)
                 if old is None:
                     simple, old_deadline_ms = True, NEVER
                 else:
@@ -159,15 +159,15 @@ class Entrance:
                     simple
                     and len(value) < small_bytes
                     and block_bytes + len(key) < small_bytes
-                    and name not in tombstones
+                    and journal_key not in tombstones
                     and key not in scheduled
                 ):
                     sequence = state.sequence + 1
                     head = pack(deadline_ms, stamp_ms, sequence, record.offset, source, block_bytes)
                     fresh = head + block + value if block else head + value
-                    state.put(name, fresh, deadline_ms, old_deadline_ms, sequence, old is None, step)
+                    state.put(journal_key, fresh, deadline_ms, old_deadline_ms, sequence, old is None, step)
                     if subscribers:
-                        self._fan_out.tell(name, old, fresh, step)
+                        self._fan_out.tell(journal_key, old, fresh, step)
                     if step.change_bytes >= max_bytes:
                         break
                     continue
@@ -181,8 +181,8 @@ class Entrance:
             return
         at_ms = self._state.now_ms if record.timestamp == NO_TIMESTAMP else record.timestamp
         home = self._settings.home
-        name = self._id_of(record)
-        if name is not None and self._ids.is_repeat(name, at_ms):
+        message_id = self._id_of(record)
+        if message_id is not None and self._ids.is_repeat(message_id, at_ms):
             if home.speaks_for(partition):
                 bookmark = Bookmark(topic, partition, record.offset)
                 step.events.append(ShardEvent(EventKind.REPEATED, at_ms, EventRecord(bookmark, record.key)))
@@ -203,8 +203,8 @@ class Entrance:
                 self._removals.refuse(record, topic, partition, refused, at_ms, step)
                 return
         # Every shard that reads a record remembers its id, so that all find the same repeats (C46).
-        if name is not None and (update.deadline_ms > at_ms or not self._settings.expiration.enabled):
-            self._ids.occupy(name, at_ms)
+        if message_id is not None and (update.deadline_ms > at_ms or not self._settings.expiration.enabled):
+            self._ids.occupy(message_id, at_ms)
 
     def _id_of(self, record: Record) -> str | None:
         """The message id of a record, as it is kept; None without one, or if repeats are welcome."""

@@ -22,16 +22,16 @@ class SubscriberFanOut:
         self._state = state
         self._settings = state.settings
 
-    def tell(self, name: bytes, entry: bytes | None, fresh: bytes, step: Step) -> None:
+    def tell(self, journal_key: bytes, entry: bytes | None, fresh: bytes, step: Step) -> None:
         """Make messages about an update: its journal key, the packed record before it (None = none), and after it."""
         state = self._state
-        before = None if entry is None else state.view(name, entry)
-        after = state.view(name, fresh)
+        before = None if entry is None else state.view(journal_key, entry)
+        after = state.view(journal_key, fresh)
         for subscriber in state.subscribers.values():
             subscription = subscriber.subscription
             seen = before is not None and subscriber.has_seen(before)
             if subscriber.query is not None:
-                subscriber.query.forget(name)
+                subscriber.query.forget(journal_key)
             if subscriber.selects(after):
                 select = subscriber.select
                 changed = self._changed(before, after, select) if seen and subscription.deltas else None
@@ -46,17 +46,17 @@ class SubscriberFanOut:
                 )
                 step.deliveries.append(message)
 
-    def tell_removal(self, name: bytes, entry: bytes, reason: OutOfFocus, step: Step) -> None:
+    def tell_removal(self, journal_key: bytes, entry: bytes, reason: OutOfFocus, step: Step) -> None:
         """Make messages about a removal: its journal key, the packed record that leaves, and the reason."""
         state = self._state
-        before = state.view(name, entry)
+        before = state.view(journal_key, entry)
         for subscriber in state.subscribers.values():
             if subscriber.has_seen(before):
                 payload = before.selected(subscriber.select, self._settings)
                 told = subscriber.subscription.id
                 step.deliveries.append(before.message(Kind.OUT_OF_FOCUS, told, payload=payload, reason=reason))
             if subscriber.query is not None:
-                subscriber.query.forget(name)
+                subscriber.query.forget(journal_key)
 
     def _changed(self, before: View | None, after: View, select: Select | None) -> bytes | None:
         """The changed fields of those selected, written; None if only the full record can tell."""

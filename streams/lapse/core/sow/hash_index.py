@@ -29,24 +29,24 @@ class HashIndex:
     def __bool__(self) -> bool:
         return bool(self._indexes)
 
-    def put(self, name: bytes, payload: object) -> None:
+    def put(self, journal_key: bytes, payload: object) -> None:
         """Add a record that is not in the index."""
         values = tuple(_value(payload, steps) for steps in self._paths)
-        self._values[name] = values
+        self._values[journal_key] = values
         for index, value in zip(self._indexes.values(), values, strict=True):
             if value is not None:
-                index.setdefault(value, set()).add(name)
+                index.setdefault(value, set()).add(journal_key)
 
-    def discard(self, name: bytes) -> None:
+    def discard(self, journal_key: bytes) -> None:
         """Take a record out, if it is there."""
-        values = self._values.pop(name, None)
+        values = self._values.pop(journal_key, None)
         if values is None:
             return
         for index, value in zip(self._indexes.values(), values, strict=True):
             if value is not None:
-                names = index[value]
-                names.discard(name)
-                if not names:
+                journal_keys = index[value]
+                journal_keys.discard(journal_key)
+                if not journal_keys:
                     del index[value]
 
     def emptying(self) -> Portions[None]:

@@ -25,14 +25,14 @@ _MOST_BYTES: Final = 7 << 20
 """What is larger does not fit into the journal, and is taken from the log again: the last update, if it is merged."""
 
 
-def name_of(source: int, offset: int) -> bytes:
+def journal_key_of(source: int, offset: int) -> bytes:
     """The journal key of a letter that waits."""
     return journal.DYING + _KEY.pack(source, offset)
 
 
-def bookmark_of(name: bytes, sources: list[tuple[str, int]]) -> Bookmark:
+def bookmark_of(journal_key: bytes, sources: list[tuple[str, int]]) -> Bookmark:
     """The bookmark that a journal key names."""
-    source, offset = _KEY.unpack_from(name, 1)
+    source, offset = _KEY.unpack_from(journal_key, 1)
     topic, partition = sources[source]
     return Bookmark(topic, partition, offset)
 
@@ -104,19 +104,19 @@ class PendingLetters:
                     continue
                 detail = f"{one.detail or ', '.join(one.reasons)}; its dead letter was refused: {fault}"
                 step.events[at] = one._replace(kind=EventKind.DYING, detail=detail)
-        names: list[bytes] = []
+        journal_keys: list[bytes] = []
         for letter, _ in refused:
             source = self._state.source(letter.bookmark.topic, letter.bookmark.partition, step)
-            names.append(name_of(source, letter.bookmark.offset))
-            self._state.change(step, names[-1], pack(letter))
-        return names
+            journal_keys.append(journal_key_of(source, letter.bookmark.offset))
+            self._state.change(step, journal_keys[-1], pack(letter))
+        return journal_keys
 
-    def letter_written(self, name: bytes, step: Step) -> None:
+    def letter_written(self, journal_key: bytes, step: Step) -> None:
         """Let a letter go that is safe now; nothing to do if it went before."""
-        packed = self._state.pending.get(name)
+        packed = self._state.pending.get(journal_key)
         if packed is None:
             return
-        letter = unpack(packed, bookmark_of(name, self._state.sources))
+        letter = unpack(packed, bookmark_of(journal_key, self._state.sources))
         step.events.append(
             ShardEvent(
                 EventKind.DEAD_LETTERED,
@@ -126,7 +126,7 @@ class PendingLetters:
                 reasons=letter.reasons,
             )
         )
-        self._state.change(step, name, None)
+        self._state.change(step, journal_key, None)
 
 
 def _text(value: bytes | None) -> str | None:

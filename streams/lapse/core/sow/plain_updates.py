@@ -82,20 +82,21 @@ class PlainUpdates:
         if deadlines_ms is None or not 0 < change_bytes < self._settings.max_step_bytes - step.change_bytes:
             return 0
         keys = run.keys()
-        names = [RECORD + key for key in keys]
-        if not self._are_simple(names, keys):
+        journal_keys = [RECORD + key for key in keys]
+        if not self._are_simple(journal_keys, keys):
             return 0
-        olds = list(map(state.entries.get, names))
+        olds = list(map(state.entries.get, journal_keys))
         before_ms = self._deadlines_before(olds, stamps_ms, source, block)
         if before_ms is None:
             return 0
         entries = self._packed(run, deadlines_ms, source, block)
-        new = [name for name, old in zip(names, olds, strict=True) if old is None]
+        new = [journal_key for journal_key, old in zip(journal_keys, olds, strict=True) if old is None]
         earlier = np.flatnonzero(deadlines_ms < before_ms).tolist()
         earlier_ms = [
-            (names[at], deadline_ms) for at, deadline_ms in zip(earlier, deadlines_ms[earlier].tolist(), strict=True)
+            (journal_keys[at], deadline_ms)
+            for at, deadline_ms in zip(earlier, deadlines_ms[earlier].tolist(), strict=True)
         ]
-        state.put_many(names, entries, new, earlier_ms, change_bytes, step)
+        state.put_many(journal_keys, entries, new, earlier_ms, change_bytes, step)
         state.now_ms = max(state.now_ms, int(stamps_ms.max()))
         return count
 
@@ -124,12 +125,12 @@ class PlainUpdates:
         each = len(RECORD) + HEAD_BYTES + block_bytes + RECORD_BYTES
         return int(keys.sum(dtype=np.int64) + values.sum(dtype=np.int64)) + len(run) * each
 
-    def _are_simple(self, names: Sequence[bytes], keys: Sequence[bytes]) -> bool:
+    def _are_simple(self, journal_keys: Sequence[bytes], keys: Sequence[bytes]) -> bool:
         """Whether each is an update of another key, and none of one that is scheduled or was removed."""
         state = self._state
         return (
-            len(set(names)) == len(names)
-            and (not state.tombstones or state.tombstones.keys().isdisjoint(names))
+            len(set(journal_keys)) == len(journal_keys)
+            and (not state.tombstones or state.tombstones.keys().isdisjoint(journal_keys))
             and (not state.schedule or state.schedule.by_key.keys().isdisjoint(keys))
         )
 

@@ -27,11 +27,11 @@ class Precedence:
         self._state = state
         self._settings = state.settings
 
-    def is_late(self, name: bytes, entry: bytes | None, update: Update, scheduled: bool) -> bool:
+    def is_late(self, journal_key: bytes, entry: bytes | None, update: Update, scheduled: bool) -> bool:
         """Whether what is known of the key is later than this update.
 
         Args:
-            name: the record's journal key.
+            journal_key: the key of the record in the journal.
             entry: the packed record, if there is one.
             update: the update.
             scheduled: whether it is a version whose instant has come.
@@ -49,7 +49,7 @@ class Precedence:
             return self._order(facts.timestamp_ms, facts.source, facts.offset) >= self._order(
                 update.timestamp_ms, update.source, update.offset
             )
-        tombstone = state.tombstones.get(name) if state.tombstones else None
+        tombstone = state.tombstones.get(journal_key) if state.tombstones else None
         if tombstone is None or self._is_in_order(tombstone, update):
             return False
         local = self._settings.several and update.origin is None and not scheduled and tombstone.source != NO_SOURCE
@@ -59,7 +59,7 @@ class Precedence:
             update.timestamp_ms, update.source, update.offset
         )
 
-    def stamp(self, name: bytes, entry: bytes | None, update: Update) -> int:
+    def stamp(self, journal_key: bytes, entry: bytes | None, update: Update) -> int:
         """As of when an update counts: later than what was replicated and it replaces, whose clock may be ahead.
 
         With keys from payloads it counts no earlier than what it replaces from its own partition, so that in whichever
@@ -68,8 +68,12 @@ class Precedence:
         if update.origin is not None:
             return update.timestamp_ms
         if entry is None:
-            tombstone = self._state.tombstones.get(name) if self._state.remembers else None
-            if tombstone is None and self._settings.several and (dug := self._state.tombstones.get(name)) is not None:
+            tombstone = self._state.tombstones.get(journal_key) if self._state.remembers else None
+            if (
+                tombstone is None
+                and self._settings.several
+                and (dug := self._state.tombstones.get(journal_key)) is not None
+            ):
                 behind = dug.source != NO_SOURCE and self._is_one_partition(dug.source, update.source)
                 return max(update.timestamp_ms, dug.timestamp_ms) if behind else update.timestamp_ms
             return update.timestamp_ms if tombstone is None else max(update.timestamp_ms, tombstone.timestamp_ms + 1)

@@ -145,18 +145,19 @@ class Query:
 
         What has changed since the command is not withheld: it was told as an update.
         """
-        name = before.name
+        journal_key = before.journal_key
         return before.facts.sequence <= self._begun_at and (
-            name in self._withheld or not (self.finished or name in self._looked_at[hash(name) % _STRIPES])
+            journal_key in self._withheld
+            or not (self.finished or journal_key in self._looked_at[hash(journal_key) % _STRIPES])
         )
 
-    def forget(self, name: bytes) -> None:
+    def forget(self, journal_key: bytes) -> None:
         """Know that a record has changed."""
-        self._withheld.discard(name)
+        self._withheld.discard(journal_key)
 
-    def preserve(self, name: bytes, entry: bytes | None) -> None:
+    def preserve(self, journal_key: bytes, entry: bytes | None) -> None:
         """Keep what a record was when the query began (None = it was not there); it has changed."""
-        self._preserved.setdefault(name, entry)
+        self._preserved.setdefault(journal_key, entry)
 
     def abandon(self) -> None:
         """End without a word: nobody waits for it any more."""
@@ -197,13 +198,13 @@ class Query:
             if found is None:
                 ended = True
                 break
-            name, entry, value = found
+            journal_key, entry, value = found
             if entry is None:
                 continue
             if self._state.is_due(entry, max(now_ms, inquiry.at_ms)):
-                self._withheld.add(name)
+                self._withheld.add(journal_key)
                 continue
-            view = self._state.view(name, entry)
+            view = self._state.view(journal_key, entry)
             if self._ranked is None and not self._matches(view):
                 continue
             if self._skip:
@@ -224,9 +225,9 @@ class Query:
     def _rank(self, ranking: Ranking) -> None:
         """Bring some of the snapshot's records into their order, those that match."""
         lot = []
-        for name in self._walk.take(self._scan):
-            entry = self._as_it_stood(name)
-            if entry is not None and self._matches(view := self._state.view(name, entry)):
+        for journal_key in self._walk.take(self._scan):
+            entry = self._as_it_stood(journal_key)
+            if entry is not None and self._matches(view := self._state.view(journal_key, entry)):
                 lot.append(view)
         ranking.add(lot)
         if self._walk.is_over:
@@ -240,21 +241,21 @@ class Query:
             self._some.extend(self._walk.take(self._scan))
         if not self._some:
             return None
-        name = self._some.popleft()
-        return name, self._as_it_stood(name), None
+        journal_key = self._some.popleft()
+        return journal_key, self._as_it_stood(journal_key), None
 
     @property
     def _is_through(self) -> bool:
         return not self._some and self._walk.is_over
 
-    def _as_it_stood(self, name: bytes) -> bytes | None:
+    def _as_it_stood(self, journal_key: bytes) -> bytes | None:
         """A record as it stood when the query began; of a subscription's query None if it has changed since."""
         if not self._inquiry.follows:
-            if name in self._preserved:
-                return self._preserved.pop(name)
-            return self._state.entries.get(name)
-        self._looked_at[hash(name) % _STRIPES].add(name)
-        entry = self._state.entries.get(name)
+            if journal_key in self._preserved:
+                return self._preserved.pop(journal_key)
+            return self._state.entries.get(journal_key)
+        self._looked_at[hash(journal_key) % _STRIPES].add(journal_key)
+        entry = self._state.entries.get(journal_key)
         return None if entry is None or facts_of(entry).sequence > self._begun_at else entry
 
     def _let_go(self) -> None:

@@ -66,17 +66,19 @@ class Ranking:
         for view in views:
             value = self._order.value(view)
             if isinstance(value, str):
-                ranked.append(((1, value), view.name, view.entry))
+                ranked.append(((1, value), view.journal_key, view.entry))
             elif isinstance(value, (int, float)) and not math.isnan(value):
-                ranked.append(((0, value), view.name, view.entry))
+                ranked.append(((0, value), view.journal_key, view.entry))
             else:
-                self._last.append((view.name, view.entry))
+                self._last.append((view.journal_key, view.entry))
         ranked.sort(key=itemgetter(0), reverse=self._order.descending)
         self._lots.append(ranked)
 
     def merged(self) -> Iterator[tuple[bytes, bytes, object]]:
         """Journal key, packed record and value of each, in order; nothing can be added any more."""
-        for (_, value), name, entry in heapq.merge(*self._lots, key=itemgetter(0), reverse=self._order.descending):
-            yield name, entry, value
-        for name, entry in self._last:
-            yield name, entry, None
+        for (_, value), journal_key, entry in heapq.merge(
+            *self._lots, key=itemgetter(0), reverse=self._order.descending
+        ):
+            yield journal_key, entry, value
+        for journal_key, entry in self._last:
+            yield journal_key, entry, None

@@ -18,15 +18,15 @@ class Walk:
     """A way through some names, in portions.
 
     Args:
-        names: the names; what is appended to them later is not on the way.
+        journal_keys: the keys; what is appended to them later is not on the way.
     """
 
     __slots__ = ("_at", "_end", "_names")
 
-    def __init__(self, names: Sequence[bytes]) -> None:
-        self._names = names
+    def __init__(self, journal_keys: Sequence[bytes]) -> None:
+        self._names = journal_keys
         self._at = 0
-        self._end = len(names)
+        self._end = len(journal_keys)
 
     @property
     def is_over(self) -> bool:
@@ -60,24 +60,24 @@ class RecordNames:
         self._left: set[bytes] = set()
         """Names on the list whose records have left."""
 
-    def add(self, name: bytes) -> None:
+    def add(self, journal_key: bytes) -> None:
         """Add a record that was not there."""
-        if name in self._left:
-            self._left.discard(name)
+        if journal_key in self._left:
+            self._left.discard(journal_key)
         else:
-            self._names.append(name)
+            self._names.append(journal_key)
 
-    def add_all(self, names: Sequence[bytes]) -> None:
+    def add_all(self, journal_keys: Sequence[bytes]) -> None:
         """Add records that were not there."""
-        back = self._left.intersection(names) if self._left else ()
+        back = self._left.intersection(journal_keys) if self._left else ()
         if back:
             self._left.difference_update(back)
-            names = [name for name in names if name not in back]
-        self._names.extend(names)
+            journal_keys = [journal_key for journal_key in journal_keys if journal_key not in back]
+        self._names.extend(journal_keys)
 
-    def discard(self, names: Sequence[bytes]) -> None:
+    def discard(self, journal_keys: Sequence[bytes]) -> None:
         """Note that records have left: they are no longer among the entries."""
-        self._left.update(names)
+        self._left.update(journal_keys)
         if len(self._left) > len(self._entries) + _SLACK:
             self.rewrite()
 

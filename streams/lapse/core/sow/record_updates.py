@@ -51,9 +51,9 @@ class RecordUpdates:
         if update.enqueue_at_ms is not None:
             self._schedule(update, step)
             return
-        name = journal.RECORD + update.key
-        self.settle(name, update.at_ms, step)
-        self._take_effect(name, update, step, scheduled=False)
+        journal_key = journal.RECORD + update.key
+        self.settle(journal_key, update.at_ms, step)
+        self._take_effect(journal_key, update, step, scheduled=False)
 
     def _schedule(self, update: Update, step: Step) -> None:
         assert update.enqueue_at_ms is not None
@@ -72,15 +72,15 @@ class RecordUpdates:
         about = EventRecord(self._state.bookmark(update.source, update.offset), update.key, update.deadline_ms)
         step.events.append(ShardEvent(EventKind.SCHEDULED, update.at_ms, about))
 
-    def settle(self, name: bytes, at_ms: int, step: Step) -> None:
+    def settle(self, journal_key: bytes, at_ms: int, step: Step) -> None:
         """Do what is due for one key up to `at_ms`: expiry, and scheduled versions (C1, C2)."""
         state = self._state
         while True:
-            version = state.schedule.next_due_of(name[1:]) if state.schedule else None
+            version = state.schedule.next_due_of(journal_key[1:]) if state.schedule else None
             version_ms = version[0] if version is not None else NEVER
-            entry = state.entries.get(name)
+            entry = state.entries.get(journal_key)
             if entry is not None and state.is_due(entry, min(at_ms, version_ms)):
-                self._removals.expire(name, entry, at_ms, step)
+                self._removals.expire(journal_key, entry, at_ms, step)
             elif version is not None and version_ms <= at_ms:
                 self.materialise(version[1], at_ms, step)
             else:
@@ -126,13 +126,13 @@ class RecordUpdates:
         self._state.change(step, version_key, None)
         self._removals.version_leaves(version, Reason.PURGED, now_ms, step)
 
-    def _take_effect(self, name: bytes, update: Update, step: Step, *, scheduled: bool) -> None:
+    def _take_effect(self, journal_key: bytes, update: Update, step: Step, *, scheduled: bool) -> None:
         """Replace, merge into, or delete the stored record, unless that is later (C46)."""
         state = self._state
         if update.origin is not None and not state.replicated:
             state.change(step, journal.REPLICATED, b"1")
-        entry = state.entries.get(name)
-        if self._precedence.is_late(name, entry, update, scheduled):
+        entry = state.entries.get(journal_key)
+        if self._precedence.is_late(journal_key, entry, update, scheduled):
             if update.origin is None:  # what comes back by replication is no news
                 bookmark = self._state.bookmark(update.source, update.offset)
                 about = EventRecord(bookmark, update.key, update.deadline_ms)
@@ -140,25 +140,25 @@ class RecordUpdates:
             return
         if update.payload is None:
             if self._settings.several:
-                update = update._replace(timestamp_ms=self._precedence.stamp(name, entry, update))
-            self._removals.delete_by_update(name, entry, update, step)
+                update = update._replace(timestamp_ms=self._precedence.stamp(journal_key, entry, update))
+            self._removals.delete_by_update(journal_key, entry, update, step)
             return
         payload = update.payload
         if update.delta:
             payload = self._whole(payload) if entry is None else self._merged(entry, update)
         facts = Facts(
-            update.deadline_ms, self._precedence.stamp(name, entry, update), state.sequence + 1, update.offset,
+            update.deadline_ms, self._precedence.stamp(journal_key, entry, update), state.sequence + 1, update.offset,
             update.source, len(update.headers),
         )  # fmt: skip
         fresh = pack(facts, update.headers, payload)
         if state.is_due(fresh, update.at_ms):
-            self._removals.expire_on_arrival(name, entry, fresh, update, step)
+            self._removals.expire_on_arrival(journal_key, entry, fresh, update, step)
             return
-        if state.tombstones and name in state.tombstones:
+        if state.tombstones and journal_key in state.tombstones:
             state.change(step, journal.TOMBSTONE + update.key, None)
-        state.change(step, name, fresh)
+        state.change(step, journal_key, fresh)
         if state.subscribers:
-            self._fan_out.tell(name, entry, fresh, step)
+            self._fan_out.tell(journal_key, entry, fresh, step)
 
     def _whole(self, payload: bytes) -> bytes:
         """A delta as a record of its own, in the form that payloads have (C44)."""

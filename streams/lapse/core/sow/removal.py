@@ -64,16 +64,16 @@ class Removals:
         """
         return self._settings.several or self._state.remembers
 
-    def expire(self, name: bytes, entry: bytes, now_ms: int, step: Step) -> None:
+    def expire(self, journal_key: bytes, entry: bytes, now_ms: int, step: Step) -> None:
         """Remove a record whose deadline has passed: a delete with the reason `time_limit` (S4)."""
         facts = facts_of(entry)
         path = path_of(headers_of(entry)) if facts.headers_bytes else b""
-        self._remove(name, entry, StateDelete(OutOfFocus.EXPIRED, facts.timestamp_ms, path), step)
+        self._remove(journal_key, entry, StateDelete(OutOfFocus.EXPIRED, facts.timestamp_ms, path), step)
         if self.retains:
-            self._retain(name, facts.timestamp_ms, facts.offset, facts.source, now_ms, step, path)
-        self._tell_removed(name, entry, now_ms, step)
+            self._retain(journal_key, facts.timestamp_ms, facts.offset, facts.source, now_ms, step, path)
+        self._tell_removed(journal_key, entry, now_ms, step)
 
-    def expire_all(self, names: Sequence[bytes], now_ms: int, step: Step) -> None:
+    def expire_all(self, journal_keys: Sequence[bytes], now_ms: int, step: Step) -> None:
         """The same as `expire` for many records, quickly if only events are written."""
         state = self._state
         entries, state_deletes = state.entries, step.state_deletes
@@ -83,25 +83,25 @@ class Removals:
             or not self._tells_alone
             or any(one.query is not None or one.select is not None for one in subscribers)
         ):
-            for name in names:
-                self.expire(name, entries[name], now_ms, step)
+            for journal_key in journal_keys:
+                self.expire(journal_key, entries[journal_key], now_ms, step)
             return
         unpack = HEAD.unpack_from
         gone: list[tuple[bytes, int, int, int]] = []
         left: list[tuple[bytes, bytes]] = []
         alike: dict[int, StateDelete] = {}
         oldest = state.sequence
-        for name in names:
-            entry = entries[name]
+        for journal_key in journal_keys:
+            entry = entries[journal_key]
             deadline_ms, timestamp_ms, sequence, offset, source, size = unpack(entry)
-            key = name[1:]
+            key = journal_key[1:]
             if size and is_replicated(entry, size):
-                state_deletes[name] = StateDelete(OutOfFocus.EXPIRED, timestamp_ms, path_of(headers_of(entry)))
+                state_deletes[journal_key] = StateDelete(OutOfFocus.EXPIRED, timestamp_ms, path_of(headers_of(entry)))
             else:
                 deleted = alike.get(timestamp_ms)
                 if deleted is None:
                     deleted = alike[timestamp_ms] = StateDelete(OutOfFocus.EXPIRED, timestamp_ms)
-                state_deletes[name] = deleted
+                state_deletes[journal_key] = deleted
             gone.append((key, source, offset, deadline_ms))
             left.append((key, entry))
             if sequence < oldest:
@@ -111,30 +111,32 @@ class Removals:
             if subscriber.predicates or subscriber.fault or subscriber.subscription.since >= oldest:
                 seen = [
                     (key, entry)
-                    for name, (key, entry) in zip(names, left, strict=True)
-                    if subscriber.has_seen(state.view(name, entry))
+                    for journal_key, (key, entry) in zip(journal_keys, left, strict=True)
+                    if subscriber.has_seen(state.view(journal_key, entry))
                 ]
             if seen:
                 step.deliveries.append(OutOfFocusBatch(subscriber.subscription.id, seen))
-        state.drop_all(names, step)
+        state.drop_all(journal_keys, step)
         if gone:
             step.events.append(_expired(self._decided_ms(now_ms), ExpiryBatch(gone)))
 
-    def delete(self, name: bytes, entry: bytes, at_ms: int, step: Step) -> None:
+    def delete(self, journal_key: bytes, entry: bytes, at_ms: int, step: Step) -> None:
         """Remove a record by a command that counts as of `at_ms`."""
         facts = facts_of(entry)
         # A delete is later than what it deletes, even in the same millisecond.
-        self._remove(name, entry, StateDelete(OutOfFocus.DELETED, max(at_ms, facts.timestamp_ms + 1)), step)
-        self.retain(name, at_ms, step)
+        self._remove(journal_key, entry, StateDelete(OutOfFocus.DELETED, max(at_ms, facts.timestamp_ms + 1)), step)
+        self.retain(journal_key, at_ms, step)
         bookmark = self._state.bookmark(facts.source, facts.offset)
-        step.events.append(ShardEvent(EventKind.DELETED, at_ms, EventRecord(bookmark, name[1:], facts.deadline_ms)))
+        step.events.append(
+            ShardEvent(EventKind.DELETED, at_ms, EventRecord(bookmark, journal_key[1:], facts.deadline_ms))
+        )
 
-    def delete_by_update(self, name: bytes, entry: bytes | None, update: Update, step: Step) -> None:
+    def delete_by_update(self, journal_key: bytes, entry: bytes | None, update: Update, step: Step) -> None:
         """Remove a record by a null value; without a record, a tombstone may be necessary."""
         if entry is None:
             # What is deleted here without being there is told to no other deployment, so it must not count here either.
             if self._settings.several or (update.origin is not None and not update.origin.spent):
-                self._retain_by(update, name, update.timestamp_ms, step)
+                self._retain_by(update, journal_key, update.timestamp_ms, step)
             return
         facts = facts_of(entry)
         spent = update.origin is not None and update.origin.spent
@@ -142,31 +144,35 @@ class Removals:
         removal = StateDelete(
             OutOfFocus.EXPIRED if spent else OutOfFocus.DELETED, max(update.timestamp_ms, facts.timestamp_ms + 1), path
         )
-        self._remove(name, entry, removal, step)
+        self._remove(journal_key, entry, removal, step)
         # With keys from payloads a stamp that is ahead must not outlive its record in what is remembered (C88).
-        self._retain_by(update, name, update.timestamp_ms if self._settings.several else removal.timestamp_ms, step)
+        self._retain_by(
+            update, journal_key, update.timestamp_ms if self._settings.several else removal.timestamp_ms, step
+        )
         if spent:
-            self._tell_removed(name, entry, update.at_ms, step)
+            self._tell_removed(journal_key, entry, update.at_ms, step)
             return
         about = EventRecord(self._state.bookmark(facts.source, facts.offset), update.key, facts.deadline_ms)
         step.events.append(ShardEvent(EventKind.DELETED, update.at_ms, about))
 
-    def expire_on_arrival(self, name: bytes, entry: bytes | None, fresh: bytes, update: Update, step: Step) -> None:
+    def expire_on_arrival(
+        self, journal_key: bytes, entry: bytes | None, fresh: bytes, update: Update, step: Step
+    ) -> None:
         """Remove an update that has expired on arrival, together with the record that it replaces."""
         if entry is not None:
             path = b"" if update.origin is None else update.origin.path
-            self._remove(name, entry, StateDelete(OutOfFocus.EXPIRED, update.timestamp_ms, path), step)
+            self._remove(journal_key, entry, StateDelete(OutOfFocus.EXPIRED, update.timestamp_ms, path), step)
         if self.retains:
-            self._retain_by(update, name, update.timestamp_ms, step)
-        self._tell_removed(name, fresh, update.at_ms, step)
+            self._retain_by(update, journal_key, update.timestamp_ms, step)
+        self._tell_removed(journal_key, fresh, update.at_ms, step)
 
-    def purge(self, name: bytes, entry: bytes, now_ms: int, step: Step, reason: Reason) -> None:
+    def purge(self, journal_key: bytes, entry: bytes, now_ms: int, step: Step, reason: Reason) -> None:
         """Remove a record because the SOW topic ends (C4, Q18)."""
         facts = facts_of(entry)
         # That nobody uses a topic here says nothing of its copies elsewhere: its end travels no more than expiry (S10).
         how = OutOfFocus.EXPIRED if reason is Reason.AUTO_DELETED else OutOfFocus.DELETED
-        self._remove(name, entry, StateDelete(how, max(now_ms, facts.timestamp_ms + 1)), step)
-        self._tell_removed(name, entry, now_ms, step, (reason,))
+        self._remove(journal_key, entry, StateDelete(how, max(now_ms, facts.timestamp_ms + 1)), step)
+        self._tell_removed(journal_key, entry, now_ms, step, (reason,))
 
     def version_leaves(self, version: Version, reason: Reason, at_ms: int, step: Step, detail: str = "") -> None:
         """Record that a scheduled version left the schedule without taking effect."""
@@ -191,41 +197,41 @@ class Removals:
             record.timestamp, NEVER, (refused.reason,), at_ms, str(refused), None, in_log=True, record_key=record_key,
         )  # fmt: skip
 
-    def retain(self, name: bytes, at_ms: int, step: Step) -> None:
+    def retain(self, journal_key: bytes, at_ms: int, step: Step) -> None:
         """Keep a tombstone of a key that a command deleted: an older update may be on its way (C1)."""
-        self._retain(name, at_ms, -1, NO_SOURCE, at_ms, step)
+        self._retain(journal_key, at_ms, -1, NO_SOURCE, at_ms, step)
 
-    def _remove(self, name: bytes, entry: bytes, removal: StateDelete, step: Step) -> None:
+    def _remove(self, journal_key: bytes, entry: bytes, removal: StateDelete, step: Step) -> None:
         state = self._state
         if state.subscribers:
-            self._fan_out.tell_removal(name, entry, removal.reason, step)
-        step.state_deletes[name] = removal
-        state.change(step, name, None)
+            self._fan_out.tell_removal(journal_key, entry, removal.reason, step)
+        step.state_deletes[journal_key] = removal
+        state.change(step, journal_key, None)
 
     def _retain(
-        self, name: bytes, timestamp_ms: int, offset: int, source: int, at_ms: int, step: Step, path: bytes = b""
+        self, journal_key: bytes, timestamp_ms: int, offset: int, source: int, at_ms: int, step: Step, path: bytes = b""
     ) -> None:
         if self._settings.tombstone_ms:
             until_ms = min(at_ms + self._settings.tombstone_ms, NEVER)
             tombstone = Tombstone(until_ms, timestamp_ms, offset, source, path)
-            self._state.change(step, journal.TOMBSTONE + name[1:], tombstone.pack())
+            self._state.change(step, journal.TOMBSTONE + journal_key[1:], tombstone.pack())
 
-    def _retain_by(self, update: Update, name: bytes, timestamp_ms: int, step: Step) -> None:
+    def _retain_by(self, update: Update, journal_key: bytes, timestamp_ms: int, step: Step) -> None:
         path = b"" if update.origin is None else update.origin.path
-        self._retain(name, timestamp_ms, update.offset, update.source, update.at_ms, step, path)
+        self._retain(journal_key, timestamp_ms, update.offset, update.source, update.at_ms, step, path)
 
     def _tell_removed(
-        self, name: bytes, entry: bytes, now_ms: int, step: Step, reasons: tuple[Reason, ...] = _TIME_LIMIT
+        self, journal_key: bytes, entry: bytes, now_ms: int, step: Step, reasons: tuple[Reason, ...] = _TIME_LIMIT
     ) -> None:
         now_ms = self._decided_ms(now_ms)
         facts = facts_of(entry)
         bookmark = self._state.bookmark(facts.source, facts.offset)
         if self._settings.dead_letter_reasons.isdisjoint(reasons) and not self._settings.keeps_copies:
-            step.events.append(_expired(now_ms, EventRecord(bookmark, name[1:], facts.deadline_ms), reasons))
+            step.events.append(_expired(now_ms, EventRecord(bookmark, journal_key[1:], facts.deadline_ms), reasons))
             return
         self._leave(
-            step, bookmark, name[1:], payload_of(entry), tuple(headers_of(entry)), facts.timestamp_ms,
-            deadline_of(entry), reasons, now_ms, "", name[1:],
+            step, bookmark, journal_key[1:], payload_of(entry), tuple(headers_of(entry)), facts.timestamp_ms,
+            deadline_of(entry), reasons, now_ms, "", journal_key[1:],
         )  # fmt: skip
 
     def _decided_ms(self, at_ms: int) -> int:

@@ -56,17 +56,17 @@ class RetirableSowShard:
         """Let some of what is left leave; whether that was all."""
         state = self._state
         reason = _REASONS[retirement.cause]
-        for name, entry in list(islice(state.entries.items(), _AT_ONCE)):
+        for journal_key, entry in list(islice(state.entries.items(), _AT_ONCE)):
             if state.is_due(entry, now_ms):
-                self._removals.expire(name, entry, now_ms, step)
+                self._removals.expire(journal_key, entry, now_ms, step)
             else:
-                self._removals.purge(name, entry, now_ms, step, reason)
-        for name, _ in list(islice(state.schedule, _AT_ONCE)):
-            self._updates.purge_version(name, now_ms, step)
+                self._removals.purge(journal_key, entry, now_ms, step, reason)
+        for journal_key, _ in list(islice(state.schedule, _AT_ONCE)):
+            self._updates.purge_version(journal_key, now_ms, step)
         if state.entries or state.schedule:
             return False
-        for name in list(islice(state.tombstones, _AT_ONCE)):
-            state.change(step, journal.TOMBSTONE + name[1:], None)
+        for journal_key in list(islice(state.tombstones, _AT_ONCE)):
+            state.change(step, journal.TOMBSTONE + journal_key[1:], None)
         return not state.tombstones
 
     def tell(self, retirement: Retirement, now_ms: int, step: Step) -> None:

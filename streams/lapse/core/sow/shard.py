@@ -146,9 +146,9 @@ class SowShard:
             version = state.schedule.next_due() if state.schedule else None
             version_ms = NEVER if version is None else version[0]
             if self.settings.expiration.enabled:
-                names, more = state.deadlines.due(min(now_ms, version_ms), limit)
-                self._removals.expire_all(names, now_ms, step)
-                limit -= len(names)
+                journal_keys, more = state.deadlines.due(min(now_ms, version_ms), limit)
+                self._removals.expire_all(journal_keys, now_ms, step)
+                limit -= len(journal_keys)
                 if more:
                     return True
             if version is None or version_ms > now_ms:
@@ -157,9 +157,9 @@ class SowShard:
                 return True
             self._updates.materialise(version[1], now_ms, step)
             limit -= 1
-        for name, subscriber in list(state.subscribers.items()):
+        for subscription_id, subscriber in list(state.subscribers.items()):
             if subscriber.lost_at_ms <= now_ms:
-                self._commands.lose(name, now_ms, step)
+                self._commands.lose(subscription_id, now_ms, step)
             elif subscriber.query is not None and subscriber.query.finished:
                 self._commands.finished(subscriber.query, step)
         return False
@@ -201,9 +201,9 @@ class SowShard:
         """Keep records whose letters the broker refuses, with the reasons; returns names for `letter_written` (C27)."""
         return self._pending_letters.keep(refused, step)
 
-    def letter_written(self, name: bytes, step: Step) -> None:
+    def letter_written(self, journal_key: bytes, step: Step) -> None:
         """Remove a record whose letter is safe now."""
-        self._pending_letters.letter_written(name, step)
+        self._pending_letters.letter_written(journal_key, step)
 
     def next_due_ms(self) -> int:
         """Return when `advance` is next needed, ms since the epoch (at most a second early); `NEVER` = never."""
@@ -228,13 +228,13 @@ class SowShard:
         # In the order in which they were dug, which is about that of their instants.
         due: list[bytes] = []
         misses, too_many = 0, self._too_many_tombstones()
-        for name, tombstone in islice(self.state.tombstones.items(), 10_000):
+        for journal_key, tombstone in islice(self.state.tombstones.items(), 10_000):
             if self._forgotten_at_ms(tombstone, too_many - len(due)) <= now_ms:
-                due.append(name)
+                due.append(journal_key)
             elif (misses := misses + 1) == _TOMBSTONES_LOOKED_BEYOND:
                 break
-        for name in due:
-            self.state.change(step, journal.TOMBSTONE + name[1:], None)
+        for journal_key in due:
+            self.state.change(step, journal.TOMBSTONE + journal_key[1:], None)
 
     def _too_many_tombstones(self) -> int:
         """How many tombstones, the oldest ones, are forgotten before their time (C56)."""
@@ -289,6 +289,6 @@ class SowShard:
         """The clients' subscriptions."""
         return [subscriber.subscription for subscriber in self.state.subscribers.values()]
 
-    def unsubscribe(self, name: str, now_ms: int, step: Step, detail: str) -> None:
+    def unsubscribe(self, subscription_id: str, now_ms: int, step: Step, detail: str) -> None:
         """End a subscription because of its user (X4) or its filter (X7)."""
-        self._commands.end(name, now_ms, step, detail)
+        self._commands.end(subscription_id, now_ms, step, detail)

@@ -41,8 +41,8 @@ _NUMBER = struct.Struct(">Q")
 
 
 def _rank(item: tuple[bytes, bytes | None]) -> tuple[bool, bytes]:
-    name = item[0]
-    return name[:1] != journal.SOURCE, name if name[:1] == journal.IDS else b""
+    journal_key = item[0]
+    return journal_key[:1] != journal.SOURCE, journal_key if journal_key[:1] == journal.IDS else b""
 
 
 def _reading(subscription: Subscription) -> tuple[object, ...]:
@@ -53,7 +53,7 @@ def _reading(subscription: Subscription) -> tuple[object, ...]:
 class Snapshot(Protocol):
     """A reader that shows records as they were at an instant."""
 
-    def preserve(self, name: bytes, entry: bytes | None) -> None:
+    def preserve(self, journal_key: bytes, entry: bytes | None) -> None:
         """Note a record before it changes; None = there is none."""
 
 
@@ -128,19 +128,28 @@ class SowState:
         """Whether every removed key is remembered, because older updates of other deployments may come (C56)."""
         return self.replicated or self.settings.remembers_removed
 
-    def change(self, step: Step, name: bytes, value: bytes | None) -> None:
+    def change(self, step: Step, journal_key: bytes, value: bytes | None) -> None:
         """Add a change to the step, and apply it."""
-        step.changes[name] = value
-        step.change_bytes += len(name) + RECORD_BYTES if value is None else len(name) + len(value) + RECORD_BYTES
-        self.apply(name, value)
+        step.changes[journal_key] = value
+        step.change_bytes += (
+            len(journal_key) + RECORD_BYTES if value is None else len(journal_key) + len(value) + RECORD_BYTES
+        )
+        self.apply(journal_key, value)
 
     def put(
-        self, name: bytes, entry: bytes, deadline_ms: int, before_ms: int, sequence: int, is_new: bool, step: Step
+        self,
+        journal_key: bytes,
+        entry: bytes,
+        deadline_ms: int,
+        before_ms: int,
+        sequence: int,
+        is_new: bool,
+        step: Step,
     ) -> None:
         """The same as `change` for a packed record, with facts that would otherwise have to be unpacked.
 
         Args:
-            name: its journal key.
+            journal_key: the key of its journal record.
             entry: the record.
             deadline_ms: its deadline, ms since the epoch.
             before_ms: the deadline of the record that it replaces; `NEVER` if there is none.
@@ -148,12 +157,12 @@ class SowState:
             is_new: whether there is none.
             step: gets the change.
         """
-        step.changes[name] = entry
-        step.change_bytes += len(name) + len(entry) + RECORD_BYTES
+        step.changes[journal_key] = entry
+        step.change_bytes += len(journal_key) + len(entry) + RECORD_BYTES
         if is_new or deadline_ms < before_ms or self._indexed or self.snapshots:
-            self._enter(name, entry, deadline_ms, before_ms, sequence, is_new)
+            self._enter(journal_key, entry, deadline_ms, before_ms, sequence, is_new)
         else:  # nothing changes but the record
-            self.entries[name] = entry
+            self.entries[journal_key] = entry
             if sequence > self.sequence:
                 self.sequence = sequence
 
@@ -164,7 +173,7 @@ class SowState:
 
     def put_many(
         self,
-        names: Sequence[bytes],
+        journal_keys: Sequence[bytes],
         entries: Sequence[bytes],
         new: Sequence[bytes],
         earlier: Sequence[tuple[bytes, int]],
@@ -174,62 +183,62 @@ class SowState:
         """The same as `put` for each of many records, numbered behind the last; where `takes_many`.
 
         Args:
-            names: their journal keys, each once.
+            journal_keys: the keys of their journal records, each once.
             entries: the records.
             new: the names of which there was none.
             earlier: names whose deadline is before that of the record that was there, and that deadline, ms.
             change_bytes: the size of the changes, about.
             step: gets the changes.
         """
-        changes = dict(zip(names, entries, strict=True))
+        changes = dict(zip(journal_keys, entries, strict=True))
         step.changes.update(changes)
         step.change_bytes += change_bytes
         self.entries.update(changes)
         self.record_names.add_all(new)
-        self.sequence += len(names)
+        self.sequence += len(journal_keys)
         if earlier and self._acts_on_deadlines:
             self.deadlines.add_all(earlier)
 
-    def drop_all(self, names: Sequence[bytes], step: Step) -> None:
+    def drop_all(self, journal_keys: Sequence[bytes], step: Step) -> None:
         """The same as `change` to None for each of many records that are there."""
-        step.changes.update(dict.fromkeys(names))
-        step.change_bytes += sum(map(len, names)) + len(names) * RECORD_BYTES
+        step.changes.update(dict.fromkeys(journal_keys))
+        step.change_bytes += sum(map(len, journal_keys)) + len(journal_keys) * RECORD_BYTES
         if self._indexed:
-            for name in names:
-                self.hash_index.discard(name)
+            for journal_key in journal_keys:
+                self.hash_index.discard(journal_key)
         if self.snapshots:
-            for name in names:
-                self._preserve(name)
+            for journal_key in journal_keys:
+                self._preserve(journal_key)
         entries = self.entries
-        for name in names:
-            del entries[name]
-        self.record_names.discard(names)
+        for journal_key in journal_keys:
+            del entries[journal_key]
+        self.record_names.discard(journal_keys)
 
-    def apply(self, name: bytes, value: bytes | None) -> None:
+    def apply(self, journal_key: bytes, value: bytes | None) -> None:
         """Apply one change: a journal key, and its value or None for a tombstone."""
-        prefix = name[:1]
+        prefix = journal_key[:1]
         if prefix == journal.RECORD:
-            self._apply_record(name, value)
+            self._apply_record(journal_key, value)
         elif prefix == journal.SCHEDULED:
-            self.schedule.discard(name)
+            self.schedule.discard(journal_key)
             if value is not None:
-                self.schedule.put(name, Version.unpack(value))
+                self.schedule.put(journal_key, Version.unpack(value))
         elif prefix == journal.SUBSCRIPTION:
-            self._apply_subscription(name[1:].decode("utf-8", "surrogatepass"), value)
+            self._apply_subscription(journal_key[1:].decode("utf-8", "surrogatepass"), value)
         elif prefix == journal.SOURCE:
-            self._apply_source(_SOURCE.unpack_from(name, 1)[0], value)
+            self._apply_source(_SOURCE.unpack_from(journal_key, 1)[0], value)
         elif prefix == journal.TOMBSTONE:
             # A tombstone that is dug again is the youngest.
-            self.tombstones.pop(journal.RECORD + name[1:], None)
+            self.tombstones.pop(journal.RECORD + journal_key[1:], None)
             if value is not None:
-                self.tombstones[journal.RECORD + name[1:]] = Tombstone.unpack(value)
+                self.tombstones[journal.RECORD + journal_key[1:]] = Tombstone.unpack(value)
         elif prefix == journal.DYING:
             if value is None:
-                self.pending.pop(name, None)
+                self.pending.pop(journal_key, None)
             else:
-                self.pending[name] = value
+                self.pending[journal_key] = value
         elif prefix == journal.IDS:
-            number = _NUMBER.unpack_from(name, 1)[0]
+            number = _NUMBER.unpack_from(journal_key, 1)[0]
             if value is None:
                 self.repeats.forget(number)
             else:
@@ -252,20 +261,20 @@ class SowState:
         unpack_from = HEAD.unpack_from
         record_prefix = journal.RECORD[0]
         for some in in_lots(items, _LOT):
-            for name, value in some:
-                if name[0] == record_prefix and value is not None:
-                    entries[name] = value
+            for journal_key, value in some:
+                if journal_key[0] == record_prefix and value is not None:
+                    entries[journal_key] = value
                     number = unpack_from(value)[2]
                     if number > sequence:
                         sequence = number
                 else:
-                    others.append((name, value))
+                    others.append((journal_key, value))
             yield
         # Sources first: the order of scheduled versions is that of their bookmarks. Message ids in the order they came.
         others.sort(key=_rank)
         for some in in_lots(others):
-            for name, value in some:
-                self.apply(name, value)
+            for journal_key, value in some:
+                self.apply(journal_key, value)
             yield
         since = (subscriber.subscription.since for subscriber in self.subscribers.values())
         self.sequence = max(chain((sequence,), since))
@@ -274,8 +283,8 @@ class SowState:
             yield from self.deadlines.rebuilding()
         if self._indexed:
             for lot in in_lots(entries.items(), _INDEXED_LOT):
-                for name, entry in lot:
-                    self.hash_index.put(name, self.view(name, entry).payload)
+                for journal_key, entry in lot:
+                    self.hash_index.put(journal_key, self.view(journal_key, entry).payload)
                 yield
 
     def emptying(self) -> Portions[None]:
@@ -284,41 +293,48 @@ class SowState:
         yield from self.repeats.emptying()
         yield from emptying(self.entries, self.tombstones, self.pending)
 
-    def _apply_record(self, name: bytes, entry: bytes | None) -> None:
+    def _apply_record(self, journal_key: bytes, entry: bytes | None) -> None:
         if entry is not None:
             deadline_ms, _, sequence, _, _, _ = HEAD.unpack_from(entry)
-            before = self.entries.get(name)
+            before = self.entries.get(journal_key)
             self._enter(
-                name, entry, deadline_ms, NEVER if before is None else deadline_of(before), sequence, before is None
+                journal_key,
+                entry,
+                deadline_ms,
+                NEVER if before is None else deadline_of(before),
+                sequence,
+                before is None,
             )
             return
         if self._indexed:
-            self.hash_index.discard(name)
-        if name in self.entries:
+            self.hash_index.discard(journal_key)
+        if journal_key in self.entries:
             if self.snapshots:
-                self._preserve(name)
-            del self.entries[name]
-            self.record_names.discard((name,))
+                self._preserve(journal_key)
+            del self.entries[journal_key]
+            self.record_names.discard((journal_key,))
 
-    def _enter(self, name: bytes, entry: bytes, deadline_ms: int, before_ms: int, sequence: int, is_new: bool) -> None:
+    def _enter(
+        self, journal_key: bytes, entry: bytes, deadline_ms: int, before_ms: int, sequence: int, is_new: bool
+    ) -> None:
         if self._indexed:
-            self.hash_index.discard(name)
-            self.hash_index.put(name, self.view(name, entry).payload)
+            self.hash_index.discard(journal_key)
+            self.hash_index.put(journal_key, self.view(journal_key, entry).payload)
         if self.snapshots:
-            self._preserve(name)
-        self.entries[name] = entry
+            self._preserve(journal_key)
+        self.entries[journal_key] = entry
         if is_new:
-            self.record_names.add(name)
+            self.record_names.add(journal_key)
         if sequence > self.sequence:
             self.sequence = sequence
         if deadline_ms < before_ms and self._acts_on_deadlines:
-            self.deadlines.add(name, deadline_ms, before_ms)
+            self.deadlines.add(journal_key, deadline_ms, before_ms)
 
-    def _preserve(self, name: bytes) -> None:
+    def _preserve(self, journal_key: bytes) -> None:
         """Keep a record for the snapshots before it changes."""
-        entry = self.entries.get(name)
+        entry = self.entries.get(journal_key)
         for snapshot in self.snapshots:
-            snapshot.preserve(name, entry)
+            snapshot.preserve(journal_key, entry)
 
     def _apply_subscription(self, subscription_id: str, value: bytes | None) -> None:
         if value is None:
@@ -373,8 +389,8 @@ class SowState:
         for number in list(repeats.outdated(source, newest_ms, window_ms)):
             self.change(step, journal.IDS + _NUMBER.pack(number), None)
         if batch.fresh:
-            name = journal.IDS + _NUMBER.pack(repeats.next_number)
-            self.change(step, name, json.dumps(batch.chunk()).encode())
+            journal_key = journal.IDS + _NUMBER.pack(repeats.next_number)
+            self.change(step, journal_key, json.dumps(batch.chunk()).encode())
 
     def known_source(self, topic: str, partition: int) -> int | None:
         """Return the number of an underlying partition that this shard has read; None of another."""
@@ -384,9 +400,9 @@ class SowState:
         """Return the bookmark of an offset of a source."""
         return Bookmark(*self.sources[source], offset)
 
-    def view(self, name: bytes, entry: bytes) -> View:
+    def view(self, journal_key: bytes, entry: bytes) -> View:
         """Return what filters and subscribers see of a packed record."""
-        return View(name, entry, self.sources, self.settings.parse)
+        return View(journal_key, entry, self.sources, self.settings.parse)
 
     def view_of_version(self, version: Version) -> View:
         """Return what a filter sees of a scheduled version: the version alone, without the stored record (C82)."""

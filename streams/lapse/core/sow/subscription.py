@@ -66,7 +66,7 @@ class StandingQuery(QueryAtWork, Protocol):
     def withholds(self, before: View) -> bool:
         """Whether it left this record out, as one that had expired."""
 
-    def forget(self, name: bytes) -> None:
+    def forget(self, journal_key: bytes) -> None:
         """Withhold a record no longer: it is another one now."""
 
 

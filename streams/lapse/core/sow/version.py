@@ -134,7 +134,7 @@ class Schedule:
         siblings = self.by_key.get(key)
         if not siblings:
             return None
-        turns = ((*self._turn(self._versions[name]), name) for name in siblings)
+        turns = ((*self._turn(self._versions[journal_key]), journal_key) for journal_key in siblings)
         due_ms, *_, journal_key = min(turns)
         return due_ms, journal_key
 

@@ -21,16 +21,16 @@ class View:
     """One state of one record.
 
     Args:
-        name: the journal key of the record: `r` and its key.
+        journal_key: the journal key of the record: `r` and its key.
         entry: the packed record.
         sources: topic and partition of every source, by its number.
         parse: reads a payload.
     """
 
-    __slots__ = ("_parse", "_payload", "_sources", "entry", "facts", "name")
+    __slots__ = ("_parse", "_payload", "_sources", "entry", "facts", "journal_key")
 
-    def __init__(self, name: bytes, entry: bytes, sources: Sequence[tuple[str, int]], parse: Parse) -> None:
-        self.name = name
+    def __init__(self, journal_key: bytes, entry: bytes, sources: Sequence[tuple[str, int]], parse: Parse) -> None:
+        self.journal_key = journal_key
         self.entry = entry
         self.facts = facts_of(entry)
         self._sources = sources
@@ -60,7 +60,7 @@ class View:
     @property
     def key(self) -> bytes:
         """The record's key."""
-        return self.name[1:]
+        return self.journal_key[1:]
 
     @property
     def topic(self) -> str:

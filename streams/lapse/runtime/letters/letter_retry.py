@@ -21,10 +21,10 @@ logger = logging.getLogger(__name__)
 FIRST_S: Final = 1.0
 LONGEST_S: Final = 60.0
 
-Name = TypeVar("Name", bound=Hashable)
+LetterKey = TypeVar("LetterKey", bound=Hashable)
 
 
-class LetterRetry(Generic[Name]):
+class LetterRetry(Generic[LetterKey]):
     """The letters of one shard that wait.
 
     Args:
@@ -34,21 +34,24 @@ class LetterRetry(Generic[Name]):
     """
 
     def __init__(
-        self, shard: str, letter: Callable[[Name], Awaitable[Output | Packed | None]], left: Iterable[Name] = ()
+        self,
+        shard: str,
+        letter: Callable[[LetterKey], Awaitable[Output | Packed | None]],
+        left: Iterable[LetterKey] = (),
     ) -> None:
         self._shard = shard
         self._letter = letter
-        self._delays_s: dict[Name, float] = {}
-        self._why: dict[Name, str] = {}
+        self._delays_s: dict[LetterKey, float] = {}
+        self._why: dict[LetterKey, str] = {}
         self._of_all = ""
         """Why no letter passes; empty where it is about single ones."""
-        self._due: list[tuple[float, int, Name]] = []
+        self._due: list[tuple[float, int, LetterKey]] = []
         self._number = 0
-        self._safe: list[Name] = []
+        self._safe: list[LetterKey] = []
         self._news = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        for name in left:
-            self._plan(name, 0.0)
+        for letter_key in left:
+            self._plan(letter_key, 0.0)
 
     def start(self, write: Write, wake: Callable[[], None]) -> None:
         """Begin to try; `wake` makes the shard take another step."""
@@ -59,73 +62,73 @@ class LetterRetry(Generic[Name]):
         if self._task is not None:
             self._task.cancel()
 
-    def add(self, refused: Iterable[tuple[Name, str]]) -> None:
+    def add(self, refused: Iterable[tuple[LetterKey, str]]) -> None:
         """Try these again, in a second for the first time; each with what the broker said."""
         due = asyncio.get_running_loop().time() + FIRST_S
-        for name, why in refused:
-            self._why[name] = why
-            self._plan(name, due)
+        for letter_key, why in refused:
+            self._why[letter_key] = why
+            self._plan(letter_key, due)
         self._news.set()
 
-    def why(self, name: Name) -> str:
+    def why(self, letter_key: LetterKey) -> str:
         """What the broker said last of a letter that waits; after a take-over empty until it was tried (C48)."""
-        return self._why.get(name, self._of_all)
+        return self._why.get(letter_key, self._of_all)
 
-    def safe(self) -> list[Name]:
+    def safe(self) -> list[LetterKey]:
         """Take those whose letters are safe now."""
         safe, self._safe = self._safe, []
         return safe
 
-    def _plan(self, name: Name, due: float) -> None:
+    def _plan(self, letter_key: LetterKey, due: float) -> None:
         self._number += 1
-        heapq.heappush(self._due, (due, self._number, name))
+        heapq.heappush(self._due, (due, self._number, letter_key))
 
     async def _run(self, write: Write, wake: Callable[[], None]) -> None:
         try:
             pause_s = FIRST_S
             while True:
                 await self._until_due()
-                due, number, name = heapq.heappop(self._due)
+                due, number, letter_key = heapq.heappop(self._due)
                 try:
-                    letter = await self._letter(name)
+                    letter = await self._letter(letter_key)
                 except Exception as error:  # noqa: BLE001  # a log that cannot be read now may be later
                     logger.warning("%s: a letter that waits cannot be made: %s; once more", self._shard, error)
-                    self._why[name] = f"the letter cannot be made: {error}"
-                    self._put_off(name)
+                    self._why[letter_key] = f"the letter cannot be made: {error}"
+                    self._put_off(letter_key)
                     continue
                 if letter is None:
-                    self._forget(name)
+                    self._forget(letter_key)
                     continue
                 refusal = (await write([letter])).get(0)
                 if refusal is not None:
-                    self._why[name] = refusal.why
+                    self._why[letter_key] = refusal.why
                 self._of_all = refusal.why if refusal is not None and refusal.of_topic else ""
                 if self._of_all:
                     # No letter would pass: this one stays the next.
-                    heapq.heappush(self._due, (due, number, name))
+                    heapq.heappush(self._due, (due, number, letter_key))
                     await asyncio.sleep(pause_s)
                     pause_s = min(2 * pause_s, LONGEST_S)
                     continue
                 pause_s = FIRST_S
                 if refusal is not None:
-                    self._put_off(name)
+                    self._put_off(letter_key)
                     continue
-                self._forget(name)
-                self._safe.append(name)
+                self._forget(letter_key)
+                self._safe.append(letter_key)
                 wake()
         except asyncio.CancelledError:
             raise
         except BaseException as error:  # noqa: BLE001  # crash-only: what is no refusal ends the process
             end_process(f"{self._shard}: a letter that waited could not be written: {error}", error)
 
-    def _forget(self, name: Name) -> None:
-        self._delays_s.pop(name, None)
-        self._why.pop(name, None)
+    def _forget(self, letter_key: LetterKey) -> None:
+        self._delays_s.pop(letter_key, None)
+        self._why.pop(letter_key, None)
 
-    def _put_off(self, name: Name) -> None:
-        delay_s = min(2 * self._delays_s.get(name, FIRST_S), LONGEST_S)
-        self._delays_s[name] = delay_s
-        self._plan(name, asyncio.get_running_loop().time() + delay_s)
+    def _put_off(self, letter_key: LetterKey) -> None:
+        delay_s = min(2 * self._delays_s.get(letter_key, FIRST_S), LONGEST_S)
+        self._delays_s[letter_key] = delay_s
+        self._plan(letter_key, asyncio.get_running_loop().time() + delay_s)
 
     async def _until_due(self) -> None:
         loop = asyncio.get_running_loop()

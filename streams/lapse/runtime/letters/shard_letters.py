@@ -39,11 +39,11 @@ AnyFlight = TypeVar("AnyFlight", bound=StepInFlight[Any], contravariant=True)
 Removed = TypeVar("Removed")
 """What one letter is about, in the words of the shard."""
 
-Name = TypeVar("Name", bound=Hashable)
+LetterKey = TypeVar("LetterKey", bound=Hashable)
 """By which the shard keeps something whose letter is refused."""
 
 
-class LetterSource(Protocol[AnyFlight, AnyStep, Removed, Name]):
+class LetterSource(Protocol[AnyFlight, AnyStep, Removed, LetterKey]):
     """What a kind of shard knows of its dead letters."""
 
     async def letters_of(self, at_work: AnyFlight) -> tuple[Sequence[Output | Packed], Sequence[Removed]]:
@@ -55,17 +55,17 @@ class LetterSource(Protocol[AnyFlight, AnyStep, Removed, Name]):
         None if a letter has another reason.
         """
 
-    def keep_pending(self, refused: Sequence[tuple[Removed, str]], step: AnyStep) -> Iterable[tuple[Name, str]]:
-        """Keep what letters are about that are refused, each with why; returns the names to try again, with why."""
+    def keep_pending(self, refused: Sequence[tuple[Removed, str]], step: AnyStep) -> Iterable[tuple[LetterKey, str]]:
+        """Keep what refused letters are about, each with why; returns the keys of those to try again, with why."""
 
-    async def pending_letter(self, name: Name) -> Output | Packed | None:
+    async def pending_letter(self, letter_key: LetterKey) -> Output | Packed | None:
         """The letter of something that is kept, to be tried again; None = it is gone."""
 
-    def letter_written(self, name: Name, step: AnyStep) -> None:
+    def letter_written(self, letter_key: LetterKey, step: AnyStep) -> None:
         """Let go of something that was kept; nothing to do if it went before."""
 
 
-class ShardLetters(Generic[F, S, Removed, Name]):
+class ShardLetters(Generic[F, S, Removed, LetterKey]):
     """Writes the letters of one shard's steps.
 
     Args:
@@ -80,12 +80,16 @@ class ShardLetters(Generic[F, S, Removed, Name]):
     """
 
     def __init__(
-        self, shard: str, source: LetterSource[F, S, Removed, Name], left: Iterable[Name], figures: ShardFigures
+        self,
+        shard: str,
+        source: LetterSource[F, S, Removed, LetterKey],
+        left: Iterable[LetterKey],
+        figures: ShardFigures,
     ) -> None:
         self._shard = shard
         self.source = source
         self._figures = figures
-        self.retry: LetterRetry[Name] = LetterRetry(shard, source.pending_letter, left)
+        self.retry: LetterRetry[LetterKey] = LetterRetry(shard, source.pending_letter, left)
 
     async def write(self, at_work: F, write: Write, write_expired: WriteExpired | None = None) -> None:
         """Write the letters of a step; what is refused stays.
@@ -113,5 +117,5 @@ class ShardLetters(Generic[F, S, Removed, Name]):
 
     def let_go(self, step: S) -> None:
         """Let go of what was kept and whose letters are safe at last; a barrier may wait for that (C48)."""
-        for name in self.retry.safe():
-            self.source.letter_written(name, step)
+        for letter_key in self.retry.safe():
+            self.source.letter_written(letter_key, step)

@@ -79,31 +79,31 @@ class QueueLetters:
     def keep_pending(
         self, refused: Sequence[tuple[OfLetter, str]], step: Step
     ) -> Iterable[tuple[tuple[int, int], str]]:
-        """Keep messages of which Kafka refuses the letters; returns their names (source, offset), each with why."""
+        """Keep messages of which Kafka refuses the letters; returns source and offset of each, with why."""
         kept: dict[int, tuple[Removal, dict[int, str]]] = {}
         for (removal, at), why in refused:
             kept.setdefault(id(removal), (removal, {}))[1][at] = why
         for removal, by_index in kept.values():
-            names = self._shard.keep_pending(removal, by_index, step)
-            yield from zip(names, (by_index[at] for at in sorted(by_index)), strict=True)
+            source_offsets = self._shard.keep_pending(removal, by_index, step)
+            yield from zip(source_offsets, (by_index[at] for at in sorted(by_index)), strict=True)
 
-    async def pending_letter(self, name: tuple[int, int]) -> Packed | None:
+    async def pending_letter(self, source_offset: tuple[int, int]) -> Packed | None:
         """The letter of a dying message, to be tried again."""
         state = self._shard.state
-        dying = state.pending.get(name)
+        dying = state.pending.get(source_offset)
         if dying is None or not self._shard.settings.dead_letter_topic:
             return None
-        source = state.sources[name[0]]
+        source = state.sources[source_offset[0]]
         # The record of another topic's message may stand there now (C42).
-        there = state.sources.find(source.topic, source.partition) == name[0]
+        there = state.sources.find(source.topic, source.partition) == source_offset[0]
         there &= Reason.LOG_TRUNCATED not in dying.reasons
-        record = await self._payloads.one(source.topic, source.partition, name[1]) if there else None
-        removal = dying.removal(source.topic, source.partition, name[1])
+        record = await self._payloads.one(source.topic, source.partition, source_offset[1]) if there else None
+        removal = dying.removal(source.topic, source.partition, source_offset[1])
         return self._output.letters(removal, removal.messages, [record])
 
-    def letter_written(self, name: tuple[int, int], step: Step) -> None:
+    def letter_written(self, source_offset: tuple[int, int], step: Step) -> None:
         """Let a message go whose letter is safe at last."""
-        self._shard.letter_written(*name, step)
+        self._shard.letter_written(*source_offset, step)
 
 
 def _portions(records: Sequence[Any | None]) -> Iterator[tuple[int, Sequence[Any | None]]]:

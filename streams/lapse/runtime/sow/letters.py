@@ -58,11 +58,11 @@ class SowLetters:
         """Keep records of which Kafka refuses the letters; returns their names, each with why."""
         return zip(self._shard.keep_pending(refused, step), (why for _, why in refused), strict=True)
 
-    async def pending_letter(self, name: bytes) -> Packed | None:
+    async def pending_letter(self, journal_key: bytes) -> Packed | None:
         """The letter of a record that is kept, to be tried again."""
-        if name not in self._shard.state.pending:
+        if journal_key not in self._shard.state.pending:
             return None
-        removal = self._removal(name)
+        removal = self._removal(journal_key)
         if removal.in_log:
             record = await self._read(*removal.bookmark)
             if record is None:
@@ -70,13 +70,15 @@ class SowLetters:
             removal = removal._replace(key=record.key, value=record.value, headers=tuple(record.headers))
         return next(iter(self._output.letters([_with_key(removal)])), None)
 
-    def letter_written(self, name: bytes, step: Step) -> None:
+    def letter_written(self, journal_key: bytes, step: Step) -> None:
         """Let a record go whose letter is safe at last."""
-        self._shard.letter_written(name, step)
+        self._shard.letter_written(journal_key, step)
 
-    def _removal(self, name: bytes) -> Removal:
+    def _removal(self, journal_key: bytes) -> Removal:
         state = self._shard.state
-        return pending_letters.unpack(state.pending[name], pending_letters.bookmark_of(name, state.sources))
+        return pending_letters.unpack(
+            state.pending[journal_key], pending_letters.bookmark_of(journal_key, state.sources)
+        )
 
 
 def _with_key(removal: Removal) -> Removal:

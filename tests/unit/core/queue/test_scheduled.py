@@ -49,7 +49,7 @@ def test_no_message_that_leaves_has_the_others_looked_through() -> None:
             return super().__contains__(name)
 
     messages, count, most = ScheduledMessages(), 20_000, 0
-    messages._by_name = Counting()
+    messages._by_source_offset = Counting()
     for offset in range(count):
         messages.add(0, offset, Scheduled(1, 1_000))
     for offset in range(count):
