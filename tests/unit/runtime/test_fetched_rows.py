@@ -92,6 +92,20 @@ def test_rows_are_the_records(records: list[Any], codec: int, by_broker: bool, f
     assert rows.timestamps_ms.tolist() == [one.timestamp for one in objects]
 
 
+@pytest.mark.feature("C41")
+@given(_RECORDS, st.sampled_from(_CODECS), st.booleans(), st.integers(1, 30))
+def test_some_rows_at_the_end_are_made_without_those_before(
+    records: list[Any], codec: int, by_broker: bool, first: int
+) -> None:
+    objects, rows = both(encoded(records, codec, by_broker))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lapse.runtime.kafka.fetched_rows._FAR", 0)
+        assert [fields(one) for one in rows[first:]] == [fields(one) for one in objects[first:]]
+    if first < len(objects):
+        assert not rows.of._made
+    assert [fields(one) for one in rows] == [fields(one) for one in objects]
+
+
 @pytest.mark.feature("L1", "L2", "L3", "L4", "L5", "L7", "L12", "C29")
 @given(_RECORDS, _EXPIRATIONS, st.booleans())
 def test_what_becomes_of_rows_becomes_of_the_records(

@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 
 from lapse.core.lifetime import NEVER
 from lapse.core.sow import journal
+from lapse.core.sow.origin import ORIGIN
 from lapse.core.sow.record import Facts, pack, pack_headers
 from lapse.core.sow.step import Kind, OutOfFocus, OutOfFocusBatch
+from lapse.runtime.kafka import columns
 from lapse.runtime.sow.output import SowOutput
 from support.packed import rows_of
 from unit.core.sow.make import T, shard_of
@@ -47,6 +49,38 @@ def test_the_three_encoders_of_a_record_write_the_same_headers(records, expires:
     state = output.state({journal.RECORD + key: entry for key, entry in entries.items()}, {}, sources)
     facts = [(key, value, [one for one in headers if one[0] not in ABOUT_THE_MESSAGE]) for key, value, headers in told]
     assert rows_of(state.records) == facts
+
+
+@pytest.mark.feature("S8")
+@pytest.mark.skipif(columns.LIBRARY is None, reason="columns.c is not built: there was no C compiler")
+@given(
+    st.lists(st.tuples(st.binary(max_size=200), st.binary(max_size=300), st.integers(0, 1 << 40)), min_size=1),
+    HEADERS | st.just([(ORIGIN, b'[["east","prices:0:7"]]')]),
+    st.booleans(),
+    st.none() | st.integers(0, 200),
+)
+def test_records_of_the_state_in_one_piece_are_those_one_by_one(records, headers, expires: bool, other) -> None:
+    """`columns.c` packs them if all have the same headers; with others, or a tombstone, they are not in one piece."""
+    output = SowOutput("prices", 0, 3, "", 1)
+    sources = [("prices", 0), ("more-prices", 117)]
+    block = pack_headers(headers)
+    changes: list[tuple[bytes, bytes | None]] = [
+        (
+            journal.RECORD + b"%d" % n + key,
+            pack(Facts(at if expires else NEVER, at, n, 7 * at, n % 2, len(block)), block, value),
+        )
+        for n, (key, value, at) in enumerate(records)
+    ]
+    run = output._run(changes, sources)
+    assert run is not None
+    assert list(run) == output._one_by_one(changes, {}, sources)
+    if other is not None:
+        at = other % (len(changes) + 1)
+        more = pack_headers([("another", b"header")])
+        changes.insert(at, (journal.RECORD + b"x", pack(Facts(T, T, 1, 1, 0, len(more)), more, b"")))
+        assert output._run(changes, sources) is None or len(changes) == 1
+        changes[at] = (journal.RECORD + b"x", None)
+        assert changes[0][1] is None or output._run(changes, sources) is None
 
 
 ABOUT_THE_MESSAGE = {"lapse-kind", "lapse-subscription", "lapse-epoch", "lapse-operation", "lapse-reasons"}

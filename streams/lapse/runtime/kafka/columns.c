@@ -311,6 +311,69 @@ int64_t lapse_letters(const uint8_t *b, const int32_t *spans, int64_t stride, in
     return out - begin;
 }
 
+/* A number of 64 bits, big-endian. */
+static int64_t big_endian(const uint8_t *b)
+{
+    uint64_t number = 0;
+    for (int i = 0; i < 8; i++)
+        number = number << 8 | b[i];
+    return (int64_t)number;
+}
+
+/* The records of a SOW topic as its compacted topic has them, packed as `SowOutput.state` packs each of them.
+ *
+ * names, name_ends: their names in the journal, one behind the other; the first byte of each is no part of its key.
+ * entries, entry_ends: the records, as `lapse.core.sow.record` lays them out.
+ * block: the header block of those that are packed; one with another takes nothing, and neither does one with a source
+ *     or an instant that is none.
+ * prefixes, prefix_ends: what the bookmarks of each source begin with.
+ * titles, title_ends: the names of the headers with the bookmark, the timestamp and the deadline.
+ * tail, tail_count: the other headers, and how many those are.
+ * never: a deadline that is none.
+ * ends: gets where each ends.
+ * Returns where they end in `out`.
+ */
+int64_t lapse_states(const uint8_t *names, const int64_t *name_ends, const uint8_t *entries, const int64_t *entry_ends,
+                     int64_t count, const uint8_t *block, int64_t block_size, const uint8_t *prefixes,
+                     const int32_t *prefix_ends, int64_t sources, const uint8_t *titles, const int32_t *title_ends,
+                     const uint8_t *tail, int64_t tail_size, int64_t tail_count, int64_t never, int64_t *ends,
+                     uint8_t *out)
+{
+    enum { TIMESTAMP = 8, OFFSET = 24, SOURCE = 32, BLOCK = 40 };
+    uint8_t *begin = out, digits[20], *digits_end = digits + 20;
+    int64_t name = 0, at = 0;
+    for (int64_t row = 0; row < count; name = name_ends[row], at = entry_ends[row], row++) {
+        const uint8_t *entry = entries + at;
+        int64_t size = entry_ends[row] - at - BLOCK - block_size;
+        if (size >= 0) {
+            int64_t deadline_ms = big_endian(entry), timestamp_ms = big_endian(entry + TIMESTAMP);
+            int64_t offset = big_endian(entry + OFFSET), numbers = big_endian(entry + SOURCE);
+            int64_t source = (int64_t)((uint64_t)numbers >> 32);
+            if ((numbers & 0xffffffff) == block_size && !memcmp(entry + BLOCK, block, (size_t)block_size) &&
+                source < sources && deadline_ms >= 0 && timestamp_ms >= 0 && offset >= 0) {
+                int64_t from = source ? prefix_ends[source - 1] : 0, prefix_size = prefix_ends[source] - from;
+                out = put_part(out, names + name + 1, name_ends[row] - name - 1);
+                out = put_part(out, entry + BLOCK + block_size, size);
+                out = put_varint(out, 2 + (deadline_ms != never) + tail_count);
+                uint8_t *digit = decimal(digits_end, offset);
+                out = put_varint(put(out, titles, title_ends[0]), prefix_size + (digits_end - digit));
+                out = put(put(out, prefixes + from, prefix_size), digit, digits_end - digit);
+                digit = decimal(digits_end, timestamp_ms);
+                out = put(out, titles + title_ends[0], title_ends[1] - title_ends[0]);
+                out = put_part(out, digit, digits_end - digit);
+                if (deadline_ms != never) {
+                    digit = decimal(digits_end, deadline_ms);
+                    out = put(out, titles + title_ends[1], title_ends[2] - title_ends[1]);
+                    out = put_part(out, digit, digits_end - digit);
+                }
+                out = put(out, tail, tail_size);
+            }
+        }
+        ends[row] = out - begin;
+    }
+    return out - begin;
+}
+
 /* Records that are packed, with what stands before each in a RecordBatch: length, attributes, places in it.
  *
  * b, ends: the records, one behind the other.

@@ -28,6 +28,9 @@ _RENAMED_BYTES: Final = 3
 _LETTER_NUMBERS_BYTES: Final = 128
 """What a letter takes beside its record and its frame, at most: lengths, its offset twice, its deadline."""
 
+_STATE_NUMBERS_BYTES: Final = 128
+"""What a record of a SOW topic's state takes for lengths and numbers, at most."""
+
 MOST_BYTES: Final = (1 << 31) - 1
 """Places are numbers of 32 bits."""
 
@@ -40,6 +43,10 @@ def _library() -> Any | None:
         "lapse_own_headers": [some_bytes, at, at, at, number, some_bytes, some_bytes, at, at],
         "lapse_letters": [
             some_bytes, at, *[number] * 3, at, at, number, number, some_bytes, at, some_bytes, some_bytes, at, *[at] * 3
+        ],
+        "lapse_states": [
+            some_bytes, at, some_bytes, at, number, some_bytes, number, some_bytes, at, number, some_bytes, at,
+            some_bytes, number, number, number, at, at
         ],
         "lapse_places": [at, at, number, number, number, at],
     }  # fmt: skip
@@ -181,6 +188,56 @@ def letters(
         offsets.ctypes.data, None if deadlines_ms is None else deadlines_ms.ctypes.data, NEVER, header_count,
         b"".join(frame), frame_ends.ctypes.data, renamed.names, renamed.became, renamed.ends.ctypes.data,
         ends.ctypes.data, out.ctypes.data, scratch.ctypes.data,
+    )  # fmt: skip
+    return out[:end], ends
+
+
+class Titles:
+    """The headers of a record of a SOW topic's state that the library writes.
+
+    Args:
+        bookmark: the name of that with the bookmark, packed.
+        timestamp: of that with the timestamp.
+        deadline: of that with the deadline.
+    """
+
+    def __init__(self, bookmark: bytes, timestamp: bytes, deadline: bytes) -> None:
+        self.names = bookmark + timestamp + deadline
+        self.ends = np.cumsum([len(bookmark), len(timestamp), len(deadline)], dtype=np.int32)
+
+
+def states(
+    names: Sequence[bytes],
+    entries: Sequence[bytes],
+    block: bytes,
+    prefixes: Sequence[bytes],
+    titles: Titles,
+    tail: tuple[int, bytes],
+) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Records of a SOW topic's state, packed one behind the other: the bytes, and where each ends.
+
+    One that the library does not pack takes nothing.
+
+    Args:
+        names: theirs in the journal.
+        entries: the records, as the state has them.
+        block: the header block of those that are packed.
+        prefixes: what the bookmarks of each source begin with.
+        titles: the names of the headers that tell bookmark, timestamp and deadline.
+        tail: how many other headers each has, and those, packed.
+    """
+    assert LIBRARY is not None
+    count = len(names)
+    name_ends = np.cumsum([len(name) for name in names], dtype=np.int64)
+    entry_ends = np.cumsum([len(entry) for entry in entries], dtype=np.int64)
+    prefix_ends = np.cumsum([len(prefix) for prefix in prefixes], dtype=np.int32)
+    each = len(titles.names) + max(map(len, prefixes)) + len(tail[1]) + _STATE_NUMBERS_BYTES
+    out = np.empty(int(name_ends[-1] + entry_ends[-1]) + count * each, np.uint8)
+    ends = np.empty(count, np.int64)
+    end = LIBRARY.lapse_states(
+        b"".join(names), name_ends.ctypes.data, b"".join(entries), entry_ends.ctypes.data, count, block, len(block),
+        b"".join(prefixes), prefix_ends.ctypes.data, len(prefixes), titles.names, titles.ends.ctypes.data,
+        tail[1], len(tail[1]), tail[0], NEVER, ends.ctypes.data, out.ctypes.data,
     )  # fmt: skip
     return out[:end], ends
 

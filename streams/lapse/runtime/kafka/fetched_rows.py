@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
-from typing import Any, ClassVar, overload
+from typing import Any, ClassVar, Final, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,10 @@ from lapse.runtime.kafka.columns import (
     VALUE_LENGTH,
 )
 from lapse.runtime.kafka.packed_record import headers_at
+from lapse.runtime.kafka.read_record import ReadRecord
+
+_FAR: Final = 8
+"""To make one object from the columns costs as much as aiokafka takes to make so many in their order."""
 
 
 class Columns:
@@ -57,13 +61,29 @@ class Columns:
         self._lock = threading.Lock()
 
     def objects(self, first: int, stop: int) -> list[Any]:
-        """Some of the records as objects; made once, those before them as well."""
+        """Some of the records as objects; made once, and those before them as well if that costs less."""
         with self._lock:  # a fetch that was taken in part is looked at by two threads
             if self._left is not None:
+                if first - len(self._made) > _FAR * (stop - first):
+                    return list(self._apart(first, stop))
                 self._made += islice(self._left, max(0, stop - len(self._made)))
                 if len(self._made) == self.places.shape[1]:
                     self._left = None
             return self._made[first:stop]
+
+    def _apart(self, first: int, stop: int) -> Iterator[ReadRecord]:
+        """Some of the records, made from the columns."""
+        spans, headers = self.spans[:, first:stop], None
+        for at, (offset, timestamp_ms, _) in enumerate(self.places[:, first:stop].T.tolist()):
+            if headers is None or not spans[ALIKE, at]:
+                headers = headers_at(self.data, int(spans[HEADERS, at]), "replace")[0]
+            key, value = (self.part(number, first + at) for number in (KEY, VALUE))
+            yield ReadRecord(offset, timestamp_ms, self.timestamp_type, key, value, headers)
+
+    def part(self, number: int, at: int) -> bytes | None:
+        """A part of a record, such as `columns.KEY`; None if it is null."""
+        begin, length = int(self.spans[number, at]), int(self.spans[number + 1, at])
+        return None if length < 0 else self.data[begin : begin + length]
 
 
 class Row:
@@ -93,22 +113,17 @@ class Row:
     @property
     def key(self) -> bytes | None:
         """Its key."""
-        return self._part(KEY)
+        return self._columns.part(KEY, self._at)
 
     @property
     def value(self) -> bytes | None:
         """Its value."""
-        return self._part(VALUE)
+        return self._columns.part(VALUE, self._at)
 
     @property
     def headers(self) -> Any:
         """Its headers, as aiokafka reads them."""
         return self._columns.objects(self._at, self._at + 1)[0].headers
-
-    def _part(self, number: int) -> bytes | None:
-        spans, at = self._columns.spans, self._at
-        begin, length = int(spans[number, at]), int(spans[number + 1, at])
-        return None if length < 0 else self._columns.data[begin : begin + length]
 
 
 class FetchedRows(Rows):

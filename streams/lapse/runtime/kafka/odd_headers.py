@@ -8,22 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 from lapse.runtime.kafka.batch_body import BatchBody
 from lapse.runtime.kafka.batch_codec import body_of
 from lapse.runtime.kafka.packed_record import unpacked, varint_at
-
-
-class OddRecord(NamedTuple):
-    """A record as aiokafka's: without topic and partition."""
-
-    offset: int
-    timestamp: int
-    timestamp_type: int
-    key: bytes | None
-    value: bytes | None
-    headers: list[tuple[str, bytes | None]]
+from lapse.runtime.kafka.read_record import ReadRecord
 
 
 def readable(batch: Any, data: bytes, at: int, stop: int) -> Iterator[Any]:
@@ -47,7 +37,7 @@ def readable(batch: Any, data: bytes, at: int, stop: int) -> Iterator[Any]:
         yield from islice(_records(body), read, None)
 
 
-def _records(body: BatchBody) -> Iterator[OddRecord]:
+def _records(body: BatchBody) -> Iterator[ReadRecord]:
     data, at = body.data, body.at
     for _ in range(body.count):
         _, at = varint_at(data, at)
@@ -55,4 +45,4 @@ def _records(body: BatchBody) -> Iterator[OddRecord]:
         delta, at = varint_at(data, at)
         key, value, headers, at = unpacked(data, at, names="replace")
         timestamp_ms = body.first_ms + delta_ms if body.append_ms is None else body.append_ms
-        yield OddRecord(body.base_offset + delta, timestamp_ms, body.timestamp_type, key, value, headers)
+        yield ReadRecord(body.base_offset + delta, timestamp_ms, body.timestamp_type, key, value, headers)

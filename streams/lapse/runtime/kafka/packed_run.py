@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Final, overload
 
 import numpy as np
@@ -76,6 +77,12 @@ class PackedRun(Sequence[bytes]):
             fit = 1
         stop = first + fit
         return columns.places(self._data, self._ends, first, stop, number, int(sizes[fit - 1])), stop
+
+
+def joined(parts: Sequence[Sequence[bytes]]) -> Sequence[bytes]:
+    """Packed records of several parts, one behind the other; in one piece of memory if they all are."""
+    runs = [part for part in parts if isinstance(part, PackedRun)]
+    return PackedRun.joined(runs) if runs and len(runs) == len(parts) else list(chain.from_iterable(parts))
 
 
 def _varint_bytes(numbers: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from aiokafka import AIOKafkaProducer, errors
@@ -14,6 +14,7 @@ from aiokafka.structs import RecordMetadata, TopicPartition
 from lapse.runtime.kafka import connection  # noqa: F401  # every client of the process connects as it says
 from lapse.runtime.kafka.metadata import forget, know
 from lapse.runtime.kafka.output import MAX_BATCH_BYTES, Headers, Output, Packed
+from lapse.runtime.kafka.packed_run import joined
 from lapse.runtime.kafka.record_batch import PackedBatch, RecordBatch, Row, wall_ms
 from lapse.runtime.kafka.together import Together
 
@@ -74,20 +75,20 @@ class BatchTooLarge(ValueError):
 
 
 class _Lot(NamedTuple):
-    """What can share RecordBatches: rows, or records that are packed; one of the two is empty."""
+    """What can share RecordBatches: rows, or parts with records that are packed; one of the two is empty."""
 
     rows: list[Row]
-    records: list[bytes]
+    parts: list[Sequence[bytes]]
 
     def batches(self, stamp_ms: int) -> Iterator[RecordBatch | PackedBatch]:
         done = 0
         while done < len(self.rows):
             batch, done = filled(self.rows, done, len(self.rows), stamp_ms=stamp_ms)
             yield batch
-        done = 0
-        while done < len(self.records):
+        records, done = joined(self.parts), 0
+        while done < len(records):
             packed = PackedBatch(stamp_ms)
-            done = packed.add_packed(self.records, done, len(self.records), MAX_FOREIGN_BATCH_BYTES)
+            done = packed.add_packed(records, done, len(records), MAX_FOREIGN_BATCH_BYTES)
             yield packed
 
 
@@ -179,10 +180,10 @@ class BatchProducer:
         for output in outputs:
             lots = by_partition.setdefault((output.topic, output.partition), [])
             packed = isinstance(output, Packed)
-            if not lots or bool(lots[-1].records) != packed:
+            if not lots or bool(lots[-1].parts) != packed:
                 lots.append(_Lot([], []))
             if isinstance(output, Packed):
-                lots[-1].records.extend(output.records)
+                lots[-1].parts.append(output.records)
             else:
                 lots[-1].rows.append((output.key, output.value, output.headers))
         await self._know({topic for topic, _ in by_partition})

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from itertools import chain
 from typing import Final, NamedTuple
 
 from aiokafka import errors
@@ -18,7 +17,7 @@ from aiokafka.structs import RecordMetadata
 
 from lapse.runtime.kafka.output import Output, Packed
 from lapse.runtime.kafka.packed_record import packed, packed_headers
-from lapse.runtime.kafka.packed_run import PackedRun
+from lapse.runtime.kafka.packed_run import joined
 from lapse.runtime.kafka.producer import MAX_FOREIGN_BATCH_BYTES, REFUSALS, BatchProducer
 from lapse.runtime.kafka.record_batch import PackedBatch
 from lapse.runtime.letters.refusal import Refusal
@@ -85,7 +84,7 @@ class LetterWriter:
             which += range(count, count + len(some))
             parts.append(some)
             count += len(some)
-        lots = [_Lot(topic, partition, _joined(parts)) for (topic, partition), (_, parts) in by_partition.items()]
+        lots = [_Lot(topic, partition, joined(parts)) for (topic, partition), (_, parts) in by_partition.items()]
         refused: dict[int, Refusal] = {}
         found = await asyncio.gather(*(self._write_in_order(lot, 0, len(lot.rows)) for lot in lots))
         for (which, _), some_refused in zip(by_partition.values(), found, strict=True):
@@ -165,12 +164,6 @@ class LetterWriter:
         if topic in cluster.unauthorized_topics:
             return errors.TopicAuthorizationFailedError(topic)
         return errors.UnknownTopicOrPartitionError(topic)
-
-
-def _joined(parts: Sequence[Sequence[bytes]]) -> Sequence[bytes]:
-    """Letters that were packed one after the other; in one piece if they all are."""
-    runs = [part for part in parts if isinstance(part, PackedRun)]
-    return PackedRun.joined(runs) if runs and len(runs) == len(parts) else list(chain.from_iterable(parts))
 
 
 def _text(fault: errors.KafkaError, topic: str, size: int) -> str:

@@ -7,12 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final
 
+import numpy as np
+
 from lapse.core.lifetime import CE_EXPIRYTIME, EXPIRES_AT_MS, NEVER
 from lapse.core.reason import Reason
 from lapse.core.shard.event import EventKind, ShardEvent
 from lapse.core.sow import journal
 from lapse.core.sow.origin import ORIGIN, path_of
-from lapse.core.sow.record import HEAD, HEAD_BYTES, unpack_headers
+from lapse.core.sow.record import HEAD, HEAD_BYTES, facts_of, unpack_headers
 from lapse.core.sow.step import (
     EventRecord,
     ExpiryBatch,
@@ -26,8 +28,10 @@ from lapse.core.sow.step import (
 )
 from lapse.protocol import header, topic
 from lapse.protocol.bookmark import Bookmark, BookmarkRange, ranges, runs
+from lapse.runtime.kafka import columns
 from lapse.runtime.kafka.output import Output, Packed
 from lapse.runtime.kafka.packed_record import NULL, VARINT, packed, packed_header, packed_headers, packed_name
+from lapse.runtime.kafka.packed_run import PackedRun
 from lapse.runtime.shard.output import ShardOutput
 
 _OWN_PREFIX: Final = "lapse-"
@@ -41,6 +45,11 @@ _REASONS: Final = {OutOfFocus.EXPIRED: b"time_limit"}
 _BOOKMARK: Final = packed_name(header.BOOKMARK)
 _TIMESTAMP: Final = packed_name(header.TIMESTAMP_MS)
 _EXPIRES_AT: Final = packed_name(EXPIRES_AT_MS)
+
+_TITLES: Final = columns.Titles(_BOOKMARK, _TIMESTAMP, _EXPIRES_AT)
+
+_FEW: Final = 16
+"""For fewer records a call costs more than it saves."""
 
 _BLOCKS: Final = 4_096
 _BLOCK_BYTES: Final = 512
@@ -72,16 +81,45 @@ class SowOutput(ShardOutput):
             removals: how records left, as far as that is known.
             sources: topic and partition of every source, by its number.
         """
+        record_prefix = journal.RECORD[0]
+        records = [change for change in changes.items() if change[0][0] == record_prefix]
+        if columns.LIBRARY is not None and len(records) >= _FEW and records[0][1] is not None:
+            run = self._run(records, sources)
+            if run is not None:
+                return Packed(self._state, self._partition, run)
+        return Packed(self._state, self._partition, self._one_by_one(records, removals, sources))
+
+    def _run(
+        self, records: Sequence[tuple[bytes, bytes | None]], sources: Sequence[tuple[str, int]]
+    ) -> PackedRun | None:
+        """Records of the compacted topic in one piece; None if one is a tombstone, or has other headers."""
+        names, found = zip(*records, strict=True)
+        entries = [entry for entry in found if entry is not None]
+        if len(entries) < len(names):
+            return None
+        block = entries[0][HEAD_BYTES : HEAD_BYTES + facts_of(entries[0]).headers_bytes]
+        if not all(one.startswith(block, HEAD_BYTES) for one in (entries[len(entries) // 2], entries[-1])):
+            return None  # most have headers of their own
+        count, passed_on, path = self._said(block) if block else (0, b"", b"")
+        tail = (count + 1, passed_on + packed_header(ORIGIN, path)) if path else (count, passed_on)
+        data, ends = columns.states(names, entries, block, _prefixes(sources), _TITLES, tail)
+        return PackedRun(data, ends) if ends[0] and (np.diff(ends) > 0).all() else None
+
+    def _one_by_one(
+        self,
+        records: Iterable[tuple[bytes, bytes | None]],
+        removals: Mapping[bytes, StateDelete],
+        sources: Sequence[tuple[str, int]],
+    ) -> list[bytes]:
+        """Records of the compacted topic, packed one after the other."""
         rows: list[bytes] = []
         put, join, varint = rows.append, b"".join, VARINT
         prefixes = _prefixes(sources)
-        unpack, record_prefix = HEAD.unpack_from, journal.RECORD[0]
+        unpack = HEAD.unpack_from
         tombstones: dict[StateDelete | None, bytes] = {}
         facts: tuple[int, int] | None = None
         block = head = tail = b""
-        for name, entry in changes.items():
-            if name[0] != record_prefix:
-                continue
+        for name, entry in records:
             key = name[1:]
             if entry is None:
                 removal = removals.get(name)
@@ -105,7 +143,7 @@ class SowOutput(ShardOutput):
                     )
                 )
             )  # fmt: skip
-        return Packed(self._state, self._partition, rows)
+        return rows
 
     def _around_bookmark(self, timestamp_ms: int, deadline_ms: int, block: bytes) -> tuple[bytes, bytes]:
         """The headers of a record of the compacted topic, before and behind the value of the first one."""
