@@ -133,7 +133,7 @@ def _said_of_definitions(path: Path, config: Config) -> tuple[str, ...]:
             return ()
         if config.lapse.definitions == "file":
             return (f'{topic.name} is there, which is for all workers: a worker with definitions = "file" refuses',)
-        return decide(path, config, found).told
+        return decide(path, config, found).warnings
     except (TopologyError, ValueError) as error:
         raise click.ClickException(str(error)) from error
 

@@ -167,7 +167,7 @@ def _decided(path: Path, config: Config, endpoint: Endpoint) -> Decided:
     if found is None and names.commands(names.definer(config.lapse.app_id)) not in there:
         raise click.ClickException(f"{path}: {_NOTHING}. If programs are to create queues, run `lapse apply` first")
     idle = f"nothing is defined that can be served; the worker waits for `lapse apply`, or for programs: {topic.name}"
-    return replace(decided, told=(*decided.told, idle))
+    return replace(decided, warnings=(*decided.warnings, idle))
 
 
 def serve(

@@ -137,8 +137,8 @@ class Definition:
         try:
             return model.model_validate(dict(self.settings), context={"beside": beside})
         except ValidationError as error:
-            path, told = explained(error.errors()[0], (self.kind, self.name))
-            raise ValueError(f"definition of {self.name}: {'.'.join(path[2:])}: {told}") from error
+            path, fault = explained(error.errors()[0], (self.kind, self.name))
+            raise ValueError(f"definition of {self.name}: {'.'.join(path[2:])}: {fault}") from error
 
 
 def in_file(path: Path) -> dict[str, Definition]:
@@ -252,13 +252,13 @@ class Decided:
     Attributes:
         config: the configuration, with the entities that are defined.
         definitions: those that it can serve, by name.
-        told: what it cannot, and where its own file says otherwise, for the log.
+        warnings: what it cannot, and where its own file says otherwise, for the log.
         beside: where the files are that definitions name.
     """
 
     config: Config
     definitions: Mapping[str, Definition]
-    told: tuple[str, ...]
+    warnings: tuple[str, ...]
     beside: Path
 
 
@@ -356,8 +356,8 @@ def _whole(config: Config, queues: dict[str, QueueConfig], sows: dict[str, SowCo
     try:
         return Config(lapse=config.lapse, security=config.security, queue=queues, sow=sows, users=config.users)
     except ValidationError as error:
-        path, told = explained(error.errors()[0])
-        raise ValueError(f"the definitions do not fit together: {'.'.join(path)}: {told}") from error
+        path, fault = explained(error.errors()[0])
+        raise ValueError(f"the definitions do not fit together: {'.'.join(path)}: {fault}") from error
 
 
 def undecided(path: Path, config: Config, topic: str) -> Decided:
@@ -368,12 +368,12 @@ def undecided(path: Path, config: Config, topic: str) -> Decided:
         config: what it says.
         topic: where the definitions are going to be.
     """
-    told = (
+    warning = (
         f"{topic} is not there, or we may not see it: each worker serves what its own {path.name} says. `lapse apply` "
         "defines it for all of them"
     )
     own = {name: replace(one, version=UNDEFINED) for name, one in in_file(path).items()}
-    return Decided(config, own, (told,), path.absolute().parent)
+    return Decided(config, own, (warning,), path.absolute().parent)
 
 
 def decide(path: Path, config: Config, found: Mapping[str, bytes]) -> Decided:
@@ -390,7 +390,7 @@ def decide(path: Path, config: Config, found: Mapping[str, bytes]) -> Decided:
         ValueError: the definitions do not fit together; the text says why.
     """
     beside = path.absolute().parent
-    told: list[str] = []
+    warnings: list[str] = []
     definitions: dict[str, Definition] = {}
     queues: dict[str, QueueConfig] = {}
     sows: dict[str, SowConfig] = {}
@@ -401,7 +401,7 @@ def decide(path: Path, config: Config, found: Mapping[str, bytes]) -> Decided:
             settings = _usable(one, beside)
             differs = change(one, own[name], beside) if name in own else None
         except ValueError as error:
-            told.append(f"{error}; {name} is not served here. Mend it, or use the same version of lapse everywhere")
+            warnings.append(f"{error}; {name} is not served here. Mend it, or use the same version of lapse everywhere")
             continue
         definitions[name] = one
         if isinstance(settings, QueueConfig):
@@ -409,13 +409,13 @@ def decide(path: Path, config: Config, found: Mapping[str, bytes]) -> Decided:
         else:
             sows[name] = settings
         if differs is not None:
-            told.append(
+            warnings.append(
                 f"{path.name} says otherwise of {name} ({', '.join(differs.keys) or 'its kind'}): version "
                 f"{one.version} of its definition counts. `lapse apply` changes it"
             )
-    told += [
+    warnings += [
         f"{name} is in {path.name}, and not defined: it is not served until `lapse apply` has defined it"
         for name in own
         if name not in found
     ]
-    return Decided(_whole(config, queues, sows), definitions, tuple(told), beside)
+    return Decided(_whole(config, queues, sows), definitions, tuple(warnings), beside)

@@ -256,9 +256,9 @@ class Config(BaseModel):
         for key, *passed in circles(ways, lambda topic: readers[topic]):
             name = passed[0]
             round_trip = " → ".join(passed)
-            told = "a circle" if key == "forward_to" else "its dead letters come back to it"
+            what = "a circle" if key == "forward_to" else "its dead letters come back to it"
             rule = "C38" if key == "forward_to" else "C28"
-            raise fault(("queue" if name in self.queue else "sow", name, key), f"{told}: {round_trip} ({rule})")
+            raise fault(("queue" if name in self.queue else "sow", name, key), f"{what}: {round_trip} ({rule})")
 
     def _listed(self, name: str) -> str:
         queue = self.queue[name]

@@ -100,8 +100,8 @@ class LapseApp(faust.App):
     async def on_start(self) -> None:
         """Connect what the entities share, before Faust assigns them shards."""
         logger.info("%s", self.users)
-        for told in self.warnings:
-            logger.warning("%s", told)
+        for warning in self.warnings:
+            logger.warning("%s", warning)
         if self.not_served:
             logger.warning("Not served: %s", _was_deleted(self.not_served))
         for name, why in self.barred.items():
@@ -344,7 +344,7 @@ def _equip(app: LapseApp, config: Config, keys: Keys | None, decided: Decided | 
     app.membership = Membership(Path(str(app.conf.datadir)), worker.app_id, connection)
     app.definitions = app.definer = None
     if decided is not None:
-        app.warnings = list(decided.told)
+        app.warnings = list(decided.warnings)
         app.definitions = DefinitionFollower(app, config, decided, connection)
         app.definer = _definer(app, app.definitions, config, decided, keys)
         versions = {name: one.version for name, one in decided.definitions.items()}

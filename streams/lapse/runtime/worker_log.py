@@ -53,7 +53,7 @@ class Condensed(logging.Filter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._told: dict[tuple[str, str], tuple[float, int]] = {}
+        self._shown: dict[tuple[str, str], tuple[float, int]] = {}
         self._retried: dict[tuple[str, str], tuple[float, float]] = {}
         """When errors began that a library meets by trying again, and when each was last met; seconds."""
 
@@ -69,15 +69,15 @@ class Condensed(logging.Filter):
         key = record.name, str(record.msg)[:_KEY_CHARACTERS]
         if self._passes(key, record):
             return False
-        told_s, left_out = self._told.get(key, (float("-inf"), 0))
-        if record.created - told_s < _EVERY_S:
-            self._told[key] = told_s, left_out + 1
+        shown_s, left_out = self._shown.get(key, (float("-inf"), 0))
+        if record.created - shown_s < _EVERY_S:
+            self._shown[key] = shown_s, left_out + 1
             return False
-        if len(self._told) >= _MOST_KEPT:
-            self._told.clear()
-        self._told[key] = record.created, 0
+        if len(self._shown) >= _MOST_KEPT:
+            self._shown.clear()
+        self._shown[key] = record.created, 0
         if left_out:
-            since = datetime.fromtimestamp(told_s, UTC).isoformat(timespec="seconds")
+            since = datetime.fromtimestamp(shown_s, UTC).isoformat(timespec="seconds")
             record.msg, record.args = f"{record.getMessage()} ({left_out:,} more since {since})", ()
         return True
 

@@ -64,7 +64,7 @@ class Follower(Mover):
         to_queue: the queue there.
         to_topic: its underlying topic; None = its publish target.
         max_clock_skew_ms: a greater one between the clocks of the clusters is told, ms.
-        told: called with the number of messages that have been handed over, after each round.
+        progress: called with the number of messages that have been handed over, after each round.
     """
 
     def __init__(
@@ -75,9 +75,9 @@ class Follower(Mover):
         to_queue: str,
         to_topic: str | None,
         max_clock_skew_ms: int = 1_000,
-        told: Callable[[int], None] = lambda _: None,
+        progress: Callable[[int], None] = lambda _: None,
     ) -> None:
-        super().__init__(here, queue, there, to_queue, to_topic, "", told)
+        super().__init__(here, queue, there, to_queue, to_topic, "", progress)
         self._skew = Skew(max_clock_skew_ms)
         self._nothing_back_until = 0.0
         self._refused_until: dict[str, float] = {}

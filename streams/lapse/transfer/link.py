@@ -83,11 +83,11 @@ def load(path: Path | None, stated: dict[str, str]) -> Link:
     try:
         return Link.model_validate({**tree, **stated})
     except ValidationError as error:
-        faults = [f"{where}: {'.'.join(map(str, fault['loc']))}: {_told(fault)}" for fault in error.errors()]
+        faults = [f"{where}: {'.'.join(map(str, fault['loc']))}: {_shown(fault)}" for fault in error.errors()]
         raise ConfigError("\n".join(faults)) from error
 
 
-def _told(fault: ErrorDetails) -> str:
+def _shown(fault: ErrorDetails) -> str:
     if fault["loc"] == ("to",) and fault["type"] == "missing":
         return "has to be given: the brokers of the deployment that takes over, by --to or in a file like transfer.toml"
     return fault["msg"].removeprefix("Value error, ")

@@ -75,7 +75,7 @@ class Mover:
         to_queue: the queue there.
         to_topic: its underlying topic; None = its publish target.
         transfer: the transfer's id.
-        told: called with the number of messages that have been handed over, after each round.
+        progress: called with the number of messages that have been handed over, after each round.
         timeout_s: how long to wait for answers, seconds.
 
     Attributes:
@@ -91,14 +91,14 @@ class Mover:
         to_queue: str,
         to_topic: str | None,
         transfer: str,
-        told: Callable[[int], None] = lambda _: None,
+        progress: Callable[[int], None] = lambda _: None,
         timeout_s: float = 30.0,
     ) -> None:
         self._here = Side(here, queue, timeout_s)
         self._there = Side(there, to_queue, timeout_s)
         self._topic = to_topic
         self._transfer = transfer
-        self._told = told
+        self._progress = progress
         self._opened = ExitStack()
         self._copier: Copier | None = None
         self._stuck: set[str] = set()
@@ -294,7 +294,7 @@ class Mover:
         )
         count = sum(len(one.messages) for one in gone)
         self.outcome.transferred += count
-        self._told(count)
+        self._progress(count)
         return busy
 
     def _put(self, messages: list[QueuedMessage]) -> list[tuple[Bookmark, Bookmark]]:

@@ -85,9 +85,9 @@ class Orders:
         topics, key, found = self._connection.partitions(), self._key(transfer), None
         for message in span(self._connection, {TOPIC: topics[TOPIC]}) if TOPIC in topics else ():
             if message.key() == key:
-                told = orjson.loads(message.value() or b"{}")
-                named = {int(shard): tuple(texts) for shard, texts in told.pop("named").items()}
-                found = Order(named, **told)
+                kept = orjson.loads(message.value() or b"{}")
+                named = {int(shard): tuple(texts) for shard, texts in kept.pop("named").items()}
+                found = Order(named, **kept)
         return None if found is None else self._still_there(found)
 
     def _still_there(self, order: Order) -> Order:

@@ -19,7 +19,7 @@ class Skew:
 
     def __init__(self, most_ms: int) -> None:
         self._most_ms = most_ms
-        self._told = False
+        self._warned = False
 
     def of(self, here: BrokerClock, there: BrokerClock, cluster: str, target: str) -> float:
         """By how much they differ now, ms; a difference beyond the limit is told when it begins.
@@ -31,7 +31,7 @@ class Skew:
             target: the latter's, with its queue.
         """
         skew_ms = there.now_ms() - here.now_ms()
-        if (too_much := abs(skew_ms) > self._most_ms) and not self._told:
+        if (too_much := abs(skew_ms) > self._most_ms) and not self._warned:
             logger.warning(
                 "The clock of %s is %.0f ms %s that of %s. Messages with less life left than that stay; "
                 "set the clocks, or raise max_clock_skew",
@@ -40,5 +40,5 @@ class Skew:
                 "ahead of" if skew_ms > 0 else "behind",
                 cluster,
             )
-        self._told = too_much
+        self._warned = too_much
         return abs(skew_ms)

@@ -115,8 +115,8 @@ def test_the_topic_decides_and_what_cannot_be_understood_concerns_its_own_entity
     decided = decide(file, load(file), found)
     assert decided.config.queue["orders"].lease_period == 120_000
     assert {*decided.config.queue, *decided.config.sow} == {"orders", "elsewhere", "same"}
-    told = "\n".join(decided.told)
-    assert len(decided.told) == 5
+    told = "\n".join(decided.warnings)
+    assert len(decided.warnings) == 5
     assert "says otherwise of orders (lease_period): version 4 of its definition counts" in told
     assert "definition of later: shiny: unknown key; known here: " in told
     assert "later is not served here" in told

@@ -131,7 +131,7 @@ class Decisions:
     ) -> None:
         """The same for messages of one source as (offset, deadline), in the order of their offsets."""
         source, columns = self.state.sources[number], np.array(messages, np.int64)
-        told = Messages(
+        removed = Messages(
             source.topic,
             source.partition,
             columns[:, 0].copy(),
@@ -141,7 +141,7 @@ class Decisions:
         )
         letter = self.settings.writes_letter(reasons)
         places = np.full(len(messages), self.state.next_place, np.int64)
-        step.removals.append(Removal(told, reasons, self.decided_ms(at_ms), letter, detail, places=places))
+        step.removals.append(Removal(removed, reasons, self.decided_ms(at_ms), letter, detail, places=places))
 
     def tell(
         self, kind: EventKind, slots: Slots, now_ms: int, step: Step, subscription: str = "", detail: str = ""

@@ -101,11 +101,16 @@ class Dispatch:
 
     def repeat(self, released: Change, step: Step) -> None:
         """Send a barrier again, since a crash may have prevented it (C35)."""
-        told = released.facts
+        facts = released.facts
         messages = Messages(
-            told["topic"], told["partition"], np.array([told["offset"]], np.int64), None, np.zeros(1, np.uint32), None
+            facts["topic"],
+            facts["partition"],
+            np.array([facts["offset"]], np.int64),
+            None,
+            np.zeros(1, np.uint32),
+            None,
         )
-        for subscription_id in told["receivers"]:
+        for subscription_id in facts["receivers"]:
             if subscription_id in self._state.subscriptions:
                 step.deliveries.append(Delivery(subscription_id, messages, 0, barrier=True))
 
@@ -194,10 +199,10 @@ class Dispatch:
                 return False
             (messages,) = self._decisions.messages([(segment, at)])
             receivers = [subscription_id for subscription_id, code in codes.items() if code == YES]
-            told = {"topic": messages.topic, "partition": messages.partition, "offset": int(messages.offsets[0])}
+            facts = {"topic": messages.topic, "partition": messages.partition, "offset": int(messages.offsets[0])}
             for subscription_id in receivers:
                 step.deliveries.append(Delivery(subscription_id, messages, 0, barrier=True))
             row = route(Trigger.RELEASE).row(State.AVAILABLE)
             step.events.append(ShardEvent(row.event, now_ms, messages, detail=", ".join(receivers)))
-            self._decisions.do(Change(row.changes[0], [(place, 1)], facts={**told, "receivers": receivers}), step)
+            self._decisions.do(Change(row.changes[0], [(place, 1)], facts={**facts, "receivers": receivers}), step)
         return True

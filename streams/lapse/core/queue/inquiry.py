@@ -130,11 +130,11 @@ class Inquiry:
             segment = self._state.segments.look(index)
             for state in LIVE:
                 counts[state] += len(self._there(segment, (state,), now_ms, text))
-        told = {state.name.lower(): count for state, count in counts.items()} | {"depth": sum(counts.values())}
-        told |= dict.fromkeys(("scheduled", "held", "unconfirmed"), 0)
+        figures = {state.name.lower(): count for state, count in counts.items()} | {"depth": sum(counts.values())}
+        figures |= dict.fromkeys(("scheduled", "held", "unconfirmed"), 0)
         for (number, offset), scheduled in self.scheduled(text):
-            told[self.queued_scheduled(number, offset, scheduled).stands] += 1
-        return told
+            figures[self.queued_scheduled(number, offset, scheduled).stands] += 1
+        return figures
 
     def scheduled(self, text: str = "", wanted: str = "") -> list[tuple[tuple[int, int], Scheduled]]:
         """Messages without a place, in their order; under a filter under selection those that are known to match.

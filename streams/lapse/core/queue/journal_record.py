@@ -50,7 +50,7 @@ KEPT_APART: Final = frozenset(
 
 def encode_step(state: QueueState, changes: list[Change]) -> bytes:
     """What the journal holds of a step: how far each source was read, and its changes but those kept apart."""
-    told = [change for change in changes if change.kind not in KEPT_APART]
+    joined = [change for change in changes if change.kind not in KEPT_APART]
     parts = [
         _HEAD.pack(
             _FORMAT,
@@ -59,13 +59,13 @@ def encode_step(state: QueueState, changes: list[Change]) -> bytes:
             state.subscription_table.next_number,
             state.paused,
             len(state.sources),
-            len(told),
+            len(joined),
         )
     ]
     for source in state.sources:
         name = source.topic.encode()
         parts += [_SOURCE.pack(len(name), source.partition, source.next_offset), name]
-    for change in told:
+    for change in joined:
         parts += packed_change.pack(change)
     return b"".join(parts)
 

@@ -55,8 +55,8 @@ def unpack(data: bytes, at: int, count: int) -> Iterator[Change]:
         for length in lengths:
             pieces.append(data[at : at + length])
             at += length
-        packed, instants, ranks, flags, groups, told = pieces
-        of, facts = ChangeKind(kind & ~_AS_BITS), json.loads(told) if told else {}
+        packed, instants, ranks, flags, groups, facts_json = pieces
+        of, facts = ChangeKind(kind & ~_AS_BITS), json.loads(facts_json) if facts_json else {}
         instants_ms = np.frombuffer(instants, "<i8").astype(np.int64) if instants else None
         retries = facts.pop(_RETRY_DELAYS, None)
         traits = Traits.decode(ranks, flags, groups) if ranks or flags or groups else NONE

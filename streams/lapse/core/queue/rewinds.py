@@ -215,13 +215,13 @@ class Rewinds:
             if found is not None:
                 yield found
 
-    def told(self, outcomes: list[Outcome]) -> list[Outcome]:
+    def seen_after_rewinds(self, outcomes: list[Outcome]) -> list[Outcome]:
         """What became of messages, where those of a generation that a rewind left behind are `stale` (C61)."""
         if not self._by_number:
             return outcomes
-        return [part for one in outcomes for part in self._told(one)]
+        return [part for one in outcomes for part in self._seen(one)]
 
-    def _told(self, one: Outcome) -> Iterator[Outcome]:
+    def _seen(self, one: Outcome) -> Iterator[Outcome]:
         number = self._sources.find(one.topic, one.partition)
         if number is None or one.result not in _SUPERSEDED:
             yield one

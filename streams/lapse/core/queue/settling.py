@@ -140,7 +140,7 @@ class Settling:
                     self._settle_part(asked, part)
             else:
                 self._settle_part(asked, claim)
-        return self._state.rewinds.told(asked.outcomes)
+        return self._state.rewinds.seen_after_rewinds(asked.outcomes)
 
     def renew(
         self,
@@ -163,7 +163,7 @@ class Settling:
                 asked.answer(claim, Result.STALE)
             else:
                 self._settle_active(asked, claim)
-        return self._state.rewinds.told(asked.outcomes), asked.until_ms
+        return self._state.rewinds.seen_after_rewinds(asked.outcomes), asked.until_ms
 
     def _settle_part(self, asked: Settlement, claim: Claim) -> None:
         """Settle what a claim names, active or not."""

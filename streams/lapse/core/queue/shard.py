@@ -128,9 +128,9 @@ class QueueShard:
         """See `TargetDepth.advance_to`."""
         self._target_depth.advance_to(claims, most)
 
-    def told(self, outcomes: Iterable[Outcome]) -> list[Outcome]:
-        """See `TargetDepth.told`."""
-        return list(self._target_depth.told(outcomes))
+    def with_advancing(self, outcomes: Iterable[Outcome]) -> list[Outcome]:
+        """See `TargetDepth.with_advancing`."""
+        return list(self._target_depth.with_advancing(outcomes))
 
     def looks_ahead(self, claims: Iterable[Claim]) -> list[tuple[str, int]]:
         """Sources of named messages that are not active yet: the ends of their logs must be known."""

@@ -68,8 +68,8 @@ class TargetDepth:
             if last >= first:
                 self._wanted[claim.topic, claim.partition] = last
 
-    def told(self, outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
-        """The same, where messages that the shard is on its way to are `advancing` instead of unknown (C85)."""
+    def with_advancing(self, outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
+        """The same, where messages that the shard is on its way to are `with_advancing` instead of unknown (C85)."""
         for one in outcomes:
             number = self._state.sources.find(one.topic, one.partition)
             unread = number is not None and one.first >= self._state.sources[number].next_offset

@@ -112,7 +112,7 @@ class TransferCommands:
                 if not command.filter:
                     shard.advance_to(claims, most)
             outcomes, more = shard.transfer_source.hold(transfer_id, command.to, claims, most, at_ms, step)
-            outcomes = shard.told(outcomes)
+            outcomes = shard.with_advancing(outcomes)
         messages = tuple(shown(one) for one in shard.transfer_source.held(transfer_id))
         counts = {"held": len(messages), "more": int(more)}
         if advancing := _advancing(outcomes):
@@ -122,8 +122,8 @@ class TransferCommands:
             counts |= {"wanted": shard.transfer_source.spare.wanted(), "unseen": int(unseen)}
             asks = self._asks()
         sources = tuple(f"{one.topic}:{one.partition}:{one.next_offset}" for one in shard.state.sources.current())
-        told = {"settlements": settlements(outcomes, command), "messages": messages, "counts": counts}
-        return {**told, "sources": sources, **asks, **self._handed_over(transfer_id)}
+        answer = {"settlements": settlements(outcomes, command), "messages": messages, "counts": counts}
+        return {**answer, "sources": sources, **asks, **self._handed_over(transfer_id)}
 
     def to_judge(self, command: Command, now_ms: int) -> list[int]:
         """Places to be judged before spare messages are told that match a filter; some of them, if there are many."""
@@ -166,11 +166,11 @@ class TransferCommands:
     def _accept(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
         transfer_id, claims = self._named(command), self._claims(command)
         self._shard.advance_to(claims, MOST_HELD)
-        outcomes = self._shard.told(self._shard.transfer_target.accept(transfer_id, claims, at_ms, step))
-        told: dict[str, Any] = {"settlements": settlements(outcomes, command)}
+        outcomes = self._shard.with_advancing(self._shard.transfer_target.accept(transfer_id, claims, at_ms, step))
+        answer: dict[str, Any] = {"settlements": settlements(outcomes, command)}
         if advancing := _advancing(outcomes):
-            told["counts"] = {"advancing": advancing}
-        return told
+            answer["counts"] = {"advancing": advancing}
+        return answer
 
     def _discard(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
         return {"counts": {"removed": self._shard.transfer_target.discard(self._named(command), at_ms, step)}}

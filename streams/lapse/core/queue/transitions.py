@@ -92,8 +92,8 @@ class Transitions:
             if row.tells:
                 if row.to is State.DELAYED and until_ms:
                     detail = detail or delayed_until(until_ms, until_ms)
-                for name, told in whose:
-                    self._decisions.tell(row.tells, told, now_ms, step, name, detail)
+                for name, held in whose:
+                    self._decisions.tell(row.tells, held, now_ms, step, name, detail)
             if change.kind in COME_BACK:
                 self.review(some, now_ms, step)
 
@@ -119,13 +119,13 @@ class Transitions:
             since_ms: from when the delays count, ms since the epoch; None = each from the end of its lease.
             subscription: see `happen`.
         """
-        told = [
+        readable_slots = [
             some if segment.retries is None else some[segment.retries[some] != UNREADABLE] for segment, some in slots
         ]
-        if sum(map(len, told)) == sum(len(some) for _, some in slots):
+        if sum(map(len, readable_slots)) == sum(len(some) for _, some in slots):
             self._come_back(trigger, cause, slots, now_ms, step, since_ms, subscription, "")
             return
-        for (segment, some), readable in zip(slots, told, strict=True):
+        for (segment, some), readable in zip(slots, readable_slots, strict=True):
             for part, fault in ((readable, ""), (np.setdiff1d(some, readable, assume_unique=True), FAULT)):
                 if len(part):
                     self._come_back(trigger, cause, [(segment, part)], now_ms, step, since_ms, subscription, fault)

@@ -173,7 +173,7 @@ def key_of_refused(
     if not settings.key or value is None:
         return None
     try:
-        return key_in(value, settings, any(name == COMMAND and told == b"delta" for name, told in headers))
+        return key_in(value, settings, any(name == COMMAND and content == b"delta" for name, content in headers))
     except Refused:
         return None
 

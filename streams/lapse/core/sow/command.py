@@ -215,7 +215,7 @@ class SowCommands:
         deletion.go_on(step)
         if not deletion.finished:
             step.deletions.append(deletion)
-        elif deletion.is_told:
+        elif deletion.is_answered:
             step.answers.append(deletion.answer)
         return None
 

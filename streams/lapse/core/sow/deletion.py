@@ -104,7 +104,7 @@ class Deletion(ABC):
         return self._refusal is not None or self._walk.is_over
 
     @property
-    def is_told(self) -> bool:
+    def is_answered(self) -> bool:
         """Whether its end is to be answered."""
         wanted = self._command.answer
         return wanted == "all" or (wanted == "errors" and self._refusal is not None)

@@ -53,8 +53,10 @@ class SubscriberFanOut:
         for subscriber in state.subscribers.values():
             if subscriber.has_seen(before):
                 payload = before.selected(subscriber.select, self._settings)
-                told = subscriber.subscription.id
-                step.deliveries.append(before.message(Kind.OUT_OF_FOCUS, told, payload=payload, reason=reason))
+                subscription_id = subscriber.subscription.id
+                step.deliveries.append(
+                    before.message(Kind.OUT_OF_FOCUS, subscription_id, payload=payload, reason=reason)
+                )
             if subscriber.query is not None:
                 subscriber.query.forget(journal_key)
 

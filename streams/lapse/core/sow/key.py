@@ -68,19 +68,19 @@ def of_text(text: bytes, paths: Sequence[field_path.Steps]) -> bytes:
         values = None
     if len(paths) == 1 and not isinstance(values, list):
         if isinstance(values, (int, float)):
-            told = text.decode("utf-8", "replace").strip()
-            raise NoKey(f"{_told(text)} may be a text or not: write [{json.dumps(told)}] or [{told}]")
+            readable = text.decode("utf-8", "replace").strip()
+            raise NoKey(f"{_shown(text)} may be a text or not: write [{json.dumps(readable)}] or [{readable}]")
         if values is None:
             values = text.decode("utf-8", "replace")
         values = [values]
     if not isinstance(values, list) or len(values) != len(paths):
         fields = ", ".join(map(field_path.shown, paths))
         like = json.dumps(["…" for _ in paths], ensure_ascii=False, separators=(",", ":"))
-        raise NoKey(f"{_told(text)} is no key here: a key is a JSON list of {fields}, such as {like}")
+        raise NoKey(f"{_shown(text)} is no key here: a key is a JSON list of {fields}, such as {like}")
     return _written([_scalar(value, field_path.shown(steps)) for value, steps in zip(values, paths, strict=True)])
 
 
-def _told(text: bytes) -> str:
+def _shown(text: bytes) -> str:
     shown = text.decode("utf-8", "replace")
     return repr(shown if len(shown) <= _MOST_SHOWN else f"{shown[:_MOST_SHOWN]}…")
 

@@ -194,7 +194,7 @@ class SowShard:
             portion: how many records to look at.
         """
         deletion.go_on(step, portion)
-        if deletion.finished and deletion.is_told:
+        if deletion.finished and deletion.is_answered:
             step.answers.append(deletion.answer)
 
     def keep_pending(self, refused: Sequence[tuple[Removal, str]], step: Step) -> list[bytes]:

@@ -194,7 +194,7 @@ class DeletionAtWork(Protocol):
         """Whether it has seen all records, or is refused."""
 
     @property
-    def is_told(self) -> bool:
+    def is_answered(self) -> bool:
         """Whether its end is to be answered."""
 
     @property

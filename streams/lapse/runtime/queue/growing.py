@@ -49,7 +49,7 @@ class Growing:
         self._services = services
         self._own: dict[int, Growth] = {}
         self._others: dict[int, Changelog] = {}
-        self._told: set[int] = set()
+        self._warned: set[int] = set()
         self._reading = asyncio.Lock()
 
     def born(self, shard: int, shards: int) -> list[tuple[bytes, bytes | None]]:
@@ -114,8 +114,8 @@ class Growing:
                 if other == 0 and note is not None and note.created and note.shards == shards:
                     break  # the queue has had as many ever since
         found = growth.begins(shards, older, places)
-        if found is None and shard not in self._told:
-            self._told.add(shard)
+        if found is None and shard not in self._warned:
+            self._warned.add(shard)
             logger.warning(
                 "%s, partition %d: reads nothing before the older shards have settled what they had when there were "
                 "fewer of them, so that keys keep their order",
@@ -149,8 +149,8 @@ class Growing:
             if begin is None:
                 self._own[shard] = own
                 return True
-            if shard in self._told:
-                self._told.discard(shard)
+            if shard in self._warned:
+                self._warned.discard(shard)
                 logger.warning("%s, partition %d: the older shards are done, and it begins to read", self._name, shard)
             own = replace(own, shards=shards, waits=False, read=begin)
         if own is not None:

@@ -42,7 +42,7 @@ class QueueStepInFlight(StepInFlight[Step]):
         self.expected_bytes += _CHANGE_BYTES * changes
 
     @property
-    def told(self) -> int:
+    def outcomes(self) -> int:
         """How many events and removals it has so far."""
         return len(self.core.events) + len(self.core.removals)
 
@@ -65,7 +65,7 @@ class QueueStepInFlight(StepInFlight[Step]):
         return came_ms, came_ms
 
     def note_batch(
-        self, topic: str, partition: int, records: Sequence[Any], told: int, clock_ms: int | None = None
+        self, topic: str, partition: int, records: Sequence[Any], outcomes: int, clock_ms: int | None = None
     ) -> None:
         """Note which records came together, if that was told of: an instant of such an event is the last one's (X10).
 
@@ -73,10 +73,10 @@ class QueueStepInFlight(StepInFlight[Step]):
             topic: their topic.
             partition: its partition.
             records: the records, by their offsets.
-            told: how many events and removals there were before.
+            outcomes: how many events and removals there were before.
             clock_ms: the instant at which they came, ms since the epoch; None = the broker's stamp says it.
         """
-        if self.told != told:
+        if self.outcomes != outcomes:
             place = f"{topic}:{partition}:{records[0].offset}"
             self.instants[place] = records[-1].offset + 1
             if clock_ms is not None:

@@ -161,9 +161,9 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         self._payloads.keep(topic, partition, records)
         now_ms, clock_ms = self._at_work.came_at(records, self.now_ms, self._clock_ms)
         placed = self.shard.placed
-        told = self._at_work.told
+        before = self._at_work.outcomes
         taken = self.shard.arrive(topic, partition, records, self._step, now_ms, self.crowd.room)
-        self._at_work.note_batch(topic, partition, records, told, clock_ms)
+        self._at_work.note_batch(topic, partition, records, before, clock_ms)
         self.crowd.let_in(self.shard.placed - placed)
         self._at_work.has_arrivals |= bool(taken)
         self.figures.counts["arrived"] += taken

@@ -50,7 +50,7 @@ class Gaps:
         self._log = log
         self._on_news = on_news
         self._found = list(found)
-        self._told = {gap.tp: gap.last for gap in self._found}
+        self._known_to = {gap.tp: gap.last for gap in self._found}
         """Up to where each partition's were told; ascending, as they are found."""
         self._noted: list[Gap] = []
         self._task: asyncio.Task[None] | None = None
@@ -69,10 +69,10 @@ class Gaps:
     def find(self, gaps: Iterable[Gap]) -> None:
         """Learn what Kafka has removed unread; what is known of it already is left out."""
         for tp, first, last in gaps:
-            cut = Gap(tp, max(first, self._told.get(tp, -1) + 1), last)
+            cut = Gap(tp, max(first, self._known_to.get(tp, -1) + 1), last)
             if cut.last >= cut.first:
                 warn(self._entity, cut)
-                self._told[tp] = cut.last
+                self._known_to[tp] = cut.last
                 self._found.append(cut)
                 self._on_news()
 

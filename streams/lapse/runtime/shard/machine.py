@@ -91,7 +91,7 @@ class ShardMachine(ABC, Generic[C, S, F]):
         self.under_way: UnderWay = NOTHING_NOTED
         self.unfinished: int | None = None
         settings = shard.settings
-        self._told = output
+        self._answer_output = output
         self._admission = Admission(settings.name, settings.partition)
         self._at_work = self._begin()
         shown = f"{settings.name}, partition {settings.partition}"
@@ -173,7 +173,7 @@ class ShardMachine(ABC, Generic[C, S, F]):
         """Have an authorizer check all commands, and write to each user's own topic; before the first command (X4)."""
         self._admission.guarded(authorizer)
         self.figures.denied = authorizer.denied
-        self._told.users = authorizer.users
+        self._answer_output.users = authorizer.users
 
     def command(self, record: Any, refused: Refusal | None = None) -> None:
         """Carry out a record of the commands topic at its own instant (C1, C2).
@@ -252,7 +252,7 @@ class ShardMachine(ABC, Generic[C, S, F]):
     def _answer(self, answer: CommandAnswer, encoding: Encoding, at_work: F | None = None) -> None:
         """Put an answer into a step; None = the one that collects."""
         self.figures.refused_commands += answer.refusal is not None
-        (at_work or self._at_work).answers.append(self._told.answer(answer, encoding))
+        (at_work or self._at_work).answers.append(self._answer_output.answer(answer, encoding))
 
     def go_on(self) -> None:  # a queue's commands are done at once
         """Do a part of the unfinished command."""

@@ -34,7 +34,7 @@ class NamedTopics(ABC):
         """What the underlying topics and the targets were at the last look."""
         self.unread: dict[str, int] = {}
         """How many records stand in partitions of underlying topics that no shard reads, by topic (C81)."""
-        self._told: dict[str, int] = {}
+        self._seen_partitions: dict[str, int] = {}
         """How many partitions underlying topics had when somebody was last told that they do not fit."""
         self._lacking: set[str] = set()
         self._missed: set[str] = set()
@@ -58,7 +58,7 @@ class NamedTopics(ABC):
         self._lacking = {topic for topic in self.targets if topic not in existing}
         underlying = self.config.underlying(self.name)
         self.apart = not self.fed and any(existing.get(topic) != self.partitions for topic in underlying)
-        self._told = {topic: existing[topic] for topic in underlying if topic in existing}
+        self._seen_partitions = {topic: existing[topic] for topic in underlying if topic in existing}
 
     def attend(self, shapes: Mapping[str, Shape]) -> bool:
         """Hear what the topics are now that the entity names; say what is missing, once.
@@ -87,8 +87,8 @@ class NamedTopics(ABC):
             shape = shapes.get(topic)
             count = self.partitions if shape is None else shape.partitions
             self.apart |= shape is None or count != self.partitions
-            told, self._told[topic] = self._told.get(topic, self.partitions), count
-            if told != count != self.partitions:
+            before, self._seen_partitions[topic] = self._seen_partitions.get(topic, self.partitions), count
+            if before != count != self.partitions:
                 logger.warning(
                     "%s: topic %s has %d partitions, and it has %d shards; what was served goes on%s. `lapse check` "
                     "says what to do",

@@ -55,7 +55,7 @@ class ShardOutput:
         to, command_id = self.address(answer.id)
         subscription = self.address(answer.subscription)[1]
         facts: dict[str, Any] = dict(answer.facts)
-        told = Answer(
+        wire = Answer(
             id=command_id,
             command=answer.command,
             status="error" if answer.error else "ok",
@@ -72,7 +72,7 @@ class ShardOutput:
             (header.COMMAND_ID, command_id.encode()),
             (header.EPOCH, self._epoch_bytes),
         ]
-        return Output(to, self._partition, None, answers.encode(told, encoding), headers)
+        return Output(to, self._partition, None, answers.encode(wire, encoding), headers)
 
     def address(self, name: str) -> tuple[str, str]:
         """The topic on which a name is spoken to, and what it is called there."""
@@ -104,7 +104,7 @@ class ShardOutput:
         """
         if kind is EventKind.DEAD_LETTERED and not self._letters:
             kind = EventKind.EXPIRED
-        told = Event(
+        event = Event(
             entity=self._entity,
             event=kind.value,
             at_ms=at_ms,
@@ -117,7 +117,7 @@ class ShardOutput:
             **facts,
         )
         return [
-            Output(self._events, self._partition, told.key, events.encode(replace(told, messages=part)), [])
+            Output(self._events, self._partition, event.key, events.encode(replace(event, messages=part)), [])
             for part in _parts(messages)
         ]
 

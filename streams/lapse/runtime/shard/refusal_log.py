@@ -22,7 +22,7 @@ _MOST_USERS: Final = 1_000
 @dataclass(slots=True)
 class _Period:
     began_s: float
-    told: int = 0
+    logged: int = 0
     untold: int = 0
 
 
@@ -50,12 +50,12 @@ class RefusalLog:
         if user not in self._periods and len(self._periods) >= _MOST_USERS:
             user = "others"
         period = self._periods.setdefault(user, _Period(time.monotonic()))
-        if period.told >= _LINES:
+        if period.logged >= _LINES:
             period.untold += 1
             return
-        period.told += 1
+        period.logged += 1
         cut = why if len(why) <= _MOST_CHARACTERS else f"{why[:_MOST_CHARACTERS]}…"
-        more = "; further ones are only counted for a minute" if period.told == _LINES else ""
+        more = "; further ones are only counted for a minute" if period.logged == _LINES else ""
         logger.warning("%s, offset %d: command%s refused: %s%s", self._shard, offset, _of(user), cut, more)
 
     def sum_up(self) -> None:

@@ -193,7 +193,7 @@ class SowMachine(ShardMachine[SowShard, Step, StepInFlight[Step]]):
             self.shard.go_on(deletion, self._step, size)
         if effort.is_spent and not deletion.finished:
             deletion.refuse(effort.refusal(deletion.answer.command))
-            if deletion.is_told:
+            if deletion.is_answered:
                 self._step.answers.append(deletion.answer)
         self._collect(encoding, offset)
         if deletion.finished:

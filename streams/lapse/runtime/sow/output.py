@@ -38,7 +38,7 @@ _OWN_PREFIX: Final = "lapse-"
 _NAMED_ONE_BY_ONE: Final = 20
 """Up to this number, removals with the same fate are told with their keys; more are told as ranges of bookmarks."""
 
-_TOLD_KEY_BYTES: Final = 64 << 10
+_EVENT_KEY_BYTES: Final = 64 << 10
 """A longer key stands in no event; the bookmark does."""
 
 _REASONS: Final = {OutOfFocus.EXPIRED: b"time_limit"}
@@ -178,11 +178,11 @@ class SowOutput(ShardOutput):
         """Records for subscribers and askers (S5 to S7), in their order on each topic on which they are told."""
         if self.users is None:
             return [Packed(self._deliveries, self._partition, self._messages(messages, sources))]
-        told: dict[str, list[Message | OutOfFocusBatch]] = {}
+        by_topic: dict[str, list[Message | OutOfFocusBatch]] = {}
         for message in messages:
             to, own = self._addressed(message)
-            told.setdefault(to, []).append(own)
-        return [Packed(to, self._partition, self._messages(some, sources)) for to, some in told.items()]
+            by_topic.setdefault(to, []).append(own)
+        return [Packed(to, self._partition, self._messages(some, sources)) for to, some in by_topic.items()]
 
     def _addressed(self, message: Message | OutOfFocusBatch) -> tuple[str, Message | OutOfFocusBatch]:
         """The topic on which a message is told, and the message with names as they are known there."""
@@ -312,11 +312,11 @@ class SowOutput(ShardOutput):
         for some in shared.values():
             about = [one.messages for one in some if isinstance(one.messages, EventRecord)]
             if not about:
-                outputs += [output for one in some for output in self._told(one)]
+                outputs += [output for one in some for output in self._events_of(one)]
             elif len(about) <= _NAMED_ONE_BY_ONE:
                 outputs += [output for record in about for output in self._named(some[0], record)]
             else:
-                outputs += self._told(some[0], ranges((record.bookmark, None) for record in about))
+                outputs += self._events_of(some[0], ranges((record.bookmark, None) for record in about))
         return outputs
 
     def _expiry_batch(
@@ -335,19 +335,19 @@ class SowOutput(ShardOutput):
             for source, found in offsets.items()
             for first, last in runs(found)
         ]
-        yield from self._told(fate, joined)
+        yield from self._events_of(fate, joined)
 
     def _named(self, fate: SowEvent, record: EventRecord) -> list[Output]:
         """An event of one record, with its key and deadline."""
         (name, partition, offset), key, deadline_ms = record
-        return self._told(
+        return self._events_of(
             fate,
             [BookmarkRange(name, partition, offset, offset)],
-            key=key if key is not None and len(key) <= _TOLD_KEY_BYTES else None,
+            key=key if key is not None and len(key) <= _EVENT_KEY_BYTES else None,
             expires_at_ms=deadline_ms if deadline_ms != NEVER else None,
         )
 
-    def _told(self, fate: SowEvent, messages: Sequence[BookmarkRange] = (), **facts: Any) -> list[Output]:
+    def _events_of(self, fate: SowEvent, messages: Sequence[BookmarkRange] = (), **facts: Any) -> list[Output]:
         return self._tell(fate.kind, fate.at_ms, messages, fate.reasons, fate.subscription, fate.detail, **facts)
 
 

@@ -86,12 +86,12 @@ def look(admin: AdminClient) -> Access:
     broker = ConfigResource(ResourceType.BROKER, str(min(admin.list_topics(timeout=_PATIENCE_S).brokers)))
     (asked,) = admin.describe_configs([broker]).values()
     try:
-        told = asked.result(_PATIENCE_S).get(_AUTHORIZER)
+        setting = asked.result(_PATIENCE_S).get(_AUTHORIZER)
     except KafkaException as error:
         if error.args[0].code() == KafkaError.CLUSTER_AUTHORIZATION_FAILED:
             return Access(Authorizer.UNKNOWN)
         raise
-    if told is None or not told.value:
+    if setting is None or not setting.value:
         return Access(Authorizer.OFF)
     any_text: Any = None  # what its types do not know
     every = AclBindingFilter(

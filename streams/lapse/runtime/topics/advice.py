@@ -52,8 +52,8 @@ def warnings(topology: Topology) -> list[str]:
     ]
     for name, queue in topology.config.queue.items():
         if queue.semantics is Semantics.AT_LEAST_ONCE:
-            told = prefetch.advice(name, queue.max_deliveries, queue.max_per_subscription_backlog)
-            found += [told] if told else []
+            hint = prefetch.advice(name, queue.max_deliveries, queue.max_per_subscription_backlog)
+            found += [hint] if hint else []
         if queue.group_by is not None and queue.ordering == "partition" and topology.partitions(name) > 1:
             counted = [key for key in ("group_limit", "group_rate", "group_weight") if key in queue.model_fields_set]
             what = f"{' and '.join(['group_by', *counted])} count"
@@ -73,8 +73,8 @@ def warnings(topology: Topology) -> list[str]:
             )
         for topic in dict.fromkeys(topology.sources(name)):
             retention = topology.retentions.get(topic)
-            told = retention.warning(topic, name, queue) if retention is not None else ""
-            found += [told] if told else []
+            warning = retention.warning(topic, name, queue) if retention is not None else ""
+            found += [warning] if warning else []
     return [*found, *_of_users(topology)]
 
 
@@ -198,5 +198,7 @@ def _of_users(topology: Topology) -> list[str]:
     nameless = sorted(name for name, user in users.items() if user.principal is None and user.entitlements)
     if not nameless:
         return []
-    told = "have no principal: `lapse apply` gives them no rights on the cluster, so see to it that they alone can read"
-    return [f"users {', '.join(nameless)} {told} their deliveries"]
+    consequence = (
+        "have no principal: `lapse apply` gives them no rights on the cluster, so see to it that they alone can read"
+    )
+    return [f"users {', '.join(nameless)} {consequence} their deliveries"]

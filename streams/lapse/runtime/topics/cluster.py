@@ -128,13 +128,13 @@ class Cluster:
             return self._admin.list_topics(timeout=patience_s)
         except KafkaException as error:
             self._admin.poll(0)  # brings what was noted
-            told = f"no answer from Kafka at {self._config.lapse.brokers}: "
+            silence = f"no answer from Kafka at {self._config.lapse.brokers}: "
             if refusal := self._silence.refusal:
                 raise TopologyError(
-                    f"{told}{refusal}. Correct [security] in lapse.toml: user, password, mechanism, certificates"
+                    f"{silence}{refusal}. Correct [security] in lapse.toml: user, password, mechanism, certificates"
                 ) from error
             raise BrokersAway(
-                f"{told}{self._silence.why(patience_s)}. Is it running? `lapse kafka start` starts one here; "
+                f"{silence}{self._silence.why(patience_s)}. Is it running? `lapse kafka start` starts one here; "
                 "KAFKA_BOOTSTRAP_SERVERS names another, and [security] says how to speak to it"
             ) from error
 

@@ -25,7 +25,7 @@ def lacking(config: Config, name: str, user: str) -> str:
     """
     granted = config.users[user].granted() if user in config.users else {}
     if Right.CREATE not in entitlement_to(name, granted).rights:
-        return _told(Right.CREATE, name)
+        return _right_on(Right.CREATE, name)
     entity = config.queue[name] if name in config.queue else config.sow[name]
     for topic in entity.underlying(name):
         if why := _reading(topic, granted):
@@ -37,7 +37,7 @@ def lacking(config: Config, name: str, user: str) -> str:
             return f"unfiltered read on the pattern {entity.topic_pattern!r}, or on '.*'"
     for target in _targets(config, name):
         if Right.PUBLISH not in entitlement_to(target, granted).rights:
-            return _told(Right.PUBLISH, target)
+            return _right_on(Right.PUBLISH, target)
     return ""
 
 
@@ -59,7 +59,7 @@ def _owners(config: Config, topic: str) -> list[str]:
 def _reading(topic: str, granted: Mapping[str, Entitlement]) -> str:
     entitlement = entitlement_to(topic, granted)
     if Right.READ not in entitlement.rights:
-        return _told(Right.READ, topic)
+        return _right_on(Right.READ, topic)
     return f"read without a filter on {topic}" if entitlement.filter else ""
 
 
@@ -67,7 +67,7 @@ def _reads_all(entitlement: Entitlement) -> bool:
     return Right.READ in entitlement.rights and not entitlement.filter
 
 
-def _told(right: Right, name: str) -> str:
+def _right_on(right: Right, name: str) -> str:
     return f"{right} on {name}"
 
 

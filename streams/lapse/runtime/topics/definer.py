@@ -122,13 +122,13 @@ class Definer:
 
     async def _wait_for_topics(self) -> None:
         needed = set(names.of_definer(self._config.lapse.app_id, self._config.creators()))
-        told = False
+        warned = False
         while missing := await self._missing(needed):
-            if not told:
+            if not warned:
                 logger.warning(
                     "Clients cannot create entities: missing %s. Run `lapse apply`", ", ".join(sorted(missing))
                 )
-                told = True
+                warned = True
             await asyncio.sleep(_LOOK_S)
 
     async def _missing(self, needed: set[str]) -> set[str]:
@@ -162,8 +162,8 @@ class Definer:
             admitted = admit_all(record) if self._authorizer is None else self._authorizer.read(record)
         except CommandError as error:
             self._refusals.tell(whose(record), record.offset, str(error))
-            told = CommandAnswer(error.id, error.command, error.subscription, record.timestamp, error.refusal)
-            return (None if error.silent else told), error.encoding
+            answer = CommandAnswer(error.id, error.command, error.subscription, record.timestamp, error.refusal)
+            return (None if error.silent else answer), error.encoding
         command = admitted.command
         if self._services.clock.now_ms() - record.timestamp > _LATEST_MS:
             logger.warning("%s %s came too late, and is not carried out", command.command, command.entity)
@@ -193,8 +193,8 @@ class Definer:
             raise Refused(ErrorCode.OUTDATED, str(error)) from error
         late = await self._messages.await_served(request.name, made.after.version, shards, SERVED_S)
         counts = {"version": made.after.version, "shards": shards, "changed": int(made.is_new)}
-        told = tuple(f"{request.name}:{shard}" for shard in late)
-        return _answer(admitted, None, tuple(counts.items()), (("late", told),))
+        waiting = tuple(f"{request.name}:{shard}" for shard in late)
+        return _answer(admitted, None, tuple(counts.items()), (("late", waiting),))
 
     async def _publish(self, request: Request, user: str) -> tuple[Draft, int]:
         """Write a definition, once all allows it; returns it, and the number of its shards."""

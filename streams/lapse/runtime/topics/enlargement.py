@@ -53,9 +53,9 @@ def enlargement(topology: Topology, queue: str) -> Enlargement:
             "to be done; a queue with more shards takes a new name"
         )
     counts = {topic: topology.existing.get(topic, 0) for topic in config.underlying(queue)}
-    told = ", ".join(f"{topic} {count}" for topic, count in counts.items())
+    shown = ", ".join(f"{topic} {count}" for topic, count in counts.items())
     if len(set(counts.values())) > 1:
-        raise TopologyError(f"{queue}: its topics have unequal numbers of partitions ({told}). Give all as many")
+        raise TopologyError(f"{queue}: its topics have unequal numbers of partitions ({shown}). Give all as many")
     partitions = max(counts.values(), default=0)
     own = {one.name for one in topology.wanted() if one.entity == queue and one.role in GROWING}
     if missing := sorted(own - topology.existing.keys()):
@@ -64,7 +64,7 @@ def enlargement(topology: Topology, queue: str) -> Enlargement:
     shards = min(topology.existing[one] for one in own)
     if partitions < shards:
         raise TopologyError(
-            f"{queue}: it has {shards} shards, and its topics fewer partitions ({told}). Shards are never taken away: "
+            f"{queue}: it has {shards} shards, and its topics fewer partitions ({shown}). Shards are never taken away: "
             f"create the topics with {shards}, or take a new name for the queue"
         )
     if partitions % shards:

@@ -220,8 +220,8 @@ class EntityCleanup:
                 admin, [one for name in left for one in own[name][part] if one in there]
             )
             for name in left.copy():
-                if told := ", ".join(f"{one}: {refused[one]}" for one in own[name] if one in refused):
-                    logger.error("%s is deleted, but its topics could not be removed: %s. %s", name, told, _AGAIN)
+                if refusals := ", ".join(f"{one}: {refused[one]}" for one in own[name] if one in refused):
+                    logger.error("%s is deleted, but its topics could not be removed: %s. %s", name, refusals, _AGAIN)
                     left.remove(name)
         for name in left:
             logger.info("%s is deleted; removed %s", name, ", ".join(one for one in own[name] if one in there))

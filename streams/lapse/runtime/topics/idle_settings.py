@@ -17,11 +17,11 @@ def warnings(config: Config) -> list[str]:
     """Warn of settings that cannot act, each in a sentence that says what to do."""
     found: list[str] = []
     for name, queue in config.queue.items():
-        found += (f"queue {name}: {told}" for told in (*_of_leases(queue), *_of_queue(queue)))
-        found += (f"queue {name}: {told}" for told in _of_topics(queue, config))
+        found += (f"queue {name}: {advice}" for advice in (*_of_leases(queue), *_of_queue(queue)))
+        found += (f"queue {name}: {advice}" for advice in _of_topics(queue, config))
     entities: list[tuple[str, QueueConfig | SowConfig]] = [*config.queue.items(), *config.sow.items()]
     for name, entity in entities:
-        found += (f"{name}: {told}" for told in _of_entity(entity))
+        found += (f"{name}: {advice}" for advice in _of_entity(entity))
     found += _of_topic_tables(config)
     return found
 
@@ -52,8 +52,8 @@ def _of_queue(queue: QueueConfig) -> Iterator[str]:
     if queue.state == "memory" and "state_memory" in queue.model_fields_set:
         yield 'state_memory: without effect unless state = "disk". Take it out, or set that'
     if queue.max_per_subscription_backlog == 0:
-        told = "nobody gets any message" + (" but barriers" if queue.barrier is not None else "")
-        yield f"max_per_subscription_backlog = 0: {told}. Raise it; `lapse queue pause` holds deliveries back (Q3)"
+        effect = "nobody gets any message" + (" but barriers" if queue.barrier is not None else "")
+        yield f"max_per_subscription_backlog = 0: {effect}. Raise it; `lapse queue pause` holds deliveries back (Q3)"
 
 
 def _of_topics(queue: QueueConfig, config: Config) -> Iterator[str]:

@@ -123,10 +123,10 @@ class WorkerMessages:
     async def live(self, entity: str, shards: int, timeout_s: float) -> int | None:
         """How many messages or records all shards of an entity have; None = a shard did not say so in time."""
         question = uuid4().hex
-        told = self._live[question] = {}
+        live_by_shard = self._live[question] = {}
         try:
-            await self._ask(_ASK_LIVE, entity, lambda: len(told) >= shards, timeout_s, question)
-            return sum(told.values()) if len(told) >= shards else None
+            await self._ask(_ASK_LIVE, entity, lambda: len(live_by_shard) >= shards, timeout_s, question)
+            return sum(live_by_shard.values()) if len(live_by_shard) >= shards else None
         finally:
             del self._live[question]
 
@@ -177,9 +177,9 @@ class WorkerMessages:
             known, ready = self._served.get(entity, (0, set()))
             self._served[entity] = (version, ready | shards if known == version else shards)
         elif kind == _LIVE:
-            told = self._live.get(said["question"])
-            if told is not None:
-                told.update({int(shard): int(count) for shard, count in said["live"].items()})
+            live_by_shard = self._live.get(said["question"])
+            if live_by_shard is not None:
+                live_by_shard.update({int(shard): int(count) for shard, count in said["live"].items()})
         elif kind == _ASK_SERVED:
             await self.tell_served(entity)
         elif kind == _ASK_LIVE:

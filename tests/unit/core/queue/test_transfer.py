@@ -245,7 +245,7 @@ def test_beyond_the_target_depth_it_is_advanced_to_and_nothing_follows_until_the
     assert world.shard.room_for("orders", 0) == 0
     world.shard.advance_to([wanted], 10)
     assert world.shard.advancing
-    assert [(one.first, str(one.result)) for one in world.shard.told(outcomes)] == [(5, "advancing")]
+    assert [(one.first, str(one.result)) for one in world.shard.with_advancing(outcomes)] == [(5, "advancing")]
     assert world.shard.room_for("orders", 0) == 4
     world.shard.arrive("orders", 0, world.topics["orders", 0][2:6], Step())
     assert not world.shard.advancing
