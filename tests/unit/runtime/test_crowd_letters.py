@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +16,10 @@ from lapse.protocol.tick import TICK_KEY
 from lapse.runtime.letters.refusal import Refusal
 from lapse.runtime.queue.machine import QueueMachine
 from lapse.runtime.queue.output import QueueOutput
-from support.noted_broker import Broker, run
+from lapse.runtime.shard.figures import ShardFigures
+from lapse.runtime.timers.clock import BrokerClock
+from lapse.runtime.timers.ticker import Ticker
+from support.noted_broker import COMMANDS, Broker, run
 from support.packed import outputs_of
 from unit.core.sow.make import Arrived, T
 
@@ -125,3 +130,28 @@ def test_no_more_messages_arrive_with_a_step_than_half_of_what_may_leave_while_a
     machine.took(0.01)
     assert before >= 10_000
     assert 0 < machine.step_records <= 2_048
+
+
+@pytest.mark.feature("C60", "C76")
+@pytest.mark.parametrize("is_due", [True, False])
+def test_what_waits_for_something_else_than_time_has_no_ticks_written(is_due: bool) -> None:
+    """A scheduled message that waits for earlier arrivals is due, and cannot be acted on."""
+    broker = LetterBroker()
+
+    async def ticks() -> None:
+        machine: Any = SimpleNamespace(next_due_ms=lambda: T, is_due=lambda at_ms: is_due, figures=ShardFigures())
+        kafka: Any = broker
+        broker.runner = SimpleNamespace(receive=lambda tp, records: ticker.read(records[0]))  # type: ignore[assignment]
+        clock = BrokerClock()
+        clock.measured(time.monotonic(), time.monotonic(), T)
+        ticker = Ticker("prices", COMMANDS, machine, kafka, clock)
+        ticker.reached_ms = T
+        ticker.arm()
+        async with asyncio.timeout(10):
+            while is_due and not broker.ticks:  # noqa: ASYNC110  # what it waits for has many places
+                await asyncio.sleep(0.001)
+        assert (ticker._timer is None) or is_due
+        ticker.stop()
+
+    asyncio.run(ticks())
+    assert broker.ticks == is_due

@@ -67,10 +67,11 @@ class Ticker:
             self._timer.cancel()
             self._timer = None
         due_ms = self._machine.next_due_ms()
-        if due_ms >= NEVER:
-            return
+        is_behind = due_ms <= self.reached_ms
+        if due_ms >= NEVER or (is_behind and not self.has_reached_what_is_due):
+            return  # nothing, or it waits for something else than time
         delay_s = min(self._clock.seconds_until(due_ms), _MEASURE_EVERY_S)
-        spacing_s = self._last_at + (_SPACING_S if due_ms > self.reached_ms else _BEHIND_S) - time.monotonic()
+        spacing_s = self._last_at + (_BEHIND_S if is_behind else _SPACING_S) - time.monotonic()
         self._timer = asyncio.get_running_loop().call_later(max(delay_s, spacing_s, 0), self._tick)
 
     def stop(self) -> None:
