@@ -70,6 +70,11 @@ def test_a_program_creates_changes_and_deletes_what_it_needs(deploy: Deploy) -> 
             with SowClient(prices, connection=here.connection) as client:
                 assert list(client.query()) == []
             await admin.delete_sow_topic(prices)
+            again = await admin.create_sow_topic(prices, hash_index=["/a"])
+            assert (again.version, again.changed) == (1, True), "the name is free once a deletion has returned"
+            await admin.delete_sow_topic(prices)
+            assert (await admin.create_queue(prices, max_deliveries=3)).version == 1, "for a queue as well"
+            await admin.delete_queue(prices)
             await admin.delete_queue(name)
 
     asyncio.run(asynchronous())

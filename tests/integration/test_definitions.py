@@ -1,15 +1,19 @@
 """Definitions on a topic: all workers serve what `lapse apply` wrote there, and follow its changes (Q23, C64, C65)."""
 
 import json
+import sys
+import threading
 import time
 from dataclasses import replace
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from lapse.config import load
 from lapse.config.definition import Definition, in_file
 from lapse.protocol import topic as names
 from lapse.runtime.journal.changelog import CLAIM
+from lapse.runtime.topics import deleted_entities
 from lapse.runtime.topics.definitions import DefinitionsTopic, OutdatedChange
 from lapse_client import Admin, SowClient
 from support.deployment import Deploy, Deployment
@@ -238,3 +242,44 @@ def test_commands_create_alter_and_delete_entities_of_a_running_deployment(deplo
     assert here.lapse("queue", "delete", name).returncode == 0
     assert here.lapse("sow", "delete-topic", prices).returncode == 0
     until(lambda: set(defined(here)) == {here.name("orders")}, "a deletion is in the topic, too", 40)
+
+
+@pytest.mark.feature("Q23", "C4")
+def test_a_deleted_entity_is_waited_for_and_counts_for_nothing_once_its_topics_are_gone(
+    deploy: Deploy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its definition is taken out behind its topics; or never, if the worker ends in between."""
+    here = deploy({"orders": {}}, definitions="topic").apply()
+    name, admin = here.name("orders"), AdminClient({"bootstrap.servers": here.servers})
+    changelog = names.changelog(here.app_id, name)
+
+    def gone(*topics: str) -> None:
+        for future in admin.delete_topics(list(topics)).values():
+            future.result(15)
+
+    gone(names.commands(name), names.deliveries(name))
+    finished = threading.Event()
+
+    def finish() -> None:
+        gone(changelog)
+        DefinitionsTopic(load(here.config)).withdraw({name: sys.maxsize})
+        finished.set()
+
+    with monkeypatch.context() as patch:
+        looks = iter([finish, *[lambda: None] * 1_000])
+        patch.setattr(deleted_entities.time, "sleep", lambda seconds: next(looks)())
+        made = here.lapse("queue", "create", name, "lease_period=7s")
+    assert finished.is_set(), "its changelog was there"
+    assert made.returncode == 0, made.stderr
+    assert (defined(here)[name].version, defined(here)[name].settings) == (1, {"lease_period": "7s"})
+
+    monkeypatch.setattr(deleted_entities, "_LONGEST_S", 0)
+    gone(names.commands(name), names.deliveries(name))
+    refused = here.lapse("queue", "create", name, "lease_period=8s")
+    assert "with other settings" in refused.stderr, "its state is there still, so it is not deleted"
+    gone(changelog)
+    altered = here.lapse("queue", "alter", name, "lease_period=8s")
+    assert "there is no queue" in altered.stderr
+    assert here.lapse("queue", "create", name, "lease_period=8s").returncode == 0
+    assert (defined(here)[name].version, defined(here)[name].settings) == (2, {"lease_period": "8s"})
+    assert changelog in here.connection.partitions()

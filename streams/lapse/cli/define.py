@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import time
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,9 +17,13 @@ from lapse.cli.definition import live, opened
 from lapse.config import Config, ConfigError, load
 from lapse.config.definition import WORD, Kind
 from lapse.runtime.topics.definition_draft import Draft, Refused, Request, draft, mend, patched
-from lapse.runtime.topics.definitions import OutdatedChange
+from lapse.runtime.topics.definitions import DefinitionsTopic, OutdatedChange
+from lapse.runtime.topics.deleted_entities import settled
 from lapse.runtime.topics.difference import Difference
 from lapse.runtime.topics.topology import TopologyError
+
+_TRIES: Final = 5
+_AGAIN_S: Final = 0.1
 
 _BY_FILE: Final = (
     'in this deployment the file decides what the entities are (definitions = "file"). Edit it and run `lapse apply`; '
@@ -121,20 +127,44 @@ def _carry_out(asked: Request, path: Path, dry_run: bool, as_json: bool) -> None
         if config.lapse.definitions == "file":
             raise click.ClickException(f"{path}: {_BY_FILE}")
         topic = opened(config)
-        made = draft(asked, topic.read_to_change(), config, path.absolute().parent)
-        made.check_state(lambda definition: live(definition, config))
-        name = asked.name
-        cluster, differences, _ = made.differences()
-        if made.differs is None and any(one.create is not None and name in one.bars for one in differences):
-            made = made.anew(asked)
-        made = made.with_topics(differences)
-        if not dry_run:
-            mend(cluster, differences)
-            if made.differs is not None:
-                topic.publish([made.after])
+        made, differences = _made(asked, topic, config, path.absolute().parent, dry_run)
     except (ConfigError, OutdatedChange, Refused, TopologyError) as error:
         raise click.ClickException(str(error)) from error
     _show(config, made, differences, dry_run, as_json)
+
+
+def _made(
+    asked: Request, topic: DefinitionsTopic, config: Config, beside: Path, dry_run: bool
+) -> tuple[Draft, list[Difference]]:
+    """Define an entity; returns what of its topics was not there, too.
+
+    Raises:
+        OutdatedChange: somebody changes definitions all the time.
+    """
+    for _ in range(_TRIES - 1):
+        try:
+            return _tried(asked, topic, config, beside, dry_run)
+        except OutdatedChange:
+            time.sleep(_AGAIN_S * random.uniform(1, 5))  # noqa: S311  # two are not to meet again
+    return _tried(asked, topic, config, beside, dry_run)
+
+
+def _tried(
+    asked: Request, topic: DefinitionsTopic, config: Config, beside: Path, dry_run: bool
+) -> tuple[Draft, list[Difference]]:
+    there, deleted = settled(topic.read_to_change, config, {asked.name})
+    made = draft(asked, there, config, beside, deleted)
+    made.check_state(lambda definition: live(definition, config))
+    name = asked.name
+    cluster, differences, _ = made.differences()
+    if made.differs is None and any(one.create is not None and name in one.bars for one in differences):
+        made = made.anew(asked)
+    made = made.with_topics(differences)
+    if not dry_run:
+        mend(cluster, differences)
+        if made.differs is not None:
+            topic.publish([made.after])
+    return made, differences
 
 
 def _show(config: Config, made: Draft, differences: list[Difference], dry_run: bool, as_json: bool) -> None:

@@ -21,6 +21,7 @@ from lapse.protocol.command_field import QUEUE_STATES
 from lapse.runtime.topics.cluster import FIRST_ANSWER_S, Cluster
 from lapse.runtime.topics.definition_draft import refusal
 from lapse.runtime.topics.definitions import DefinitionsTopic, OutdatedChange, understood
+from lapse.runtime.topics.deleted_entities import settled
 from lapse.runtime.topics.topology import TopologyError
 from lapse_client.error import LapseError
 from lapse_client.queue import Queue
@@ -100,9 +101,8 @@ def plan(path: Path, config: Config) -> Plan | None:
     """
     if config.lapse.definitions == "file":
         return None
-    topic = opened(config)
-    there = understood(topic.read())
-    own = in_file(path)
+    topic, own = opened(config), in_file(path)
+    there, _ = settled(lambda: understood(topic.read()), config, own)
     made = Plan(topic, kept=[name for name in there if name not in own])
     for name, one in own.items():
         before = there.get(name)

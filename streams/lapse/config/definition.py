@@ -352,6 +352,17 @@ def only(config: Config, names: Container[str]) -> Config:
     return config.model_copy(update={"queue": queues, "sow": sows})
 
 
+def without(config: Config, names: Container[str]) -> Config:
+    """A configuration without some of its entities."""
+    return only(config, {name for name in (*config.queue, *config.sow) if name not in names})
+
+
+def with_settings(config: Config, name: str, settings: QueueConfig | SowConfig) -> Config:
+    """A configuration in which an entity has other settings, which were checked before."""
+    key = "queue" if isinstance(settings, QueueConfig) else "sow"
+    return config.model_copy(update={key: {**getattr(config, key), name: settings}})
+
+
 def _whole(config: Config, queues: dict[str, QueueConfig], sows: dict[str, SowConfig]) -> Config:
     try:
         return Config(lapse=config.lapse, security=config.security, queue=queues, sow=sows, users=config.users)

@@ -33,6 +33,7 @@ from lapse.runtime.topics.creation_rights import lacking
 from lapse.runtime.topics.definition_draft import Draft, Refused, Request, draft, mend
 from lapse.runtime.topics.definition_request import asked
 from lapse.runtime.topics.definitions import DefinitionsTopic, OutdatedChange
+from lapse.runtime.topics.deleted_entities import settled
 from lapse.runtime.topics.topology import TopologyError
 from lapse.runtime.topics.worker_messages import WorkerMessages
 from lapse.runtime.tp import TP
@@ -198,8 +199,10 @@ class Definer:
 
     async def _publish(self, request: Request, user: str) -> tuple[Draft, int]:
         """Write a definition, once all allows it; returns it, and the number of its shards."""
-        there = await asyncio.to_thread(self._definitions.read_to_change)
-        made = draft(request, there, self._config, self._beside)
+        there, deleted = await asyncio.to_thread(
+            settled, self._definitions.read_to_change, self._config, {request.name}
+        )
+        made = draft(request, there, self._config, self._beside, deleted)
         if self._guard is not None and (why := lacking(made.config, request.name, user)):
             raise Refused(
                 ErrorCode.FORBIDDEN,

@@ -5,7 +5,7 @@ Whoever creates or changes an entity goes this way: `lapse queue create` and its
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -139,7 +139,13 @@ def mend(cluster: Cluster, differences: list[Difference]) -> None:
     cluster.grant([one for one in differences if one.grants])
 
 
-def draft(request: Request, there: Mapping[str, Definition], config: Config, beside: Path) -> Draft:
+def draft(
+    request: Request,
+    there: Mapping[str, Definition],
+    config: Config,
+    beside: Path,
+    deleted: Collection[str] = (),
+) -> Draft:
     """Hold what somebody asks for against what is defined.
 
     To create what is there already, with the same settings, changes nothing: so a request can be repeated.
@@ -149,16 +155,19 @@ def draft(request: Request, there: Mapping[str, Definition], config: Config, bes
         there: what is defined, by name.
         config: of the deployment.
         beside: where the files are that settings name.
+        deleted: entities that are defined, and deleted all the same: who deleted them ended before it took them out.
 
     Raises:
         Refused: it cannot be; the text says why, and what to do.
     """
+    version = there[request.name].version if request.name in there else 0
+    there = {name: one for name, one in there.items() if name not in deleted}
     before = there.get(request.name)
     if before is not None and before.command and before.command == request.command:
         return Draft(before, None, among(config, there.values(), beside), repeated=True)
     word = WORD[request.kind]
     if request.new:
-        after = _created(request, before, beside)
+        after = _created(request, before, beside, version + 1)
     elif before is None:
         raise Refused(ErrorCode.UNKNOWN_ENTITY, f"there is no {word} {request.name}; {_known(request.name, there)}")
     else:
@@ -184,9 +193,9 @@ def refusal(differs: DefinitionChange, live: Callable[[Definition], int | None])
     return differs.refusal(live(differs.after) if differs.asks_for_emptiness else 0)
 
 
-def _created(request: Request, before: Definition | None, beside: Path) -> Definition:
+def _created(request: Request, before: Definition | None, beside: Path, version: int) -> Definition:
     settings = patched({}, request.settings)
-    after = Definition(request.name, request.kind, 1, request.origin, settings, request.command)
+    after = Definition(request.name, request.kind, version, request.origin, settings, request.command)
     if before is None:
         return after
     try:

@@ -14,7 +14,17 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from lapse.config import Config, QueueConfig, SowConfig
-from lapse.config.definition import Decided, Definition, DefinitionChange, among, change, only, with_entities
+from lapse.config.definition import (
+    Decided,
+    Definition,
+    DefinitionChange,
+    among,
+    change,
+    only,
+    with_entities,
+    with_settings,
+    without,
+)
 from lapse.runtime.topics.cluster import Cluster
 from lapse.runtime.topics.definition_draft import LIVE
 from lapse.runtime.topics.definitions import DefinitionsTopic, OutdatedChange, note
@@ -138,6 +148,7 @@ class DefinitionFollower:
                 new += await self._hear(name, self._found[name])
             else:
                 self._serving.pop(name, None)
+                self._config = without(self._config, {name})
         if new:
             await self._begin(new, together_ms)
 
@@ -177,7 +188,9 @@ class DefinitionFollower:
             new: their definitions.
             together_ms: when all workers begin to read their topics, ms since the epoch.
         """
-        whole, understood, faults = await asyncio.to_thread(with_entities, self._config, new, self._beside)
+        # One of the same name that was deleted may have been of the other kind.
+        others = without(self._config, {one.name for one in new})
+        whole, understood, faults = await asyncio.to_thread(with_entities, others, new, self._beside)
         for name, fault in faults.items():
             logger.error("%s is defined, and cannot be served: %s", name, fault)
         try:
@@ -209,6 +222,7 @@ class DefinitionFollower:
         while self._app.entities.get(after.name) is entity:
             if await self._app.renew(entity, config):
                 self._serving[after.name] = after
+                self._config = with_settings(self._config, after.name, config)
                 logger.info(
                     "%s: version %d is served: %s changed, by %s",
                     after.name,
