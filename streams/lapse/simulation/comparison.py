@@ -84,8 +84,10 @@ def compare(
         if again[one.event]:
             again[one.event] -= 1
             common.append(one.event)
-        elif epoch < first.number or (epoch == first.number and not first.taken_over and one.written_ms <= began_ms):
-            continue  # it was told before
+        elif one.written_ms < began_ms or epoch < first.number:
+            continue  # it was told before; perhaps of a queue of this name that was deleted, whose epochs may be higher
+        elif epoch == first.number and not first.taken_over and one.written_ms == began_ms:
+            continue
         elif one.written_ms >= ended_ms.get(epoch, 0):
             unjournaled += 1
         else:

@@ -110,6 +110,8 @@ class _Took:
             self.subscribers = max(self.subscribers, len(self._there))
         elif told.event == EventKind.UNSUBSCRIBED:
             self._there.discard(told.subscription)
+        elif told.event == EventKind.DELETED:  # what comes behind it is of another queue of this name
+            self._there.clear()
         for some in told.messages:
             for offset in range(some.first, some.last + 1):
                 place = (some.topic, some.partition, offset)

@@ -75,3 +75,13 @@ def test_messages_arrive_in_the_order_of_the_log_whatever_their_producers_clocks
     ]
     assert found.partitions == 2
     assert len(recorded_arrivals(recording, ["t"], 50, 50)) == 2
+
+
+def test_subscribers_of_a_deleted_queue_of_the_same_name_are_gone() -> None:
+    events = [
+        told(1, "subscribed", subscription="a"),
+        told(2, "subscribed", subscription="b"),
+        told(3, "deleted"),
+        told(4, "subscribed", subscription="c"),
+    ]
+    assert recorded_work([], events).subscribers == 2

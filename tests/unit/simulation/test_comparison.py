@@ -1,0 +1,44 @@
+"""Recorded events beside those of a replay: which are the same, and which are of another life (X10)."""
+
+from __future__ import annotations
+
+import pytest
+
+from lapse.protocol.event import Event
+from lapse.simulation.comparison import Told, compare
+from lapse.simulation.recorded_journal import RecordedEpoch, RecordedJournal, RecordedStep
+
+pytestmark = pytest.mark.feature("X10")
+
+
+def step(at_ms: int) -> RecordedStep:
+    return RecordedStep(at_ms, {}, {}, None)
+
+
+def journal(*epochs: RecordedEpoch) -> RecordedJournal:
+    made = RecordedJournal([])
+    made.epochs = list(epochs)
+    return made
+
+
+def told(written_ms: int, epoch: int, kind: str = "expired") -> Told:
+    return Told(written_ms, Event(entity="q", event=kind, at_ms=written_ms, partition=0, epoch=epoch))
+
+
+@pytest.mark.parametrize("taken_over", [True, False])
+def test_events_of_a_deleted_queue_of_the_same_name_are_of_another_life(taken_over: bool) -> None:
+    """Its epochs began at 1 as well, and went further."""
+    earlier = [told(100, 1), told(200, 2), told(300, 3), told(400, 3, "deleted")]
+    own = [told(1_050, 1), told(1_150, 2)]
+    lived = journal(
+        RecordedEpoch(1, step(1_000), [step(1_100)], taken_over), RecordedEpoch(2, step(1_110), [step(1_200)])
+    )
+    found = compare(0, lived, [*earlier, *own], [one.event for one in own])
+    assert (found.same, found.recorded, found.unjournaled) == (True, 2, 0)
+
+
+def test_what_did_not_come_again_is_missing_unless_its_step_has_no_journal() -> None:
+    lived = journal(RecordedEpoch(1, step(1_000), [step(1_100)]), RecordedEpoch(2, step(1_110), [step(1_200)]))
+    early, late, new = told(1_050, 1), told(1_100, 1), told(1_150, 2)
+    found = compare(0, lived, [early, late], [new.event])
+    assert (found.missing, found.unjournaled, found.extra, found.same) == ([early.event], 1, [new.event], False)
