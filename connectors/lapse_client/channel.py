@@ -27,6 +27,7 @@ from lapse.protocol import header, topic
 from lapse.protocol.answer import Answer
 from lapse.protocol.codec import CodecError
 from lapse.protocol.command import Command
+from lapse_client.attendance import Attendance
 from lapse_client.channel_thread import ChannelThread
 from lapse_client.connection import Connection, log_end
 from lapse_client.error import AnswerTimeout, Closed, CommandFailed, ConnectionFailed, EntityDeleted, LapseError
@@ -72,6 +73,7 @@ class Channel(Generic[T]):
         for entity, count in entities:
             for partition in range(count):
                 self.shards.append(Shard(len(self.shards), entity, partition))
+        self.attendance = Attendance(self.send, connection.insists, connection.transport.settles)
         self._connection = connection
         self._by_partition = {(connection.deliveries(shard.entity), shard.partition): shard for shard in self.shards}
         self._waiting: dict[bytes, Future[Answer]] = {}
@@ -188,23 +190,26 @@ class Channel(Generic[T]):
         their messages. A message that a repeated settlement finds settled already counts as settled by it (C55).
 
         Raises:
-            AnswerTimeout: a shard did not answer within `timeout_s` seconds.
+            AnswerTimeout: a shard did not answer within `timeout_s` seconds; or no worker runs it, and the connection
+                does not insist.
             CommandFailed: a shard refused.
             LapseError: a command could not be sent, or the channel failed.
         """
+        looked = self.attendance.check_first(asked, timeout_s)
         asked = [(shard, replace(command, id=command.id or uuid4().hex)) for shard, command in asked]
         repeatable = {command.id: (shard, command) for shard, command in asked if _bears_repetition(command)}
         self._repeatable.update(repeatable)
         self._connection.transport.settle()  # what was acknowledged goes before, where nothing has to wait
         futures = [self.send(shard, command) for shard, command in asked]
-        self.await_all(futures, timeout_s)
-        repeated = self._repeated.intersection(repeatable)
-        for ident in repeatable:
-            self._repeatable.pop(ident, None)
-        self._repeated -= repeated
-        late = [shard.partition for (shard, _), future in zip(asked, futures, strict=True) if not future.done()]
-        for future in futures:
-            future.cancel()
+        try:
+            late = self._await_all(asked, futures, timeout_s, looked)
+        finally:
+            repeated = self._repeated.intersection(repeatable)
+            for ident in repeatable:
+                self._repeatable.pop(ident, None)
+            self._repeated -= repeated
+            for future in futures:
+                future.cancel()
         if late:
             shard, command = asked[0]
             raise AnswerTimeout(shard.entity, command.command, late, timeout_s)
@@ -214,9 +219,23 @@ class Channel(Generic[T]):
                 raise CommandFailed(shard.entity, answer)
         return [asked_twice(answer) if answer.id in repeated else answer for answer in found]
 
-    def await_all(self, futures: Sequence[Future[Answer]], timeout_s: float) -> None:
-        """Wait until all have ended, or the timeout is over."""
-        wait_for(futures, self.patience(timeout_s))
+    def _await_all(
+        self,
+        asked: Sequence[tuple[Shard, Command]],
+        futures: Sequence[Future[Answer]],
+        timeout_s: float,
+        looked: bool,
+    ) -> list[int]:
+        """Wait until all have ended, or the timeout is over; returns the partitions of those that have not."""
+
+        def late() -> list[Shard]:
+            return [shard for (shard, _), future in zip(asked, futures, strict=True) if not future.done()]
+
+        first_s = timeout_s if looked else self.attendance.first_wait_s(timeout_s)
+        wait_for(futures, self.patience(first_s))
+        if first_s < timeout_s and (silent := late()):
+            wait_for(futures, self.attendance.check(silent, asked[0][1].command, timeout_s))
+        return [shard.partition for shard in late()]
 
     def patience(self, timeout_s: float) -> float:
         """How long to wait for an answer that should come within a timeout; see `Transport.patience`."""

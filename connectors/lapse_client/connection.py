@@ -67,6 +67,8 @@ class Connection:
         secret: the key that signs the user's commands; of several lines the first.
         transport: how the cluster is reached; through librdkafka by default.
         tracer_provider: whose spans clients make, OpenTelemetry's; None = the program's, if it has set one.
+        insists: whether calls wait for an answer until their timeout although no worker runs, for one may be about to
+            start; the log tells of it within 5 s. Without it they end then.
     """
 
     bootstrap_servers: str = field(default_factory=_servers)
@@ -76,6 +78,7 @@ class Connection:
     secret: str = field(default="", repr=False)
     transport: Transport = field(default_factory=default, repr=False, hash=False, compare=False)
     tracer_provider: Any = field(default=None, repr=False, hash=False, compare=False)
+    insists: bool = True
 
     @classmethod
     def from_environment(cls, bootstrap_servers: str | None = None, properties: Path | None = None) -> Connection:

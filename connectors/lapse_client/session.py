@@ -79,9 +79,20 @@ class Session(Generic[T]):
         self.lifecycle.check()
         self._listener = listener
         self.channel.start(listener, self.fail)
-        if not self.lifecycle.await_ready(lambda: not self._unconfirmed, self.channel.patience(timeout_s)):
-            late = [self.shards[index] for index in sorted(self._unconfirmed)]
+        attendance = self.channel.attendance
+        first_s = attendance.first_wait_s(timeout_s)
+        ready = self._await_ready(self.channel.patience(first_s))
+        if not ready and first_s < timeout_s:
+            ready = self._await_ready(attendance.check(self._late(), how, timeout_s))
+        if not ready and (late := self._late()):
             raise AnswerTimeout(late[0].entity, how, [shard.partition for shard in late], timeout_s)
+
+    def _await_ready(self, wait_s: float) -> bool:
+        return self.lifecycle.await_ready(lambda: not self._unconfirmed, wait_s)
+
+    def _late(self) -> list[Shard]:
+        """The shards that have not confirmed the subscription."""
+        return [self.shards[index] for index in sorted(self._unconfirmed)]
 
     def undo(self) -> None:
         """Leave after a failed start, so that a late confirmation does not hold messages."""

@@ -25,6 +25,7 @@ from lapse_client.sow_record import SowRecord
 
 _END: Final = "group-end"
 _RESULT: Final = "sow"
+_AT_ONCE: Final = 10_000
 
 
 class SowQuery:
@@ -134,13 +135,19 @@ class SowQuery:
             self._pump()
 
     def _pump(self) -> None:
-        taken = self.arrivals.take(10_000, self._channel.patience(self._timeout_s))
+        attendance = self._channel.attendance
+        first_s = attendance.first_wait_s(self._timeout_s)
+        taken = self.arrivals.take(_AT_ONCE, self._channel.patience(first_s))
+        if not taken and not self.arrivals.ended:
+            silent = [self._channel.shards[index] for index in sorted(self._running)]
+            name = self._command.command
+            if first_s < self._timeout_s:
+                taken = self.arrivals.take(_AT_ONCE, attendance.check(silent, name, self._timeout_s))
+            if not taken and not self.arrivals.ended:
+                partitions = [shard.partition for shard in silent]
+                raise AnswerTimeout(silent[0].entity, name, partitions, self._timeout_s)
         if not taken:
-            if self.arrivals.ended:
-                raise LapseError("the query was cut short: its client was closed")
-            shards = self._channel.shards
-            silent = [shards[index].partition for index in self._running]
-            raise AnswerTimeout(shards[0].entity, self._command.command, silent, self._timeout_s)
+            raise LapseError("the query was cut short: its client was closed")
         for index, record in taken:
             if record is None:
                 self._running.discard(index)

@@ -6,7 +6,7 @@ import base64
 import binascii
 import hmac
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Final
 
@@ -148,6 +148,8 @@ class Authenticator:
     """
 
     def __init__(self, connection: Connection, users: Users) -> None:
+        # Who waits for the answer to a request is told soon that no worker runs.
+        connection = replace(connection, insists=False)
         self.everybody = Caller(name="", connection=connection)
         self._by_name = users.users
         # A key is looked for by its digest, so the time that it takes says nothing about keys that are nearly right.
@@ -155,13 +157,7 @@ class Authenticator:
         self._callers = {
             user.name: Caller(
                 name=user.name,
-                connection=Connection(
-                    connection.bootstrap_servers,
-                    connection.options,
-                    connection.client,
-                    user.name,
-                    user.keys[0].decode(),
-                ),
+                connection=replace(connection, user=user.name, secret=user.keys[0].decode()),
                 entitlements=user.entitlements,
             )
             for user in users.users.values()

@@ -8,6 +8,7 @@ import pytest
 import tomlkit
 from confluent_kafka.admin import (
     AclBinding,
+    AclBindingFilter,
     AclOperation,
     AclPermissionType,
     AdminClient,
@@ -164,3 +165,18 @@ def test_the_rights_of_the_page_are_enough_for_a_worker_and_its_clients(office: 
     finally:
         worker.stop()
     assert "Traceback" not in worker.text
+
+
+def test_a_worker_that_may_do_all_but_join_its_group_says_so_and_ends(office: Office) -> None:
+    """With every right on topics nothing but the group itself tells."""
+    office.permit(AclOperation.ALL, "*")
+    admin = AdminClient({"bootstrap.servers": office.broker.plain})
+    any_right = AclBindingFilter(
+        ResourceType.GROUP, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY
+    )
+    for future in admin.delete_acls([any_right]).values():
+        future.result(15)
+    worker = office.worker("uninvited")
+    worker.start().wait(LONGEST_S)
+    assert worker.code == 1, "the supervisor does not try on"
+    assert f"the consumer group {office.served.app_id} may not be joined: have Read on it granted" in worker.text

@@ -35,6 +35,7 @@ _IN_TURN: Final = 50
 
 _FORGET_S: Final = 600.0
 _OLD_MS: Final = 3_600_000
+_CHECK: Final = "Check that a worker runs (`lapse worker`), and its log"
 _NO_FIGURES: Final[Mapping[str, Any]] = {}
 
 
@@ -161,7 +162,7 @@ class Watch:
             answer = asyncio.wrap_future(queues.depth(name))
             return await asyncio.wait_for(answer, self._clients.timeout_s), ""
         except TimeoutError:
-            return _NO_FIGURES, f"{name}: no answer within {self._clients.timeout_s:g} s. Check that a worker runs"
+            return _NO_FIGURES, f"{name}: no answer within {self._clients.timeout_s:g} s. {_CHECK}"
         except (Closed, ConnectionFailed):
             raise  # none of them can be asked over this connection any more
         except UnknownEntity as error:
@@ -176,9 +177,9 @@ def _tell_of_silence(look: Look) -> None:
     if look.asking is None or look.fault:
         return
     if not look.figures:
-        look.fault = "no worker has answered yet"
+        look.fault = f"no worker has answered yet. {_CHECK}"
     elif silent_s >= _SILENT_S:
-        look.figures, look.fault = _NO_FIGURES, f"no worker has answered for {silent_s:.0f} s"
+        look.figures, look.fault = _NO_FIGURES, f"no worker has answered for {silent_s:.0f} s. {_CHECK}"
         look.depths.clear()
 
 

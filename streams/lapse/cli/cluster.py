@@ -57,18 +57,19 @@ def properties(command: Command) -> Command:
     )(command)
 
 
-def connection(bootstrap_servers: str | None, path: Path | None = None) -> Connection:
+def connection(bootstrap_servers: str | None, path: Path | None = None, *, insists: bool = True) -> Connection:
     """The cluster that is meant, once one of its brokers has answered.
 
     Args:
         bootstrap_servers: the command's option.
         path: the configuration file; None = what `--config` says, or `lapse.toml`, if there is one.
+        insists: whether the command waits on where no worker runs; see `Connection`.
 
     Raises:
         ConnectionFailed: no broker answered within some seconds.
         LapseError: a file of the environment, or `lapse.toml`, cannot be read or is wrong.
     """
-    found = meant(bootstrap_servers, path)
+    found = dataclasses.replace(meant(bootstrap_servers, path), insists=insists)
     found.await_broker(PATIENCE_S)
     return found
 

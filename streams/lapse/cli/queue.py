@@ -27,9 +27,6 @@ from lapse_client.rewind import left_out, point
 from lapse_client.settlement import SettlementResult
 from lapse_client.subscriber import QueueSubscriber
 
-_DEPTH_S: Final = 4.0
-"""How long `depth` waits for the shards, s: without a worker nobody answers."""
-
 Command = Callable[..., Any]
 
 _SERVERS = cluster.options
@@ -109,7 +106,7 @@ def subscribe(
 @_JSON
 def depth(name: str, bootstrap_servers: str | None, as_json: bool) -> None:
     """Count messages by state; show the age of the oldest, and whether deliveries are paused."""
-    with _open(name, bootstrap_servers, _DEPTH_S) as client:
+    with _open(name, bootstrap_servers, insists=False) as client:
         counts = client.depth()
     if as_json:
         click.echo(orjson.dumps(counts))
@@ -143,7 +140,7 @@ def peek(
     as_json: bool,
 ) -> None:
     """Show messages with state, deadline, counts and what they wait for; takes no lease."""
-    with _open(name, bootstrap_servers) as client:
+    with _open(name, bootstrap_servers, insists=False) as client:
         messages = client.peek(filter=expression, top_n=top_n, skip=skip, state=state or "")
     if as_json:
         for message in messages:
@@ -181,7 +178,7 @@ def peek(
 @_JSON
 def subscriptions(name: str, bootstrap_servers: str | None, as_json: bool) -> None:
     """Show who is subscribed, since when, and how many messages each holds."""
-    with _open(name, bootstrap_servers, _DEPTH_S) as client:
+    with _open(name, bootstrap_servers, insists=False) as client:
         print_subscriptions(name, client.subscriptions(), as_json)
 
 
@@ -382,8 +379,9 @@ def _told() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _open(name: str, bootstrap_servers: str | None, timeout_s: float = 30.0) -> Iterator[Queue]:
-    with _told(), Queue(name, connection=cluster.connection(bootstrap_servers), timeout_s=timeout_s) as client:
+def _open(name: str, bootstrap_servers: str | None, *, insists: bool = True) -> Iterator[Queue]:
+    """The queue; what only looks does not insist on a worker."""
+    with _told(), Queue(name, connection=cluster.connection(bootstrap_servers, insists=insists)) as client:
         yield client
 
 

@@ -60,7 +60,7 @@ def query(
     as_json: bool,
 ) -> None:
     """Show the current records of TOPIC for which EXPRESSION is true, or all."""
-    with _open(topic, bootstrap_servers) as client:
+    with _open(topic, bootstrap_servers, insists=False) as client:
         records = client.query(expression, order_by=order_by, top_n=top_n, skip=skip, keys=keys or None, select=select)
         if as_json:
             for record in records:
@@ -112,7 +112,7 @@ def follow(
 @_JSON
 def subscriptions(topic: str, bootstrap_servers: str | None, as_json: bool) -> None:
     """Show who is subscribed to TOPIC, and since when."""
-    with _open(topic, bootstrap_servers) as client:
+    with _open(topic, bootstrap_servers, insists=False) as client:
         print_subscriptions(topic, client.subscriptions(), as_json)
 
 
@@ -160,9 +160,10 @@ def delete_topic(topic: str, force: bool, yes: bool, bootstrap_servers: str | No
 
 
 @contextlib.contextmanager
-def _open(topic: str, bootstrap_servers: str | None) -> Iterator[SowClient]:
+def _open(topic: str, bootstrap_servers: str | None, *, insists: bool = True) -> Iterator[SowClient]:
+    """The SOW topic; what only looks does not insist on a worker."""
     try:
-        with SowClient(topic, connection=cluster.connection(bootstrap_servers)) as client:
+        with SowClient(topic, connection=cluster.connection(bootstrap_servers, insists=insists)) as client:
             yield client
     except (LapseError, ValueError) as error:
         raise click.ClickException(str(error)) from error

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from typing import Final
 
 import click
 import orjson
+from rich.console import Console
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from lapse.cli import cluster
+from lapse.cli.tables import print_table
 from lapse.protocol.command_field import QUEUE_STATES
 from lapse_client.connection import Connection, entities
 from lapse_client.error import LapseError
 from lapse_client.queues import Figures, Queues
 
-_PATIENCE_S: Final = 5.0
+_PATIENCE_S: Final = 3.0
 _SILENT: Final = f"no answer within {_PATIENCE_S:g} s. Check that a worker runs (`lapse worker`), and its log"
 _STATES: Final = (*QUEUE_STATES, "depth")
 
@@ -83,10 +86,10 @@ def top(names: tuple[str, ...], every: float, bootstrap_servers: str | None, as_
             if any(queue.fault for queue in queues):
                 raise click.exceptions.Exit(1)
             return
-        with contextlib.suppress(KeyboardInterrupt), Live(_table(queues), auto_refresh=False) as live:
+        with contextlib.suppress(KeyboardInterrupt), _shown(queues) as show:
             while True:
                 look()
-                live.update(_table(queues), refresh=True)
+                show(_table(queues))
                 time.sleep(every)
 
 
@@ -131,14 +134,25 @@ def _watched(names: tuple[str, ...], connection: Connection) -> Iterator[tuple[l
         look.close()
 
 
+@contextlib.contextmanager
+def _shown(queues: list[Watched]) -> Iterator[Callable[[Table], None]]:
+    """What shows a table: in place of the one before on a terminal, below it anywhere else."""
+    if not Console().is_terminal:
+        yield print_table
+        return
+    with Live(_table(queues), auto_refresh=False) as live:
+        yield lambda table: live.update(table, refresh=True)
+
+
 def _table(queues: list[Watched]) -> Table:
-    table = Table("queue", title="queues")
+    faults = dict.fromkeys(queue.fault for queue in queues if queue.fault)
+    table = Table("queue", title="queues", caption=Text("\n".join(faults)) if faults else None, caption_justify="left")
     for name in (*_STATES, "change/s", "oldest", "subscriptions"):
         table.add_column(name, justify="right")
     for queue in queues:
         figures = queue.figures
         if not figures:
-            table.add_row(queue.name, *[""] * len(_STATES), "", "", "[red]no answer[/red]" if queue.fault else "…")
+            table.add_row(queue.name, *[""] * len(_STATES), "", "", Text("no answer", "red") if queue.fault else "…")
             continue
         table.add_row(
             f"{queue.name} (paused)" if figures.get("paused") else queue.name,

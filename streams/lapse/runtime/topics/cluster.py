@@ -201,7 +201,8 @@ class Cluster:
             lacking, restricted = permission.lacking(self._admin, wanted)
             lacks |= lacking
             group = self._config.lapse.app_id
-            if (restricted or lacks) and not permission.may_join(self._admin, group):
+            # A worker waits for the group's coordinator in any case.
+            if (served or restricted or lacks) and not permission.may_join(self._admin, group):
                 raise TopologyError(f"the consumer group {group} may not be joined: have Read on it granted to workers")
         return Topology(self._config, existing, limits, retentions, self._access(), copies, brokers, lacks)
 

@@ -1,0 +1,135 @@
+"""A broker, and no worker: whoever asks is told soon, in one sentence; and who insists is served once one runs (X7)."""
+
+import logging
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+
+from lapse_client import AnswerTimeout, Connection, QueueSubscriber, SowClient, attendance
+from lapse_client.queue import Queue
+from support.deployment import Deploy, Deployment
+from support.gateway import Door, door
+from support.log import until
+
+pytestmark = pytest.mark.feature("X7")
+
+SILENCE_S = 0.3
+
+
+def queue(ask: Callable[[Queue], object]) -> Callable[[Deployment, Connection], object]:
+    def asked(here: Deployment, by: Connection) -> object:
+        with Queue(here.name("orders"), connection=by) as client:
+            return ask(client)
+
+    return asked
+
+
+def topic(ask: Callable[[SowClient], object]) -> Callable[[Deployment, Connection], object]:
+    def asked(here: Deployment, by: Connection) -> object:
+        with SowClient(here.name("prices"), connection=by) as client:
+            return ask(client)
+
+    return asked
+
+
+ASKED: dict[str, Callable[[Deployment, Connection], object]] = {
+    "depth": queue(lambda client: client.depth()),
+    "sow": queue(lambda client: client.peek(filter="/a = 1")),
+    "acknowledge": queue(lambda client: client.acknowledge(["orders:0:0"])),
+    "purge": queue(lambda client: client.purge()),
+    "rewind": queue(lambda client: client.rewind("beginning")),
+    "subscribe": lambda here, by: QueueSubscriber(here.name("orders"), connection=by).start(),
+    "a query": topic(lambda client: list(client.query())),
+    "sow_delete": topic(lambda client: client.delete(keys=["a"])),
+    "sow_and_subscribe": topic(lambda client: client.sow_and_subscribe().start()),
+}
+
+
+@pytest.fixture(scope="module")
+def idle(deploy: Deploy) -> Deployment:
+    """A deployment that nobody runs."""
+    deployment = deploy({})
+    deployment.configure({"orders": {}}, {"prices": {}})
+    return deployment.apply()
+
+
+@pytest.fixture
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attendance, "SILENCE_S", SILENCE_S)
+    monkeypatch.setattr(attendance, "_ANSWER_S", SILENCE_S)
+
+
+def test_it_is_told_within_5_s() -> None:
+    assert attendance.SILENCE_S + attendance._ANSWER_S <= 3.5
+
+
+@pytest.mark.usefixtures("_soon")
+def test_whoever_does_not_insist_is_told_that_no_worker_answers(idle: Deployment) -> None:
+    connection = replace(idle.connection, insists=False)
+
+    def told(ask: Callable[[Deployment, Connection], object]) -> str:
+        with pytest.raises(AnswerTimeout) as error:
+            ask(idle, connection)
+        return str(error.value)
+
+    with ThreadPoolExecutor(len(ASKED)) as threads:
+        texts = dict(zip(ASKED, threads.map(told, ASKED.values()), strict=True))
+    for command, text in texts.items():
+        assert f"no answer to {'sow' if command == 'a query' else command} from shard 0 within 0.6 s" in text
+        assert "Check that a worker runs (`lapse worker`)" in text
+
+
+@pytest.mark.usefixtures("_soon")
+@pytest.mark.parametrize(
+    "words",
+    [("queue", "peek"), ("queue", "subscriptions"), ("sow", "query"), ("sow", "subscriptions"), ("top", "--json")],
+)
+def test_commands_that_look_end(idle: Deployment, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lapse.cli.top._PATIENCE_S", SILENCE_S)
+    done = idle.lapse(*words, idle.name("prices" if words[0] == "sow" else "orders"))
+    assert done.returncode == 1
+    (line,) = (done.stdout if words[0] == "top" else done.stderr).splitlines()
+    assert "Check that a worker runs (`lapse worker`)" in line
+
+
+@pytest.fixture(scope="module")
+def unattended(idle: Deployment) -> Iterator[Door]:
+    """A gateway to it."""
+    with door(idle) as opened:
+        yield opened
+
+
+def test_a_request_is_told_what_is_wrong(idle: Deployment, unattended: Door) -> None:
+    paths = [unattended.path("orders"), unattended.path("orders", "/messages"), f"/sow/{idle.name('prices')}/records"]
+    with ThreadPoolExecutor(len(paths)) as threads:
+        answers = list(threads.map(unattended.http.get, paths))
+    for answer in answers:
+        assert answer.status_code == 504
+        assert answer.json()["error"]["code"] == "no_answer"
+        assert "within 3.5 s. Check that a worker runs (`lapse worker`)" in answer.json()["error"]["text"]
+
+
+@pytest.mark.usefixtures("_soon")
+def test_whoever_insists_is_told_and_served_once_a_worker_runs(
+    deploy: Deploy, caplog: pytest.LogCaptureFixture
+) -> None:
+    here = deploy({"late": {}}).apply()
+    caplog.set_level(logging.WARNING, "lapse_client")
+
+    def received() -> bytes | None:
+        with here.subscriber("late") as subscriber:
+            delivery = subscriber.receive(30)
+            assert delivery is not None
+            delivery.acknowledge()
+            return delivery.value
+
+    with ThreadPoolExecutor(1) as thread:
+        waiting = thread.submit(received)
+        until(lambda: "no answer to subscribe from shard 0 within 0.6 s" in caplog.text, "the log tells")
+        assert "Check that a worker runs" in caplog.text
+        assert "Waiting on, 30 s in all" in caplog.text
+        here.worker()
+        here.write("late", "x")
+        assert waiting.result(60) == b"x"

@@ -1,0 +1,71 @@
+"""Who keeps silent because they are busy, and who because nobody is there (X7)."""
+
+from concurrent.futures import Future
+
+import pytest
+
+from lapse.protocol.answer import Answer
+from lapse.protocol.command import Command
+from lapse_client import attendance
+from lapse_client.attendance import Attendance
+from lapse_client.error import AnswerTimeout
+from lapse_client.shard import Shard
+
+pytestmark = pytest.mark.feature("X7")
+
+SHARDS = [Shard(0, "orders", 0), Shard(1, "orders", 1)]
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attendance, "SILENCE_S", 0.01)
+    monkeypatch.setattr(attendance, "_ANSWER_S", 0.01)
+
+
+class Cluster:
+    """Shards of which some are run by a worker."""
+
+    def __init__(self, *attended: int) -> None:
+        self.attended = attended
+        self.asked: list[tuple[int, str, int | None]] = []
+
+    def send(self, shard: Shard, command: Command) -> "Future[Answer]":
+        future: Future[Answer] = Future()
+        self.asked.append((shard.partition, command.command, command.top_n))
+        if shard.partition in self.attended:
+            future.set_result(Answer(id="", command=command.command, status="ok"))
+        return future
+
+
+@pytest.mark.parametrize(
+    "command",
+    [Command(command="purge"), Command(command="rewind"), Command(command="sow", filter="/a = 1")],
+    ids=lambda command: command.command,
+)
+def test_shards_are_asked_whether_they_are_there_before_they_are_busy_for_long(command: Command) -> None:
+    cluster = Cluster(0, 1)
+    at_work = Attendance(cluster.send, insists=False, settles=False)
+    assert at_work.check_first([(shard, command) for shard in SHARDS], 30)
+    assert cluster.asked == [(0, "depth", 0), (1, "depth", 0)]
+    with pytest.raises(AnswerTimeout, match=f"no answer to {command.command} from shard 1 within 0.02 s"):
+        Attendance(Cluster(0).send, insists=False, settles=False).check_first([(one, command) for one in SHARDS], 30)
+
+
+def test_what_takes_no_time_is_asked_at_once() -> None:
+    cluster = Cluster()
+    plain = [(SHARDS[0], Command(command="pause"))]
+    assert not Attendance(cluster.send, insists=False, settles=False).check_first(plain, 30)
+    soon = [(SHARDS[0], Command(command="purge"))]
+    assert not Attendance(cluster.send, insists=False, settles=False).check_first(soon, 5), "given up soon anyhow"
+    assert not Attendance(cluster.send, insists=False, settles=True).check_first(soon, 30), "nothing can come"
+    assert cluster.asked == []
+
+
+def test_who_insists_waits_for_the_rest_of_the_time_and_the_log_tells(caplog: pytest.LogCaptureFixture) -> None:
+    left_s = Attendance(Cluster(1).send, insists=True, settles=False).check(SHARDS, "subscribe", 30)
+    assert left_s == pytest.approx(29.98)
+    assert "orders: no answer to subscribe from shard 0 within 0.02 s. Check that a worker runs" in caplog.text
+    assert "Waiting on, 30 s in all" in caplog.text
+    caplog.clear()
+    Attendance(Cluster(0, 1).send, insists=False, settles=False).check(SHARDS, "subscribe", 30)
+    assert not caplog.text, "they are there, and have much to do"
