@@ -7,14 +7,19 @@ Exit codes: 0 done, 1 not done (the message on standard error says why and what 
 
 import difflib
 import importlib
+import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Final, NoReturn
 
 import click
 from click.shell_completion import CompletionItem
 
 from lapse import __version__
+
+_UNKNOWN: Final = re.compile(r"No such command '(.+)'\.")
+"""What click says of a subcommand that is not there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,26 +111,23 @@ class LazyGroup(click.Group):
         return super().get_command(ctx, cmd_name)
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run the subcommand; a package that it loads only now, and that is missing, is told as above."""
+        """Run the subcommand; a package that it loads only now, and that is missing, is told as above.
+
+        If there is no such subcommand, here or in a group below, the nearest ones are named.
+        """
         try:
             return super().invoke(ctx)
+        except click.UsageError as error:
+            unknown = _UNKNOWN.fullmatch(error.message)
+            if unknown is not None and error.ctx is not None and isinstance(error.ctx.command, click.Group):
+                near = difflib.get_close_matches(unknown[1], error.ctx.command.list_commands(error.ctx))
+                error.message += f" Did you mean {' or '.join(near)}?" if near else ""
+            raise
         except ModuleNotFoundError as error:
             name = ctx.invoked_subcommand or ""
             if name not in self.lazy or error.name is None or _is_ours(error.name):
                 raise
             _fail(name, self.lazy[name], error.name)
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the subcommand that is meant; name the nearest ones where there is none."""
-        try:
-            return super().resolve_command(ctx, args)
-        except click.UsageError as error:
-            near = difflib.get_close_matches(args[0], self.list_commands(ctx))
-            if near:
-                error.message += f" Did you mean {' or '.join(near)}?"
-            raise
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Complete the name of a subcommand without loading any, and options."""
@@ -148,8 +150,11 @@ class LazyGroup(click.Group):
 
 @click.group(cls=LazyGroup, lazy=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="lapse")
-def main() -> None:
+@click.pass_context
+def main(ctx: click.Context) -> None:
     """Message lifetimes, leases and queues for Apache Kafka."""
+    if os.environ.get("NO_COLOR"):  # rich heeds it by itself, click does not
+        ctx.color = False
 
 
 def _load(name: str, lazy: Lazy) -> click.Command:

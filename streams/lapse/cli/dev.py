@@ -170,14 +170,14 @@ def _broker(data: Path | None, port: int, progress: Console) -> Iterator[tuple[s
 def _run(stand: Stand, console_port: int, log_level: str, as_json: bool, progress: Console) -> None:
     """Start the children, tell where everything is, and watch them until one ends or somebody says so."""
     with contextlib.ExitStack() as running:
+        gateway = Child(  # it needs no topics, so it loads while they are created
+            "console", ["gateway", "--port", str(console_port), "--config", str(stand.path)], stand.environment, _say
+        )
+        running.callback(lambda: gateway.stop(_STOP_S))
         with progress.status("Creating the topics of lapse.toml ..."):
             if not _apply(stand):
                 raise click.ClickException("the topics could not be created: see above")
         worker = _worker(stand, log_level, running)
-        gateway = Child(
-            "console", ["gateway", "--port", str(console_port), "--config", str(stand.path)], stand.environment, _say
-        )
-        running.callback(lambda: gateway.stop(_STOP_S))
         with progress.status("Starting the worker and the console ..."):
             stand.console = _address(gateway)
             _await(stand, worker)

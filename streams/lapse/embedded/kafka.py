@@ -141,7 +141,7 @@ class EmbeddedKafka:
         """
         if self.running:
             raise BrokerFailed(f"The embedded broker runs already, at {self.bootstrap_servers}; stop() it first.")
-        java = [str(find_java().executable), *self._jvm_options()]
+        java = str(find_java().executable)
         class_path = ":".join(str(file) for file in jars.jar_files(jars.KAFKA))
         if self._data is None:
             self._data = Path(tempfile.mkdtemp(prefix="lapse-kafka-"))
@@ -150,11 +150,11 @@ class EmbeddedKafka:
         for attempt in range(_BIND_ATTEMPTS):
             self._ports = self._ports or free_ports()
             server, logging = write_files(self._data, server_properties(self._data, self._ports, self._properties))
-            command = [*java, f"-Dlog4j2.configurationFile={logging}", "-cp", class_path]
+            classes = [f"-Dlog4j2.configurationFile={logging}", "-cp", class_path]
             if not (self._data / "log" / "meta.properties").is_file():
-                self._format(command, server)
+                self._format([java, *self._brief_options(), *classes], server)
             first_byte = self.log.stat().st_size if self.log.exists() else 0
-            self._jvm = self._launch([*command, "kafka.Kafka", str(server)])
+            self._jvm = self._launch([java, *self._jvm_options(), *classes, "kafka.Kafka", str(server)])
             Instance.note(self._data, self._jvm, self.bootstrap_servers)
             try:
                 self._await_ready(first_byte)
@@ -215,14 +215,20 @@ class EmbeddedKafka:
         return Jvm.supervised(command, self.log, remove=None if self._kept else self.data)
 
     def _jvm_options(self) -> list[str]:
-        """Return the options of the JVM."""
-        # -UsePerfData: no shared file per JVM in /tmp, which a killed one would leave behind.
-        common = [f"-Xmx{self._heap_mb}m", "-XX:-UsePerfData", "-Djava.awt.headless=true"]
+        """Return the options of the broker's JVM."""
         if self._java_options is not None:
-            return [*common, *self._java_options]
+            return [*self._common_options(), *self._java_options]
         if self._quick_start:
-            return [*common, *class_archive.QUICK, *class_archive.options()]
-        return [*common, f"-Xms{self._heap_mb}m", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"]
+            return self._brief_options()
+        return [*self._common_options(), f"-Xms{self._heap_mb}m", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"]
+
+    def _brief_options(self) -> list[str]:
+        """Return the options of a JVM that starts quickly, and does little; preparing the data takes no other."""
+        return [*self._common_options(), *class_archive.QUICK, *class_archive.options()]
+
+    def _common_options(self) -> list[str]:
+        # -UsePerfData: no shared file per JVM in /tmp, which a killed one would leave behind.
+        return [f"-Xmx{self._heap_mb}m", "-XX:-UsePerfData", "-Djava.awt.headless=true"]
 
     def _format(self, command: list[str], server: Path) -> None:
         """Prepare an empty data directory."""

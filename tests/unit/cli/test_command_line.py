@@ -1,0 +1,47 @@
+"""What holds for every command: nearest names for a wrong one, and no colours for those who want none."""
+
+from __future__ import annotations
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from lapse.cli import main
+
+
+@pytest.mark.feature("X7")
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        ("quue depth orders", "queue"),
+        ("queue pek orders", "peek"),
+        ("sow qurey prices", "query"),
+        ("dlq shwo", "show"),
+        ("kafka strat", "start or status"),
+        ("spark legder", "ledger"),
+    ],
+)
+def test_a_wrong_command_gets_the_nearest_name(words: str, meant: str) -> None:
+    done = CliRunner().invoke(main, words.split())
+    assert done.exit_code == 2
+    assert done.stderr.endswith(f" Did you mean {meant}?\n")
+    assert done.stderr.count("Did you mean") == 1
+
+
+@pytest.mark.feature("X7")
+def test_a_command_that_resembles_none_gets_no_name() -> None:
+    done = CliRunner().invoke(main, ["dlq", "restart"])
+    assert done.stderr.endswith("No such command 'restart'.\n")
+
+
+def test_no_color_turns_the_colours_of_every_command_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    @click.command()
+    def coloured() -> None:
+        click.secho("red", fg="red")
+
+    monkeypatch.setitem(main.commands, "coloured", coloured)  # type: ignore[attr-defined]
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    runner = CliRunner()
+    assert "\x1b[31m" in runner.invoke(main, ["coloured"], color=True).stdout
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert runner.invoke(main, ["coloured"], color=True).stdout == "red\n"
