@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from features import show_map
 from support.citation import contract_map, numbers_in
 from support.contract import promises
 
@@ -65,14 +66,11 @@ def test_a_range_of_numbers_names_each() -> None:
     ]
 
 
-def test_every_promise_leads_to_the_code_and_the_tests_behind_it_the_most_telling_first() -> None:
-    answer = subprocess.run(
-        [sys.executable, ROOT / "tests" / "features.py", "--json", "--map", "Q7", "L14"],
-        capture_output=True,
-        check=False,
-    )
-    assert answer.returncode == 0, answer.stderr
-    found = json.loads(answer.stdout)
+def test_every_promise_leads_to_the_code_and_the_tests_behind_it_the_most_telling_first(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert show_map(["Q7", "L14"], as_json=True) == 0
+    found = json.loads(capsys.readouterr().out)
     assert list(found) == ["Q7", "L14"]
     assert any(path.endswith("core/queue/fairness.py") for path in found["Q7"]["code"][:3])
     assert any(path.endswith("test_fairness.py") for path in found["Q7"]["tests"][:3])
