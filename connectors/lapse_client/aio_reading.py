@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Generator, Iterator
-from typing import Final, TypeVar, cast
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from typing import Final, Generic, TypeVar, cast
 
 from lapse.protocol.bookmark import Bookmark
 from lapse.protocol.event import Event
@@ -14,13 +14,33 @@ from lapse_client.dead_letter import DeadLetter
 from lapse_client.history import History
 from lapse_client.history import history as sync_history
 from lapse_client.replay import Replayed, paced
+from lapse_client.topic_reader import PacedReader
 
 _AT_ONCE: Final = 1_000
 
 T = TypeVar("T")
 
 
-class DeadLetterReader:
+class _Reader(Generic[T]):
+    """Reads records of one kind, some at a time, in a thread."""
+
+    def __init__(self, opened: Callable[[], PacedReader[T]], follow: bool) -> None:
+        self._opened = opened
+        self._at_once = 1 if follow else _AT_ONCE
+
+    async def __aiter__(self) -> AsyncIterator[T]:
+        """Iterate over the records, in order per partition.
+
+        Raises:
+            UnknownEntity: there is no such topic.
+            LapseError: the topic cannot be read.
+        """
+        records = await asyncio.to_thread(lambda: self._opened().paced())
+        async for record in _in_turns(records, self._at_once):
+            yield record
+
+
+class DeadLetterReader(_Reader[DeadLetter]):
     """Reads dead letters from the beginning; see `lapse_client.DeadLetterReader`, whose arguments these are."""
 
     def __init__(
@@ -31,23 +51,12 @@ class DeadLetterReader:
         follow: bool = False,
         since_ms: int | None = None,
     ) -> None:
-        self._open = lambda: dead_letter.DeadLetterReader(
-            name, connection=connection, follow=follow, since_ms=since_ms
-        ).paced()
-        self._at_once = 1 if follow else _AT_ONCE
-
-    async def __aiter__(self) -> AsyncIterator[DeadLetter]:
-        """Iterate over the letters, in order per partition.
-
-        Raises:
-            UnknownEntity: there is no such dead-letter topic.
-            LapseError: the topic cannot be read.
-        """
-        async for letter in _in_turns(await asyncio.to_thread(self._open), self._at_once):
-            yield letter
+        super().__init__(
+            lambda: dead_letter.DeadLetterReader(name, connection=connection, follow=follow, since_ms=since_ms), follow
+        )
 
 
-class EventReader:
+class EventReader(_Reader[Event]):
     """Reads the events of a queue or SOW topic; see `lapse_client.EventReader`, whose arguments these are."""
 
     def __init__(
@@ -59,20 +68,12 @@ class EventReader:
         since_ms: int | None = None,
         newer: bool = False,
     ) -> None:
-        self._open = lambda: event_reader.EventReader(
-            name, connection=connection, follow=follow, since_ms=since_ms, newer=newer
-        ).paced()
-        self._at_once = 1 if follow else _AT_ONCE
-
-    async def __aiter__(self) -> AsyncIterator[Event]:
-        """Iterate over the events, in order per shard.
-
-        Raises:
-            UnknownEntity: there is no such entity.
-            LapseError: its events cannot be read.
-        """
-        async for event in _in_turns(await asyncio.to_thread(self._open), self._at_once):
-            yield event
+        super().__init__(
+            lambda: event_reader.EventReader(
+                name, connection=connection, follow=follow, since_ms=since_ms, newer=newer
+            ),
+            follow,
+        )
 
 
 async def replay(

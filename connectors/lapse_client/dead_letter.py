@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from confluent_kafka import Message
 
@@ -17,7 +17,7 @@ from lapse_client.connection import Connection
 from lapse_client.error import NoRecord
 from lapse_client.headers import headers_of
 from lapse_client.replay import Replayed, replay
-from lapse_client.topic_reader import TopicReader
+from lapse_client.topic_reader import PacedReader, TopicReader
 
 _POLL_S: Final = 0.5
 
@@ -65,6 +65,21 @@ class DeadLetter:
     unconfirmed_transfer: str = ""
     record_key: bytes | None = None
     null_value: bool = False
+
+    def facts(self) -> dict[str, Any]:
+        """What it says of the message, for JSON: all but the entity, and the message's own key, value and headers."""
+        return {
+            "letter": str(self.bookmark),
+            "origin": None if self.origin is None else str(self.origin),
+            "reasons": list(self.reasons),
+            "message": self.message,
+            "expired_at_ms": self.expired_at_ms,
+            "expires_at_ms": self.expires_at_ms,
+            "delivery_count": self.delivery_count,
+            "cancel_count": self.cancel_count,
+            "redriven_count": self.redriven_count,
+            "lapse_id": self.lapse_id,
+        }
 
 
 _GENERATION: Final = re.compile(r"~([1-9]\d{0,4})/\d+\Z", re.ASCII)
@@ -117,7 +132,7 @@ def letter_of(record: Replayed) -> DeadLetter:
     )
 
 
-class DeadLetterReader:
+class DeadLetterReader(PacedReader[DeadLetter]):
     """Reads dead letters from the beginning, without a consumer group; a crash's duplicates are dropped.
 
     Args:
@@ -161,16 +176,6 @@ class DeadLetterReader:
                     return letter_of(record)
                 break
         raise NoRecord(f"{place} is no letter of {self.topic}; `lapse dlq show` lists those that there are")
-
-    def __iter__(self) -> Iterator[DeadLetter]:
-        """Iterate over the letters, in order per partition.
-
-        Raises:
-            LapseError: the topic cannot be read.
-        """
-        for letter in self.paced():
-            if letter is not None:
-                yield letter
 
     def paced(self) -> Iterator[DeadLetter | None]:
         """Iterate over the letters, and yield None after each half second without one: somebody may want to stop."""

@@ -11,12 +11,12 @@ from lapse.protocol import topic
 from lapse.protocol.codec import CodecError
 from lapse.protocol.event import Event
 from lapse_client.connection import Connection
-from lapse_client.topic_reader import TopicReader
+from lapse_client.topic_reader import PacedReader, TopicReader
 
 logger: Final = logging.getLogger(__name__)
 
 
-class EventReader:
+class EventReader(PacedReader[Event]):
     """Reads the events of a queue or SOW topic, without a consumer group. After a crash one may be told twice.
 
     Args:
@@ -42,16 +42,6 @@ class EventReader:
             known = (one for one in topics if one.startswith(topic.events("")))
             raise cluster.unknown("events topic", wanted, known, wanted)
         self._reader = TopicReader(cluster, wanted, topics[wanted], follow=follow, since_ms=since_ms, newer=newer)
-
-    def __iter__(self) -> Iterator[Event]:
-        """Iterate over the events, in order per shard.
-
-        Raises:
-            LapseError: the topic cannot be read.
-        """
-        for event in self.paced():
-            if event is not None:
-                yield event
 
     def paced(self) -> Iterator[Event | None]:
         """Iterate over the events, and yield None after each half second without one: somebody may want to stop."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
@@ -14,7 +15,26 @@ from lapse_client.metadata import METADATA_TIMEOUT_S
 _POLL_S: Final = 0.5
 
 
-class TopicReader:
+T = TypeVar("T")
+
+
+class PacedReader(ABC, Generic[T]):
+    """Reads a topic of records of one kind."""
+
+    @abstractmethod
+    def paced(self) -> Iterator[T | None]:
+        """Iterate over the records, and yield None after each half second without one: somebody may want to stop."""
+
+    def __iter__(self) -> Iterator[T]:
+        """Iterate over the records, in order per partition.
+
+        Raises:
+            LapseError: the topic cannot be read.
+        """
+        return (record for record in self.paced() if record is not None)
+
+
+class TopicReader(PacedReader[Message]):
     """Reads a topic, in order per partition.
 
     Args:

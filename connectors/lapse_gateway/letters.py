@@ -240,25 +240,13 @@ async def _letters(call: Call) -> Response:
         filter=given["filter"] or "",
     )
     found = await read(call, choice, given["top_n"])
-    told = [_told(letter) for letter in found.latest]
-    return answered({"count": found.count, "reasons": dict(found.reasons), "letters": told})
+    letters = [_shown(letter) for letter in found.latest]
+    return answered({"count": found.count, "reasons": dict(found.reasons), "letters": letters})
 
 
-def _told(letter: DeadLetter) -> dict[str, Any]:
+def _shown(letter: DeadLetter) -> dict[str, Any]:
     """A letter in JSON."""
-    return {
-        "letter": str(letter.bookmark),
-        "origin": None if letter.origin is None else str(letter.origin),
-        "reasons": list(letter.reasons),
-        "message": letter.message,
-        "expired_at_ms": letter.expired_at_ms,
-        "expires_at_ms": letter.expires_at_ms,
-        "delivery_count": letter.delivery_count,
-        "cancel_count": letter.cancel_count,
-        "redriven_count": letter.redriven_count,
-        "lapse_id": letter.lapse_id,
-        **payload.message_shown(letter.key, letter.headers, letter.value),
-    }
+    return letter.facts() | payload.message_shown(letter.key, letter.headers, letter.value)
 
 
 async def _redrive(call: Call) -> Response:

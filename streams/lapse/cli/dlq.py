@@ -345,17 +345,8 @@ def _cut(text: str, most: int) -> str:
 
 def _as_dict(letter: DeadLetter) -> dict[str, Any]:
     return {
-        "letter": str(letter.bookmark),
-        "origin": None if letter.origin is None else str(letter.origin),
+        **letter.facts(),
         "entity": letter.entity,
-        "reasons": list(letter.reasons),
-        "message": letter.message,
-        "expired_at_ms": letter.expired_at_ms,
-        "expires_at_ms": letter.expires_at_ms,
-        "delivery_count": letter.delivery_count,
-        "cancel_count": letter.cancel_count,
-        "redriven_count": letter.redriven_count,
-        "lapse_id": letter.lapse_id,
         "key": None if letter.key is None else letter.key.decode("utf-8", "replace"),
         "value": None if letter.value is None else letter.value.decode("utf-8", "replace"),
         "headers": [
