@@ -16,6 +16,7 @@ from lapse.embedded.jars import KAFKA, jar_files
 from support import kcat_stand_in
 from support.deployment import Deploy, Deployment
 from support.log import until
+from support.page_run import commands, fits
 
 ROOT = Path(__file__).parents[2]
 
@@ -130,6 +131,25 @@ def test_a_message_is_published_with_a_lifetime(deploy: Deploy, environment: dic
     assert done.returncode == 0
     with one.subscriber("orders") as subscriber:
         assert subscriber.receive(20).value == b'{"id": 1}'
+
+
+@pytest.mark.feature("X2", "X7", "L2", "Q3", "Q8")
+def test_the_example_of_the_page_prints_what_it_shows(deploy: Deploy, environment: dict[str, str]) -> None:
+    one = deploy({"orders": {"expiration": "enabled", "dead_letter": "dlq.orders{}"}}).apply()
+    one.worker().wait_for_shards(1)
+    page = (ROOT / "docs/protocol.md").read_text("utf-8").split("\n## One message, from beginning to end\n")[1]
+    text = page.split("\n## ")[0].replace("localhost:9092", one.servers)
+    text = re.sub(r"\borders\b", one.name("orders"), text)
+    shown = [
+        pair
+        for block in re.findall(r"^```console\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+        for pair in commands(block)
+    ]
+    assert len(shown) == 7
+    for command, output in shown:
+        done = subprocess.run(["sh", "-c", command], env=environment, timeout=60, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert fits(output, done.stdout), f"$ {command}\n{done.stdout}"
 
 
 def write_hostile(one: Deployment) -> list[bytes]:

@@ -43,8 +43,9 @@ def _consume(given: argparse.Namespace) -> None:
     for partition in known if given.partition < 0 else [given.partition]:
         low, high = consumer.get_watermark_offsets(TopicPartition(given.topic, partition))
         first = {"beginning": low, "end": high}.get(given.offset)
-        if first is None:  # so many from the end
-            first = max(low, high + int(given.offset))
+        if first is None:  # an offset, or so many from the end
+            number = int(given.offset)
+            first = number if number >= 0 else max(low, high + number)
         if not given.ends or first < high:
             places.append((TopicPartition(given.topic, partition, first), high))
     consumer.assign([place for place, _ in places])
@@ -66,7 +67,9 @@ def _consume(given: argparse.Namespace) -> None:
 def _shown(form: str, message: Message) -> str:
     headers = ",".join(f"{name}={(value or b'').decode()}" for name, value in message.headers() or ())
     text = form.replace("\\n", "\n").replace("%h", headers)
-    return text.replace("%k", (message.key() or b"").decode()).replace("%s", (message.value() or b"").decode())
+    return text.replace("%k", (message.key() or b"").decode(errors="replace")).replace(
+        "%s", (message.value() or b"").decode(errors="replace")
+    )
 
 
 if __name__ == "__main__":

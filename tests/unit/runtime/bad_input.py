@@ -271,6 +271,7 @@ SOW_COMMANDS = (
     _command("[]"),
     _command(""),
     _asked("explode"),
+    _asked("subscibe", subscription="s"),
     _asked("sow", tpo_n=1),
     _asked("sow", top_n=-1),
     _asked("sow", skip="many"),
@@ -300,6 +301,7 @@ SOW_COMMANDS = (
 
 QUEUE_COMMANDS = (
     _asked("explode"),
+    _asked("subscibe", subscription="s"),
     _asked("subscribe"),
     _asked("subscribe", subscription="s", max_backlog=-1),
     _asked("subscribe", subscription="s", payload="both"),

@@ -11,6 +11,7 @@ from typing import Any, Final
 from lapse.core.entitlement import narrowed
 from lapse.core.error_code import ErrorCode, Refusal
 from lapse.core.expression import ExpressionError, compile_filter
+from lapse.core.near_name import question
 from lapse.core.queue.answer import bounded, open_subscription, settlements, shown, size
 from lapse.core.queue.dispatch import STEP_MESSAGES
 from lapse.core.queue.rewind_command import rewind_refusal
@@ -153,9 +154,11 @@ class QueueCommands:
         handler = self._handlers.get(command.command)
         try:
             if handler is None:
-                known = ", ".join(sorted(QUEUE_COMMANDS - {"tick"}))
+                known = sorted(QUEUE_COMMANDS - {"tick"})
+                meant = question(command.command, known)
                 raise CommandRefused(
-                    f"queue {shard.settings.name}: unknown command {command.command!r}; known are {known}",
+                    f"queue {shard.settings.name}: unknown command {command.command!r}{meant}; known are "
+                    f"{', '.join(known)}",
                     ErrorCode.UNKNOWN_COMMAND,
                 )
             if command.select:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from lapse.core.error_code import ErrorCode, Refusal
+from lapse.core.near_name import question
 from lapse.core.shard.answer import CommandAnswer, Counts
 from lapse.core.shard.event import EventKind, ShardEvent
 from lapse.core.shard.refused import CommandRefused
@@ -26,7 +27,7 @@ from lapse.core.sow.subscription import Predicate, Subscriber, Subscription, pre
 from lapse.core.sow.version import Version
 from lapse.core.sow.version import journal_key as version_name
 from lapse.protocol.bookmark import BookmarkRange
-from lapse.protocol.command import Command
+from lapse.protocol.command import SOW_COMMANDS, Command
 
 _WITH_RECORDS: Final = frozenset({"sow_and_subscribe", "sow_and_delta_subscribe"})
 """Subscriptions that begin with the current records."""
@@ -154,8 +155,9 @@ class SowCommands:
                 self._list_subscriptions(command, at_ms, step, row_filter)
                 return None
             case _:
+                meant = question(command.command, SOW_COMMANDS)
                 raise CommandRefused(
-                    f"{command.command!r} is no command of a SOW topic; there are sow, sow_delete, subscribe, "
+                    f"{command.command!r} is no command of a SOW topic{meant}; there are sow, sow_delete, subscribe, "
                     "sow_and_subscribe, delta_subscribe, sow_and_delta_subscribe, unsubscribe, heartbeat, "
                     "depth, subscriptions, delete",
                     ErrorCode.UNKNOWN_COMMAND,

@@ -9,6 +9,7 @@ import orjson
 
 from lapse.config.definition import Kind
 from lapse.core.error_code import ErrorCode
+from lapse.core.near_name import question
 from lapse.protocol.command import DEFINITION_COMMANDS, Command
 from lapse.runtime.topics.creation_rights import forbidden_settings
 from lapse.runtime.topics.definition_draft import Refused, Request
@@ -33,8 +34,9 @@ def asked(command: Command, user: str) -> Request:
     """
     order = _ORDERS.get(command.command)
     if order is None:
-        known = ", ".join(sorted(DEFINITION_COMMANDS))
-        raise Refused(ErrorCode.UNKNOWN_COMMAND, f"{command.command!r}: unknown; definitions know {known}")
+        known = sorted(DEFINITION_COMMANDS)
+        why = f"{command.command!r}: unknown{question(command.command, known)}; definitions know {', '.join(known)}"
+        raise Refused(ErrorCode.UNKNOWN_COMMAND, why)
     if not command.entity:
         raise Refused(ErrorCode.INVALID_ARGUMENT, f"{command.command}: field entity: names what is to be defined")
     try:
