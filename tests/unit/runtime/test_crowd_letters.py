@@ -24,6 +24,7 @@ from support.packed import outputs_of
 from unit.core.sow.make import Arrived, T
 
 _COUNT = 20_000
+_TURNS = 500
 _SETTINGS = QueueSettings(
     name="prices", lease_ms=60_000, dead_letter_topic="dlq.prices", expiration=Expiration(enabled=True)
 )
@@ -62,6 +63,15 @@ class LetterBroker(Broker):
         await self._write("letters")
         return {}
 
+    async def _write(self, what: str) -> None:
+        """A journal is under way until letters are written beside it, or until it is clear that none are."""
+        so_far = len(self.letters)
+        for _ in range(_TURNS if what == "committed" else 0):
+            if len(self.letters) > so_far:
+                break
+            await asyncio.sleep(0)
+        await super()._write(what)
+
 
 def _machine(kind: type[QueueMachine] = QueueMachine) -> QueueMachine:
     payloads: Any = Payloads()
@@ -81,7 +91,7 @@ def test_letters_of_a_crowd_are_written_beside_the_journal_of_the_step_before() 
         run(machine, broker, lambda: len(broker.letters) == _COUNT and not machine.shard.depth()["depth"], _records(50))
     )
     assert sorted(broker.letters) == list(range(_COUNT)), "each once"
-    assert broker.beside, "nothing is written beside a journal: each part waits for the one before"
+    assert len(broker.beside) > _COUNT / 2, "each part waits for the journal of the one before"
 
 
 @pytest.mark.feature("D3", "L2")
