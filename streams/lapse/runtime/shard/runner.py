@@ -24,9 +24,9 @@ from lapse.runtime.shard.effects import Effects
 from lapse.runtime.shard.gap import Gap
 from lapse.runtime.shard.gate import ArrivalGate, Gate
 from lapse.runtime.shard.inbox import Inbox, Reader
+from lapse.runtime.shard.intake import Intake
 from lapse.runtime.shard.log_reader import LogReader
 from lapse.runtime.shard.machine import Machine
-from lapse.runtime.shard.pace import STEP_S, Pace
 from lapse.runtime.shard.pause import Pauses
 from lapse.runtime.shard.removed_log import RemovedLog
 from lapse.runtime.shard.timeline import Timeline
@@ -115,11 +115,12 @@ class Runner:
         commands, pauses = TP(commands_topic, partition), Pauses(watch, log)
         self._inbox = Inbox(reader, machine, commands, positions, merge_until, self._news.set, pauses)
         self._early_stamps = EarlyStamps(entity, clock)
-        self._gate = Gate(self._inbox, log, self._news.set) if machine.waits_for_ends else None
         self._removed = RemovedLog(entity, machine, self._inbox, log, self._news.set, gaps)
         self._arrival_gate = ArrivalGate(machine, self._inbox, log, self._news.set)
-        self._pace, self._timeline = Pace(), Timeline(clock, machine.figures)
+        self._timeline = Timeline(clock, machine.figures)
         self._ticker = Ticker(shown, commands, machine, producer, clock)
+        gate = Gate(self._inbox, log, self._news.set) if machine.waits_for_ends else None
+        self._intake = Intake(machine, self._inbox, gate, self._timeline, topics, self._ticker.read)
         self._deliveries = DeliveriesUnderWay(shown, machine, producer, floors)
         self._writer = EffectWriter(
             partition=partition, epoch=epoch, store=store, producer=producer, letters=letters,
@@ -259,11 +260,11 @@ class Runner:
         self._writer.wrote = False
         machine.begin_step()
         ahead, self._ahead = self._ahead, WorkAhead()
-        taken = ahead.taken + await self._take_in(machine.step_records - ahead.taken)
+        taken = ahead.taken + await self._intake.messages(machine.step_records - ahead.taken)
         await self._go_on()
-        taken += await self._take_commands(2 * machine.step_records - taken)
+        taken += await self._intake.commands(2 * machine.step_records - taken)
         while (held_ms := self._inbox.held_ms) is not None and await self._arrival_gate.let_pass(held_ms):
-            taken += await self._take_commands(2 * machine.step_records - taken)
+            taken += await self._intake.commands(2 * machine.step_records - taken)
         self._inbox.relieve(taken)
         await self._arrival_gate.let_pass(self._ticker.reached_ms)
         await self._let_act(machine.step_turns - ahead.turns)
@@ -280,11 +281,11 @@ class Runner:
         effects = await machine.finish(self._write_letters, self._write_expired)
         if decided is not None:
             self._timeline.decided(began)
-        await self._write(effects, self._processed(), decided)
+        await self._write(effects, self._intake.processed(), decided)
         self._more = (
             self._more
-            or (self._inbox.has_commands and not self._commands_wait)
-            or bool(not self.topics.replaced and self._inbox.has_messages(taken))
+            or self._intake.has_commands
+            or self._intake.has_messages(taken)
             or bool(self._ahead)
             or machine.unfinished is not None
             or self._ticker.has_reached_what_is_due
@@ -310,7 +311,7 @@ class Runner:
         for _ in range(_TURNS_TO_KAFKA):
             await asyncio.sleep(0)
         ahead = self._ahead
-        ahead.taken = await self._take_in(machine.step_records, until=writing)
+        ahead.taken = await self._intake.messages(machine.step_records, lambda: self._is_over(writing))
         if machine.acts_ahead:
             ahead.turns = await self._let_act(machine.step_turns, until=writing)
             if self._to_deliver and not self._is_over(writing):
@@ -352,34 +353,11 @@ class Runner:
         """Whether work for the next step has to end: what it waits for is done, or the shard has to pause."""
         return until is not None and (until.done() or not self._may_run.is_set())
 
-    async def _take_in(self, most: int, until: asyncio.Future[None] | None = None) -> int:
-        """Hand messages to the machine; returns how many.
-
-        Args:
-            most: about how many.
-            until: take no more once this is done, or the shard is to pause.
-        """
-        taken, spent_s = 0, 0.0
-        while taken < most and spent_s < STEP_S and not self.topics.replaced and not self._is_over(until):
-            at_once = min(self.machine.most_at_once, self._pace.at_once, most - taken)
-            began_s = time.thread_time()
-            some = self._inbox.take_messages(at_once)
-            cpu_s = time.thread_time() - began_s
-            self._pace.took(some, cpu_s)
-            taken, spent_s = taken + some, spent_s + cpu_s
-            if some < at_once:
-                break
-            if taken < most or until is not None:
-                await asyncio.sleep(0)  # others have their turn, too
-        if taken:
-            self._timeline.taken(more=self._inbox.has_messages(taken))
-        return taken
-
     async def _take_in_late(self, most: int) -> int:
         """Take in messages that arrived during a query's turn, so that this step tells them; returns how many."""
         if not (self.machine.acts_ahead and self._news.is_set()):
             return 0
-        taken = await self._take_in(most)
+        taken = await self._intake.messages(most)
         self._inbox.relieve(taken)
         return taken
 
@@ -390,18 +368,6 @@ class Runner:
                 break
             self.machine.go_on()
             await asyncio.sleep(0)
-
-    def _processed(self) -> dict[TP, int]:
-        """How far each source was taken in. After a crash an unfinished command is read again."""
-        processed = self._inbox.processed.copy()
-        if self.machine.unfinished is not None:
-            processed[self._inbox.commands] = self.machine.unfinished
-        return processed
-
-    @property
-    def _commands_wait(self) -> bool:
-        """Whether commands in the inbox have to wait for earlier messages (C1, C76)."""
-        return self._inbox.held_ms is not None or (self._gate is not None and self._gate.is_closed)
 
     async def _let_act(self, most: int, until: asyncio.Future[None] | None = None) -> int:
         """Let the machine do what is due by the last tick that was read; returns how many turns it took.
@@ -449,16 +415,6 @@ class Runner:
             if machine.replace(self.topics.replaced, self._clock.now_ms()):
                 self.topics.settle(self.epoch)
             self._more = True
-
-    async def _take_commands(self, most: int) -> int:
-        """Hand commands and ticks to the machine, behind the messages that they may be about; returns how many."""
-        if self.machine.unfinished is not None:
-            return 0
-        if self._gate is None:
-            return self._inbox.take_commands(most, None, self._ticker.read)
-        if not await self._gate.open():
-            return 0
-        return self._inbox.take_commands(most, self._gate.below, self._ticker.read)
 
     def _has_caught_up(self) -> bool:
         """Whether the commands that were in the log at take-over were read."""
