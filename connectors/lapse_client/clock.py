@@ -15,7 +15,7 @@ def elapsed_ms() -> float:
     return time.clock_gettime(_CLOCK) * 1000
 
 
-class BrokerClock:
+class ClientClock:
     """Tells the broker's time from the timestamps that it gave to our own commands; for any thread.
 
     All sessions of a connection share one. Until there is a measurement, `now_ms` is the local wall clock's, which

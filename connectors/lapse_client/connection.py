@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient
 
 from lapse.protocol import signature, topic
 from lapse_client import client_properties
-from lapse_client.clock import BrokerClock
+from lapse_client.clock import ClientClock
 from lapse_client.error import LapseError, UnknownEntity
 from lapse_client.metadata import METADATA_TIMEOUT_S, Metadata
 from lapse_client.transport import Transport, default
@@ -242,7 +242,7 @@ class Connection:
         return state not in self.partitions(state) and (self.transport.settles or not self._metadata.hidden([state]))
 
     @functools.cached_property
-    def clock(self) -> BrokerClock:
+    def clock(self) -> ClientClock:
         """The broker's clock, as all sessions of this connection measure it."""
         return self.transport.clock()
 

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 from lapse.protocol.answer import Answer
 from lapse.protocol.command import Command
 from lapse_client.channel import Channel
-from lapse_client.clock import BrokerClock
+from lapse_client.clock import ClientClock
 from lapse_client.connection import Connection
 from lapse_client.error import AnswerTimeout, LapseError
 from lapse_client.lifecycle import Lifecycle
@@ -51,7 +51,7 @@ class Session(Generic[T]):
     ) -> None:
         self.channel: Channel[T] = Channel(connection, entities)
         self.shards: Sequence[Shard] = self.channel.shards
-        self.clock: BrokerClock = self.channel.clock
+        self.clock: ClientClock = self.channel.clock
         self.lifecycle = lifecycle
         self._subscription = subscription
         self._unconfirmed: set[int] = set()

@@ -13,7 +13,7 @@ from typing import Any
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 
-from lapse_client.clock import BrokerClock
+from lapse_client.clock import ClientClock
 
 
 class Transport:
@@ -39,9 +39,9 @@ class Transport:
         """Open an administrator's connection with librdkafka's settings."""
         return AdminClient(config)
 
-    def clock(self) -> BrokerClock:
+    def clock(self) -> ClientClock:
         """A clock that learns the broker's time; one for each connection."""
-        return BrokerClock()
+        return ClientClock()
 
     def settle(self) -> None:
         """Wait until nothing more can happen by itself, where that is known; else do not wait."""

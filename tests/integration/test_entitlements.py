@@ -18,7 +18,7 @@ from lapse.protocol.bookmark import BookmarkRange
 from lapse.protocol.command import Command
 from lapse.runtime.shard.shard_message import SHARD_MESSAGE_KEY
 from lapse_client import CommandFailed, LapseError, Publisher, Queue, QueueSubscriber, SowClient, history
-from lapse_client.clock import BrokerClock
+from lapse_client.clock import ClientClock
 from lapse_client.connection import Connection
 from support import fork_server
 from support.deployment import Deploy, Deployment, broker_now_ms
@@ -417,7 +417,7 @@ def test_a_client_whose_clock_is_wrong_signs_by_the_brokers(office: Entitled, ah
 
     def connection() -> Connection:
         wrong = office.as_user("alice")
-        wrong.__dict__["clock"] = BrokerClock(lambda: time.time() + ahead_s)
+        wrong.__dict__["clock"] = ClientClock(lambda: time.time() + ahead_s)
         return wrong
 
     shared = connection()

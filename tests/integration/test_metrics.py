@@ -129,7 +129,7 @@ def test_a_worker_with_a_wrong_clock_expires_on_time_and_says_so(deploy: Deploy,
     wrong = (
         "import sys, time; now = time.time; time.time = lambda: now() + 5; "
         "from lapse.runtime.timers import clock; "
-        "clock.BrokerClock.__init__.__defaults__ = (1000, time.monotonic, time.time); "
+        "clock.WorkerClock.__init__.__defaults__ = (1000, time.monotonic, time.time); "
         "from lapse.cli import main; main(sys.argv[1:])"
     )
     arguments = ["worker", "--config", str(deployment.config), "--data-dir", str(deployment.directory / "d")]

@@ -12,7 +12,7 @@ from faust.types import TP
 
 from lapse.runtime.shard.machine import Machine
 from lapse.runtime.shard.runner import Runner
-from lapse.runtime.timers.clock import BrokerClock
+from lapse.runtime.timers.clock import WorkerClock
 from lapse.runtime.topics.topic_id import KnownTopics
 from lapse.runtime.watch import Watch
 from unit.core.sow.make import Arrived, T
@@ -77,7 +77,7 @@ class Broker:
 
 def runner_of(machine: Machine, broker: Broker) -> Runner:
     anything: Any = broker
-    clock = BrokerClock()
+    clock = WorkerClock()
     clock.measured(time.monotonic(), time.monotonic(), int(time.time() * 1000))
     return Runner(
         entity="prices", partition=0, epoch=1, machine=machine, store=anything, producer=anything, letters=anything,

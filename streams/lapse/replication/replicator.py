@@ -37,7 +37,7 @@ from lapse.replication.link import Link
 from lapse.replication.progress import Progress
 from lapse.replication.translation import Downstream, Translation, Upstream
 from lapse.runtime.kafka import security
-from lapse.runtime.timers.clock import BrokerClock
+from lapse.runtime.timers.clock import WorkerClock
 
 logger = logging.getLogger(__name__)
 
@@ -208,7 +208,7 @@ class Work:
         self._reached = reached
         self._targets = {names.sow(name): underlying for name, underlying in link.topics.items()}
         self._same_breadth = same_breadth
-        self._clock = BrokerClock()
+        self._clock = WorkerClock()
 
     def open(self) -> bool:
         """Measure the broker's clock, which tells how late an expiry is read; returns whether the broker told it.

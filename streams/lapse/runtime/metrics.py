@@ -24,7 +24,7 @@ from lapse.runtime.endpoint import Endpoint
 from lapse.runtime.shard.entity import Entity
 from lapse.runtime.shard.figures import Distribution, ShardFigures
 from lapse.runtime.shard.machine import Machine
-from lapse.runtime.timers.clock import BrokerClock
+from lapse.runtime.timers.clock import WorkerClock
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class Figures(Collector):
     def __init__(
         self,
         entities: Mapping[str, Entity],
-        clock: BrokerClock,
+        clock: WorkerClock,
         look: Callable[[], health.Readiness],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
@@ -268,7 +268,7 @@ class MetricsServer:
     """
 
     def __init__(
-        self, entities: Mapping[str, Entity], clock: BrokerClock, look: Callable[[], health.Readiness]
+        self, entities: Mapping[str, Entity], clock: WorkerClock, look: Callable[[], health.Readiness]
     ) -> None:
         self._entities = entities
         self._clock = clock

@@ -8,8 +8,8 @@ from typing import Any, Final
 from lapse.protocol import topic as names
 from lapse.testing.cluster import Cluster
 from lapse.testing.memory_clients import MemoryAdmin, MemoryConsumer, MemoryProducer
-from lapse.testing.virtual_clock import ClientClock
-from lapse_client.clock import BrokerClock
+from lapse.testing.virtual_clock import VirtualClientClock
+from lapse_client.clock import ClientClock
 from lapse_client.transport import Transport
 
 
@@ -38,9 +38,9 @@ class MemoryTransport(Transport):
         """See `Transport`."""
         return MemoryAdmin(self._cluster)
 
-    def clock(self) -> BrokerClock:
+    def clock(self) -> ClientClock:
         """See `Transport`."""
-        return ClientClock(self._cluster)
+        return VirtualClientClock(self._cluster)
 
     def settle(self) -> None:
         """See `Transport`."""

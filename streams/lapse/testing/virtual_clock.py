@@ -7,7 +7,7 @@ from typing import Final
 
 from lapse.core.lifetime import NEVER
 from lapse.testing.cluster import Cluster
-from lapse_client.clock import BrokerClock
+from lapse_client.clock import ClientClock
 
 BEGIN_MS: Final = 1_767_225_600_000
 """2026-01-01T00:00:00Z, ms since the epoch."""
@@ -64,7 +64,7 @@ class VirtualClock:
             self._cluster.settle()
 
 
-class ClientClock(BrokerClock):
+class VirtualClientClock(ClientClock):
     """The clock of a test as the client sees it: known, and exact.
 
     Args:
@@ -76,26 +76,26 @@ class ClientClock(BrokerClock):
         self._cluster = cluster
 
     def elapsed_ms(self) -> float:
-        """See `BrokerClock`."""
+        """See `ClientClock`."""
         return self._cluster.now_ms
 
     @property
     def is_measured(self) -> bool:
-        """See `BrokerClock`."""
+        """See `ClientClock`."""
         return True
 
     @property
     def uncertainty_ms(self) -> float:
-        """See `BrokerClock`."""
+        """See `ClientClock`."""
         return 0.0
 
     def observe(self, sent_ms: float, stamp_ms: int, acknowledged_ms: float) -> None:
         """Learn nothing: it is known."""
 
     def now_ms(self) -> float:
-        """See `BrokerClock`."""
+        """See `ClientClock`."""
         return self._cluster.now_ms
 
     def past_ms(self) -> float:
-        """See `BrokerClock`."""
+        """See `ClientClock`."""
         return self._cluster.now_ms

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from lapse_client.clock import BrokerClock
+from lapse_client.clock import ClientClock
 
 logger: Final = logging.getLogger(__name__)
 
@@ -21,7 +21,7 @@ class Skew:
         self._most_ms = most_ms
         self._warned = False
 
-    def of(self, here: BrokerClock, there: BrokerClock, cluster: str, target: str) -> float:
+    def of(self, here: ClientClock, there: ClientClock, cluster: str, target: str) -> float:
         """By how much they differ now, ms; a difference beyond the limit is told when it begins.
 
         Args:

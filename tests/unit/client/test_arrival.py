@@ -6,7 +6,7 @@ import time
 import pytest
 
 from lapse_client.arrivals import Arrivals
-from lapse_client.clock import BrokerClock
+from lapse_client.clock import ClientClock
 from lapse_client.error import LapseError
 from lapse_client.shard import Shard
 from lapse_client.sow_order import Order
@@ -67,7 +67,7 @@ def test_what_is_unwanted_is_removed_in_place() -> None:
 def test_the_narrowest_measurement_wins_and_a_step_is_followed() -> None:
     from lapse_client.clock import elapsed_ms
 
-    clock, base = BrokerClock(), 1_000_000
+    clock, base = ClientClock(), 1_000_000
     assert clock.past_ms() == float("-inf")
     clock.observe(100.0, base + 105, 110.0)
     assert clock.uncertainty_ms == 5.5

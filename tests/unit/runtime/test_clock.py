@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from lapse.runtime.timers.clock import BrokerClock
+from lapse.runtime.timers.clock import WorkerClock
 
 pytestmark = pytest.mark.feature("L13", "C3")
 
@@ -18,7 +18,7 @@ class World:
         self.passed_ms = 0
         self.broker_ms = START_MS
         self.wall_ahead_ms = ahead_ms
-        self.clock = BrokerClock(max_skew_ms, self.monotonic, self.wall)
+        self.clock = WorkerClock(max_skew_ms, self.monotonic, self.wall)
 
     def monotonic(self) -> float:
         return 50 + self.passed_ms / 1000

@@ -17,7 +17,7 @@ from lapse.runtime.letters.refusal import Refusal
 from lapse.runtime.queue.machine import QueueMachine
 from lapse.runtime.queue.output import QueueOutput
 from lapse.runtime.shard.figures import ShardFigures
-from lapse.runtime.timers.clock import BrokerClock
+from lapse.runtime.timers.clock import WorkerClock
 from lapse.runtime.timers.ticker import Ticker
 from support.noted_broker import COMMANDS, Broker, run
 from support.packed import outputs_of
@@ -152,7 +152,7 @@ def test_what_waits_for_something_else_than_time_has_no_ticks_written(is_due: bo
         machine: Any = SimpleNamespace(next_due_ms=lambda: T, is_due=lambda at_ms: is_due, figures=ShardFigures())
         kafka: Any = broker
         broker.runner = SimpleNamespace(receive=lambda tp, records: ticker.read(records[0]))  # type: ignore[assignment]
-        clock = BrokerClock()
+        clock = WorkerClock()
         clock.measured(time.monotonic(), time.monotonic(), T)
         ticker = Ticker("prices", COMMANDS, machine, kafka, clock)
         ticker.reached_ms = T

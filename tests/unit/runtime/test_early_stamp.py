@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pytest
 from faust.types import TP
 
-from lapse.runtime.timers.clock import BrokerClock
+from lapse.runtime.timers.clock import WorkerClock
 from lapse.runtime.timers.early_stamp import EarlyStamps
 
 NOW_MS = 1_700_000_000_000
@@ -23,7 +23,7 @@ class Stamped:
 class Time:
     def __init__(self) -> None:
         self.s = 0.0
-        self.clock = BrokerClock(500, lambda: self.s, lambda: NOW_MS / 1000 + self.s)
+        self.clock = WorkerClock(500, lambda: self.s, lambda: NOW_MS / 1000 + self.s)
         self.clock.measured(0, 0, NOW_MS)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lapse.transfer.skew import Skew
-from lapse_client.clock import BrokerClock, elapsed_ms
+from lapse_client.clock import ClientClock, elapsed_ms
 
 pytestmark = pytest.mark.feature("Q26", "C74")
 
@@ -18,7 +18,7 @@ class Broker:
 
     def __init__(self, off_ms: int) -> None:
         self.off_ms = off_ms
-        self.clock = BrokerClock(lambda: 1_800_000_000.0)
+        self.clock = ClientClock(lambda: 1_800_000_000.0)
         self._real_ms = 1_800_000_000_000 - elapsed_ms()
 
     def answer(self) -> None:

@@ -9,7 +9,7 @@ from typing import Protocol
 from lapse.runtime.journal.changelog import Changelog, Items
 from lapse.runtime.journal.changelog_reader import ChangelogReader
 from lapse.runtime.kafka.producer import BatchProducer
-from lapse.runtime.timers.clock import BrokerClock
+from lapse.runtime.timers.clock import WorkerClock
 
 
 class ShardOwner(Protocol):
@@ -28,7 +28,7 @@ class ShardOwner(Protocol):
         """Shards of a deleted entity that have written their last record here (C4)."""
 
     @property
-    def clock(self) -> BrokerClock:
+    def clock(self) -> WorkerClock:
         """The broker's clock, which every claim measures."""
 
     @property

@@ -23,7 +23,7 @@ from lapse.runtime.shard.figures import ShardFigures
 from lapse.runtime.shard.quiet_steps import QuietSteps
 from lapse.runtime.shard.sent_log import INSTANTS, PROGRESS_KEY, STEPS
 from lapse.runtime.shard.timeline import Stage
-from lapse.runtime.timers.clock import BrokerClock
+from lapse.runtime.timers.clock import WorkerClock
 from lapse.runtime.topics.topic_id import KnownTopics
 from lapse.runtime.tp import TP
 from lapse.runtime.watch import Watch
@@ -58,7 +58,7 @@ class EffectWriter:
         letters: LetterWriter,
         deliveries: DeliveriesUnderWay,
         topics: KnownTopics,
-        clock: BrokerClock,
+        clock: WorkerClock,
         watch: Watch,
         figures: ShardFigures,
     ) -> None:

@@ -33,7 +33,7 @@ from lapse.runtime.shard.runner import Runner, Unwritten
 from lapse.runtime.shard.sent_log import PROGRESS_KEY
 from lapse.runtime.shard.services import Services
 from lapse.runtime.shard.under_way import UnderWay
-from lapse.runtime.timers.clock import BrokerClock
+from lapse.runtime.timers.clock import WorkerClock
 from lapse.runtime.tp import TP
 from lapse.runtime.turns import in_turns
 
@@ -114,7 +114,7 @@ class Entity(NamedTopics):
         return self.services.changelog_reader
 
     @property
-    def clock(self) -> BrokerClock:
+    def clock(self) -> WorkerClock:
         """The broker's clock."""
         return self.services.clock
 

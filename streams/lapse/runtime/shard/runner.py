@@ -32,7 +32,7 @@ from lapse.runtime.shard.removed_log import RemovedLog
 from lapse.runtime.shard.timeline import Timeline
 from lapse.runtime.shard.work_ahead import WorkAhead
 from lapse.runtime.shard.writing import Writing
-from lapse.runtime.timers.clock import BrokerClock
+from lapse.runtime.timers.clock import WorkerClock
 from lapse.runtime.timers.early_stamp import EarlyStamps
 from lapse.runtime.timers.ticker import Ticker
 from lapse.runtime.topics.topic_id import KnownTopics
@@ -88,7 +88,7 @@ class Runner:
         letters: LetterWriter,
         reader: Reader,
         log: LogReader,
-        clock: BrokerClock,
+        clock: WorkerClock,
         watch: Watch,
         commands_topic: str,
         positions: dict[TP, int],

@@ -11,7 +11,7 @@ from lapse.runtime.journal.changelog_reader import ChangelogReader
 from lapse.runtime.kafka.producer import BatchProducer
 from lapse.runtime.letters.letter_writer import LetterWriter
 from lapse.runtime.shard.log_reader import LogReader
-from lapse.runtime.timers.clock import BrokerClock
+from lapse.runtime.timers.clock import WorkerClock
 from lapse.runtime.topics.topic_id import TopicIds
 from lapse.runtime.turns import OneByOne
 from lapse.runtime.watch import Watch
@@ -53,7 +53,7 @@ class Services:
         stands_by: bool = False,
     ) -> None:
         self.connection: dict[str, Any] = {"bootstrap_servers": brokers, **security}
-        self.clock = BrokerClock(max_skew_ms)
+        self.clock = WorkerClock(max_skew_ms)
         self.one_by_one = OneByOne()
         self.soon: set[str] = set()
         self.versions: dict[str, int] = {}

@@ -6,7 +6,7 @@ import time
 from enum import StrEnum
 
 from lapse.runtime.shard.figures import ShardFigures
-from lapse.runtime.timers.clock import BrokerClock
+from lapse.runtime.timers.clock import WorkerClock
 
 
 class Stage(StrEnum):
@@ -36,7 +36,7 @@ class Timeline:
         figures: gets what is measured, a value for each batch or step.
     """
 
-    def __init__(self, clock: BrokerClock, figures: ShardFigures) -> None:
+    def __init__(self, clock: WorkerClock, figures: ShardFigures) -> None:
         self._clock = clock
         self._stages = figures.stages
         self._came_at: float | None = None

@@ -1,4 +1,8 @@
-"""The broker's clock, as far as a worker can know it (L13, C3)."""
+"""The broker's clock as a worker knows it (L13, C3): monotonic, and never asked before it is measured.
+
+`lapse_client.clock.ClientClock` is the other clock over the same `BrokerOffset`: it counts the sleep of the machine,
+and answers before the first measurement. `tests/unit/core/test_broker_offset.py` holds both to one offset.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ _STEP_MS: Final = 1_000
 """A correction by more is a step of the broker's clock, which is followed backwards, too."""
 
 
-class BrokerClock:
+class WorkerClock:
     """Monotonic time plus the offset measured against the broker.
 
     Every record that lapse itself writes to a topic with `LogAppendTime` comes back with the broker's instant, and so

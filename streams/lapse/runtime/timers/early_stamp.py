@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from lapse.core.rows import Rows
-from lapse.runtime.timers.clock import BrokerClock
+from lapse.runtime.timers.clock import WorkerClock
 from lapse.runtime.tp import TP
 
 logger = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ class EarlyStamps:
 
     __slots__ = ("_clock", "_entity", "_quiet_until_ms")
 
-    def __init__(self, entity: str, clock: BrokerClock) -> None:
+    def __init__(self, entity: str, clock: WorkerClock) -> None:
         self._entity = entity
         self._clock = clock
         self._quiet_until_ms: dict[TP, int] = {}

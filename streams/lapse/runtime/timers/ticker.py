@@ -10,7 +10,7 @@ from lapse.core.lifetime import NEVER
 from lapse.protocol.tick import TICK_KEY
 from lapse.runtime.kafka.producer import BatchProducer
 from lapse.runtime.shard.machine import Machine
-from lapse.runtime.timers.clock import BrokerClock
+from lapse.runtime.timers.clock import WorkerClock
 from lapse.runtime.tp import TP
 from lapse.runtime.watch import end_process
 
@@ -35,7 +35,7 @@ class Ticker:
         reached_ms: the instant of the last tick that was read; timers act up to it.
     """
 
-    def __init__(self, name: str, commands: TP, machine: Machine, producer: BatchProducer, clock: BrokerClock) -> None:
+    def __init__(self, name: str, commands: TP, machine: Machine, producer: BatchProducer, clock: WorkerClock) -> None:
         self.reached_ms = 0
         self._name = name
         self._commands = commands
