@@ -27,6 +27,7 @@ from lapse.embedded import EmbeddedKafka
 from lapse_client import Admin, CommandFailed, Connection, Publisher, Queue, QueueSubscriber, SowClient
 from support import kcat_stand_in
 from support.log import until
+from support.page_run import commands, fits
 from support.shown_command import examples, words_of_commands
 from support.worker import Worker
 
@@ -98,12 +99,12 @@ def blocks() -> Iterator[tuple[str, str]]:
             continue
         for block in examples(path.read_text("utf-8")):
             if block.removeprefix("$ ").startswith(tuple(PROGRAMS)) and not re.match(r"lapse(\.|-| +=)", block):
-                yield page, block.removeprefix("$ ")
+                yield page, block
 
 
 def elsewhere(page: str, block: str) -> str | None:
     """How a block that is not run here is called in the table."""
-    return next((name for name in ELSEWHERE if f"{page}: {block}".startswith(name)), None)
+    return next((name for name in ELSEWHERE if f"{page}: {block.removeprefix('$ ')}".startswith(name)), None)
 
 
 HERE: Final = [pytest.param(*one, id=f"{one[0]}: {one[1].splitlines()[0]}") for one in blocks() if not elsewhere(*one)]
@@ -139,17 +140,27 @@ def test_a_block_of_commands_runs_as_it_stands(stage: Stage, page: str, block: s
     # A day in the past, whenever this runs, and the broker of the test.
     yesterday = f"{datetime.now(UTC) - timedelta(days=1):%Y-%m-%d}"
     block = block.replace("2026-01-31", yesterday).replace("localhost:9092", connection.bootstrap_servers)
-    if all(line.startswith("lapse ") for line in block.splitlines()):
+    if block.startswith("$ lapse "):  # with what each command prints
+        for command, shown in commands(block):
+            printed = run(stage, page, command)
+            assert fits(shown, printed), f"$ {command}\n--- shown\n{shown}\n--- printed\n{printed}"
+    elif all(line.startswith("lapse ") for line in block.splitlines()):
         for line in block.splitlines():
-            (words,) = words_of_commands(line)
-            stage.before(page, line)
-            done = CliRunner().invoke(main, words[1:], input="y\n", catch_exceptions=False, prog_name="lapse")
-            assert done.exit_code == 0, f"$ {line}\n{done.stdout}{done.stderr}"
+            run(stage, page, line)
     else:
         stage.before(page, block)
         ran = subprocess.run(["bash", "-e", "-c", block], capture_output=True, text=True, timeout=60, check=False)
         assert ran.returncode == 0, f"{block}\n{ran.stdout}{ran.stderr}"
         assert ran.stdout.strip(), block
+
+
+def run(stage: Stage, page: str, line: str) -> str:
+    """Run a command of lapse; returns what it prints."""
+    (words,) = words_of_commands(line)
+    stage.before(page, line)
+    done = CliRunner().invoke(main, words[1:], input="y\n", catch_exceptions=False, prog_name="lapse")
+    assert done.exit_code == 0, f"$ {line}\n{done.stdout}{done.stderr}"
+    return done.stdout
 
 
 class Stage:
@@ -202,11 +213,14 @@ class Stage:
     def _fill(self) -> None:
         """Six messages of which two are done, two are dead, and two wait."""
         self._filled = True
-        self._publish("orders", *({"id": number, "price": 200} for number in range(6)))
+        self._publish("orders", *({"id": number, "price": 200} for number in range(4)))
         with QueueSubscriber("orders", connection=self._connection, max_backlog=4) as subscriber:
             for _ in range(2):
                 subscriber.receive(20).acknowledge()
                 subscriber.receive(20).cancel()
+        self._publish("orders", *({"id": number, "price": 200} for number in (4, 5)))
+        with Queue("orders", connection=self._connection) as orders:
+            until(lambda: orders.depth()["available"] == 2, "two that wait")
 
     def _publish(self, topic: str, *values: dict[str, Any]) -> None:
         with Publisher(self._connection) as publisher:
@@ -226,7 +240,7 @@ class Stage:
 
 def test_the_table_names_what_is_there() -> None:
     """No line of it is left over, and the test that it names has the command's last word."""
-    shown = {elsewhere(*one): one[1] for one in blocks()}
+    shown = {elsewhere(*one): one[1].removeprefix("$ ") for one in blocks()}
     assert set(ELSEWHERE) <= shown.keys()
     for name, where in ELSEWHERE.items():
         if where.startswith("tests/"):

@@ -247,6 +247,24 @@ def test_links_lead_somewhere(page: str) -> None:
             assert anchor in anchors(file.read_text(encoding="utf-8")), f"{page}: {target}"
 
 
+def test_what_is_missing_has_every_goal_that_is_missed() -> None:
+    parts = re.split(r"^## ", DOCS["figures.md"], flags=re.MULTILINE)[1:]
+    missed = {anchor for part in parts if "**missed**" in part for anchor in anchors(f"## {part.splitlines()[0]}")}
+    assert missed
+    assert missed <= set(re.findall(r"\(figures\.md#([\w-]+)\)", DOCS["limits.md"]))
+
+
+@pytest.mark.parametrize("kind", ["Tutorials", "Recipes", "Reference", "Explanation"])
+def test_the_four_kinds_of_pages_are_kept_apart(kind: str) -> None:
+    """The index and the navigation of the site have the same pages under each kind."""
+    nav = re.split(r"^  - (\w+):$", (ROOT / "mkdocs.yml").read_text("utf-8").split("\nnav:\n")[1], flags=re.MULTILINE)
+    here = dict(zip(nav[1::2], nav[2::2], strict=True))[kind]
+    navigation = {name.replace("project/", "../") for name in re.findall(r": (\S+\.md)$", here, re.MULTILINE)}
+    indexed = re.split(r"^## (\w+).*$", DOCS["index.md"], flags=re.MULTILINE)
+    text = next(text for name, text in zip(indexed[1::2], indexed[2::2], strict=True) if name == kind)
+    assert set(re.findall(r"\]\(([^)#]+\.md)\)", text)) == navigation
+
+
 MODULE = re.compile(r"`((?:core|runtime|lapse_client|lapse_spark|lapse_gateway|lapse_kombu)(?:\.[a-z_]+)+)`")
 """A module, or what is in one, as pages name it: those of `lapse` without the package."""
 LOGGERS = {"lapse_gateway.audit"}
