@@ -14,6 +14,7 @@ from lapse.core.expression import ExpressionError, compile_filter
 from lapse.core.near_name import question
 from lapse.core.queue.answer import bounded, open_subscription, settlements, shown, size
 from lapse.core.queue.dispatch import STEP_MESSAGES
+from lapse.core.queue.inquiry import PLACED
 from lapse.core.queue.rewind_command import rewind_refusal
 from lapse.core.queue.rewinding import Wish
 from lapse.core.queue.rewinds import Rewind
@@ -110,13 +111,15 @@ class QueueCommands:
         if not command.filter:
             yield from self._unheld(command)
             return
+        if command.state and command.state not in PLACED:  # a peek at others
+            return
         while places := self._shard.to_judge(text):
             yield places
 
-    def scheduled_to_judge(self, command: Command) -> Iterator[tuple[str, int, list[int]]]:
+    def scheduled_to_judge(self, command: Command, text: str) -> Iterator[tuple[str, int, list[int]]]:
         """Topic, partition and offsets of messages without a place, where a filter is about them as well (C82, C83)."""
         asked = command.command in _ABOUT_SCHEDULED and command.filter and not _finds_spare(command)
-        return self._shard.scheduled_to_judge() if asked else iter(())
+        return self._shard.scheduled_to_judge(text) if asked else iter(())
 
     def _unheld(self, command: Command) -> Iterator[Sequence[int]]:
         """Places of messages that a settlement names and that its subscription does not hold (X4)."""

@@ -26,6 +26,9 @@ _EXPIRING: Final = route(Trigger.DEADLINE).takes
 
 _SCHEDULED: Final = "scheduled"
 _DYING: Final = "dying"
+PLACED: Final = frozenset(state.name.lower() for state in LIVE)
+"""States of messages with a place, by what a peek calls them."""
+
 _WITHOUT_PLACE: Final = {
     _SCHEDULED: State.SCHEDULED,
     "held": State.HELD,
@@ -143,7 +146,8 @@ class Inquiry:
         """
         items = self._in_state(wanted)
         if text:
-            items = (item for item in items if self.matches(text, *item[0]))
+            seen = [self._decisions.matching.seen(text, one.topic, one.partition) for one in self._state.sources]
+            items = [item for item in items if item[0][1] in seen[item[0][0]]]
         return sorted(items, key=self._turn)
 
     def _in_state(self, wanted: str) -> Iterable[tuple[tuple[int, int], Scheduled]]:
@@ -185,7 +189,7 @@ class Inquiry:
         source = self._state.sources[number]
         return offset in self._decisions.matching.seen(text, source.topic, source.partition)
 
-    def scheduled_to_judge(self) -> Iterator[tuple[str, int, list[int]]]:
+    def scheduled_to_judge(self, text: str) -> Iterator[tuple[str, int, list[int]]]:
         """See `QueueShard.scheduled_to_judge`."""
         by_source: dict[int, list[int]] = {}
         for number, offset in self._state.scheduled.source_offsets():
@@ -193,6 +197,7 @@ class Inquiry:
         for number, offsets in by_source.items():
             source = self._state.sources[number]
             offsets.sort()
+            offsets = self._decisions.matching.untried_offsets(text, source.topic, source.partition, offsets)
             for first in range(0, len(offsets), JUDGED_AT_ONCE):
                 yield source.topic, source.partition, offsets[first : first + JUDGED_AT_ONCE]
 

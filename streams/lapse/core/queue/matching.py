@@ -16,12 +16,18 @@ UNKNOWN: Final = 0
 YES: Final = 1
 NO: Final = 2
 
-_MOST_KEPT: Final = 64
-"""How many filters that may be asked for again keep their results."""
+MOST_TRAVELLING: Final = 64
+"""How many filters of other deployments' subscriptions keep their results: each is asked for again and again."""
+
+MOST_PAGED: Final = 2
+"""How many filters of peeks keep theirs: a long answer is asked for in pages."""
 
 Predicate = Callable[[RecordView], bool]
 _Known = tuple[Predicate, dict[int, NDArray[np.uint8]]]
 """A filter, and by segment what it says of the places."""
+
+_Offsets = dict[tuple[str, int], set[int]]
+"""By topic and partition."""
 
 Measured = Callable[[str], AbstractContextManager[Callable[[int], None]]]
 """What measures the work under a filter; it yields what is told on how many messages that was."""
@@ -46,7 +52,12 @@ class Matching:
         self._selecting: list[str] = []
         self._kept: dict[str, _Known | None] = {}
         """What was asked for by others than subscriptions and may be asked again; None while it is under selection."""
-        self._seen: dict[str, dict[tuple[str, int], set[int]]] = {}
+        self._latest: dict[int, dict[str, None]] = {}
+        """The filters that are kept, the latest last, by how many of such are kept."""
+        self._seen: dict[str, _Offsets] = {}
+        self._tried: dict[str, _Offsets] = {}
+        self._resting: dict[str, tuple[_Offsets, _Offsets]] = {}
+        """Of filters that are kept: which messages without a place matched, and on which each was tried."""
         self.measured: Measured = unmeasured
         """Wraps the work under each filter; whoever drives the shard has the clock."""
 
@@ -64,33 +75,46 @@ class Matching:
         self._subscribed = {text for text in filters if text}
         self._refresh()
 
-    def begin_selection(self, text: str, kept: bool = False) -> None:
+    def begin_selection(self, text: str, most_kept: int = 0) -> None:
         """Know one more filter for a while.
 
         Args:
             text: the filter.
-            kept: whether it will be asked for again: what is known under it is then kept after the selection, of the
-                latest such filters.
+            most_kept: of so many such filters, the latest, what is known is kept after the selection: it will be asked
+                for again.
 
         Raises:
             ValueError: it cannot be compiled; the text shows the spot.
         """
         self._compile(text)
         self._selecting.append(text)
-        if kept:
-            self._kept[text] = self._kept.pop(text, None)  # the latest stands last
-            while len(self._kept) > _MOST_KEPT:
-                del self._kept[next(iter(self._kept))]
-        else:
-            self._judged_to[text] = 0
+        self._judged_to[text] = 0
+        if most_kept:
+            self._keep(text, most_kept)
+            self._seen[text], self._tried[text] = self._resting.pop(text, ({}, {}))
         self._refresh()
 
     def end_selection(self, text: str) -> None:
         """Forget it again, unless a subscription has it."""
         self._selecting.remove(text)
         self._judged_to.pop(text, None)
-        self._seen.pop(text, None)
+        seen, tried = self._seen.pop(text, {}), self._tried.pop(text, None)
+        if tried is not None and text in self._kept:
+            self._resting[text] = seen, tried
         self._refresh()
+
+    def _keep(self, text: str, most: int) -> None:
+        """Keep what will be known under a filter, and forget what nobody may ask for any more."""
+        self._kept.setdefault(text, None)
+        latest = self._latest.setdefault(most, {})
+        latest.pop(text, None)
+        latest[text] = None  # the latest stands last
+        while len(latest) > most:
+            oldest = next(iter(latest))
+            del latest[oldest]
+            if not any(oldest in others for others in self._latest.values()):
+                del self._kept[oldest]
+                self._resting.pop(oldest, None)
 
     def _refresh(self) -> None:
         wanted = self._subscribed | set(self._selecting)
@@ -136,10 +160,30 @@ class Matching:
     def judge_bookmarks(self, text: str, messages: Iterable[RecordView]) -> None:
         """Evaluate a filter under selection on records whose messages have no place: gone, or not visible yet."""
         predicate, _ = self._filters[text]
+        tried = self._tried.get(text)
         for message in messages:
+            place = message.topic, message.partition
             if predicate(message):
-                offsets = self._seen.setdefault(text, {}).setdefault((message.topic, message.partition), set())
-                offsets.add(message.offset)
+                self._seen.setdefault(text, {}).setdefault(place, set()).add(message.offset)
+            if tried is not None:
+                tried.setdefault(place, set()).add(message.offset)
+
+    def untried_offsets(self, text: str, topic: str, partition: int, offsets: list[int]) -> list[int]:
+        """On which messages of a source without a place a filter under selection has to be tried; of others it forgets.
+
+        Args:
+            text: the filter.
+            topic: the source's topic.
+            partition: its partition.
+            offsets: of all of its messages without a place, in order.
+        """
+        place = topic, partition
+        tried = self._tried.get(text, {}).get(place)
+        if tried is None:
+            return offsets
+        tried.intersection_update(offsets)
+        self._seen.setdefault(text, {}).setdefault(place, set()).intersection_update(offsets)
+        return [offset for offset in offsets if offset not in tried]
 
     def seen(self, text: str, topic: str, partition: int) -> Set[int]:
         """Offsets of the records of a source that were so judged, and match."""

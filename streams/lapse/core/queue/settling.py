@@ -237,23 +237,23 @@ class Settling:
     # Several claims at once
 
     def _one_by_one(self, asked: Settlement, claims: Iterable[Claim]) -> Iterator[Claim]:
-        """Acknowledge claims together where possible, and yield all others.
+        """Settle claims together where possible, and yield all others.
 
-        Consecutive claims that name ascending messages of one piece can be acknowledged together: none depends on the
+        Consecutive claims that name ascending messages of one piece can be settled together: none depends on the
         result of another, and the calls are made once for all.
         """
         waiting, looked = deque(claims), 0
         while waiting:
             claim = waiting.popleft()
             together = [claim]
-            if asked.action is SettleAction.ACKNOWLEDGE and waiting and claim.last < waiting[0].first:
+            if waiting and claim.last < waiting[0].first:
                 standing = self._standing(claim)
                 while standing and waiting and _follows(waiting[0], together[-1], standing):
                     together.append(waiting.popleft())
             if len(together) == 1:
                 yield claim
             else:
-                self._acknowledge(asked, together)
+                self._settle_together(asked, together)
             if any(one.result is Result.STALE for one in asked.outcomes[looked:]):
                 yield from settlement.each_once(waiting, asked.outcomes)
                 return
@@ -266,8 +266,8 @@ class Settling:
             return None
         return self._state.sources[number].standing(claim.first)
 
-    def _acknowledge(self, asked: Settlement, claims: Sequence[Claim]) -> None:
-        """Acknowledge what several claims name, all of it in one piece."""
+    def _settle_together(self, asked: Settlement, claims: Sequence[Claim]) -> None:
+        """Settle what several claims name, all of it in one piece."""
         standing = self._standing(claims[0])
         assert standing is not None
         segment = self._state.segments[standing.place // SIZE]

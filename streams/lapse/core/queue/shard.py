@@ -293,9 +293,12 @@ class QueueShard:
         """The same of messages without a place, once `scheduled_to_judge` is done; unconfirmed ones are left out."""
         return self._inquiry.selected_scheduled(text)
 
-    def scheduled_to_judge(self) -> Iterator[tuple[str, int, list[int]]]:
-        """Topic, partition and offsets of messages without a place, some at a time, for `judge_bookmarks` (C82)."""
-        return self._inquiry.scheduled_to_judge()
+    def scheduled_to_judge(self, text: str) -> Iterator[tuple[str, int, list[int]]]:
+        """Topic, partition and offsets of messages without a place, some at a time, for `judge_bookmarks` (C82).
+
+        Without those of which it is known whether they match the filter, which is under selection.
+        """
+        return self._inquiry.scheduled_to_judge(text)
 
     def to_judge(self, text: str, limit: int = JUDGED_AT_ONCE) -> list[int]:
         """Places whose payloads are needed to know whether they match a filter under selection."""

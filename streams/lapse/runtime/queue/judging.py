@@ -60,7 +60,7 @@ class Judge:
             if effort.is_spent:
                 return
         if command.filter:
-            await self.unplaced(commands.scheduled_to_judge(command), text, effort)
+            await self.unplaced(commands.scheduled_to_judge(command, text), text, effort)
         else:
             await self.unplaced(commands.unplaced(command), text)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from lapse.core.error_code import Refusal
 from lapse.core.expression import ExpressionError
 from lapse.core.queue.command import QueueCommands, no_filter
+from lapse.core.queue.matching import MOST_PAGED, MOST_TRAVELLING
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step
 from lapse.runtime.queue.judging import Judge
@@ -55,7 +56,8 @@ class Preparation:
             text = self._commands.selection(command, row_filter)
             if not text:
                 return None
-            self._shard.matching.begin_selection(text, kept=command.spare)
+            most_kept = MOST_TRAVELLING if command.spare else MOST_PAGED if command.command == "sow" else 0
+            self._shard.matching.begin_selection(text, most_kept)
         except ExpressionError as error:
             return no_filter(command, error)
         self._text = text

@@ -12,6 +12,7 @@ from lapse.core.lifetime import Expiration
 from lapse.core.queue import settling
 from lapse.core.queue.choice import Chooser
 from lapse.core.queue.fairness import Turns
+from lapse.core.queue.retry import NO_RETRY, RetryRule
 from lapse.core.queue.segment import Segment, slots_of, where_of
 from lapse.core.queue.settings import Fairness, Leasing, QueueSettings, Semantics
 from lapse.core.queue.settlement import Claim, SettleAction
@@ -29,6 +30,9 @@ SETTINGS = st.fixed_dictionaries(
         "leasing": st.sampled_from(Leasing),
         "target_depth": st.sampled_from([None, 12]),
         "semantics": st.just(Semantics.AT_LEAST_ONCE),
+        "max_cancels": st.sampled_from([0, 0, 1]),
+        "max_deliveries": st.sampled_from([0, 0, 1]),
+        "retry": st.sampled_from([NO_RETRY, RetryRule(30, 2.0, 100, 0.2)]),
     }
 )
 CLAIMS = st.lists(
@@ -102,6 +106,19 @@ def test_claims_settled_together_come_out_as_one_by_one(prices, ttls_ms, setting
         assert together == alone
         assert told(steps[0]) == told(steps[1])
         assert stands(shards[0]) == stands(shards[1])
+
+
+@pytest.mark.feature("Q8", "C60")
+@pytest.mark.parametrize("action", [SettleAction.ACKNOWLEDGE, SettleAction.CANCEL, SettleAction.EXPIRE])
+def test_scattered_messages_of_a_segment_are_settled_at_once(action: SettleAction) -> None:
+    """One by one, fifty thousand that a filter finds held everybody up for more than a second."""
+    shard = shard_of([None] * COUNT, [0] * COUNT)
+    claims = [Claim("orders", 0, at, at, found=True) for at in range(0, COUNT, 2) if at % 10 != 9]
+    step = Step()
+    outcomes = shard.settle(action, "inky", claims, NOW_MS, step)
+    assert len(outcomes) == len(claims)
+    assert len({one.first for one in outcomes if one.result == "settled"}) > 5
+    assert len(step.events) + len(step.removals) <= 4, "the pieces between gaps"
 
 
 @pytest.mark.feature("Q11", "Q7")

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from lapse.core.expression import compile_filter, compile_value
 from lapse.core.lifetime import Expiration
 from lapse.core.queue.command import QueueCommands, with_row_filter
+from lapse.core.queue.matching import MOST_TRAVELLING
 from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.settlement import Claim
 from lapse.core.queue.step import Step
@@ -547,7 +548,7 @@ def test_subscriptions_want_what_they_have_room_for_beside_what_waits() -> None:
 def _looked(world: World, text: str, most: int = 100, limit: int = 1_000) -> tuple[list[tuple[int, int]], bool]:
     """What is spare under a filter, after one look at payloads."""
     source, matching = world.shard.transfer_source.spare, world.shard.matching
-    matching.begin_selection(text, kept=True)
+    matching.begin_selection(text, MOST_TRAVELLING)
     world.judge(source.to_judge(most, 0, world.now_ms, False, text, limit))
     claims, unseen = source.claims(most, 0, world.now_ms, text=text)
     matching.end_selection(text)
@@ -575,7 +576,7 @@ def test_payloads_are_looked_at_some_at_a_time_in_order_and_once() -> None:
     assert _looked(world, "/f = 1", limit=2) == ([(2, 2)], True)
     assert _looked(world, "/f = 1", limit=2) == ([(2, 2), (5, 5)], False)
     source = world.shard.transfer_source.spare
-    world.shard.matching.begin_selection("/f = 1", kept=True)
+    world.shard.matching.begin_selection("/f = 1", MOST_TRAVELLING)
     assert source.to_judge(100, 0, world.now_ms, False, "/f = 1", 2) == []
 
 

@@ -22,7 +22,7 @@ from lapse.core.queue import segment as segments
 from lapse.core.queue import timer as timers
 from lapse.core.queue import truncation
 from lapse.core.queue.journal import QueueJournal
-from lapse.core.queue.matching import NO, UNKNOWN, YES
+from lapse.core.queue.matching import MOST_PAGED, MOST_TRAVELLING, NO, UNKNOWN, YES
 from lapse.core.queue.restored import restore
 from lapse.core.queue.rewinding import Wish
 from lapse.core.queue.rewinds import Rewind
@@ -327,22 +327,22 @@ class World:
             self.shard.topic_begins(topic, 0, epoch)
 
     @contextmanager
-    def selection(self, text: str) -> Iterator[None]:
+    def selection(self, text: str, most_kept: int = 0) -> Iterator[None]:
         """A filter under selection, every message judged, as the runtime does it."""
         if not text:
             yield
             return
-        self.shard.matching.begin_selection(text)
+        self.shard.matching.begin_selection(text, most_kept)
         while places := self.shard.to_judge(text, 2):
             self.judge(places)
-        for topic, partition, offsets in self.shard.scheduled_to_judge():
+        for topic, partition, offsets in self.shard.scheduled_to_judge(text):
             there = self._records(topic, partition, offsets)
             self.shard.judge_bookmarks(text, [(topic, partition, one) for one in there])
         yield
         self.shard.matching.end_selection(text)
 
     def peek(self, text: str = "", skip: int = 0, limit: int = 1_000) -> list[Bookmark]:
-        with self.selection(text):
+        with self.selection(text, MOST_PAGED):
             shown = [shown_row(one) for one in self.shard.peek(skip, limit, text)]
             every = list(self.shard.peek(0, 1 << 62, text))
             for state in {one.stands for one in every} | {"held"}:
@@ -581,7 +581,7 @@ class World:
             index, slot = divmod(place, segments.SIZE)
             at[self.shard.bookmark_of(place)] = index, np.array([slot])
         if text:  # the payloads are read as far as that takes
-            self.shard.matching.begin_selection(text, kept=True)
+            self.shard.matching.begin_selection(text, MOST_TRAVELLING)
             while places := source.to_judge(most, least_life_ms, self.now_ms, came, text, 2):
                 self.judge(places)
         else:
