@@ -117,6 +117,7 @@ class PublishFailed(LapseError):
         topic: where it was to go.
         key: its key.
         failures: how many records failed since the last report, this one counted.
+        kafka_error: Kafka's name of the error, such as `MSG_SIZE_TOO_LARGE`; empty if it is none of Kafka's.
     """
 
     def __init__(self, topic: str, key: bytes | None, cause: object, failures: int = 1) -> None:
@@ -125,7 +126,9 @@ class PublishFailed(LapseError):
         self.failures = failures
         more = f" (and {failures - 1} more records)" if failures > 1 else ""
         granted = "Have Write on it granted (docs/operations.md, Rights), and publish again"
-        remedy = granted if "AUTHORIZATION_FAILED" in str(cause) else "Publish again when that is mended"
+        error = cause.args[0] if isinstance(cause, KafkaException) and cause.args else cause
+        self.kafka_error: str = error.name() if isinstance(error, KafkaError) else ""
+        remedy = granted if self.kafka_error.endswith("AUTHORIZATION_FAILED") else "Publish again when that is mended"
         super().__init__(f"topic {topic}, key {key!r}: not published{more}: {cause}. {remedy}")
 
 

@@ -199,7 +199,7 @@ async def _target(call: Call) -> str:
 
 
 def _unpublished(error: PublishFailed) -> Fault:
-    if _TOO_LARGE in str(error):
+    if error.kafka_error == _TOO_LARGE:
         return Fault("too_large", f"topic {error.topic} takes no record of this size; send a smaller one")
     return fault_of(error)
 

@@ -4,6 +4,7 @@ import copy
 import pickle
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 import lapse_client.error as errors
 from lapse.protocol.answer import Answer
@@ -39,6 +40,13 @@ def test_an_error_is_the_same_in_another_process(error: LapseError) -> None:
         assert type(again) is type(error)
         assert str(again) == str(error)
         assert vars(again) == vars(error)
+
+
+def test_a_publication_that_kafka_refused_says_so_by_kafkas_name() -> None:
+    refused = KafkaError(KafkaError.MSG_SIZE_TOO_LARGE)
+    assert errors.PublishFailed("orders", None, refused).kafka_error == "MSG_SIZE_TOO_LARGE"
+    assert errors.PublishFailed("orders", None, KafkaException(refused)).kafka_error == "MSG_SIZE_TOO_LARGE"
+    assert errors.PublishFailed("orders", None, "MSG_SIZE_TOO_LARGE: no error, but a text").kafka_error == ""
 
 
 def test_every_kind_of_error_is_tried() -> None:
