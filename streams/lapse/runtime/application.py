@@ -20,14 +20,14 @@ from lapse.protocol import confluent
 from lapse.protocol import topic as names
 from lapse.runtime.health import Readiness, readiness
 from lapse.runtime.journal.rocksdb_store import remove_copies
-from lapse.runtime.kafka import security
+from lapse.runtime.kafka import security, transport
 from lapse.runtime.kafka.agent import WorkerAgent
 from lapse.runtime.kafka.assignor import SteadyAssignor
 from lapse.runtime.kafka.faust_settings import faust_settings, store_url
 from lapse.runtime.kafka.membership import Membership
 from lapse.runtime.kafka.steady_flow import SteadyFlow
 from lapse.runtime.kafka.table import SelfRestoredTables
-from lapse.runtime.kafka.transport import BatchConsumer, BatchTransport
+from lapse.runtime.kafka.transport import BatchConsumer
 from lapse.runtime.metrics import MetricsServer
 from lapse.runtime.queue.entity import QueueEntity
 from lapse.runtime.shard.command_authorizer import Guard
@@ -303,8 +303,7 @@ def make_app(config: Config, topology: Topology | None = None, decided: Decided 
     barred = topology.barred()
     topology = topology.servable()
     app = LapseApp(config.lapse.app_id, **faust_settings(config))
-    # Faust has no setting for the transport's class; the URL names the driver only.
-    app._transport = BatchTransport(app.conf.broker_consumer, app)
+    transport.install(app)
     keys = key.read(config) if config.users else None
     _equip(app, config, keys, decided)
     app.warnings = [*topology.missing(), *warnings(topology), *key.exposed(config), *app.warnings]

@@ -8,15 +8,21 @@ python tests/unit/runtime/test_private_parts.py      prints the fingerprints of 
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import importlib
 import inspect
+import re
 import tomllib
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+_PUBLIC = {"_replace", "_exit"}
+"""What Python calls so though it is for everybody."""
 
 ROOT = Path(__file__).parents[3]
 PINNED = {"aiokafka": "0.14.0", "faust-streaming": "0.15.3", "mode-streaming": "0.7.1"}
@@ -42,6 +48,8 @@ PARTS = {
         "705a6cdd6d08",
         "kafka/producer.py, BatchProducer.give_up",
     ),
+    "aiokafka.consumer.consumer:AIOKafkaConsumer.__init__": ("cc0488fba0cc", "kafka/metadata.py, client_of"),
+    "faust.app.base:App._new_transport": ("2beb690a9fb2", "kafka/transport.py, install"),
     "aiokafka.client:AIOKafkaClient._metadata_update": ("b0fbd354d3af", "kafka/metadata.py, know"),
     "aiokafka.client:AIOKafkaClient._md_synchronizer": ("7f81293ee3c2", "kafka/metadata.py, know"),
     "faust.transport.drivers.aiokafka:AIOKafkaConsumerThread._create_worker_consumer": (
@@ -133,6 +141,34 @@ def test_a_private_part_is_what_it_was(part: str) -> None:
         f"{part} changed in this version of {package}. Read it, check runtime/{where}, then write its new fingerprint "
         f"({now}) into {Path(__file__).name}"
     )
+
+
+def test_only_the_room_for_it_touches_private_parts() -> None:
+    """Elsewhere an attribute of another object that begins with `_` is one of lapse's or Python's own.
+
+    Constants of librdkafka begin so as well, in capitals.
+    """
+    rooms = ROOT / "streams" / "lapse" / "runtime"
+    own = {attribute for path in rooms.rglob("*.py") for attribute in _set_on_self(ast.parse(path.read_text()))}
+    touched = {
+        f"{path.relative_to(rooms)}: {node.attr}"
+        for path in rooms.rglob("*.py")
+        if path.parent.name != "kafka"
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and re.match(r"_[a-z]", node.attr)
+        if not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"))
+        if node.attr not in own | _PUBLIC
+    }
+    assert sorted(touched) == []
+
+
+def _set_on_self(tree: ast.Module) -> Iterator[str]:
+    """Private names that classes and functions of lapse define."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            yield node.target.id
 
 
 if __name__ == "__main__":

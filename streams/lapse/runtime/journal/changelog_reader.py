@@ -11,7 +11,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from lapse.runtime.journal.changelog import Changelog
 from lapse.runtime.kafka.bounded_close import bounded_close
-from lapse.runtime.kafka.metadata import forget, know
+from lapse.runtime.kafka.metadata import client_of, forget, know
 from lapse.runtime.kafka.together import Together
 
 _AT_ONCE: Final = 8
@@ -97,7 +97,7 @@ class ChangelogReader:
     def forget(self, topics: Iterable[str]) -> None:
         """Ask for these topics no more."""
         for consumer in (*self._idle, *([self._asker] if self._asker is not None else [])):
-            forget(consumer._client, topics)
+            forget(client_of(consumer), topics)
 
     async def rest(self) -> None:
         """Disconnect until there is something to read again.
@@ -137,7 +137,7 @@ class ChangelogReader:
                 await asker.start()
                 self._asker = asker
             asker = self._asker
-            await know(asker._client, (tp.topic for tp in tps), self._soon)
+            await know(client_of(asker), (tp.topic for tp in tps), self._soon)
             ends = await asker.end_offsets(tps)
             begins = await asker.beginning_offsets(tps)
         return {tp: (begins[tp], ends[tp]) for tp in tps}

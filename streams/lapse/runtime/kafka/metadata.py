@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Any
 
+from aiokafka import AIOKafkaConsumer
 from aiokafka.cluster import ClusterMetadata
+
+
+def client_of(consumer: AIOKafkaConsumer) -> Any:
+    """The client by which a consumer asks; aiokafka does not show it."""
+    return consumer._client
 
 
 async def know(client: Any, topics: Iterable[str], soon: Collection[str] = ()) -> None:

@@ -19,6 +19,7 @@ import contextlib
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
+import faust
 from aiokafka.errors import IllegalStateError
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP, ConsumerMessage
@@ -386,3 +387,8 @@ class BatchTransport(driver.Transport):
     """Faust's aiokafka transport with the batch consumer."""
 
     Consumer: ClassVar[type[BatchConsumer]] = BatchConsumer
+
+
+def install(app: faust.App) -> None:
+    """Have an application read by this transport: Faust has no setting for its class, the URL names the driver only."""
+    app._transport = BatchTransport(app.conf.broker_consumer, app)

@@ -17,7 +17,7 @@ from confluent_kafka import KafkaException
 
 from lapse.runtime.kafka.bounded_close import bounded_close
 from lapse.runtime.kafka.fetched import together
-from lapse.runtime.kafka.metadata import forget, know
+from lapse.runtime.kafka.metadata import client_of, forget, know
 from lapse.runtime.kafka.together import Together
 from lapse.runtime.shard.log import AT_ONCE_RECORDS, READ_AHEAD_RECORDS, Record
 from lapse.runtime.topics.topic_id import TopicIds
@@ -192,7 +192,7 @@ class LogReader:
         there = [tp for tp in tps if tp.topic not in self._missing]
         if not there:
             return {}
-        await know(consumer._client, (tp.topic for tp in there), self._soon)
+        await know(client_of(consumer), (tp.topic for tp in there), self._soon)
         with contextlib.suppress(KafkaTimeoutError, TimeoutError):
             async with asyncio.timeout(_ALL_AT_ONCE_S):
                 return dict(await question(consumer, there))
@@ -232,7 +232,7 @@ class LogReader:
     def forget(self, topics: Iterable[str]) -> None:
         """Ask for these topics no more."""
         for consumer in self._consumers.values():
-            forget(consumer._client, topics)
+            forget(client_of(consumer), topics)
 
     async def stop(self) -> None:
         """Disconnect."""
