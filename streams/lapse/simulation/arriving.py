@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from lapse.runtime.queue.machine import QueueMachine
+from lapse.runtime.tp import TP
 from lapse.simulation.recording import Recording
 
 
@@ -18,10 +20,12 @@ class ArrivingAsRecorded:
 
     Attributes:
         arrived_ms: when batches of this step came, by topic, partition and first offset; ms since the epoch.
+        batches: first offset and the one behind the last of what came together in this step, where that was told of.
     """
 
     def __init__(self, machine: QueueMachine, recording: Recording) -> None:
         self.arrived_ms: Mapping[tuple[str, int, int], int] = {}
+        self.batches: Mapping[TP, Sequence[tuple[int, int]]] = {}
         self._machine = machine
         self._recording = recording
 
@@ -29,7 +33,18 @@ class ArrivingAsRecorded:
         return getattr(self._machine, name)
 
     def arrive(self, topic: str, partition: int, records: Sequence[Any]) -> int:
-        """Take in records of an underlying topic; see `Machine.arrive`."""
+        """Take in records of an underlying topic, and apart what came apart; see `Machine.arrive`."""
+        ends = {one for batch in self.batches.get(TP(topic, partition), ()) for one in batch}
+        cuts = [at for at, record in enumerate(records) if at and record.offset in ends]
+        taken = 0
+        for begin, end in pairwise([0, *cuts, len(records)]):
+            some = self._arrive(topic, partition, records[begin:end])
+            taken += some
+            if some < end - begin:
+                break
+        return taken
+
+    def _arrive(self, topic: str, partition: int, records: Sequence[Any]) -> int:
         step_ms = self._recording.now_ms
         self._recording.now_ms = self.arrived_ms.get((topic, partition, records[0].offset), step_ms)
         taken = self._machine.arrive(topic, partition, records)

@@ -10,6 +10,7 @@ import orjson
 
 from lapse.runtime.journal.changelog import CLAIM, PROGRESS, Changelog
 from lapse.runtime.journal.compaction import Compaction
+from lapse.runtime.queue.in_flight import TAKEN
 from lapse.runtime.shard.sent_log import INSTANTS, PROGRESS_KEY, READ, STEPS
 from lapse.runtime.tp import TP
 
@@ -24,6 +25,7 @@ class RecordedStep:
         instants: what it did by the clock, by name; ms since the epoch.
         batches: first offset and the one behind the last of records that came together, where that was told of.
         arrived_ms: when some of these came, by topic, partition and first offset; ms since the epoch.
+        takes: how far partitions that are merged by time were taken in one after the other, before the end of the step.
         noted: what it says of deliveries (C55); None = nothing.
     """
 
@@ -33,6 +35,7 @@ class RecordedStep:
     noted: Mapping[str, Any] | None
     batches: Mapping[TP, Sequence[tuple[int, int]]] = field(default_factory=dict)
     arrived_ms: Mapping[tuple[str, int, int], int] = field(default_factory=dict)
+    takes: Sequence[Mapping[TP, int]] = ()
 
 
 @dataclass(slots=True)
@@ -139,12 +142,15 @@ def _step(
     instants: dict[str, int] = {}
     batches: dict[TP, list[tuple[int, int]]] = {}
     arrived_ms: dict[tuple[str, int, int], int] = {}
+    takes: dict[str, dict[TP, int]] = {}
     for name, value in told.items():
         match name.split(":"):  # no topic's name holds one
             case [topic, partition, first]:
                 batches.setdefault(TP(topic, int(partition)), []).append((int(first), value))
+            case [kind, take, topic, partition] if kind == TAKEN:
+                takes.setdefault(take, {})[TP(topic, int(partition))] = value
             case [_, topic, partition, first]:
                 arrived_ms[topic, int(partition), int(first)] = value
             case _:
                 instants[name] = value
-    return RecordedStep(record.timestamp, positions, instants, noted, batches, arrived_ms)
+    return RecordedStep(record.timestamp, positions, instants, noted, batches, arrived_ms, [*takes.values()])

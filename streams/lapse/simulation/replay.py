@@ -110,7 +110,7 @@ class ReplayedShard:
         for step in epoch.steps:
             if counted is not None:
                 machine.written(counted, step.instants.get("written", step.at_ms))
-            arriving.arrived_ms = step.arrived_ms
+            arriving.arrived_ms, arriving.batches = step.arrived_ms, step.batches
             effects = self._step(machine, inbox, step)
             self._take(epoch.number, [*effects.ahead, *effects.journal])
             counted = effects if effects.counted_to >= 0 else None
@@ -173,7 +173,10 @@ class ReplayedShard:
         machine.crowd.give(instants.get("room", _MANY))
         machine.rewinder.give(instants.get("part", PART))
         machine.begin_step()
-        self._bring(inbox, step)
+        for take in step.takes:
+            self._bring(inbox, step, take)
+            self._take_messages(machine, inbox)
+        self._bring(inbox, step, step.positions)
         self._take_messages(machine, inbox)
         if machine.unfinished is not None:
             machine.go_on()
@@ -190,10 +193,10 @@ class ReplayedShard:
             machine.deliver(instants["delivered"])
         return at_once(machine.finish(_write))
 
-    def _bring(self, inbox: Inbox, step: RecordedStep) -> None:
-        """Bring what the step read, and together what came together."""
+    def _bring(self, inbox: Inbox, step: RecordedStep, positions: Mapping[TP, int]) -> None:
+        """Bring what the step read up to these positions, and together what came together."""
         unfinished = step.instants.get("unfinished")
-        for tp, end in step.positions.items():
+        for tp, end in positions.items():
             if tp not in inbox.received:
                 inbox.adopt(tp, 0)
             # Of a command that was begun and not finished the position is its own.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -11,9 +11,13 @@ from lapse.core.queue.step import Step
 from lapse.runtime.kafka.output import Output
 from lapse.runtime.shard.effects import StepInFlight
 from lapse.runtime.timers.clock import BY_THE_BROKER
+from lapse.runtime.tp import TP
 
 ARRIVED: Final = "arrived"
 """Name of the instant at which a step's last messages came; before the place of a batch, of that one's."""
+
+TAKEN: Final = "taken"
+"""Name of how far a partition was taken in by one of several takes of a step; before the take and the place."""
 
 _CHANGE_BYTES: Final = 64
 """What a change takes in the journal, its places left out."""
@@ -29,6 +33,8 @@ class QueueStepInFlight(StepInFlight[Step]):
         has_arrivals: whether messages arrived that do not count as use yet.
         unread: events about messages that Kafka removed before they were read (C80).
         stands_alone: see `Effects.stands_alone`: a command was carried out, or not all could be handed out.
+        takes: how many takes of messages, merged by time, are noted.
+        last_take: how far the last one went, which is to be noted if another one follows.
     """
 
     weighed: tuple[int, int] = (0, 0)
@@ -36,6 +42,8 @@ class QueueStepInFlight(StepInFlight[Step]):
     has_arrivals: bool = False
     unread: list[Output] = field(default_factory=list)
     stands_alone: bool = False
+    takes: int = 0
+    last_take: Mapping[TP, int] = field(default_factory=dict)
 
     def expect(self, changes: int) -> None:
         """Know that a command waits that makes about so many changes."""
@@ -81,6 +89,18 @@ class QueueStepInFlight(StepInFlight[Step]):
             self.instants[place] = records[-1].offset + 1
             if clock_ms is not None:
                 self.instants[f"{ARRIVED}:{place}"] = clock_ms
+
+    def took_together(self, ends: Mapping[TP, int]) -> None:
+        """Note the take before this one: a replay finds all of a step at once, and would merge two takes (X10).
+
+        Args:
+            ends: how far this take went in each partition that it took something of.
+        """
+        if self.last_take:
+            self.takes += 1
+            for tp, end in self.last_take.items():
+                self.instants[f"{TAKEN}:{self.takes}:{tp.topic}:{tp.partition}"] = end
+        self.last_take = ends
 
     def journal_bytes(self) -> int:
         """About how many bytes it takes in the journal so far, what is expected included."""

@@ -169,6 +169,10 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         self.figures.counts["arrived"] += taken
         return taken
 
+    def took_together(self, ends: Mapping[TP, int]) -> None:
+        """See `QueueStepInFlight.took_together`."""
+        self._at_work.took_together(ends)
+
     def set_aside(self, topic: str, partition: int, record: Any, why: str) -> None:
         """Make a dead letter of a record that cannot even be looked at (X7)."""
         self._payloads.keep(topic, partition, [record])

@@ -317,17 +317,21 @@ class Inbox:
             else:
                 held.append(tp)
         taken = 0
+        ends: dict[TP, int] = {}
         while taken < most and (room := self._machine.room()):
             before, limit = taken, min(most - taken, room)
             runs = self._merged_by_time.take(batches, held, limit)
             for at, (tp, records) in enumerate(runs):
                 done = self._hand_over(tp, records)
                 taken += done
+                ends[tp] = self.processed[tp]
                 if done < len(records):  # messages that came due took the room (C51)
                     self._merged_by_time.put_back(batches, runs[: at + 1], done, runs[at:])
                     break
             if taken - before < limit:
                 break
+        if taken:
+            self._machine.took_together(ends)
         return taken
 
     def _piled_up(self, tp: TP) -> int:

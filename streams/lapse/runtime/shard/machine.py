@@ -331,6 +331,9 @@ class ShardMachine(ABC, Generic[C, S, F]):
         """Whether a message is due at an instant that has to stand behind earlier arrivals (C76)."""
         return False
 
+    def took_together(self, ends: Mapping[TP, int]) -> None:  # a SOW topic is not replayed
+        """Know how far messages of several partitions were taken in that were merged by time (C33)."""
+
     def arrivals_are_in(self, to_ms: int) -> None:  # a key's updates count by their instants (C47)
         """Know that everything that arrived up to an instant was taken in."""
 
