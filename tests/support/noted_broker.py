@@ -10,6 +10,7 @@ from typing import Any
 from aiokafka.structs import RecordMetadata
 from faust.types import TP
 
+from lapse.runtime.queue.machine import QueueMachine
 from lapse.runtime.shard.machine import Machine
 from lapse.runtime.shard.runner import Runner
 from lapse.runtime.timers.clock import WorkerClock
@@ -18,6 +19,7 @@ from lapse.runtime.watch import Watch
 from unit.core.sow.make import Arrived, T
 
 SOURCE, COMMANDS = TP("prices", 0), TP("lapse.prices.commands", 0)
+DELIVERIES = TP("lapse.prices.deliveries", 0)
 COUNT = 6_000
 
 
@@ -35,9 +37,9 @@ class Broker:
         self.done = self.ticks = 0
         self.runner: Runner | None = None
 
-    async def send(self, outputs: list[Any]) -> list[asyncio.Future[None]]:
+    async def send(self, outputs: list[Any]) -> list[asyncio.Future[RecordMetadata]]:
         self.happened.append("send")
-        return [asyncio.ensure_future(self._write("sent"))]
+        return [asyncio.ensure_future(self._sent())]
 
     async def commit(self, partition: int, epoch: int, ahead: list[Any], items: list[Any]) -> int:
         self.happened.append("commit")
@@ -45,6 +47,10 @@ class Broker:
         self.journaled.append([*ahead, *items])
         self.journal.update([*ahead, *items])
         return sum(len(key) + len(value or b"") for key, value in (*ahead, *items))
+
+    async def _sent(self) -> RecordMetadata:
+        await self._write("sent")
+        return RecordMetadata(DELIVERIES.topic, 0, DELIVERIES, 0, -1, 0, 0)
 
     async def _write(self, what: str) -> None:
         self.writing = True
@@ -76,13 +82,14 @@ class Broker:
 
 
 def runner_of(machine: Machine, broker: Broker) -> Runner:
+    floors = {DELIVERIES.topic: 0} if isinstance(machine, QueueMachine) else {}
     anything: Any = broker
     clock = WorkerClock()
     clock.measured(time.monotonic(), time.monotonic(), int(time.time() * 1000))
     return Runner(
         entity="prices", partition=0, epoch=1, machine=machine, store=anything, producer=anything, letters=anything,
         reader=anything, log=anything, clock=clock, watch=Watch(60), commands_topic=COMMANDS.topic,
-        positions={SOURCE: 0, COMMANDS: 0}, catch_up=0, topics=KnownTopics({}, {}),
+        positions={SOURCE: 0, COMMANDS: 0}, catch_up=0, topics=KnownTopics({}, {}), floors=floors,
     )  # fmt: skip
 
 

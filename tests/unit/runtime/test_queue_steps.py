@@ -7,13 +7,18 @@ from typing import Any
 
 import orjson
 import pytest
+from aiokafka.structs import RecordMetadata
 
 from lapse.core.queue.restored import restore
 from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.shard import QueueShard
 from lapse.protocol import topic as names
+from lapse.runtime.journal.changelog import progress_key
+from lapse.runtime.queue.in_flight import QueueStepInFlight
 from lapse.runtime.queue.machine import QueueMachine
 from lapse.runtime.queue.output import QueueOutput
+from lapse.runtime.shard.effects import Effects
+from lapse.runtime.shard.sent_log import INSTANTS, PROGRESS_KEY
 from support.noted_broker import Broker, run
 from support.packed import outputs_of
 from unit.core.sow.make import Arrived, T
@@ -46,7 +51,7 @@ class QueueBroker(Broker):
         self.delivered: list[int] = []
         self.leased: list[tuple[int, int]] = []
 
-    async def send(self, outputs: list[Any]) -> list[asyncio.Future[None]]:
+    async def send(self, outputs: list[Any]) -> list[asyncio.Future[RecordMetadata]]:
         topic = names.deliveries("prices")
         found = [orjson.loads(one.value or b"-1") for one in outputs_of(outputs) if one.topic == topic and one.key]
         self.delivered += found
@@ -57,10 +62,11 @@ class QueueBroker(Broker):
         return await super().send(outputs)
 
 
-@pytest.mark.feature("Q16", "D4", "C55")
+@pytest.mark.feature("Q16", "D4", "C55", "X10")
 def test_messages_are_taken_in_while_a_step_is_written_and_each_delivery_is_behind_its_journal() -> None:
     settings = QueueSettings(name="prices", lease_ms=60_000, dead_letter_topic="dlq.prices")
     broker, taken_while_writing = QueueBroker(settings), 0
+    by_clock: list[dict[str, int]] = []
 
     class Watched(QueueMachine):
         def arrive(self, topic: str, partition: int, records: Any) -> int:
@@ -68,6 +74,11 @@ def test_messages_are_taken_in_while_a_step_is_written_and_each_delivery_is_behi
             taken = super().arrive(topic, partition, records)
             taken_while_writing += taken if broker.writing else 0
             return taken
+
+        def _write(self, at_work: QueueStepInFlight, effects: Effects) -> None:
+            super()._write(at_work, effects)
+            if effects.journal:
+                by_clock.append(effects.instants)
 
     payloads: Any = Payloads()
     output = QueueOutput("prices", 0, 1, "dlq.prices", 1)
@@ -80,6 +91,9 @@ def test_messages_are_taken_in_while_a_step_is_written_and_each_delivery_is_behi
     assert taken_while_writing >= machine.step_records, "the next step is prepared"
     assert all(leased >= sent for sent, leased in broker.leased), broker.leased
     assert "".join(one[0] for one in broker.happened if one.startswith("commit")) == "cc" * len(broker.journaled)
+    told = [orjson.loads(value or b"") for items in broker.journaled for key, value in items if key == progress_key(1)]
+    instants = [one[PROGRESS_KEY].get(INSTANTS) for one in told if PROGRESS_KEY in one]
+    assert [one for one in by_clock if one not in instants] == [], "a step's instants are in its own journal"
     whole = [(key, value) for key, value in broker.journal.items() if value is not None]
     assert QueueShard(settings, restore(whole).state).depth() == machine.shard.depth()
     assert broker.done == _COUNT

@@ -100,7 +100,6 @@ class EffectWriter:
             decided: when its deliveries were decided, on the monotonic clock, s; None = there are none.
             after: writes the step before; this journal waits for it.
         """
-        self._instants |= effects.instants
         self.wrote = bool(effects.before or effects.journal or effects.after or effects.ahead)
         if effects.before:
             await self.confirm()
@@ -108,6 +107,7 @@ class EffectWriter:
                 await future
         if after is not None:
             await after  # journals are written one after the other
+        self._instants |= effects.instants  # not before the journal of the step before has taken its own
         if effects.journal or effects.ahead or time.monotonic() - self._journaled_at > 1:
             await self._write_journal(effects, processed)
         elif self._quiet.add(_places(processed), self._instants, alone=effects.stands_alone):
