@@ -90,7 +90,7 @@ class Channel(Generic[T]):
         self._thread: threading.Thread | None = None
         self._name = f"lapse {entities[0][0]}"
         # Commands are already batches, so lingering would only add latency.
-        self._producer = connection.producer(linger_ms=0)
+        self._producer = connection.producer(linger_ms=0, **{"topic.metadata.propagation.max.ms": _PROPAGATION_MS})
         self._consumer = connection.consumer()
 
     @property
@@ -149,7 +149,7 @@ class Channel(Generic[T]):
             future.set_exception(Closed(f"the client of {shard.entity}"))
             return future
         if shard.gone:
-            future.set_exception(EntityDeleted(shard.entity, "deleted: nothing can be asked of it any more"))
+            future.set_exception(EntityDeleted(shard.entity, _GONE))
             return future
         stamped = self._stamped(command)
         token = stamped.id.encode()
@@ -162,26 +162,31 @@ class Channel(Generic[T]):
 
         def reported(error: KafkaError | None, message: Message) -> None:
             if error is not None and error.code() in _NOT_THERE:
-                self._vanished.append(shard)
-            self._reported(sent_ms, future, command, error, message)
+                return self._not_there(shard, future)
+            return self._reported(sent_ms, future, command, error, message)
 
         try:
             self._produce(shard, commands.encode(stamped), reported)
         except (KafkaException, BufferError) as error:
-            self._not_produced(token, future, error)
+            self._not_produced(shard, token, future, error)
         return future
 
-    def _not_produced(self, token: bytes, future: Future[Answer], error: BaseException) -> None:
+    def _not_there(self, shard: Shard, future: Future[Answer]) -> None:
+        """The topic of commands is gone, so the entity was deleted: it was there when the channel was opened."""
+        self._vanished.append(shard)
+        _fail(future, EntityDeleted(shard.entity, _GONE))
+
+    def _not_produced(self, shard: Shard, token: bytes, future: Future[Answer], error: BaseException) -> None:
         """Fail a future; where nothing can be sent any more, with the cause, of which the thread is about to hear."""
-        if isinstance(error, KafkaException) and error.args[0].code() == KafkaError._FATAL:
+        code = error.args[0].code() if isinstance(error, KafkaException) else None
+        if code in _NOT_THERE:
+            self._not_there(shard, future)
+        elif code != KafkaError._FATAL:
+            _fail(future, ConnectionFailed(self._connection.bootstrap_servers, error))
+        else:
             self._waiting[token] = future
-            if self._ended_by is None:
-                return
-            error = self._ended_by
-        _fail(
-            future,
-            error if isinstance(error, LapseError) else ConnectionFailed(self._connection.bootstrap_servers, error),
-        )
+            if self._ended_by is not None:
+                _fail(future, self._ended_by)
 
     def ask(self, asked: Sequence[tuple[Shard, Command]], timeout_s: float) -> list[Answer]:
         """Send commands and wait for all of their answers.
@@ -259,9 +264,8 @@ class Channel(Generic[T]):
         self, sent_ms: float, future: Future[Answer], command: Command, error: KafkaError | None, message: Message
     ) -> None:
         if error is not None:
-            level = (
-                logging.DEBUG if error.code() in _PURGED | _FORBIDDEN else logging.WARNING
-            )  # those are told by the error
+            # Those are told by the error.
+            level = logging.DEBUG if error.code() in _PURGED | _FORBIDDEN else logging.WARNING
             log.log(level, "%s on %s was not sent: %s", command.command, message.topic(), error)
             if error.code() in _FORBIDDEN:
                 self._refused = self._refused or _forbidden(message.topic() or "", error)
@@ -426,12 +430,11 @@ class Channel(Generic[T]):
 _NOT_THERE: Final = frozenset(
     {KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION}
 )
+_PROPAGATION_MS: Final = 3_000
+"""How long all brokers may take to hear of a topic; one that is not there then was deleted."""
+_GONE: Final = "deleted: nothing can be asked of it any more"
 _HOPELESS: Final = _NOT_THERE | frozenset(
-    {
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,
-        KafkaError.SASL_AUTHENTICATION_FAILED,
-        KafkaError._AUTHENTICATION,
-    }
+    {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._AUTHENTICATION}
 )
 _FORBIDDEN: Final = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED})
 

@@ -11,7 +11,7 @@ from lapse.config import load
 from lapse.config.definition import Definition
 from lapse.core.error_code import ErrorCode
 from lapse.runtime.topics.definitions import DefinitionsTopic
-from lapse_client import Admin, CommandFailed, LapseError, Publisher, QueueSubscriber, SowClient
+from lapse_client import Admin, CommandFailed, EntityDeleted, LapseError, Publisher, Queue, QueueSubscriber, SowClient
 from lapse_client.aio import Admin as AsyncAdmin
 from support.deployment import Deploy, Deployment
 from support.entitled import Entitled
@@ -62,6 +62,14 @@ def test_a_program_creates_changes_and_deletes_what_it_needs(deploy: Deploy) -> 
             admin.alter_queue(f"{name}x", lease_period="1s")
         late = admin.alter_queue(name, topics=[name, here.name("more")]).late
         assert set(late) == {f"{name}:0", f"{name}:1"}, "topics count from the next start on"
+        again = here.name("again")
+        admin.create_queue(again, lease_period="9s")
+        with Queue(again, connection=here.connection) as open_:
+            admin.delete_queue(again)
+            assert admin.create_queue(again, lease_period="1s").changed, "other settings, at once"
+            admin.delete_queue(again)
+            with pytest.raises(EntityDeleted):
+                open_.depth()
 
     async def asynchronous() -> None:
         async with AsyncAdmin(here.app_id, connection=here.connection) as admin:
