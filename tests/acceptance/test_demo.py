@@ -157,15 +157,13 @@ def test_an_interrupted_demo_leaves_nothing_behind(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_usage_is_told(arguments: list[str], said: str, tmp_path: Path) -> None:
-    done = subprocess.run([*LAPSE, *arguments], capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    done = command.run("demo", *arguments, directory=tmp_path)
     assert done.returncode == 2
     assert said in done.stderr
 
 
 def test_a_broker_that_does_not_answer_is_named(tmp_path: Path) -> None:
-    done = subprocess.run(
-        LAPSE, capture_output=True, text=True, env=environment(tmp_path, "127.0.0.1:1"), cwd=tmp_path, timeout=120
-    )
+    done = command.run("demo", environment={"KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:1"}, directory=tmp_path)
     assert done.returncode == 1
     assert "127.0.0.1:1" in done.stderr
     assert "Traceback" not in done.stderr

@@ -14,11 +14,20 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from support import command
+
 LAPSE = [sys.executable, "-c", "from lapse.cli import main; main(prog_name='lapse')"]
 
 
 def lapse(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*LAPSE, "kafka", *arguments], capture_output=True, text=True, timeout=120, check=False)
+    return command.run("kafka", *arguments)
+
+
+def started(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Start a broker by a process of its own, which the broker has to outlive."""
+    return subprocess.run(
+        [*LAPSE, "kafka", "start", *arguments], capture_output=True, text=True, timeout=120, check=False
+    )
 
 
 @pytest.fixture
@@ -32,9 +41,9 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_daemon_lives_until_it_is_stopped_and_keeps_its_data(data: Path) -> None:
-    started = lapse("start", "--port", "0", "--json")
-    assert started.returncode == 0, started.stderr
-    told = json.loads(started.stdout)
+    first = started("--port", "0", "--json")
+    assert first.returncode == 0, first.stderr
+    told = json.loads(first.stdout)
     broker = psutil.Process(told["pid"])
     assert broker.is_running(), "it outlives its command"
     admin = AdminClient({"bootstrap.servers": told["bootstrap_servers"]})
@@ -56,7 +65,7 @@ def test_daemon_lives_until_it_is_stopped_and_keeps_its_data(data: Path) -> None
     assert not broker.is_running()
 
     port = told["bootstrap_servers"].rpartition(":")[2]
-    assert lapse("start", "--port", port).returncode == 0
+    assert started("--port", port).returncode == 0
     assert "orders" in AdminClient({"bootstrap.servers": f"127.0.0.1:{port}"}).list_topics(timeout=10).topics
 
 
@@ -70,37 +79,36 @@ def test_nothing_to_show_or_stop(data: Path) -> None:
 
 
 def test_state_of_a_crashed_broker_is_not_believed(data: Path) -> None:
-    told = json.loads(lapse("start", "--port", "0", "--json").stdout)
+    told = json.loads(started("--port", "0", "--json").stdout)
     os.kill(told["pid"], signal.SIGKILL)
     psutil.wait_procs([psutil.Process(told["pid"])] if psutil.pid_exists(told["pid"]) else [], timeout=10)
     assert lapse("status").returncode == 1
-    assert lapse("start", "--port", "0").returncode == 0, "and it starts again on the same data"
+    assert started("--port", "0").returncode == 0, "and it starts again on the same data"
 
 
 def test_foreground_ends_with_its_command(data: Path) -> None:
-    command = subprocess.Popen(
+    process = subprocess.Popen(
         [*LAPSE, "kafka", "start", "--foreground", "--port", "0", "--json"], stdout=subprocess.PIPE, text=True
     )
-    assert command.stdout is not None
-    with command.stdout as output:
+    assert process.stdout is not None
+    with process.stdout as output:
         broker = psutil.Process(json.loads(output.readline())["pid"])
     assert lapse("status").returncode == 0
-    time.sleep(0.3)
-    command.send_signal(signal.SIGINT)
-    assert command.wait(30) == 0
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 0
     assert not broker.is_running() or broker.status() == psutil.STATUS_ZOMBIE
     assert lapse("status").returncode == 1
 
 
 def test_interrupted_start_leaves_no_broker(data: Path) -> None:
-    command = subprocess.Popen([*LAPSE, "kafka", "start", "--port", "0"], stderr=subprocess.PIPE)
+    process = subprocess.Popen([*LAPSE, "kafka", "start", "--port", "0"], stderr=subprocess.PIPE)
     deadline = time.monotonic() + 60
     while not (data / "broker.json").exists() and time.monotonic() < deadline:
         time.sleep(0.01)
     pid = json.loads((data / "broker.json").read_text())["pid"]
-    command.send_signal(signal.SIGINT)
-    command.communicate(timeout=30)
-    assert command.returncode == 1
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    assert process.returncode == 1
     assert not psutil.pid_exists(pid)
 
 

@@ -54,11 +54,13 @@ def start(
             )
     except EmbeddedError as error:
         _fail(str(error), as_json)
-    _show(Instance(broker.jvm.pid, broker.jvm.started_s, broker.bootstrap_servers, broker.data), as_json)
+    instance = Instance(broker.jvm.pid, broker.jvm.started_s, broker.bootstrap_servers, broker.data)
     if not foreground:
+        _show(instance, as_json)
         return
     treat_sigterm_as_ctrl_c()
     try:
+        _show(instance, as_json)
         while broker.running:
             time.sleep(0.2)
     except KeyboardInterrupt:
