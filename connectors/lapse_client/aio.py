@@ -18,7 +18,7 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, TypeVar, cast
 
-from lapse.protocol.answer import OpenSubscription
+from lapse.protocol.answer import OpenSubscription, ScheduledUpdate
 from lapse.protocol.bookmark import Bookmark, BookmarkRange
 from lapse.protocol.event import Event
 from lapse_client import aio_task_queue
@@ -359,6 +359,25 @@ class SowClient(AsyncClient[sync_sow.SowClient]):
     ) -> int:
         """Delete records by keys, by data, by filter or by bookmarks, and return how many were removed (S3)."""
         return await asyncio.to_thread(self._twin.delete, keys=keys, data=data, filter=filter, bookmarks=bookmarks)
+
+    async def scheduled(
+        self,
+        *,
+        filter: str | None = None,  # noqa: A002  # the command's word
+        top_n: int | None = None,
+        skip: int = 0,
+    ) -> list[ScheduledUpdate]:
+        """Updates whose instant has not come, the next ones first (L5)."""
+        return await asyncio.to_thread(self._twin.scheduled, filter=filter, top_n=top_n, skip=skip)
+
+    async def withdraw(
+        self,
+        *,
+        filter: str | None = None,  # noqa: A002  # the command's word
+        bookmarks: Iterable[str] = (),
+    ) -> int:
+        """Withdraw scheduled updates by filter or by bookmarks, and return how many; records stay as they are (L5)."""
+        return await asyncio.to_thread(self._twin.withdraw, filter=filter, bookmarks=bookmarks)
 
     async def delete_topic(self, *, force: bool = False) -> dict[str, int]:
         """Delete the whole SOW topic, if it is empty, and wait until its topics are gone; closes the client."""

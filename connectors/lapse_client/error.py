@@ -154,14 +154,21 @@ class EntityDeleted(LapseError):
         super().__init__(f"{entity}: {why}")
 
 
+_LEAVES_NOTHING = frozenset({"depth", "sow", "subscriptions", "heartbeat"})
+"""Commands that change nothing; what subscribes is taken back."""
+
+_MAY_BE_DONE = ". The command is in the log: one that runs later carries it out"
+
+
 class AnswerTimeout(LapseError, TimeoutError):
     """No answer came in time."""
 
     def __init__(self, entity: str, command: str, partitions: Iterable[int], seconds: float) -> None:
         where = ", ".join(str(partition) for partition in sorted(partitions))
+        left = "" if command in _LEAVES_NOTHING or "subscribe" in command else _MAY_BE_DONE
         super().__init__(
             f"{entity}: no answer to {command} from shard {where} within {seconds:g} s. "
-            "Check that a worker runs (`lapse worker`), and its log"
+            f"Check that a worker runs (`lapse worker`), and its log{left}"
         )
 
 

@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from confluent_kafka import Message
 
-from lapse.protocol.answer import OpenSubscription
-from lapse.protocol.bookmark import BookmarkRange
-from lapse.protocol.command import Command
+from lapse.protocol.answer import OpenSubscription, ScheduledUpdate
+from lapse.protocol.bookmark import Bookmark, BookmarkRange
+from lapse.protocol.command import MOST_UPDATES, Command
 from lapse_client.client import Client
 from lapse_client.connection import Connection
 from lapse_client.deletion import wait_until_gone
@@ -153,6 +153,69 @@ class SowClient(Client[SowRecord]):
         )
         answers = session.ask(session.partitions, command, self._timeout_s)
         return sum(answer.counts.get("removed", 0) for answer in answers)
+
+    def scheduled(
+        self,
+        *,
+        filter: str | None = None,  # noqa: A002  # the command's word
+        top_n: int | None = None,
+        skip: int = 0,
+    ) -> list[ScheduledUpdate]:
+        """Updates whose instant has not come, the next ones first (L5).
+
+        Args:
+            filter: an expression; those whose payload matches, and no deletes.
+            top_n: at most so many; None = all.
+            skip: so many are left out first.
+
+        Raises:
+            ValueError: an argument out of range.
+            CommandFailed: a shard refused, for instance the filter.
+        """
+        session, most = self._live(), None if top_n is None else top_n + skip
+        found: list[ScheduledUpdate] = []
+        for shard in session.partitions:
+            seen = 0
+            while most is None or seen < most:
+                part = MOST_UPDATES if most is None else min(MOST_UPDATES, most - seen)
+                command = Command.of(command="sow", state="scheduled", filter=filter, top_n=part, skip=seen)
+                (answer,) = session.ask([shard], command, self._timeout_s)
+                found += answer.updates
+                seen += len(answer.updates)
+                if len(answer.updates) < part:
+                    break
+        found.sort(key=lambda one: (one.enqueue_at_ms, Bookmark.parse(one.bookmark)))
+        return found[skip:most]
+
+    def withdraw(
+        self,
+        *,
+        filter: str | None = None,  # noqa: A002  # the command's word
+        bookmarks: Iterable[str] = (),
+    ) -> int:
+        """Withdraw scheduled updates by filter or by bookmarks, and return how many; records stay as they are (L5).
+
+        Args:
+            filter: an expression; `TRUE` means all that do not delete.
+            bookmarks: `topic:partition:first[-last]`. An update that has taken effect meanwhile stays.
+
+        Raises:
+            ValueError: neither of the two, or both; a bookmark of another form.
+            CommandFailed: a shard refused.
+        """
+        named = tuple(bookmarks)
+        if bool(named) is (filter is not None):
+            raise ValueError("withdraw: name either a filter or bookmarks")
+        for text in named:
+            BookmarkRange.parse(text)
+        session, withdrawn = self._live(), 0
+        asking = list(session.partitions)
+        while asking:
+            command = Command.of(command="sow_delete", state="scheduled", filter=filter, bookmarks=named)
+            answers = session.ask(asking, command, self._timeout_s)
+            withdrawn += sum(answer.counts.get("removed", 0) for answer in answers)
+            asking = [answer.partition for answer in answers if answer.counts.get("more")]
+        return withdrawn
 
     def delete_topic(self, *, force: bool = False) -> dict[str, int]:
         """Delete the whole SOW topic, all shards or none, and wait until its topics are gone; closes the client.

@@ -35,7 +35,7 @@ from lapse_gateway import (
     tail,
 )
 from lapse_gateway.console import letters as letter_pages
-from lapse_gateway.console import overview, queues, rewinds, schedule, topics
+from lapse_gateway.console import overview, queues, rewinds, schedule, scheduled_updates, topics
 from lapse_gateway.console.page import refused
 from lapse_gateway.fault import Fault, fault_of
 from lapse_gateway.gateway import Gateway
@@ -82,6 +82,7 @@ OPERATIONS: Final[Sequence[Operation]] = (
     *queues.OPERATIONS,
     *rewinds.OPERATIONS,
     *schedule.OPERATIONS,
+    *scheduled_updates.OPERATIONS,
     *letter_pages.OPERATIONS,
     *topics.OPERATIONS,
     Operation(method="GET", path="/v1", summary="Say what this is", handler=_index, answer=obj(lapse=TEXT), open=True),

@@ -182,6 +182,7 @@ OPERATIONS: Final = (
                     subscription=TEXT,
                     until_ms=INSTANT,
                     waits_for=TEXT,
+                    since_ms=INSTANT,
                 )
             )
         ),

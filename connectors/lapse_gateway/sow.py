@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import AsyncGenerator
 from typing import Any, Final
 
@@ -114,6 +115,35 @@ async def _delete(call: Call) -> Response:
     return answered({"removed": removed})
 
 
+class Withdrawal(BaseModel):
+    """Which scheduled updates are withdrawn; one of the two.
+
+    Attributes:
+        filter: an expression; those whose payload matches.
+        bookmarks: these.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    filter: str | None = None
+    bookmarks: list[str] = Field(default_factory=list, max_length=MOST_RECORDS)
+
+
+async def _scheduled(call: Call) -> Response:
+    given = call.parameters
+    async with call.gateway.clients.sow(call.caller, call.path["topic"]) as topic:
+        found = await topic.scheduled(filter=given["filter"] or None, top_n=given["top_n"], skip=given["skip"])
+        return answered({"updates": [dataclasses.asdict(one) for one in found]})
+
+
+async def _withdraw(call: Call) -> Response:
+    wanted = call.decoded(Withdrawal)
+    async with call.gateway.clients.sow(call.caller, call.path["topic"]) as topic:
+        withdrawn = await topic.withdraw(filter=wanted.filter, bookmarks=wanted.bookmarks)
+    call.record("withdraw updates", call.path["topic"], filter=wanted.filter, withdrawn=withdrawn)
+    return answered({"withdrawn": withdrawn})
+
+
 _RECORD: Final = obj(
     kind=TEXT,
     bookmark={"type": ["string", "null"]},
@@ -186,6 +216,31 @@ OPERATIONS: Final = (
         handler=_delete,
         model=Deletion,
         answer=obj(removed=WHOLE),
+        changes=True,
+    ),
+    Operation(
+        method="GET",
+        path="/v1/sow/{topic}/scheduled",
+        summary="List the updates of a SOW topic whose instant has not come",
+        says="The next ones first, without payloads.",
+        handler=_scheduled,
+        parameters=(
+            Parameter(name="filter", says="An expression; only updates whose payload matches."),
+            Parameter(name="top_n", says="At most so many.", kind="whole", least=1, most=MOST_RECORDS, default=1_000),
+            Parameter(name="skip", says="So many are left out first.", kind="whole", most=1_000_000_000, default=0),
+        ),
+        answer=obj(
+            updates=listed(obj(bookmark=TEXT, key=TEXT, change=TEXT, enqueue_at_ms=WHOLE, expires_at_ms=INSTANT))
+        ),
+    ),
+    Operation(
+        method="POST",
+        path="/v1/sow/{topic}/withdraw",
+        summary="Withdraw scheduled updates before they take effect",
+        says="Records stay as they are.",
+        handler=_withdraw,
+        model=Withdrawal,
+        answer=obj(withdrawn=WHOLE),
         changes=True,
     ),
 )

@@ -15,6 +15,7 @@ from lapse.cli.queue import queue as queue_command
 from lapse.cli.sow import sow as sow_command
 from lapse_client import Connection, Delivery, Publisher, Queue, QueueSubscriber, SowClient
 from support import fork_server
+from support.log import until
 
 
 class Deployment:
@@ -161,6 +162,30 @@ def test_the_commands_do_the_same(lapse: Deployment, monkeypatch: pytest.MonkeyP
     peeked = json.loads(run(queue_command, ["peek", lapse.orders, "--json"]).output)
     assert (peeked["bookmark"], peeked["state"]) == (bookmark, "available")
     assert run(queue_command, ["peek", lapse.orders, "--json", "--state", "leased"]).output == ""
+    before_ms = int(time.time() * 1000)
+    with QueueSubscriber(lapse.orders, connection=lapse.connection) as subscriber:
+        delivery = subscriber.receive(30)
+        assert delivery is not None
+        leased = json.loads(run(queue_command, ["peek", lapse.orders, "--json", "--state", "leased"]).output)
+        assert before_ms - 1_000 <= leased["since_ms"] < leased["until_ms"] == delivery.lease_until_ms
+        subscriber.settle("renew", [delivery], wait=True)
+        renewed = json.loads(run(queue_command, ["peek", lapse.orders, "--json", "--state", "leased"]).output)
+        assert renewed["since_ms"] == leased["since_ms"], "a lease that is renewed is the same lease"
+        assert renewed["until_ms"] > leased["until_ms"]
+    later_ms = int(time.time() * 1000) + 3_600_000
+    for key, price in (("a", 1), ("b", 2)):
+        words = [lapse.prices, f'{{"price": {price}}}', "--key", key, "--enqueue-at-ms", str(later_ms + price)]
+        assert run(publish_command, words).exit_code == 0
+    with SowClient(lapse.prices, connection=lapse.connection) as prices:
+        until(lambda: prices.depth()["scheduled"] == 2, "two updates are to come")
+    shown = run(sow_command, ["scheduled", lapse.prices, "--json", "-f", "/price > 1"]).output
+    update = json.loads(shown)
+    assert (update["key"], update["change"], update["enqueue_at_ms"]) == ("b", "publish", later_ms + 2)
+    assert update["bookmark"] in run(sow_command, ["scheduled", lapse.prices]).output
+    withdrawn = run(sow_command, ["withdraw", lapse.prices, "--bookmark", update["bookmark"]])
+    assert withdrawn.output == "1 scheduled update withdrawn.\n"
+    assert json.loads(run(sow_command, ["scheduled", lapse.prices, "--json"]).output)["key"] == "a"
+    assert run(sow_command, ["withdraw", lapse.prices]).exit_code == 1
     with QueueSubscriber(lapse.orders, connection=lapse.connection, filter="FALSE"):
         listed = json.loads(run(queue_command, ["subscriptions", lapse.orders, "--json"]).output)
         assert (listed["outstanding"], listed["filter"]) == (0, "FALSE")

@@ -28,7 +28,7 @@ QUEUES = {
     "spoilt": {"expiration": "enabled", "lease_period": "60s"},
     "one": {"lease_period": "60s"},
 }
-SOW = {"prices": {}}
+SOW = {"prices": {}, "planned-prices": {}}
 LAPSE = {"metrics_port": free_port()}
 
 
@@ -270,6 +270,48 @@ def test_scheduled_messages_are_shown_first_and_cancelled(gateway: Door, view: "
 
 
 @pytest.mark.feature("D4")
+def test_scheduled_updates_are_listed_shown_first_and_cancelled(gateway: Door, view: "playwright.Page") -> None:
+    name, soon_ms = gateway.deployment.name("planned-prices"), int(time.time() * 1000) + 3_600_000
+    gateway.http.post(f"/publish/{name}", params={"key": "k0"}, content='{"n": 9}').raise_for_status()
+    batch = [{"value": {"n": n}, "key": f"k{n}", "enqueue_at_ms": soon_ms + n} for n in range(5)]
+    gateway.http.post(f"/publish/{name}/batch", json={"messages": batch}).raise_for_status()
+    scheduled = lambda: gateway.http.get(f"/sow/{name}/scheduled").json()["updates"]  # noqa: E731
+    until(lambda: len(scheduled()) == 5, "five updates are to come")
+    assert [(one["key"], one["change"], one["enqueue_at_ms"]) for one in scheduled()] == [
+        (f"k{n}", "publish", soon_ms + n) for n in range(5)
+    ]
+    view.goto(f"{gateway.address}/console/sow/{name}")
+    rows, preview = view.locator("#updates tbody tr"), view.locator("#preview")
+    playwright.expect(rows).to_have_count(5)
+    playwright.expect(rows.first.locator('[data-name="due in"]')).to_have_text(re.compile("^59 min"))
+    find = view.get_by_role("search", name="Find scheduled updates")
+    find.get_by_label("Filter").fill("/n < 3")
+    find.get_by_role("button", name="Find").click()
+    playwright.expect(rows).to_have_count(3)
+    view.get_by_role("button", name="Cancel them").click()
+    playwright.expect(preview).to_have_text(re.compile("^3 scheduled updates, due 20"))
+    view.get_by_role("button", name="Leave them").click()
+    assert len(scheduled()) == 5
+    view.get_by_role("button", name="Cancel them").click()
+    view.get_by_role("button", name="Cancel 3").click()
+    notice(view, "3 scheduled updates are cancelled")
+    playwright.expect(rows).to_have_count(0)
+    assert (
+        gateway.http.get(f"/sow/{name}").json() | {"scheduled": 2, "records": 1}
+        == gateway.http.get(f"/sow/{name}").json()
+    )
+    find.get_by_label("Filter").fill("")
+    find.get_by_role("button", name="Find").click()
+    rows.first.get_by_role("button").click()
+    playwright.expect(preview).to_have_text(re.compile("^1 scheduled update, due 20"))
+    view.get_by_role("button", name="Cancel 1").click()
+    notice(view, "1 scheduled update is cancelled")
+    assert [one["key"] for one in scheduled()] == ["k4"]
+    assert gateway.http.post(f"/sow/{name}/withdraw", json={"filter": "/n = 4"}).json() == {"withdrawn": 1}
+    told = [json.loads(line[line.index("{") :]) for line in gateway.process.text.splitlines() if name in line]
+    assert [(one["withdrawn"], one.get("filter")) for one in told] == [(3, "/n < 3"), (1, None), (1, "/n = 4")]
+
+
 def test_events_are_followed_as_they_are_told(gateway: Door, view: "playwright.Page") -> None:
     view.goto(f"{gateway.address}/console/queues/{gateway.deployment.name('paused')}")
     view.get_by_role("button", name="Follow events").click()
@@ -419,7 +461,7 @@ def test_a_sow_topic_is_a_live_table(gateway: Door, view: "playwright.Page") -> 
     playwright.expect(rows).to_have_count(1_000)
     view.reload()
     playwright.expect(view.locator("#state")).to_have_text(re.compile("^Live; 1000 records are shown"))
-    view.get_by_label("Filter").fill("/price > 5")
+    view.get_by_role("search", name="Choose records").get_by_label("Filter").fill("/price > 5")
     view.get_by_role("button", name="Follow", exact=True).click()
     playwright.expect(view.locator("#state")).to_have_text("Live.")
     playwright.expect(rows).to_have_count(0)

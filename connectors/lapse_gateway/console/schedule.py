@@ -41,7 +41,10 @@ async def _confirm(call: Call) -> Response:
     return rendered(
         call,
         "confirm_schedule.html",
-        queue=name,
+        name=name,
+        path=f"queues/{name}",
+        what="message",
+        effect="They will never be delivered." if count > 1 else "It will never be delivered.",
         given=given,
         count=count,
         first_ms=min(due, default=None),

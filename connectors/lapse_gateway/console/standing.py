@@ -29,6 +29,7 @@ class Standing:
         since_ms: when it began, ms since the epoch; None where that is not told.
         messages: how many it has leased.
         backlog: how many it may have; None where that is not told.
+        held_ms: when the first of its leases began, ms since the epoch.
         until_ms: when the first of its leases ends, ms since the epoch.
         filter: its filter.
     """
@@ -38,6 +39,7 @@ class Standing:
     since_ms: int | None = None
     messages: int = 0
     backlog: int | None = None
+    held_ms: int | None = None
     until_ms: int | None = None
     filter: str = ""
 
@@ -66,6 +68,8 @@ async def of_queue(call: Call, name: str, leased: bool) -> list[Standing]:
         one.messages += counts
         if message.until_ms is not None and (one.until_ms is None or message.until_ms < one.until_ms):
             one.until_ms = message.until_ms
+        if message.since_ms is not None and (one.held_ms is None or message.since_ms < one.held_ms):
+            one.held_ms = message.since_ms
     return in_order(standing.values())
 
 

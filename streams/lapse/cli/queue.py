@@ -149,6 +149,7 @@ def peek(
     table = Table(
         Column("bookmark", overflow="fold"),
         "state",
+        "since (UTC)",
         "until (UTC)",
         "by",
         "expires (UTC)",
@@ -161,6 +162,7 @@ def peek(
         table.add_row(
             one.bookmark,
             one.state,
+            shown(one.since_ms),
             shown(one.until_ms),
             one.subscription,
             shown(one.expires_at_ms),

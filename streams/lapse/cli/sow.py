@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Final
 
 import click
@@ -139,6 +140,61 @@ def delete(
     with _open(topic, bootstrap_servers) as client:
         removed = client.delete(keys=keys, data=data, filter=expression, bookmarks=bookmarks)
     click.echo(orjson.dumps({"removed": removed}) if as_json else f"{removed:,} records deleted.")
+
+
+@sow.command()
+@click.argument("topic")
+@click.option("-n", "--top-n", type=click.IntRange(1), help="The greatest number of updates.")
+@click.option("--skip", type=click.IntRange(0), default=0, help="How many to leave out first.")
+@click.option("-f", "--filter", "expression", help="Only updates for whose payload this expression is true.")
+@_SERVERS
+@_JSON
+def scheduled(
+    topic: str, top_n: int | None, skip: int, expression: str | None, bootstrap_servers: str | None, as_json: bool
+) -> None:
+    """Show the updates of TOPIC whose instant has not come, the next ones first."""
+    with _open(topic, bootstrap_servers, insists=False) as client:
+        updates = client.scheduled(filter=expression, top_n=top_n, skip=skip)
+    if as_json:
+        for update in updates:
+            click.echo(orjson.dumps(asdict(update)))
+        return
+    table = Table(
+        "due (UTC)",
+        Column("key", overflow="fold"),
+        "change",
+        "expires (UTC)",
+        Column("bookmark", overflow="fold"),
+        title=topic,
+    )
+    for update in updates:
+        table.add_row(
+            shown(update.enqueue_at_ms), update.key, update.change, shown(update.expires_at_ms), update.bookmark
+        )
+    print_table(table)
+
+
+@sow.command()
+@click.argument("topic")
+@click.option(
+    "--bookmark", "bookmarks", multiple=True, metavar="TOPIC:PARTITION:FIRST[-LAST]", help="This one; may be repeated."
+)
+@click.option(
+    "-f", "--filter", "expression", help="Those for whose payload this expression is true; TRUE = all but deletes."
+)
+@_SERVERS
+@_JSON
+def withdraw(
+    topic: str, bookmarks: tuple[str, ...], expression: str | None, bootstrap_servers: str | None, as_json: bool
+) -> None:
+    """Withdraw scheduled updates of TOPIC before they take effect; its records stay as they are."""
+    with _open(topic, bootstrap_servers) as client:
+        withdrawn = client.withdraw(filter=expression, bookmarks=bookmarks)
+    click.echo(
+        orjson.dumps({"withdrawn": withdrawn})
+        if as_json
+        else f"{withdrawn:,} scheduled update{'s' * (withdrawn != 1)} withdrawn."
+    )
 
 
 @sow.command("delete-topic")

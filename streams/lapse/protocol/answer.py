@@ -32,6 +32,8 @@ class QueuedMessage:
     subscription: str = ""
     until_ms: int | None = None
     waits_for: str = ""
+    since_ms: int | None = None
+    """When its lease began; on the wire it stands beside the messages, for readers with an older schema."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +55,17 @@ class OpenSubscription:
     outstanding: int = 0
     max_backlog: int = 0
     filter: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduledUpdate:
+    """One update of a SOW topic that waits for its instant (L5, C47)."""
+
+    bookmark: str
+    key: str = ""
+    change: str = "publish"
+    enqueue_at_ms: int = 0
+    expires_at_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +92,9 @@ class Answer:
     demands: tuple[FilterDemand, ...] = ()
     value_format: str = ""
     subscriptions: tuple[OpenSubscription, ...] = ()
+    updates: tuple[ScheduledUpdate, ...] = ()
+    since_ms: tuple[int, ...] = ()
+    """Of each of `messages` when its lease began, ms since the epoch, 0 where that is not known; empty = of none."""
 
 
 MOST_SETTLEMENTS: Final = 10_000
@@ -121,7 +137,17 @@ def decode(data: bytes) -> Answer:
             raise codec.CodecError(f"an answer that is neither Avro nor JSON: {error}") from error
     if not isinstance(record, dict):
         raise codec.CodecError("an answer is an object, and this is none")
-    return _read(Answer, {**record, **{name: _each(record, name, kind) for name, kind in _PARTS.items()}})
+    answer = _read(Answer, {**record, **{name: _each(record, name, kind) for name, kind in _PARTS.items()}})
+    return _with_beginnings(answer) if answer.since_ms else answer
+
+
+def _with_beginnings(answer: Answer) -> Answer:
+    """The same, and each message says when its lease began."""
+    told = answer.since_ms
+    if len(told) != len(answer.messages) or not all(isinstance(one, int) for one in told):
+        raise codec.CodecError("an answer: field since_ms has to be a whole number for each of messages")
+    messages = tuple(replace(one, since_ms=at_ms or None) for one, at_ms in zip(answer.messages, told, strict=True))
+    return replace(answer, messages=messages, since_ms=())
 
 
 def _record(answer: Answer) -> dict[str, Any]:
@@ -130,6 +156,10 @@ def _record(answer: Answer) -> dict[str, Any]:
     for part, kind in _PARTS.items():
         known = _FIELDS[kind]
         record[part] = [{name: getattr(one, name) for name in known} for one in record[part]]
+    for one in record["messages"]:
+        del one[_SINCE]
+    since_ms = [one.since_ms or 0 for one in answer.messages]
+    record[_SINCE] = since_ms if any(since_ms) else []
     return record
 
 
@@ -159,12 +189,14 @@ def _read(kind: type[_T], record: dict[str, Any]) -> _T:
 
 _T = TypeVar("_T")
 _SHOWN: Final = 60
+_SINCE: Final = "since_ms"
 
 _PARTS: Final[Mapping[str, type]] = {
     "settlements": Settlement,
     "messages": QueuedMessage,
     "demands": FilterDemand,
     "subscriptions": OpenSubscription,
+    "updates": ScheduledUpdate,
 }
 """The fields that are arrays of objects, and the kind of those."""
 

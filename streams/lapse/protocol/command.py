@@ -37,6 +37,9 @@ _SHOWN_FAULTS: Final = 5
 MOST_PEEKED: Final = 1_000
 """Messages that one answer to a queue's `sow` shows; `skip` goes on."""
 
+MOST_UPDATES: Final = 1_000
+"""Scheduled updates in one answer, and so many at most are withdrawn by one command."""
+
 MOST_SUBSCRIPTIONS: Final = 100
 """Subscriptions that one answer to `subscriptions` names; `skip` goes on."""
 

@@ -74,28 +74,25 @@ if (chart) {
   const colour = (name) => style.getPropertyValue(name).trim();
   const hour = (seconds) => new Date(seconds * 1000).toISOString().slice(11, 19);
   const axis = { stroke: colour("--soft"), grid: { stroke: colour("--rule"), width: 1 }, ticks: { show: false } };
-  const look = async () => {
-    try {
-      const answer = await fetch(`${at}/v1/queues/${encodeURIComponent(chart.dataset.queue)}`);
-      if (!answer.ok) return;
-      const told = await answer.json();
-      // With a single instant the axis would be a year long: the minute before is there, and empty.
-      if (!points[0].length) points[0].push(Date.now() / 1000 - 60), points[1].push(null);
-      points[0].push(Date.now() / 1000);
-      points[1].push(told.depth);
-      if (points[0].length > 1800) points.forEach((one) => one.shift());
-      if (plot) plot.setData(points);
-      else plot = new uPlot({
-        width: chart.clientWidth, height: chart.clientHeight, legend: { show: false }, cursor: { show: false },
-        scales: { x: { range: (_, low, high) => [Math.min(low, high - 60), high] }, y: { range: (_, low, high) => [0, Math.max(1, high * 1.1)] } },
-        axes: [{ ...axis, space: 90, values: (_, ticks) => ticks.map(hour) }, { ...axis, size: 70 }],
-        series: [{}, { label: "depth", stroke: colour("--accent"), width: 2, points: { show: (plot) => plot.data[0].length < 4 } }],
-      }, points, chart);
-      chart.dataset.points = points[0].length - 1;
-    } catch { /* the next round tries again */ }
+  const look = () => {
+    const told = document.querySelector("#live [data-depth]")?.dataset.depth;  // empty where no worker answers
+    if (!told) return;
+    // With a single instant the axis would be a year long: the minute before is there, and empty.
+    if (!points[0].length) points[0].push(Date.now() / 1000 - 60), points[1].push(null);
+    points[0].push(Date.now() / 1000);
+    points[1].push(Number(told));
+    if (points[0].length > 1800) points.forEach((one) => one.shift());
+    if (plot) plot.setData(points);
+    else plot = new uPlot({
+      width: chart.clientWidth, height: chart.clientHeight, legend: { show: false }, cursor: { show: false },
+      scales: { x: { range: (_, low, high) => [Math.min(low, high - 60), high] }, y: { range: (_, low, high) => [0, Math.max(1, high * 1.1)] } },
+      axes: [{ ...axis, space: 90, values: (_, ticks) => ticks.map(hour) }, { ...axis, size: 70 }],
+      series: [{}, { label: "depth", stroke: colour("--accent"), width: 2, points: { show: (plot) => plot.data[0].length < 4 } }],
+    }, points, chart);
+    chart.dataset.points = points[0].length - 1;
   };
   look();
-  setInterval(look, 2000);
+  document.body.addEventListener("htmx:afterSwap", (event) => event.detail.target.id === "live" && look());
   addEventListener("resize", () => plot && plot.setSize({ width: chart.clientWidth, height: chart.clientHeight }));
 }
 

@@ -25,6 +25,7 @@ def shown(one: Queued, all_seen: bool = True) -> QueuedMessage:
         subscription=one.subscription,
         until_ms=one.until_ms,
         waits_for=one.waits_for if all_seen else "",
+        since_ms=one.since_ms,
     )
 
 

@@ -73,7 +73,8 @@ class Change:
         places: to which places.
         source: ARRIVED, SCHEDULED, UNSCHEDULED, REMEMBERED, HONOURED, LETTER_PENDING, LETTER_WRITTEN, REPLACED:
             number of the source.
-        offset: of the same: offset of the first message; DEPARTED: which stretch of the source.
+        offset: of the same: offset of the first message; DEPARTED: which stretch of the source; LEASED: the instant at
+            which the lease begins, ms since the epoch, 0 in older journals.
         holder: LEASED, SENT, SUBSCRIBED, UNSUBSCRIBED: number of the subscription; HELD, TRANSFER: of the transfer;
             REWIND: of the rewind.
         until_ms: LEASED, RENEWED: end of the lease; CANCELLED, RETURNED: end of the delay, of the first one that ends

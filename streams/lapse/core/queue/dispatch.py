@@ -154,10 +154,12 @@ class Dispatch:
     def _hand_out(self, subscription: Subscription, places: list[int], now_ms: int, step: Step) -> None:
         """Give messages to a subscription: under a lease, or for good (Q5, Q6)."""
         once = self._settings.semantics is Semantics.AT_MOST_ONCE
-        until_ms = 0 if once else now_ms + self._settings.lease_ms
+        until_ms, since_ms = (0, 0) if once else (now_ms + self._settings.lease_ms, now_ms)
         row = route(Trigger.DELIVER, Guard.AT_MOST_ONCE if once else Guard.AT_LEAST_ONCE).row(State.AVAILABLE)
+        places_in_order = joined(sorted(places))
         self._decisions.do(
-            Change(row.changes[0], joined(sorted(places)), holder=subscription.number, until_ms=until_ms), step
+            Change(row.changes[0], places_in_order, offset=since_ms, holder=subscription.number, until_ms=until_ms),
+            step,
         )
         if self._allowance.is_bounded:
             self._allowance.give(places)

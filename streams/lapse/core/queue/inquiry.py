@@ -348,6 +348,8 @@ class Inquiry:
             else:
                 holder = self._state.subscription_table.find(number)
                 queued.subscription, queued.until_ms = "" if holder is None else holder.id, until_ms
+                if state is State.LEASED and segment.since_ms is not None:
+                    queued.since_ms = int(segment.since_ms[slot]) or None
         return queued
 
     def queued_scheduled(self, number: int, offset: int, scheduled: Scheduled) -> Queued:

@@ -92,6 +92,8 @@ def write_columns(
             segment.delivery_counts()[where] += 1
             holder[where] = change.holder
             until_ms[where] = end_ms
+            if change.kind is ChangeKind.LEASED and (change.offset or segment.since_ms is not None):
+                segment.beginnings()[where] = change.offset
         case ChangeKind.RENEWED:
             until_ms[where] = end_ms
         case ChangeKind.HELD:

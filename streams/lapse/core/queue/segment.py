@@ -58,6 +58,9 @@ _FORMAT: Final = 1
 _NO_COUNTS: Final = 128
 """Among the bits of the columns: none of the messages was delivered, and their counts are left out."""
 
+_BEGINNINGS: Final = 256
+"""Among them: leases with their beginnings. Older versions read past it."""
+
 _BARE_BYTES: Final = 1_500
 """What a segment takes without its columns."""
 
@@ -80,6 +83,7 @@ class Segment:
             the transfer that holds a TRANSFERRING one; None while there is none.
         until_ms: end of the lease or delay per place, TRANSFERRING: of the delay that it had, 0 without one; None while
             there is none.
+        since_ms: beginning of the lease per LEASED place, 0 = not known; None while there is none.
         ranks: priority per place that is RANKED; None while the queue has no priority.
         flags: `Flag`s per place; None while none is set.
         groups: hash of the group per place; None while the queue has no groups.
@@ -106,6 +110,7 @@ class Segment:
         "ranks",
         "retries",
         "runs",
+        "since_ms",
         "state",
         "until_ms",
         "used",
@@ -122,6 +127,7 @@ class Segment:
         self.cancels: NDArray[np.uint32] | None = None
         self.holder: NDArray[np.int32] | None = None
         self.until_ms: NDArray[np.int64] | None = None
+        self.since_ms: NDArray[np.int64] | None = None
         self.ranks: NDArray[np.uint64] | None = None
         self.flags: NDArray[np.uint8] | None = None
         self.groups: NDArray[np.int64] | None = None
@@ -152,6 +158,7 @@ class Segment:
             self.cancels,
             self.holder,
             self.until_ms,
+            self.since_ms,
             self.ranks,
             self.flags,
             self.groups,
@@ -198,6 +205,12 @@ class Segment:
             self.holder = np.full(SIZE, NOBODY, np.int32)
             self.until_ms = np.zeros(SIZE, np.int64)
         return self.holder, self.until_ms
+
+    def beginnings(self) -> NDArray[np.int64]:
+        """The column of leases' beginnings, made if it does not exist."""
+        if self.since_ms is None:
+            self.since_ms = np.zeros(SIZE, np.int64)
+        return self.since_ms
 
     def delivery_counts(self) -> NDArray[np.uint32]:
         """The delivery column, made if it does not exist."""
@@ -287,6 +300,10 @@ class Segment:
         """Deadline of one place, ms since the epoch; `NEVER` without one."""
         return NEVER if self.deadline_ms is None else int(self.deadline_ms[slot])
 
+    def _has_beginnings(self) -> bool:
+        """Whether it is known of any lease when it began."""
+        return self.since_ms is not None and bool((self.state[: self.used] == LEASED).any())
+
     def cancels_of(self, slot: int) -> int:
         """Cancels so far of one place."""
         return 0 if self.cancels is None else int(self.cancels[slot])
@@ -340,6 +357,7 @@ class Segment:
             | (32 if self.groups is not None else 0)
             | (64 if self.retries is not None else 0)
             | (_NO_COUNTS if self.deliveries is _UNDELIVERED else 0)
+            | (_BEGINNINGS if self._has_beginnings() else 0)
         )
         parts = [
             _HEAD.pack(_FORMAT, self.index, used, len(self.runs), columns),
@@ -363,6 +381,8 @@ class Segment:
             parts.append(self.groups[:used].astype("<i8").tobytes())
         if self.retries is not None:
             parts.append(self.retries[:used].astype("<i8").tobytes())
+        if columns & _BEGINNINGS and self.since_ms is not None:
+            parts.append(self.since_ms[:used].astype("<i8").tobytes())
         return b"".join(parts)
 
     @classmethod
@@ -404,6 +424,9 @@ class Segment:
             at = edges[-1]
         if columns & 64:
             segment.set_traits(0, used, Traits(retries=np.frombuffer(data, "<i8", used, at)))
+            at += 8 * used
+        if columns & _BEGINNINGS:
+            segment.beginnings()[:used] = np.frombuffer(data, "<i8", used, at)
         segment.recount()
         return segment
 

@@ -124,6 +124,7 @@ class Queued:
         ready: whether its instant has come, and only the target depth keeps it out (C51).
         waits_for: what a barrier waits for, the rate that an available message waits for and until when, or why the
             broker refuses the dead letter; empty = nothing (C48).
+        since_ms: when its lease began, ms since the epoch; None = it has none, or that is not known.
     """
 
     topic: str
@@ -139,6 +140,7 @@ class Queued:
     confirmed: bool = True
     ready: bool = False
     waits_for: str = ""
+    since_ms: int | None = None
 
     @property
     def stands(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from lapse.core.error_code import ErrorCode, Refusal
 from lapse.core.near_name import question
@@ -20,12 +20,11 @@ from lapse.core.sow.ranking import Order
 from lapse.core.sow.record_names import Walk
 from lapse.core.sow.record_updates import RecordUpdates
 from lapse.core.sow.removal import Removals
+from lapse.core.sow.scheduled_updates import ScheduledUpdates, check_state
 from lapse.core.sow.select import Select
 from lapse.core.sow.state import SowState
 from lapse.core.sow.step import QueryAtWork, Step
 from lapse.core.sow.subscription import Predicate, Subscriber, Subscription, predicates
-from lapse.core.sow.version import Version
-from lapse.core.sow.version import journal_key as version_name
 from lapse.protocol.bookmark import BookmarkRange
 from lapse.protocol.command import SOW_COMMANDS, Command
 
@@ -48,12 +47,12 @@ class SowCommands:
         removals: how its records leave.
     """
 
-    __slots__ = ("_removals", "_settings", "_state", "_updates")
+    __slots__ = ("_removals", "_scheduled", "_settings", "_state")
 
     def __init__(self, state: SowState, updates: RecordUpdates, removals: Removals) -> None:
         self._state = state
         self._settings = state.settings
-        self._updates = updates
+        self._scheduled = ScheduledUpdates(state, updates)
         self._removals = removals
 
     def handle(self, command: Command, at_ms: int, step: Step, row_filter: str | None) -> None:
@@ -68,8 +67,7 @@ class SowCommands:
         try:
             if command.select and command.command not in _SELECTS:
                 raise CommandRefused(f"{command.command} takes no select; there is nothing to return fields of")
-            if command.state:
-                raise CommandRefused(f"{command.command} of a SOW topic takes no state: its records have none")
+            check_state(command)
             counts = self._do(command, at_ms, step, row_filter)
         except CommandRefused as error:
             self._refuse(command, at_ms, step, error.refusal)
@@ -165,7 +163,9 @@ class SowCommands:
 
     def _list_subscriptions(self, command: Command, at_ms: int, step: Step, row_filter: str | None) -> None:
         known = self._state.subscribers.values()
-        facts = listed(command, (one.shown for one in known), len(known), row_filter)
+        self._tell(command, at_ms, step, listed(command, (one.shown for one in known), len(known), row_filter))
+
+    def _tell(self, command: Command, at_ms: int, step: Step, facts: dict[str, Any]) -> None:
         if command.answer == "all":
             counts = tuple(facts.pop("counts").items())
             step.answers.append(
@@ -178,6 +178,9 @@ class SowCommands:
         if command.bookmarks or command.data:
             raise CommandRefused("sow takes keys or a filter, neither bookmarks nor data")
         compiled = predicates(command.filter, row_filter, self._settings.compile_filter)
+        if command.state:
+            self._tell(command, at_ms, step, self._scheduled.listed(command, compiled))
+            return
         order = None if command.order_by is None else Order.parse(command.order_by, self._settings.compile_value)
         inquiry = Inquiry(
             command_id=command.id,
@@ -209,6 +212,9 @@ class SowCommands:
                 "sow_delete by data: the records of this SOW topic have the keys of Kafka, which no payload tells; "
                 "name them by keys"
             )
+        if command.state:
+            bookmarks = self._bookmarks(command.bookmarks) if command.bookmarks else None
+            return self._scheduled.withdraw_some(command, bookmarks, (*asked, *seen), at_ms, step)
         deletion: Deletion
         if command.keys or command.data:
             deletion = ByKeys(self._state, self._removals, command, at_ms, seen)
@@ -296,7 +302,7 @@ class SowCommands:
             at_ms=at_ms,
             answered=command.answer == "all",
             only_counts=True,
-            scheduled=sum(self._is_seen(version, seen) for _, version in self._state.schedule),
+            scheduled=sum(self._scheduled.is_seen(version, seen) for _, version in self._state.schedule),
         )
         Query.begin(self._state, inquiry, step)
 
@@ -394,23 +400,9 @@ class SowCommands:
 
     def _withdraw(self, bookmarks: Bookmarks, seen: tuple[Predicate, ...], at_ms: int, step: Step) -> int:
         """Withdraw what is named of the scheduled versions, as far as a user sees it (L5, C82); returns how many."""
-        journal_keys = [
-            version_name(version.source, version.offset)
-            for _, version in self._state.schedule
-            if bookmarks.have(version.source, version.offset) and self._is_seen(version, seen)
-        ]
-        for journal_key in journal_keys:
-            self._updates.withdraw(journal_key, at_ms, step)
-        return len(journal_keys)
-
-    def _is_seen(self, version: Version, seen: tuple[Predicate, ...]) -> bool:
-        """Whether a user sees a scheduled version; one that deletes says nothing that a filter could match."""
-        if not seen:
-            return True
-        if version.payload is None:
-            return False
-        view = self._state.view_of_version(version)
-        return all(predicate(view) is True for predicate in seen)
+        return self._scheduled.withdraw(
+            lambda one: bookmarks.have(one.source, one.offset) and self._scheduled.is_seen(one, seen), at_ms, step
+        )
 
 
 def _read_select(command: Command) -> Select | None:

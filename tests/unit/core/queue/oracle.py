@@ -71,6 +71,7 @@ class Message:
     deadline_ms: int | None
     at_ms: int = 0
     until_ms: int = 0
+    since_ms: int = 0
     holder: str = ""
     last: int = -1
     deliveries: int = 0
@@ -558,6 +559,7 @@ class Oracle:
             message.holder = subscriber.id
             message.deliveries += 1
             message.until_ms = 0 if once else now_ms + settings.lease_ms
+            message.since_ms = now_ms
             if once:
                 self.events.append(Told("delivered_at_most_once", message.bookmark, subscriber.id))
             self.send(subscriber, message, message.until_ms)
@@ -861,10 +863,14 @@ class Oracle:
                 state = {"held": "transferring"}.get(m.state, m.state)
                 until_ms = (m.until_ms if m.state == "transferring" else m.then_ms) or None
             state = {"beyond": "held"}.get(state, state)
-            rows.append((m.bookmark, state, m.deadline_ms, m.deliveries, m.cancels, m.holder or m.transfer, until_ms))
+            since_ms = m.since_ms if state == "leased" else None
+            holder = m.holder or m.transfer
+            rows.append((m.bookmark, state, m.deadline_ms, m.deliveries, m.cancels, holder, until_ms, since_ms))
         sources = list(self.next_offset)
         last = sorted(self.pending.values(), key=lambda g: (g.at_ms, sources.index(g.bookmark[:2]), g.bookmark))
-        dying = [(gone.bookmark, "dying", gone.deadline_ms, gone.deliveries, gone.cancels, "", None) for gone in last]
+        dying = [
+            (gone.bookmark, "dying", gone.deadline_ms, gone.deliveries, gone.cancels, "", None, None) for gone in last
+        ]
         return rows if text else rows + dying
 
     def depth(self) -> dict[str, int]:

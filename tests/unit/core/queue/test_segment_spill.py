@@ -84,7 +84,7 @@ def test_most_of_a_deep_queue_is_not_in_memory() -> None:
 
 @pytest.mark.feature("Q16", "Q3")
 def test_what_is_delivered_is_read_and_nothing_else() -> None:
-    shard, spill_store = deep(250_000, ttl_ms=lambda _: MINUTE_MS)
+    shard, spill_store = deep(300_000, ttl_ms=lambda _: MINUTE_MS)
     shard.subscribing.subscribe("inky", "c", 1_000, MINUTE_MS, "", NOW_MS, Step())
     for round_number in range(6):
         step = Step()

@@ -1056,7 +1056,16 @@ def published(offset: int, letter: bool = False, **said) -> Published:
 
 def shown_row(one: Queued) -> tuple:
     bookmark = (one.topic, one.partition, one.offset)
-    return bookmark, one.stands, one.deadline_ms, one.deliveries, one.cancels, one.subscription, one.until_ms
+    return (
+        bookmark,
+        one.stands,
+        one.deadline_ms,
+        one.deliveries,
+        one.cancels,
+        one.subscription,
+        one.until_ms,
+        one.since_ms,
+    )
 
 
 def rows(messages: Messages) -> Iterator[tuple[Bookmark, int | None, int, int]]:

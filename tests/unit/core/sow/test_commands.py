@@ -6,6 +6,7 @@ import pytest
 
 from lapse.core.shard.event import EventKind
 from lapse.core.sow.step import Kind, OutOfFocus, Step
+from lapse.protocol.command import MOST_UPDATES
 from unit.core.sow.make import Desk, T, shard_of
 
 
@@ -560,6 +561,64 @@ def test_a_scheduled_version_is_counted_and_withdrawn_by_who_may_see_it_and_as_n
     assert counts(desk.ask("sow_delete", 12, **asked)) == counts(desk.ask("sow_delete", 12, bookmarks=("t:0:90-99",)))
     assert [version.key for _, version in desk.shard.state.schedule] == [b"hidden", b"gone"]
     assert counts(desk.ask("depth", 13, row_filter="/odd = true")) == {"records": 0, "scheduled": 0}
+
+
+@pytest.mark.feature("C82", "L5", "C47")
+def test_scheduled_updates_are_listed_and_withdrawn_and_records_are_left_alone() -> None:
+    desk = Desk(shard_of())
+    desk.put("there", {"n": 9}, 0)
+    desk.put("b", {"n": 1}, 1, lapse_enqueue_at_ms=T + 5_001)
+    desk.put("a", {"n": 2}, 2, lapse_enqueue_at_ms=T + 5_000, lapse_ttl_ms=10)
+    desk.put("there", None, 3, lapse_enqueue_at_ms=T + 5_002)
+    desk.put("there", {"n": 3}, 4, lapse_enqueue_at_ms=T + 5_003, lapse_command="delta")
+
+    def listed(**asked: object) -> list[tuple[str, str, str, int, int | None]]:
+        (answer,) = desk.ask("sow", 10, state="scheduled", **asked).answers
+        (_, updates) = answer.facts[0]
+        return [(one.bookmark, one.key, one.change, one.enqueue_at_ms - T, one.expires_at_ms) for one in updates]
+
+    every = [
+        ("t:0:2", "a", "publish", 5_000, T + 5_010),
+        ("t:0:1", "b", "publish", 5_001, None),
+        ("t:0:3", "there", "delete", 5_002, None),
+        ("t:0:4", "there", "delta", 5_003, None),
+    ]
+    assert listed() == every
+    assert listed(skip=1, top_n=2) == every[1:3]
+    assert listed(filter="/n > 1") == [every[0], every[3]]
+    assert listed(row_filter="/n = 1") == [every[1]]
+
+    def withdrawn(**asked: object) -> dict[str, int | None]:
+        (answer,) = desk.ask("sow_delete", 11, state="scheduled", **asked).answers
+        return dict(answer.counts)
+
+    assert withdrawn(filter="/n > 1", row_filter="/n = 1") == {"removed": 0, "more": 0}
+    assert withdrawn(filter="/n > 2") == {"removed": 1, "more": 0}
+    assert withdrawn(bookmarks=("t:0:0-3",)) == {"removed": 3, "more": 0}
+    assert listed() == []
+    assert desk.select(12) == [{"n": 9}]
+    for command, asked in (
+        ("sow", {"keys": (b"a",)}),
+        ("sow", {"order_by": "/n ASC"}),
+        ("sow_delete", {"keys": (b"a",)}),
+        ("depth", {}),
+    ):
+        (answer,) = desk.ask(command, 12, state="scheduled", **asked).answers
+        assert "scheduled" in answer.error
+    (answer,) = desk.ask("sow", 12, state="leased").answers
+    assert 'sow and sow_delete take "scheduled"' in answer.error
+
+
+@pytest.mark.feature("L5", "C60")
+def test_a_command_withdraws_a_bounded_number_of_updates_the_next_ones_first() -> None:
+    desk = Desk(shard_of())
+    for n in range(MOST_UPDATES + 5):
+        desk.put(f"k{n}", {"n": n}, n, lapse_enqueue_at_ms=T + 90_000 - n)
+    (answer,) = desk.ask("sow_delete", 10, state="scheduled", filter="TRUE").answers
+    assert dict(answer.counts) == {"removed": MOST_UPDATES, "more": 1}
+    assert [version.key for _, version in desk.shard.state.schedule] == [b"k%d" % n for n in range(5)]
+    (answer,) = desk.ask("sow_delete", 11, state="scheduled", filter="TRUE").answers
+    assert dict(answer.counts) == {"removed": 5, "more": 0}
 
 
 @pytest.mark.feature("S1", "X2", "X4")
