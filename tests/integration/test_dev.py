@@ -15,6 +15,9 @@ import pytest
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from lapse.cli.sample import SAMPLE
+from lapse.config import load
+from lapse.doctor import Verdict
+from lapse.doctor.lag import of_lag
 from lapse_client import Publisher, QueueSubscriber
 from lapse_client.connection import Connection
 from support.log import until
@@ -122,6 +125,25 @@ def test_doctor_finds_nothing_wrong_and_then_what_somebody_changed(stand: Stand)
     (wrong,) = [one for one in findings if one["verdict"] == "wrong"]
     assert "delete.retention.ms = 1000, and lapse needs 86400000" in wrong["told"]
     assert "--add-config delete.retention.ms=86400000" in wrong["remedy"]
+
+
+@pytest.mark.feature("Q15")
+def test_doctor_tells_that_a_worker_lags(stand: Stand) -> None:
+    config = load(stand.config)
+    until(lambda: [one.verdict for one in of_lag(config, stand.connection)] == [Verdict.FINE], "it keeps up", 20)
+    (worker,) = [one for one in stand.tree() if "--no-supervise" in one.cmdline()]
+    worker.suspend()
+    try:
+        with Publisher(connection=stand.connection) as publisher:
+            for number in range(20):
+                publisher.publish("orders", b"%d" % number)
+        (lag,) = of_lag(config, stand.connection)
+    finally:
+        worker.resume()
+    assert (lag.about, lag.verdict) == ("lag", Verdict.WARNING)
+    assert "20 records of topic orders" in lag.told
+    assert "See its log" in lag.remedy
+    until(lambda: [one.verdict for one in of_lag(config, stand.connection)] == [Verdict.FINE], "it has caught up", 20)
 
 
 def test_doctor_without_a_broker_says_what_it_can(stand: Stand) -> None:

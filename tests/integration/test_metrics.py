@@ -1,6 +1,8 @@
 """Figures of a real worker for Prometheus, and the age of the oldest message."""
 
+import json
 import time
+import urllib.request
 
 import pytest
 
@@ -13,6 +15,7 @@ QUEUES = {
     "figures": {"expiration": "enabled", "lease_period": "1s"},
     "days": {"ordering": "total", "barrier": "/type = 'EOD'"},
     "accounts": {"group_by": "/account"},
+    "nightly": {"target_queue_depth": 2},
 }
 SHOWN_AS = {
     "paused": ("lapse_queue_paused",),
@@ -119,6 +122,20 @@ def test_a_port_that_is_taken_stops_no_worker(measured: Deployment) -> None:
     until(lambda: "no metrics: metrics_port" in second.text, "the warning", 40)
     assert second.running
     assert second.stop() == 0
+
+
+@pytest.mark.feature("Q13", "Q15")
+def test_what_is_in_the_log_and_in_no_shard_is_counted(measured: Deployment, port: int) -> None:
+    """A worker's lag, as its figures and `/ready` have it: here a queue at its target depth leaves it there."""
+    topic = measured.name("nightly")
+    measured.write("nightly", *"abcde")
+    until(lambda: scraped(port).get(("lapse_behind_records", topic)) == 3, "three beyond the target depth")
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/ready", timeout=10) as answer:
+        assert json.loads(answer.read())["behind"][topic] == 3
+    with measured.subscriber("nightly", 5) as subscriber:
+        for _ in "abcde":
+            subscriber.receive(10).acknowledge()
+    until(lambda: ("lapse_behind_records", topic) not in scraped(port), "it has caught up")
 
 
 @pytest.mark.feature("L13")

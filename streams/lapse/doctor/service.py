@@ -10,6 +10,7 @@ from typing import Any, Final
 from lapse.config import Config
 from lapse.config.duration import in_words
 from lapse.doctor.finding import Finding, fine, warning, wrong
+from lapse.doctor.lag import of_lag
 from lapse_client.connection import Connection
 from lapse_client.error import LapseError, UnknownEntity
 from lapse_client.queue import Queue
@@ -32,7 +33,7 @@ def of_service(config: Config, connection: Connection) -> list[Finding]:
         return [warning("entities", "lapse.toml names none", "Add [queue.<name>] or [sow.<name>], then `lapse apply`")]
     with ThreadPoolExecutor(min(_AT_ONCE, len(names))) as threads:
         found = [one for some in threads.map(lambda name: list(_of(name, config, connection)), names) for one in some]
-    return [*found, *_clock(config, connection)]
+    return [*found, *of_lag(config, connection), *_clock(config, connection)]
 
 
 def _of(name: str, config: Config, connection: Connection) -> Iterator[Finding]:

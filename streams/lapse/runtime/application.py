@@ -124,9 +124,14 @@ class LapseApp(faust.App):
 
     def readiness(self) -> Readiness:
         """Whether the worker serves what it is to serve."""
-        given = self.consumer.assignment() if self.membership.joined else set()
+        given: set[TP] = set()
+        behind: dict[str, int] = {}
+        if self.membership.joined:
+            consumer = self.consumer
+            assert isinstance(consumer, BatchConsumer)
+            given, behind = consumer.assignment(), consumer.behind()
         joined = self.membership.joined or not self.entities  # who has nothing to serve is in no group
-        return readiness(self.entities, given, joined, self.late_entities.barred, self.log_watch.away_s)
+        return readiness(self.entities, given, joined, self.late_entities.barred, self.log_watch.away_s, behind)
 
     async def _on_partitions_assigned(self, assigned: set[TP], generation_id: int = 0) -> None:
         """As Faust's; which member this is has to be known before anything is done as it."""

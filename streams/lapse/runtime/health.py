@@ -45,6 +45,7 @@ class Readiness(NamedTuple):
         barred: entities that cannot be served as the cluster is, and why, by name (C52).
         away_s: for how long the brokers have not answered, seconds; None = they do.
         added: how many partitions underlying topics have got beyond an entity's shards, by entity and topic (C81).
+        behind: how many records of each topic are in the log and not yet in its shards' state.
     """
 
     joined: bool
@@ -54,6 +55,7 @@ class Readiness(NamedTuple):
     barred: Mapping[str, list[str]]
     away_s: float | None
     added: Mapping[str, Mapping[str, int]] = MappingProxyType({})
+    behind: Mapping[str, int] = MappingProxyType({})
 
     @property
     def ready(self) -> bool:
@@ -83,6 +85,7 @@ class Readiness(NamedTuple):
             "awaited": list(self.awaited[:_NAMED]),
             "barred": {name: list(why) for name, why in self.barred.items()},
             "added_partitions": {name: dict(topics) for name, topics in self.added.items()},
+            "behind": dict(self.behind),
         }
 
 
@@ -92,6 +95,7 @@ def readiness(
     joined: bool,
     barred: Mapping[str, list[str]],
     away_s: float | None,
+    behind: Mapping[str, int],
 ) -> Readiness:
     """Hold what a worker serves against what it has been given: one partition of a commands topic for each shard.
 
@@ -101,12 +105,13 @@ def readiness(
         joined: whether it is a member of the group.
         barred: entities that cannot be served, and why.
         away_s: for how long the brokers have not answered, seconds; None = they do.
+        behind: how many records of each topic are in the log and not yet in its shards' state.
     """
     by_topic = {names.commands(name): entity for name, entity in entities.items()}
     assigned = sorted((by_topic[topic].name, partition) for topic, partition in assignment if topic in by_topic)
     awaited = tuple(f"{name} {partition}" for name, partition in assigned if partition not in entities[name].runners)
     added = {name: topics for name, entity in entities.items() if entity.runners and (topics := entity.added)}
-    return Readiness(joined, len(assigned), len(assigned) - len(awaited), awaited, barred, away_s, added)
+    return Readiness(joined, len(assigned), len(assigned) - len(awaited), awaited, barred, away_s, added, behind)
 
 
 def beside(app: Wsgi, look: Callable[[], Readiness], loop: asyncio.AbstractEventLoop) -> Wsgi:

@@ -179,9 +179,14 @@ class Figures(Collector):
             for topic, count in topics.items():
                 added.add_metric([name, topic], count)
                 unread.add_metric([name, topic], self._entities[name].unread.get(topic, 0))
+        behind = GaugeMetricFamily(
+            "lapse_behind_records", "Records in the log that are not yet in the state of a shard.", labels=["topic"]
+        )
+        for topic, count in found.behind.items():
+            behind.add_metric([topic], count)
         away = GaugeMetricFamily(*health.AWAY_FIGURE)
         away.add_metric([], found.away_s or 0)
-        yield from (shards, barred, added, unread, away)
+        yield from (shards, barred, added, unread, behind, away)
 
     def _rules(self, rows: list[_Row]) -> Iterator[Metric]:
         """Calls of `on_expire` functions (L15)."""

@@ -46,11 +46,12 @@ def asked(path: str, found: Readiness, loop: asyncio.AbstractEventLoop) -> tuple
 def test_a_shard_counts_as_served_when_it_answers() -> None:
     entities = {"a": entity("a", 0, 1), "b": entity("b")}
     given = [("lapse.a.commands", 0), ("lapse.a.commands", 1), ("a", 0), ("lapse.b.commands", 0), ("b", 0)]
-    found = readiness(entities, given, True, {"c": ["topic c: missing"]}, None)
+    found = readiness(entities, given, True, {"c": ["topic c: missing"]}, None, {"a": 12})
     assert (found.assigned, found.served, found.awaited) == (3, 2, ("b 0",))
     assert not found.ready
     assert found.why == "1 of 3 shards are not restored yet"
     assert found.as_dict()["barred"] == {"c": ["topic c: missing"]}
+    assert found.as_dict()["behind"] == {"a": 12}
 
 
 @pytest.mark.parametrize(

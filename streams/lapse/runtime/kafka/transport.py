@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
@@ -365,6 +366,19 @@ class BatchConsumer(driver.Consumer):
     def _new_offset(self, tp: TP) -> int | None:
         readers = self._readers.get(tp)
         return min(readers.finished.values()) if readers is not None and readers.finished else None
+
+    def behind(self) -> dict[str, int]:
+        """How many records of each topic are in the log, as the last fetch told, and not yet durable in a shard.
+
+        The end of a transaction takes an offset, too, and counts as a record.
+        """
+        found: Counter[str] = Counter()
+        for tp in self.assignment() & self._readers.keys():
+            finished = self._new_offset(tp)
+            with contextlib.suppress(AssertionError):  # aiokafka has let it go meanwhile
+                if finished is not None:
+                    found[tp.topic] += max(0, (self.highwater(tp) or 0) - finished)
+        return {topic: count for topic, count in sorted(found.items()) if count}
 
     async def next_offset(self, tp: TP) -> int:
         """What the consumer will read next from a partition, markers behind its last record counted as read.

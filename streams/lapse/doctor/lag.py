@@ -1,0 +1,99 @@
+"""Whether workers keep up: what was in the log some seconds ago has to be taken in by now."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+
+from lapse.config import Config
+from lapse.doctor.finding import Finding, fine, warning
+from lapse_client.connection import Connection
+
+_PATIENCE_S: Final = 3.0
+"""Whoever is behind for so long lags."""
+
+_LOOK_EVERY_S: Final = 0.5
+
+_ANSWERS_S: Final = 5.0
+
+_MARKERS: Final = 10
+"""A transaction's end takes an offset, too, and is no record: so few are no lag."""
+
+
+def of_lag(config: Config, connection: Connection) -> Iterator[Finding]:
+    """Compare where the group of workers stands with where the logs end.
+
+    Args:
+        config: the group, and queues that leave records in the log on purpose.
+        connection: the cluster.
+    """
+    admin = connection.admin()
+    try:
+        ends = _ends(admin, _finished(admin, config.lapse.app_id))
+        behind = _behind(ends, _finished(admin, config.lapse.app_id))
+        late = time.monotonic() + _PATIENCE_S
+        while behind and time.monotonic() < late:
+            time.sleep(_LOOK_EVERY_S)
+            behind = _behind(ends, _finished(admin, config.lapse.app_id))
+    except KafkaException:
+        return  # whoever may not look is told so elsewhere
+    if not ends:
+        return
+    lagging = {topic: count for topic, count in behind.items() if not _is_left(topic, config)}
+    for topic, count in sorted(lagging.items()):
+        told = f"{count:,} records of topic {topic} that were there {_PATIENCE_S:.0f} s ago are not taken in"
+        yield warning(
+            "lag", told, "Is a worker busy, or ended? See its log and `lapse top`; more workers share the shards"
+        )
+    if not lagging:
+        yield fine("lag", f"the workers have taken in what was there, of {len({tp.topic for tp in ends})} topics")
+
+
+def _finished(admin: AdminClient, group: str) -> dict[TopicPartition, int]:
+    """Before which offsets the workers have made everything durable."""
+    (asked,) = admin.list_consumer_group_offsets(
+        [ConsumerGroupTopicPartitions(group)], request_timeout=_ANSWERS_S
+    ).values()
+    found: Iterable[TopicPartition] = asked.result(_ANSWERS_S).topic_partitions
+    return {TopicPartition(one.topic, one.partition): one.offset for one in found if one.offset >= 0}
+
+
+def _ends(admin: AdminClient, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    """Where the logs of partitions end now; those that are not there any more are left out."""
+    asked = admin.list_offsets(
+        {tp: OffsetSpec.latest() for tp in tps},  # type: ignore[no-untyped-call]
+        isolation_level=IsolationLevel.READ_COMMITTED,
+        request_timeout=_ANSWERS_S,
+    )
+    found = {}
+    for tp, answer in asked.items():
+        try:
+            found[tp] = answer.result(_ANSWERS_S).offset
+        except KafkaException:
+            continue
+    return found
+
+
+def _behind(ends: Mapping[TopicPartition, int], finished: Mapping[TopicPartition, int]) -> Counter[str]:
+    """How many records of each topic are not taken in."""
+    found: Counter[str] = Counter()
+    for tp, end in ends.items():
+        missing = end - finished.get(tp, end)
+        if missing > _MARKERS:
+            found[tp.topic] += missing
+    return found
+
+
+def _is_left(topic: str, config: Config) -> bool:
+    """Whether a queue reads the topic that leaves records in the log beyond its target depth."""
+    return any(
+        topic in (queue.topics or [name]) or (queue.topic_pattern and re.fullmatch(queue.topic_pattern, topic))
+        for name, queue in config.queue.items()
+        if queue.target_queue_depth
+    )
