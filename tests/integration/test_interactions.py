@@ -31,6 +31,7 @@ QUEUES = {
     "idle": {"auto_delete_on_idle": "5m", "topics": ["idle{}", "absent{}"]},
     "source": {"forward_to": "sink{}", "topics": ["source{}", "absent{}"]},
     "sink": {},
+    "again": {"expiration": "enabled", "topics": ["again{}", "absent{}"]},
 }  # fmt: skip
 SOME_TIME_S = 4
 
@@ -54,12 +55,13 @@ class Kinds:
         }
         self.taken = {"busy": self._busy(), "order": self._order(), "once": self._once()}
         self._deep()
+        self._again()
         here.write("idle", "stays")
         here.write("source", "a", "b", headers=[("lapse-ttl-ms", b"%d" % HOUR_MS)])
         until(lambda: here.depth("sink")["available"] == 2, "what was forwarded")
         self.before = self.look()
 
-    def _bookmark(self, stem: str, offset: int) -> str:
+    def _bookmark(self, stem: str, offset: int | str) -> str:
         return f"{self.here.name(stem)}:0:{offset}"
 
     def _busy(self) -> list[Delivery]:
@@ -102,6 +104,14 @@ class Kinds:
         until(lambda: self.here.depth("deep")["depth"] == 3, "what is active")
         assert all(one.settled for one in self.queues["deep"].acknowledge([self._bookmark("deep", 5)]))
 
+    def _again(self) -> None:
+        """Purged, brought back with another lifetime, and one of them acknowledged."""
+        self.here.write("again", *"abc", headers=[("lapse-ttl-ms", b"%d" % HOUR_MS)])
+        until(lambda: self.here.depth("again")["depth"] == 3, "all messages")
+        self.queues["again"].purge()
+        assert self.queues["again"].rewind("beginning", command_id="one")["rewound"] == 3
+        assert all(one.settled for one in self.queues["again"].acknowledge([self._bookmark("again", "1~1")]))
+
     def look(self) -> dict[str, list[object]]:
         """What every queue shows, but for the one whose messages have gone on."""
         return {stem: list(queue.peek()) for stem, queue in self.queues.items()}
@@ -136,6 +146,12 @@ class Kinds:
                 assert one.value == b"%d" % number
                 subscriber.settle("acknowledge", [one], wait=True)
             assert subscriber.receive(1) is None, "the last one was acknowledged long before"
+
+        again = self.queues["again"]
+        assert again.rewind("beginning", command_id="one")["rewound"] == 3, "it was done, and is not done twice"
+        assert [one.bookmark for one in again.peek()] == [self._bookmark("again", name) for name in ("0~1", "2~1")]
+        (settled,) = again.acknowledge([self._bookmark("again", 0)])
+        assert settled.result == "stale"
 
         self.queues["idle"].delete(force=True)
         with pytest.raises(Exception, match="Unfinished is transfer"):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
+from lapse.core.generation import generation_of
 from lapse.core.lifetime import Expiration, ExpirationModel
 from lapse.core.queue.retry import RetryRule
 from lapse.core.queue.settings import Fairness, Leasing, QueueSettings, Semantics
@@ -163,6 +164,20 @@ def _leave_alone(machine: ShardMachine, random: Random) -> None:
     machine.world.idle()
 
 
+def _rewind(machine: ShardMachine, random: Random) -> None:
+    """What has left comes back, from one topic or from both; perhaps over crashes."""
+    machine.rewind(
+        random.sample(TOPICS, random.choice((1, 2))),
+        random.choice((0, 0, 3)),
+        random.random() < 0.3,
+        random.random() < 0.5,
+        random.random() < 0.1,
+        "",
+        random.choice((1, 1_000)),
+        [random.random() < 0.5 for _ in range(random.choice((0, 0, 2)))],
+    )
+
+
 def _both_topics(machine: ShardMachine, random: Random) -> None:
     for topic in TOPICS:
         machine.world.publish(topic, body={"g": "x", "p": random.randrange(3)})
@@ -280,6 +295,10 @@ SWITCHES: dict[str, Switch] = {
     "redrive": Switch(
         said={"odd": ("", "letter", "other queue", "this queue")},
         shows=_written(lambda record: record.redriven_for),
+    ),
+    "rewind": Switch(
+        acts=(_rewind, _deliver_and("acknowledge")),
+        shows=_message(lambda message: generation_of(message.bookmark[2])),
     ),
     "deletion": Switch(acts=(lambda machine, random: machine.world.end(random.random() < 0.5),)),
     "row_filter": Switch(
