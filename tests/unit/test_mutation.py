@@ -3,8 +3,10 @@
 import ast
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
+import mutation
 from support.mutant import mutants, sample
 
 SOURCE = '''
@@ -77,3 +79,16 @@ def test_the_tests_are_collected_as_the_tool_collects_them() -> None:
         [*command, f"--rootdir={root}", "tests/unit/core/test_days.py"], cwd=root, capture_output=True
     )
     assert done.returncode == 0, done.stdout.decode()[-2000:]
+
+
+def test_every_mutant_that_is_listed_is_one_of_the_code_as_it_is() -> None:
+    """What moved or changed is tried again, and listed anew if no test notices it."""
+    there = {one.key: one for one in mutation.find()[0]}
+    entries = tomllib.loads(mutation.LISTED.read_text())["equivalent"]
+    assert [entry for entry in entries if entry["key"] not in there] == []
+    assert len({entry["key"] for entry in entries}) == len(entries)
+    for entry in entries:
+        one = there[entry["key"]]
+        line = one.path.read_text().splitlines()[one.line - 1].strip()
+        found = (f"{one.path.name} {one.function}".strip(), line, one.was, one.now)
+        assert found == (entry["where"], entry["line"], entry["was"], entry["now"])
