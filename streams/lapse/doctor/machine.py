@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import platform
 import re
 import shutil
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 import confluent_kafka
+import orjson
 
 from lapse import __version__
 from lapse.config import Config
@@ -20,6 +22,11 @@ from lapse.embedded.errors import JavaMissing
 from lapse.embedded.java import find_java
 
 _LEAST_FREE_BYTES: Final = 1 << 30
+
+_ANSWERS_S: Final = 6.0
+"""A worker that hangs says so itself after five seconds."""
+
+_MOST_BYTES: Final = 1 << 20
 
 _PIN: Final = re.compile(r"^([A-Za-z0-9._-]+)==([^;\s]+)")
 """A requirement on one exact version."""
@@ -75,9 +82,25 @@ def _room(data_dir: Path) -> Finding:
 
 def _port(config: Config) -> Iterator[Finding]:
     port = config.lapse.metrics_port
-    if port and is_taken(port):
-        yield warning(
-            "ports",
-            f"port {port}, where the worker's figures are to be served, is in use",
-            "Fine if that is this worker; else give another metrics_port",
-        )
+    if not port or not is_taken(port):
+        return
+    facts = _of_worker(port)
+    if not isinstance(facts, dict) or "ready" not in facts:
+        told = f"port {port}, where the worker's figures are to be served, is another program's"
+        yield warning("ports", told, "End that program, or give another metrics_port")
+    elif facts["ready"] is True:
+        yield fine("ports", f"a worker shows its figures at port {port}, and is ready")
+    else:
+        yield warning("ports", f"the worker at port {port} is not ready: {facts.get('why')}", "Its log says more")
+
+
+def _of_worker(port: int) -> object:
+    """What the worker at a port of this machine says of itself; None = what is there is no worker."""
+    asked = http.client.HTTPConnection("127.0.0.1", port, timeout=_ANSWERS_S)
+    try:
+        asked.request("GET", "/ready")
+        return orjson.loads(asked.getresponse().read(_MOST_BYTES))
+    except (OSError, ValueError, http.client.HTTPException):
+        return None
+    finally:
+        asked.close()
