@@ -71,16 +71,28 @@ def test_records_of_the_state_in_one_piece_are_those_one_by_one(records, headers
         )
         for n, (key, value, at) in enumerate(records)
     ]
-    run = output._run(changes, sources)
-    assert run is not None
-    assert list(run) == output._one_by_one(changes, {}, sources)
+
+    def run(of: list[tuple[bytes, bytes | None]]) -> list[bytes] | None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("lapse.runtime.sow.output._FEW", 1)
+            found = output._run([name for name, _ in of], [entry for _, entry in of], sources)
+        return None if found is None else list(found)
+
+    assert run(changes) == output._one_by_one(changes, {}, sources)
+    if expires:
+        batch = OutOfFocusBatch("s", [(name[1:], entry) for name, entry in changes if entry is not None])
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("lapse.runtime.sow.output._FEW", 1)
+            at_once = list(output._messages([batch], sources))
+            patch.setattr(columns, "LIBRARY", None)
+            assert at_once == output._messages([batch], sources)
     if other is not None:
         at = other % (len(changes) + 1)
         more = pack_headers([("another", b"header")])
         changes.insert(at, (journal.RECORD + b"x", pack(Facts(T, T, 1, 1, 0, len(more)), more, b"")))
-        assert output._run(changes, sources) is None or len(changes) == 1
+        assert run(changes) is None
         changes[at] = (journal.RECORD + b"x", None)
-        assert changes[0][1] is None or output._run(changes, sources) is None
+        assert run(changes) is None
 
 
 ABOUT_THE_MESSAGE = {"lapse-kind", "lapse-subscription", "lapse-epoch", "lapse-operation", "lapse-reasons"}

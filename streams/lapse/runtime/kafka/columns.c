@@ -320,21 +320,22 @@ static int64_t big_endian(const uint8_t *b)
     return (int64_t)number;
 }
 
-/* The records of a SOW topic as its compacted topic has them, packed as `SowOutput.state` packs each of them.
+/* The records of a SOW topic as its compacted topic and its subscribers get them, packed as `SowOutput` packs each.
  *
- * names, name_ends: their names in the journal, one behind the other; the first byte of each is no part of its key.
+ * names, name_ends: their names, one behind the other; the first `skip` bytes of each are no part of its key.
  * entries, entry_ends: the records, as `lapse.core.sow.record` lays them out.
  * block: the header block of those that are packed; one with another takes nothing, and neither does one with a source
  *     or an instant that is none.
  * prefixes, prefix_ends: what the bookmarks of each source begin with.
- * titles, title_ends: the names of the headers with the bookmark, the timestamp and the deadline.
- * tail, tail_count: the other headers, and how many those are.
+ * titles, title_ends: what stands before the bookmark, the timestamp and the deadline: the name of its header, and
+ *     headers that stand before that one.
+ * tail, tail_count: the headers behind those, and how many others there are in all.
  * never: a deadline that is none.
  * ends: gets where each ends.
  * Returns where they end in `out`.
  */
-int64_t lapse_states(const uint8_t *names, const int64_t *name_ends, const uint8_t *entries, const int64_t *entry_ends,
-                     int64_t count, const uint8_t *block, int64_t block_size, const uint8_t *prefixes,
+int64_t lapse_states(const uint8_t *names, const int64_t *name_ends, int64_t skip, const uint8_t *entries,
+                     const int64_t *entry_ends, int64_t count, const uint8_t *block, int64_t block_size, const uint8_t *prefixes,
                      const int32_t *prefix_ends, int64_t sources, const uint8_t *titles, const int32_t *title_ends,
                      const uint8_t *tail, int64_t tail_size, int64_t tail_count, int64_t never, int64_t *ends,
                      uint8_t *out)
@@ -352,7 +353,7 @@ int64_t lapse_states(const uint8_t *names, const int64_t *name_ends, const uint8
             if ((numbers & 0xffffffff) == block_size && !memcmp(entry + BLOCK, block, (size_t)block_size) &&
                 source < sources && deadline_ms >= 0 && timestamp_ms >= 0 && offset >= 0) {
                 int64_t from = source ? prefix_ends[source - 1] : 0, prefix_size = prefix_ends[source] - from;
-                out = put_part(out, names + name + 1, name_ends[row] - name - 1);
+                out = put_part(out, names + name + skip, name_ends[row] - name - skip);
                 out = put_part(out, entry + BLOCK + block_size, size);
                 out = put_varint(out, 2 + (deadline_ms != never) + tail_count);
                 uint8_t *digit = decimal(digits_end, offset);

@@ -45,7 +45,7 @@ def _library() -> Any | None:
             some_bytes, at, *[number] * 3, at, at, number, number, some_bytes, at, some_bytes, some_bytes, at, *[at] * 3
         ],
         "lapse_states": [
-            some_bytes, at, some_bytes, at, number, some_bytes, number, some_bytes, at, number, some_bytes, at,
+            some_bytes, at, number, some_bytes, at, number, some_bytes, number, some_bytes, at, number, some_bytes, at,
             some_bytes, number, number, number, at, at
         ],
         "lapse_places": [at, at, number, number, number, at],
@@ -193,12 +193,12 @@ def letters(
 
 
 class Titles:
-    """The headers of a record of a SOW topic's state that the library writes.
+    """The names of the headers of a SOW topic's record whose values the library writes.
 
     Args:
-        bookmark: the name of that with the bookmark, packed.
-        timestamp: of that with the timestamp.
-        deadline: of that with the deadline.
+        bookmark: that of the bookmark, packed, behind the headers that come before it.
+        timestamp: that of the timestamp.
+        deadline: that of the deadline.
     """
 
     def __init__(self, bookmark: bytes, timestamp: bytes, deadline: bytes) -> None:
@@ -213,18 +213,20 @@ def states(
     prefixes: Sequence[bytes],
     titles: Titles,
     tail: tuple[int, bytes],
+    skip: int = 0,
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Records of a SOW topic's state, packed one behind the other: the bytes, and where each ends.
+    """Records of a SOW topic, packed one behind the other: the bytes, and where each ends.
 
     One that the library does not pack takes nothing.
 
     Args:
-        names: theirs in the journal.
+        names: theirs.
         entries: the records, as the state has them.
         block: the header block of those that are packed.
         prefixes: what the bookmarks of each source begin with.
         titles: the names of the headers that tell bookmark, timestamp and deadline.
-        tail: how many other headers each has, and those, packed.
+        tail: how many other headers each has, and those behind, packed.
+        skip: how many bytes of a name stand before the key.
     """
     assert LIBRARY is not None
     count = len(names)
@@ -235,7 +237,8 @@ def states(
     out = np.empty(int(name_ends[-1] + entry_ends[-1]) + count * each, np.uint8)
     ends = np.empty(count, np.int64)
     end = LIBRARY.lapse_states(
-        b"".join(names), name_ends.ctypes.data, b"".join(entries), entry_ends.ctypes.data, count, block, len(block),
+        b"".join(names), name_ends.ctypes.data, skip, b"".join(entries), entry_ends.ctypes.data, count,
+        block, len(block),
         b"".join(prefixes), prefix_ends.ctypes.data, len(prefixes), titles.names, titles.ends.ctypes.data,
         tail[1], len(tail[1]), tail[0], NEVER, ends.ctypes.data, out.ctypes.data,
     )  # fmt: skip

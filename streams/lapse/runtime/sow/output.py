@@ -31,7 +31,7 @@ from lapse.protocol.bookmark import Bookmark, BookmarkRange, ranges, runs
 from lapse.runtime.kafka import columns
 from lapse.runtime.kafka.output import Output, Packed
 from lapse.runtime.kafka.packed_record import NULL, VARINT, packed, packed_header, packed_headers, packed_name
-from lapse.runtime.kafka.packed_run import PackedRun
+from lapse.runtime.kafka.packed_run import PackedRun, joined
 from lapse.runtime.shard.output import ShardOutput
 
 _OWN_PREFIX: Final = "lapse-"
@@ -45,8 +45,6 @@ _REASONS: Final = {OutOfFocus.EXPIRED: b"time_limit"}
 _BOOKMARK: Final = packed_name(header.BOOKMARK)
 _TIMESTAMP: Final = packed_name(header.TIMESTAMP_MS)
 _EXPIRES_AT: Final = packed_name(EXPIRES_AT_MS)
-
-_TITLES: Final = columns.Titles(_BOOKMARK, _TIMESTAMP, _EXPIRES_AT)
 
 _FEW: Final = 16
 """For fewer records a call costs more than it saves."""
@@ -83,26 +81,43 @@ class SowOutput(ShardOutput):
         """
         record_prefix = journal.RECORD[0]
         records = [change for change in changes.items() if change[0][0] == record_prefix]
-        if columns.LIBRARY is not None and len(records) >= _FEW and records[0][1] is not None:
-            run = self._run(records, sources)
-            if run is not None:
-                return Packed(self._state, self._partition, run)
-        return Packed(self._state, self._partition, self._one_by_one(records, removals, sources))
+        run = self._run([name for name, _ in records], [entry for _, entry in records], sources)
+        if run is None:
+            return Packed(self._state, self._partition, self._one_by_one(records, removals, sources))
+        return Packed(self._state, self._partition, run)
 
     def _run(
-        self, records: Sequence[tuple[bytes, bytes | None]], sources: Sequence[tuple[str, int]]
+        self,
+        names: Sequence[bytes],
+        entries: Sequence[bytes | None],
+        sources: Sequence[tuple[str, int]],
+        skip: int = len(journal.RECORD),
+        before: tuple[int, bytes] = (0, b""),
+        path_too: bool = True,
     ) -> PackedRun | None:
-        """Records of the compacted topic in one piece; None if one is a tombstone, or has other headers."""
-        names, found = zip(*records, strict=True)
-        entries = [entry for entry in found if entry is not None]
-        if len(entries) < len(names):
+        """Records in one piece; None if they are few, if one is a tombstone, or if one has other headers.
+
+        Args:
+            names: of the records.
+            entries: the records.
+            sources: topic and partition of every source, by its number.
+            skip: how many bytes of a name stand before the key.
+            before: how many headers come before the bookmark, and those, packed.
+            path_too: whether they say how a record was replicated.
+        """
+        if columns.LIBRARY is None or len(entries) < _FEW or entries[0] is None:
             return None
-        block = entries[0][HEAD_BYTES : HEAD_BYTES + facts_of(entries[0]).headers_bytes]
-        if not all(one.startswith(block, HEAD_BYTES) for one in (entries[len(entries) // 2], entries[-1])):
+        there = [entry for entry in entries if entry is not None]
+        if len(there) < len(entries):
+            return None
+        block = there[0][HEAD_BYTES : HEAD_BYTES + facts_of(there[0]).headers_bytes]
+        if not all(one.startswith(block, HEAD_BYTES) for one in (there[len(there) // 2], there[-1])):
             return None  # most have headers of their own
-        count, passed_on, path = self._said(block) if block else (0, b"", b"")
-        tail = (count + 1, passed_on + packed_header(ORIGIN, path)) if path else (count, passed_on)
-        data, ends = columns.states(names, entries, block, _prefixes(sources), _TITLES, tail)
+        count, tail, path = self._said(block) if block else (0, b"", b"")
+        if path and path_too:
+            count, tail = count + 1, tail + packed_header(ORIGIN, path)
+        titles = columns.Titles(before[1] + _BOOKMARK, _TIMESTAMP, _EXPIRES_AT)
+        data, ends = columns.states(names, there, block, _prefixes(sources), titles, (before[0] + count, tail), skip)
         return PackedRun(data, ends) if ends[0] and (np.diff(ends) > 0).all() else None
 
     def _one_by_one(
@@ -195,7 +210,11 @@ class SowOutput(ShardOutput):
 
     def _messages(
         self, messages: Iterable[Message | OutOfFocusBatch], sources: Sequence[tuple[str, int]]
-    ) -> list[bytes]:
+    ) -> Sequence[bytes]:
+        messages = list(messages)
+        batches = [message for message in messages if isinstance(message, OutOfFocusBatch)]
+        if len(batches) == len(messages):
+            return joined([self._out_of_focus_batch(batch, sources) for batch in batches])
         rows: list[bytes] = []
         heads: dict[tuple[object, ...], tuple[int, bytes]] = {}
         put, join, varint = rows.append, b"".join, VARINT
@@ -244,7 +263,7 @@ class SowOutput(ShardOutput):
                 headers.append((header.REASONS, reasons))
         return len(headers), packed_headers(headers)
 
-    def _out_of_focus_batch(self, some: OutOfFocusBatch, sources: Sequence[tuple[str, int]]) -> list[bytes]:
+    def _out_of_focus_batch(self, some: OutOfFocusBatch, sources: Sequence[tuple[str, int]]) -> Sequence[bytes]:
         """What `messages` writes of an `oof`, for many records that have expired."""
         head = packed_headers(
             [
@@ -255,6 +274,10 @@ class SowOutput(ShardOutput):
                 (header.REASONS, _REASONS[OutOfFocus.EXPIRED]),
             ]
         )
+        keys, entries = [key for key, _ in some.records], [entry for _, entry in some.records]
+        run = self._run(keys, entries, sources, skip=0, before=(5, head), path_too=False)
+        if run is not None:
+            return run
         rows: list[bytes] = []
         put, join, varint = rows.append, b"".join, VARINT
         prefixes = _prefixes(sources)
