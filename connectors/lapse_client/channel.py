@@ -31,9 +31,11 @@ from lapse_client.attendance import Attendance
 from lapse_client.channel_thread import ChannelThread
 from lapse_client.connection import Connection, log_end
 from lapse_client.error import AnswerTimeout, Closed, CommandFailed, ConnectionFailed, EntityDeleted, LapseError
+from lapse_client.kafka_fault import FORBIDDEN, NOT_THERE, PURGED, unreadable, unwritable
 from lapse_client.listener import Fields, Listener
 from lapse_client.metadata import METADATA_TIMEOUT_S
-from lapse_client.settlement import asked_twice, bears_repetition
+from lapse_client.repeated_commands import RepeatedCommands
+from lapse_client.settlement import asked_twice
 from lapse_client.shard import Shard
 
 log = logging.getLogger("lapse_client")
@@ -47,12 +49,14 @@ _REPORT_S: Final = 2.0
 MOST_AT_ONCE: Final = 5_000
 """Records taken from librdkafka in one go."""
 
+_PROPAGATION_MS: Final = 3_000
+"""How long all brokers may take to hear of a topic; one that is not there then was deleted."""
+
+_GONE: Final = "deleted: nothing can be asked of it any more"
+
 _ANSWER: Final = b"answer"
 _EPOCH: Final = b"epoch"
 
-_PURGED: Final = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
-_INQUIRIES: Final = frozenset({"depth", "sow", "subscriptions"})
-"""Commands that change nothing."""
 
 T = TypeVar("T")
 
@@ -78,8 +82,7 @@ class Channel(Generic[T]):
         self._by_partition = {(connection.deliveries(shard.entity), shard.partition): shard for shard in self.shards}
         self._waiting: dict[bytes, Future[Answer]] = {}
         self._signed_by_guess: dict[bytes, tuple[Shard, Command]] = {}
-        self._repeatable: dict[str, tuple[Shard, Command]] = {}
-        self._repeated: set[str] = set()
+        self._repeated = RepeatedCommands()
         self._vanished: deque[Shard] = deque()
         self._stopping = threading.Event()
         self._closing = threading.Lock()
@@ -161,7 +164,7 @@ class Channel(Generic[T]):
         sent_ms = shard.sent_at_ms = self.clock.elapsed_ms()
 
         def reported(error: KafkaError | None, message: Message) -> None:
-            if error is not None and error.code() in _NOT_THERE:
+            if error is not None and error.code() in NOT_THERE:
                 return self._not_there(shard, future)
             return self._reported(sent_ms, future, command, error, message)
 
@@ -179,7 +182,7 @@ class Channel(Generic[T]):
     def _not_produced(self, shard: Shard, token: bytes, future: Future[Answer], error: BaseException) -> None:
         """Fail a future; where nothing can be sent any more, with the cause, of which the thread is about to hear."""
         code = error.args[0].code() if isinstance(error, KafkaException) else None
-        if code in _NOT_THERE:
+        if code in NOT_THERE:
             self._not_there(shard, future)
         elif code != KafkaError._FATAL:
             _fail(future, ConnectionFailed(self._connection.bootstrap_servers, error))
@@ -202,17 +205,13 @@ class Channel(Generic[T]):
         """
         looked = self.attendance.check_first(asked, timeout_s)
         asked = [(shard, replace(command, id=command.id or uuid4().hex)) for shard, command in asked]
-        repeatable = {command.id: (shard, command) for shard, command in asked if _bears_repetition(command)}
-        self._repeatable.update(repeatable)
+        repeatable = self._repeated.wait(asked)
         self._connection.transport.settle()  # what was acknowledged goes before, where nothing has to wait
         futures = [self.send(shard, command) for shard, command in asked]
         try:
             late = self._await_all(asked, futures, timeout_s, looked)
         finally:
-            repeated = self._repeated.intersection(repeatable)
-            for ident in repeatable:
-                self._repeatable.pop(ident, None)
-            self._repeated -= repeated
+            repeated = self._repeated.end(repeatable)
             for future in futures:
                 future.cancel()
         if late:
@@ -265,10 +264,10 @@ class Channel(Generic[T]):
     ) -> None:
         if error is not None:
             # Those are told by the error.
-            level = logging.DEBUG if error.code() in _PURGED | _FORBIDDEN else logging.WARNING
+            level = logging.DEBUG if error.code() in PURGED | FORBIDDEN else logging.WARNING
             log.log(level, "%s on %s was not sent: %s", command.command, message.topic(), error)
-            if error.code() in _FORBIDDEN:
-                self._refused = self._refused or _forbidden(message.topic() or "", error)
+            if error.code() in FORBIDDEN:
+                self._refused = self._refused or unwritable(message.topic() or "", error)
             _fail(future, self._refused or ConnectionFailed(self._connection.bootstrap_servers, error))
             return
         kind, stamp_ms = message.timestamp()
@@ -309,7 +308,7 @@ class Channel(Generic[T]):
         try:
             self._producer.poll(0)
         except KafkaException as error:
-            raise _forbidden(topic.commands(self.shards[0].entity), error.args[0]) from error
+            raise unwritable(topic.commands(self.shards[0].entity), error.args[0]) from error
         if self._refused is not None:
             raise self._refused
 
@@ -397,11 +396,13 @@ class Channel(Generic[T]):
 
     def _ask_again(self, shard: Shard) -> None:
         """Repeat what is still unanswered, with the same ids: the first answer counts."""
-        for ident, (asked, command) in list(self._repeatable.items()):
+
+        def waits(ident: str) -> bool:
             future = self._waiting.get(ident.encode())
-            if asked is shard and future is not None and not future.done():
-                self._repeated.add(ident)
-                self._produce(shard, commands.encode(self._stamped(command)), _ignored)
+            return future is not None and not future.done()
+
+        for command in self._repeated.unanswered(shard, waits):
+            self._produce(shard, commands.encode(self._stamped(command)), _ignored)
 
     def _faulty(self, message: Message, listener: Listener[T], thread: ChannelThread) -> None:
         error = message.error()
@@ -409,17 +410,13 @@ class Channel(Generic[T]):
         shard = self._by_partition.get((message.topic() or "", message.partition() or 0))
         if (
             shard is not None
-            and error.code() in _NOT_THERE
+            and error.code() in NOT_THERE
             and (shard.gone or listener.on_deleted(thread, shard.entity))
         ):
             return
-        # librdkafka reconnects by itself; what it cannot mend is a topic that is gone, or a right that we lack.
-        if error.fatal() or error.code() in _HOPELESS:
-            raise LapseError(
-                f"{message.topic() or 'deliveries'} cannot be read: {error}. "
-                "Check that the entity still exists (`lapse apply`), and that this user may read it "
-                "(docs/operations.md, Rights)"
-            )
+        hopeless = unreadable(message.topic() or "deliveries", error)
+        if hopeless is not None:
+            raise hopeless
         log.info("Kafka: %s", error)
 
     def _abandon(self, error: BaseException) -> None:
@@ -427,30 +424,9 @@ class Channel(Generic[T]):
             _fail(future, error)
 
 
-_NOT_THERE: Final = frozenset(
-    {KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION}
-)
-_PROPAGATION_MS: Final = 3_000
-"""How long all brokers may take to hear of a topic; one that is not there then was deleted."""
-_GONE: Final = "deleted: nothing can be asked of it any more"
-_HOPELESS: Final = _NOT_THERE | frozenset(
-    {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._AUTHENTICATION}
-)
-_FORBIDDEN: Final = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED})
-
-
-def _forbidden(name: str, error: KafkaError) -> LapseError:
-    return LapseError(f"{name} cannot be written: {error}. Have Write on it granted (docs/operations.md, Rights)")
-
-
 def _fail(future: Future[Answer], error: BaseException) -> None:
     if not future.done() and future.set_running_or_notify_cancel():
         future.set_exception(error)
-
-
-def _bears_repetition(command: Command) -> bool:
-    """Whether a command may be sent again where a take-over may have swallowed the answer."""
-    return command.command in _INQUIRIES or command.command == "rewind" or bears_repetition(command)
 
 
 def _ignored(error: KafkaError | None, message: Message) -> None:

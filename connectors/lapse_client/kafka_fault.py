@@ -1,0 +1,40 @@
+"""Errors of Kafka that waiting does not mend, and what to do about them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from confluent_kafka import KafkaError
+
+from lapse_client.error import LapseError
+
+PURGED: Final = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
+"""A record was given up before it was sent."""
+
+NOT_THERE: Final = frozenset(
+    {KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION}
+)
+"""There is no such topic, or no such partition."""
+
+FORBIDDEN: Final = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED})
+"""This user may not write."""
+
+_UNREADABLE: Final = NOT_THERE | frozenset(
+    {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._AUTHENTICATION}
+)
+
+
+def unwritable(name: str, error: KafkaError) -> LapseError:
+    """The error for a topic that this user may not write."""
+    return LapseError(f"{name} cannot be written: {error}. Have Write on it granted (docs/operations.md, Rights)")
+
+
+def unreadable(name: str, error: KafkaError) -> LapseError | None:
+    """The error for a topic that cannot be read; None if librdkafka reconnects by itself."""
+    if not error.fatal() and error.code() not in _UNREADABLE:
+        return None
+    return LapseError(
+        f"{name} cannot be read: {error}. "
+        "Check that the entity still exists (`lapse apply`), and that this user may read it "
+        "(docs/operations.md, Rights)"
+    )
