@@ -307,22 +307,24 @@ class Oracle:
         waiting: dict[tuple[str, int], list[Published]] = {}
         generations: dict[tuple[str, int], int] = {}
         live_in: dict[tuple[str, int], set[int]] = {}
+        wanted: dict[tuple[str, int], set[int]] = {}
         for source, next_offset in self.next_offset.items():
             first = firsts.get(source[0], next_offset)
             if first >= next_offset:
                 continue
             generations[source] = self.generation(source) + 1
             live_in[source] = {offset_of(b[2]) for b in self.there() if b[:2] == source}
-            waiting[source] = [
-                record
-                for record in self.as_they_came(source, log.get(source, []), next_offset)
-                if record.offset >= first and offset_of(record.offset) not in live_in[source]
-            ]
+            # Each record has its turn, also one that stays out: a producer's clock may go back.
+            waiting[source] = [one for one in log.get(source, []) if first <= one.offset < next_offset]
+            came = {one.offset for one in self.as_they_came(source, log.get(source, []), next_offset)}
+            wanted[source] = came - live_in[source]
         count, brought = 0, set()
         while any(waiting.values()):
             source = min((s for s in waiting if waiting[s]), key=lambda s: (waiting[s][0].timestamp, s))
             record = waiting[source].pop(0)
             name = (*source, record.offset)
+            if record.offset not in wanted[source]:
+                continue
             if name in self.never or (name in self.elsewhere and not handed_over) or not FILTERS[text](record.body):
                 continue
             stamped = record if kept else replace(record, timestamp=now_ms)
