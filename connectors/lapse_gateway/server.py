@@ -22,6 +22,7 @@ from lapse_client.error import LapseError
 from lapse_gateway.application import LARGEST_HEAD, application
 from lapse_gateway.fault import Fault
 from lapse_gateway.gateway import Gateway
+from lapse_gateway.request_target import AbsoluteTargets
 
 _HEAD_S: Final = 10.0
 """How long the head of a request may take to arrive, s."""
@@ -169,7 +170,7 @@ async def _serve(
     gateway: Gateway, opened: socket.socket, tls: ssl.SSLContext | None, started: Callable[[str], None]
 ) -> None:
     config = uvicorn.Config(
-        application(gateway),
+        AbsoluteTargets(application(gateway)),
         http=_Protocol,
         ws="none",
         lifespan="on",

@@ -1,14 +1,20 @@
 """Traces of messages by OpenTelemetry, through retries and into the dead letter."""
 
 import asyncio
+import gzip
 import json
 import os
 import subprocess
 import sys
+import threading
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 from opentelemetry import trace
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -148,3 +154,94 @@ def test_who_sets_no_provider_pays_nothing() -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
     done = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, text=True, env=environment)
     assert json.loads(done.stdout or "[]") == [False, True, True, False], done.stderr
+
+
+_WORKER = """
+import sys
+from lapse_client import Publisher, QueueSubscriber
+with Publisher() as publisher:
+    publisher.publish(sys.argv[1], b"1")
+with QueueSubscriber(sys.argv[1]) as subscriber, subscriber.receive(30) as delivery:
+    delivery.acknowledge()
+"""
+
+
+class Collector(ThreadingHTTPServer):
+    """A receiver of OTLP over HTTP, which keeps the spans that it is sent."""
+
+    def __init__(self) -> None:
+        self.requests: list[ExportTraceServiceRequest] = []
+        super().__init__(("127.0.0.1", 0), _Receiver)
+
+    @property
+    def spans(self) -> dict[str, Span]:
+        """By name, without what the queue is called."""
+        every = (
+            span
+            for request in self.requests
+            for one in request.resource_spans
+            for scope in one.scope_spans
+            for span in scope.spans
+        )
+        return {span.name.partition(" ")[0]: span for span in every}
+
+
+class _Receiver(BaseHTTPRequestHandler):
+    server: Collector
+
+    def do_POST(self) -> None:
+        content = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.headers.get("Content-Encoding") == "gzip":
+            content = gzip.decompress(content)
+        if (self.path, self.headers["Content-Type"]) == ("/v1/traces", "application/x-protobuf"):
+            self.server.requests.append(ExportTraceServiceRequest.FromString(content))
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.mark.feature("X3")
+def test_spans_reach_a_collector_by_the_standard_variables_alone(deploy: Deploy) -> None:
+    here = deploy({"exported": {}}).apply()
+    here.worker().wait_for_shards(1)
+    name = here.name("exported")
+    with Collector() as collector:
+        threading.Thread(target=collector.serve_forever, daemon=True).start()
+        standard = {
+            "OTEL_SERVICE_NAME": "shop",
+            "OTEL_TRACES_EXPORTER": "otlp",
+            "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+            "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{collector.server_port}",
+            "OTEL_METRICS_EXPORTER": "none",
+            "OTEL_LOGS_EXPORTER": "none",
+        }
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("OTEL_")}
+        done = subprocess.run(
+            [Path(sys.executable).parent / "opentelemetry-instrument", sys.executable, "-c", _WORKER, name],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            env={**environment, **here.environment(), **standard},
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stderr == ""
+        collector.shutdown()
+    spans = collector.spans
+    assert set(spans) == {"publish", "receive", "process", "acknowledge"}
+    published, processed = spans["publish"], spans["process"]
+    assert (processed.trace_id, processed.parent_span_id) == (published.trace_id, published.span_id)
+    assert (published.kind, processed.kind) == (Span.SPAN_KIND_PRODUCER, Span.SPAN_KIND_CONSUMER)
+    told = {one.key: one.value for one in processed.attributes}
+    assert told["messaging.message.id"].string_value == f"{name}:0:0"
+    assert told["lapse.delivery_count"].int_value == 1
+    (resource,) = {
+        one.value.string_value
+        for request in collector.requests
+        for spans in request.resource_spans
+        for one in spans.resource.attributes
+        if one.key == "service.name"
+    }
+    assert resource == "shop"

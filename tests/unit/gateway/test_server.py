@@ -250,3 +250,42 @@ def test_a_port_that_is_occupied_is_told_with_what_to_do() -> None:
 def test_an_address_of_another_machine_is_told() -> None:
     with pytest.raises(CannotListen, match="cannot listen on 192.0.2.1:0"):
         server.listen("192.0.2.1", 0)
+
+
+@pytest.mark.feature("X7")
+@pytest.mark.parametrize(
+    ("target", "line"),
+    [
+        (b"http://gateway:8080/health", b" 200 "),
+        (b"HTTPS://me:secret@gateway/health?", b" 200 "),
+        (b"http://gateway/v1/%71ueues/a%2Fb?filter=%2F", b" 404 "),
+        (b"http://gateway", b" 503 "),
+        (b"http://gateway?find=x", b" 503 "),
+        (b"ftp://gateway/health", b" 404 "),
+    ],
+)
+def test_a_target_in_its_absolute_form_means_its_path(target: bytes, line: bytes) -> None:
+    """As proxies send it; `/` is a page about queues, and no broker answers here."""
+
+    async def client(port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET " + target + b" HTTP/1.1\r\nHost: other\r\nConnection: close\r\n\r\n")
+        answer = await asyncio.wait_for(reader.read(), 20)
+        assert line in answer.splitlines()[0]
+        writer.close()
+
+    serve(client)
+
+
+@pytest.mark.feature("X7")
+@pytest.mark.parametrize(("origin", "status"), [("http://gateway", b" 400 "), ("http://other", b" 403 ")])
+def test_the_target_s_host_counts_and_not_the_header_s(origin: str, status: bytes) -> None:
+    async def client(port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        head = f"POST http://gateway/v1/queues/orders/purge HTTP/1.1\r\nHost: other\r\nOrigin: {origin}\r\n"
+        writer.write(head.encode() + b"Content-Length: 1\r\nConnection: close\r\n\r\n[")
+        answer = await asyncio.wait_for(reader.read(), 20)
+        assert status in answer.splitlines()[0]
+        writer.close()
+
+    serve(client)

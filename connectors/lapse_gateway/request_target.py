@@ -1,0 +1,36 @@
+"""The target of a request in its absolute form, `GET http://host/path`, as proxies send it: every server serves it."""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import unquote
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+_SCHEMES: Final = (b"http://", b"https://")
+_HOST: Final = b"host"
+
+
+class AbsoluteTargets:
+    """Lets an application see the path alone, and the target's host instead of that of the header (RFC 9112, 3.2.2).
+
+    Args:
+        application: what answers.
+    """
+
+    def __init__(self, application: ASGIApp) -> None:
+        self._application = application
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if scope["type"] == "http" and scope["raw_path"].lower().startswith(_SCHEMES):
+            scope = _relative(scope)
+        await self._application(scope, receive, send)
+
+
+def _relative(scope: Scope) -> Scope:
+    authority, slash, rest = scope["raw_path"].partition(b"//")[2].partition(b"/")
+    path = slash + rest or b"/"
+    host = authority.rpartition(b"@")[2]
+    headers = [(name, value) for name, value in scope["headers"] if name != _HOST]
+    return {**scope, "raw_path": path, "path": unquote(path.decode("ascii")), "headers": [(_HOST, host), *headers]}
