@@ -138,7 +138,7 @@ def test_heartbeats_go_on_while_the_application_works(shards: Start) -> None:
     publish(queue, 1)
     with subscriber(queue, heartbeat_timeout_ms=600) as receiver:
         delivery = receiver.receive(10)
-        time.sleep(2)
+        time.sleep(1.3)  # two heartbeat timeouts
         assert receiver.settle("acknowledge", [delivery], wait=True)[0].settled
     assert queue.depth() == 0
 

@@ -21,6 +21,8 @@ from pyspark.sql.functions import upper as upper_case
 from lapse.core.reason import Reason
 from lapse.protocol import dead_letter, topic
 from lapse.protocol.bookmark import Bookmark
+from lapse_client import Connection as ClientConnection
+from lapse_client.topic_reader import TopicReader
 from lapse_spark import Connection, archive, ledger, monitor, redrive
 from lapse_spark.cli import spark as commands
 from lapse_spark.output import Output
@@ -342,8 +344,8 @@ def test_a_redrive_that_is_killed_sends_the_rest_when_it_is_run_again(
     dead.wire.flush()
 
     def arrived():
-        rows = spark.read.format("kafka").options(**Connection(kafka).reading()).option("subscribe", origin).load()
-        return sorted(int(bytes(row.value)[1:]) for row in rows.collect())
+        records = TopicReader(ClientConnection(bootstrap_servers=kafka), origin, 1)
+        return sorted(int((record.value() or b"")[1:]) for record in records)
 
     options = ["redrive", audit_path, "--pattern", dead.pattern, "--bootstrap", kafka, "--json", "--send"]
     job = [
@@ -360,7 +362,7 @@ def test_a_redrive_that_is_killed_sends_the_rest_when_it_is_run_again(
     try:
         while not (half := arrived()):
             assert running.poll() is None, (tmp_path / "log").read_text()
-            time.sleep(0.5)
+            time.sleep(0.1)
     finally:
         os.killpg(running.pid, signal.SIGKILL)  # Python and the JVM at once
         running.wait()

@@ -79,14 +79,14 @@ def test_a_deletion_keeps_deliveries_of_other_queues_waiting_for_a_moment_only(d
     gaps: list[float] = []
     with Traffic(here, WATCHED) as traffic:
         since = time.monotonic()
-        time.sleep(2)
+        time.sleep(1)
         undisturbed = traffic.longest_gap(since, time.monotonic())
         for stem in idle[:3]:
             since = time.monotonic()
             with here.queue(stem) as queue:
                 queue.delete()
             until(lambda stem=stem: f"{here.name(stem)} is deleted; removed" in worker.text, "its topics removed", 60)
-            time.sleep(2)
+            time.sleep(1)
             gaps.append(traffic.longest_gap(since, time.monotonic()))
     print(f"longest gaps: {undisturbed:.3f} s undisturbed, {', '.join(f'{gap:.3f} s' for gap in gaps)} at deletions")
     assert worker.running
@@ -102,7 +102,7 @@ def test_what_is_created_keeps_deliveries_of_other_queues_waiting_for_a_moment_o
     gaps: list[float] = []
     with Traffic(here, WATCHED) as traffic, Admin(here.app_id, connection=here.connection) as admin:
         since = time.monotonic()
-        time.sleep(2)
+        time.sleep(1)
         undisturbed = traffic.longest_gap(since, time.monotonic())
         for number in range(3):
             name = here.name(f"fresh{number}")
