@@ -273,6 +273,16 @@ def test_a_deleted_entity_is_waited_for_and_counts_for_nothing_once_its_topics_a
     assert made.returncode == 0, made.stderr
     assert (defined(here)[name].version, defined(here)[name].settings) == (1, {"lease_period": "7s"})
 
+    gone(names.commands(name), names.deliveries(name))
+    with monkeypatch.context() as patch:
+        looks = iter([finish, *[lambda: None] * 1_000])
+        patch.setattr(deleted_entities.time, "sleep", lambda seconds: next(looks)())
+        assert here.lapse("apply", "--yes").returncode == 0
+    assert (defined(here)[name].version, defined(here)[name].settings) == (1, {})
+    assert changelog in here.connection.partitions(), "what is created is what is missing at the end"
+    altered = here.lapse("queue", "alter", name, "lease_period=7s")
+    assert altered.returncode == 0, altered.stderr
+
     monkeypatch.setattr(deleted_entities, "_LONGEST_S", 0)
     gone(names.commands(name), names.deliveries(name))
     refused = here.lapse("queue", "create", name, "lease_period=8s")
@@ -281,5 +291,5 @@ def test_a_deleted_entity_is_waited_for_and_counts_for_nothing_once_its_topics_a
     altered = here.lapse("queue", "alter", name, "lease_period=8s")
     assert "there is no queue" in altered.stderr
     assert here.lapse("queue", "create", name, "lease_period=8s").returncode == 0
-    assert (defined(here)[name].version, defined(here)[name].settings) == (2, {"lease_period": "8s"})
+    assert (defined(here)[name].version, defined(here)[name].settings) == (3, {"lease_period": "8s"})
     assert changelog in here.connection.partitions()

@@ -24,12 +24,18 @@ from lapse.runtime.topics.topology import Topology, TopologyError
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-def _look(path: Path, *, rights: bool = False) -> tuple[Config, Cluster, Topology]:
+def _loaded(path: Path) -> Config:
     try:
-        config = load(path)
+        return load(path)
+    except ConfigError as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _look(config: Config, *, rights: bool = False) -> tuple[Cluster, Topology]:
+    try:
         cluster = Cluster(config)
-        return config, cluster, cluster.topology(rights=rights)
-    except (ConfigError, TopologyError) as error:
+        return cluster, cluster.topology(rights=rights)
+    except TopologyError as error:
         raise click.ClickException(str(error)) from error
 
 
@@ -72,9 +78,10 @@ def apply(config: Path, yes: bool, as_json: bool) -> None:
     Writes what the entities are to the definitions topic, which all workers follow, unless the file has
     definitions = "file".
     """
-    settings, cluster, topology = _look(config)
+    settings = _loaded(config)
+    planned = _planned(config, settings)  # first, for it waits until nothing is left of what is being deleted
+    cluster, topology = _look(settings)
     differences = topology.differences()
-    planned = _planned(config, settings)
     defined = [] if planned is None else planned.changes
     refused = [] if planned is None else planned.refused
     # An entity that cannot be served whatever is created is left alone; the others are not kept waiting for it (C81).
@@ -154,7 +161,8 @@ def check(config: Path, as_json: bool) -> None:
     The file is checked first, and the keys of users, as a worker started here would. Changes nothing; exits with 1 if
     it does not fit. Warnings alone do not change that.
     """
-    settings, _, topology = _look(config, rights=True)
+    settings = _loaded(config)
+    _, topology = _look(settings, rights=True)
     try:
         key.read(settings)
     except ConfigError as error:
