@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from lapse.core.portions import Portions, in_lots, whole
+from lapse.core.queue import packed_segment
 from lapse.core.queue.change import HANDS_OUT, Change, ChangeKind
 from lapse.core.queue.counted import batch_of
 from lapse.core.queue.journal_record import (
@@ -20,7 +21,6 @@ from lapse.core.queue.journal_record import (
     take_head,
 )
 from lapse.core.queue.pending_letter import pending_letter_of
-from lapse.core.queue.segment import Segment
 from lapse.core.queue.segment_spill import Segments, SpillStore
 from lapse.core.queue.state import QueueState
 from lapse.core.repeats import chunk_of
@@ -99,7 +99,7 @@ def restoring(items: Iterable[tuple[bytes, bytes]], segments: Segments | None = 
         state.sources.add(source)
     state.rewinds.settle_generations()
     for index, (as_of, key) in sorted(found.whole.items()):
-        state.adopt(Segment.decode(columns[index]))
+        state.adopt(packed_segment.decode(columns[index]))
         state.as_of[index] = as_of
         restored.whole_at[index] = key
         yield

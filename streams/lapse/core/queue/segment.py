@@ -8,16 +8,14 @@ segment was delivered it costs 4 bytes of counts: a message that fails at once a
 
 from __future__ import annotations
 
-import struct
 from bisect import bisect_right
-from itertools import pairwise
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lapse.core.lifetime import NEVER
-from lapse.core.queue.message_state import BINDS, ENDS, EXPIRES, THERE
+from lapse.core.queue.message_state import ENDS, EXPIRES, THERE
 from lapse.core.queue.message_state import State as State
 from lapse.core.queue.trait import Flag, Traits
 from lapse.core.retry_delay import UNSTATED
@@ -51,15 +49,6 @@ class Run(NamedTuple):
     offset: int
     count: int  # type: ignore[assignment]  # hides tuple.count, which nobody asks a run
 
-
-_HEAD: Final = struct.Struct("<BqHHq")
-_RUN: Final = struct.Struct("<HHqH")
-_FORMAT: Final = 1
-_NO_COUNTS: Final = 128
-"""Among the bits of the columns: none of the messages was delivered, and their counts are left out."""
-
-_BEGINNINGS: Final = 256
-"""Among them: leases with their beginnings. Older versions read past it."""
 
 _BARE_BYTES: Final = 1_500
 """What a segment takes without its columns."""
@@ -137,6 +126,11 @@ class Segment:
         self.runs: list[Run] = []
         self.min_deadline_ms = NEVER
         self.min_until_ms = NEVER
+
+    @property
+    def is_undelivered(self) -> bool:
+        """Whether none of its messages was ever delivered."""
+        return self.deliveries is _UNDELIVERED
 
     @property
     def base(self) -> int:
@@ -292,17 +286,9 @@ class Segment:
         there: NDArray[np.bool_] = (self.state[: self.used] == AVAILABLE) & (self.holder[: self.used] != NOBODY)
         return there
 
-    def _has_holders(self) -> bool:
-        """Whether the holder and until columns say something."""
-        return bool(BINDS[self.state[: self.used]].any() or self.came_back.any())
-
     def deadline_of(self, slot: int) -> int:
         """Deadline of one place, ms since the epoch; `NEVER` without one."""
         return NEVER if self.deadline_ms is None else int(self.deadline_ms[slot])
-
-    def _has_beginnings(self) -> bool:
-        """Whether it is known of any lease when it began."""
-        return self.since_ms is not None and bool((self.state[: self.used] == LEASED).any())
 
     def cancels_of(self, slot: int) -> int:
         """Cancels so far of one place."""
@@ -344,91 +330,6 @@ class Segment:
                 self.runs[-1] = Run(last.slot, last.source, last.offset, last.count + run.count)
                 return
         self.runs.append(run)
-
-    def encode(self) -> bytes:
-        """Pack the segment for the journal."""
-        used = self.used
-        columns = (
-            (1 if self.deadline_ms is not None else 0)
-            | (2 if self.cancels is not None and self.cancels[:used].any() else 0)
-            | (4 if self.until_ms is not None and self._has_holders() else 0)
-            | (8 if self.ranks is not None else 0)
-            | (16 if self.flags is not None else 0)
-            | (32 if self.groups is not None else 0)
-            | (64 if self.retries is not None else 0)
-            | (_NO_COUNTS if self.deliveries is _UNDELIVERED else 0)
-            | (_BEGINNINGS if self._has_beginnings() else 0)
-        )
-        parts = [
-            _HEAD.pack(_FORMAT, self.index, used, len(self.runs), columns),
-            b"".join(_RUN.pack(*run) for run in self.runs),
-            self.state[:used].tobytes(),
-        ]
-        if not columns & _NO_COUNTS:
-            parts.append(self.deliveries[:used].astype("<u4").tobytes())
-        if columns & 1 and self.deadline_ms is not None:
-            parts.append(self.deadline_ms[:used].astype("<i8").tobytes())
-        if columns & 2 and self.cancels is not None:
-            parts.append(self.cancels[:used].astype("<u4").tobytes())
-        if columns & 4 and self.holder is not None and self.until_ms is not None:
-            parts.append(self.holder[:used].astype("<i4").tobytes())
-            parts.append(self.until_ms[:used].astype("<i8").tobytes())
-        if self.ranks is not None:
-            parts.append(self.ranks[:used].astype("<u8").tobytes())
-        if self.flags is not None:
-            parts.append(self.flags[:used].tobytes())
-        if self.groups is not None:
-            parts.append(self.groups[:used].astype("<i8").tobytes())
-        if self.retries is not None:
-            parts.append(self.retries[:used].astype("<i8").tobytes())
-        if columns & _BEGINNINGS and self.since_ms is not None:
-            parts.append(self.since_ms[:used].astype("<i8").tobytes())
-        return b"".join(parts)
-
-    @classmethod
-    def decode(cls, data: bytes | memoryview) -> Segment:
-        """Unpack a segment from the journal.
-
-        Raises:
-            ValueError: another format than this version writes.
-        """
-        form, index, used, run_count, columns = _HEAD.unpack_from(data)
-        if form != _FORMAT:
-            raise ValueError(f"journal segment of format {form}; this version of lapse reads format {_FORMAT}")
-        segment = cls(index)
-        segment.used = used
-        at = _HEAD.size
-        segment.runs = [Run(*_RUN.unpack_from(data, at + number * _RUN.size)) for number in range(run_count)]
-        at += run_count * _RUN.size
-        segment.state[:used] = np.frombuffer(data, np.uint8, used, at)
-        at += used
-        if not columns & _NO_COUNTS:
-            segment.delivery_counts()[:used] = np.frombuffer(data, "<u4", used, at)
-            at += 4 * used
-        if columns & 1:
-            segment.deadlines()[:used] = np.frombuffer(data, "<i8", used, at)
-            at += 8 * used
-        if columns & 2:
-            segment.cancel_counts()[:used] = np.frombuffer(data, "<u4", used, at)
-            at += 4 * used
-        if columns & 4:
-            holder, until_ms = segment.leases()
-            holder[:used] = np.frombuffer(data, "<i4", used, at)
-            at += 4 * used
-            until_ms[:used] = np.frombuffer(data, "<i8", used, at)
-            at += 8 * used
-        sizes = [width * used if columns & bit else 0 for bit, width in ((8, 8), (16, 1), (32, 8))]
-        if any(sizes):
-            edges = [at, at + sizes[0], at + sizes[0] + sizes[1], at + sum(sizes)]
-            segment.set_traits(0, used, Traits.decode(*(data[low:high] for low, high in pairwise(edges))))
-            at = edges[-1]
-        if columns & 64:
-            segment.set_traits(0, used, Traits(retries=np.frombuffer(data, "<i8", used, at)))
-            at += 8 * used
-        if columns & _BEGINNINGS:
-            segment.beginnings()[:used] = np.frombuffer(data, "<i8", used, at)
-        segment.recount()
-        return segment
 
 
 def _slot_of(run: Run) -> int:

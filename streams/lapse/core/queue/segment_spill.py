@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, Protocol
 
+from lapse.core.queue import packed_segment
 from lapse.core.queue.segment import Segment
 from lapse.core.queue.segment_summary import Outline, SegmentSummary
 
@@ -118,7 +119,7 @@ class Segments(Mapping[int, Segment]):
         segment = self._loaded.get(index)
         if segment is None and self.spill_store is not None:
             return self.spill_store[index]
-        return self._loaded[index].encode()
+        return packed_segment.encode(self._loaded[index])
 
     def changed(self, segment: Segment) -> None:
         """Note that what the spill store holds of a segment is out of date."""
@@ -152,13 +153,13 @@ class Segments(Mapping[int, Segment]):
         if index in self._same:
             self._same.discard(index)
         else:
-            spill_store[index] = segment.encode()
+            spill_store[index] = packed_segment.encode(segment)
         self._summaries[index] = SegmentSummary.of(segment)
 
     def _read(self, index: int) -> Segment:
         summary = self._summaries[index]
         assert self.spill_store is not None
-        segment = Segment.decode(self.spill_store[index])
+        segment = packed_segment.decode(self.spill_store[index])
         # As they were, not as early as they could be: what is planned by them is found by them.
         segment.min_deadline_ms, segment.min_until_ms = summary.min_deadline_ms, summary.min_until_ms
         self.loads += 1

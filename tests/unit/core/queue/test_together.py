@@ -12,6 +12,7 @@ from lapse.core.lifetime import Expiration
 from lapse.core.queue import settling
 from lapse.core.queue.choice import Chooser
 from lapse.core.queue.fairness import Turns
+from lapse.core.queue.packed_segment import encode
 from lapse.core.queue.retry import NO_RETRY, RetryRule
 from lapse.core.queue.segment import Segment, slots_of, where_of
 from lapse.core.queue.settings import Fairness, Leasing, QueueSettings, Semantics
@@ -86,7 +87,7 @@ def told(step: Step) -> list[tuple[object, ...]]:
 
 def stands(shard: QueueShard) -> tuple[object, ...]:
     """Everything that the shard holds."""
-    segments = {index: segment.encode() for index, segment in shard.state.segments.items()}
+    segments = {index: encode(segment) for index, segment in shard.state.segments.items()}
     outstanding = {one.id: one.outstanding for one in shard.state.subscriptions.values()}
     return segments, outstanding, shard.depth(), shard.next_due_ms()
 

@@ -18,9 +18,9 @@ from lapse.core.generation import offset_of
 from lapse.core.lifetime import NEVER
 from lapse.core.queue import dispatch as dispatching
 from lapse.core.queue import journal as journals
+from lapse.core.queue import packed_segment, truncation
 from lapse.core.queue import segment as segments
 from lapse.core.queue import timer as timers
-from lapse.core.queue import truncation
 from lapse.core.queue.journal import QueueJournal
 from lapse.core.queue.matching import MOST_PAGED, MOST_TRAVELLING, NO, UNKNOWN, YES
 from lapse.core.queue.restored import restore
@@ -888,7 +888,7 @@ class World:
             for index, summary in state.segments._summaries.items():
                 segment = state.segments.look(index)
                 assert SegmentSummary.of(segment) == summary
-                assert segment.encode() == bytes(state.segments.encoded(index))
+                assert packed_segment.encode(segment) == bytes(state.segments.encoded(index))
         for index in sorted(state.segments):
             segment = state.segments.look(index)
             assert not segment.droppable
