@@ -159,7 +159,8 @@ def _broker(data: Path | None, port: int, progress: Console) -> Iterator[tuple[s
         click.echo(f"lapse dev: uses the broker that runs already, at {running.bootstrap_servers}.", err=True)
         yield running.bootstrap_servers, None
         return
-    with progress.status("Starting Kafka (the first time, it is downloaded) ..."):
+    daemon.prepare(port)
+    with progress.status("Starting Kafka ..."):
         broker = daemon.start(place, port=port, detached=False)
     try:
         yield broker.bootstrap_servers, broker

@@ -48,6 +48,7 @@ def start(
     """
     place = _place(data)
     try:
+        daemon.prepare(port)
         with Console(stderr=True).status("Starting Kafka ..."):
             broker = daemon.start(
                 place, port=port, properties=_parse(properties), heap_mb=heap_mb, detached=not foreground

@@ -6,10 +6,12 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from lapse.embedded import jars
 from lapse.embedded.broker import given_broker
 from lapse.embedded.cache import locked
 from lapse.embedded.errors import BrokerFailed
 from lapse.embedded.instance import Instance
+from lapse.embedded.java import find_java
 from lapse.embedded.kafka import EmbeddedKafka
 from lapse.embedded.settings import Ports, free_ports
 
@@ -22,6 +24,20 @@ def data_dir() -> Path:
         return Path.home() / "Library" / "Application Support" / "lapse" / "kafka"
     base = os.environ.get("XDG_DATA_HOME") or ""
     return (Path(base) if Path(base).is_absolute() else Path.home() / ".local" / "share") / "lapse" / "kafka"
+
+
+def prepare(port: int) -> None:
+    """Fetch what a broker needs, with a progress bar of its own: before `start`, which may be behind another one.
+
+    Args:
+        port: the broker's; if it is taken nothing is fetched, and `start` says so.
+
+    Raises:
+        EmbeddedError: Java or jars are missing.
+    """
+    if given_broker() is None and not (port and is_taken(port)):
+        find_java()
+        jars.jar_files(jars.KAFKA)
 
 
 def start(
