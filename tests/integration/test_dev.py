@@ -92,6 +92,24 @@ def test_a_wrong_file_changes_nothing(stand: Stand) -> None:
     stand.config.write_text(SAMPLE, "utf-8")
 
 
+def test_a_file_that_becomes_wrong_while_a_worker_starts_ends_nothing(stand: Stand) -> None:
+    """The worker reads the file itself, and later than who starts it."""
+    stand.config.write_text(f"{SAMPLE}\n[queue.later]\n", "utf-8")
+    until(lambda: "later" in stand.connection.queues(), "its topics, just before the worker is started", 30)
+    stand.config.write_text("[queue.orders]\nlease_period = 'never'\n", "utf-8")
+    until(lambda: "not 'never'" in stand.log.read_text("utf-8"), "the refusal", 30)
+    stand.config.write_text(f"{SAMPLE}\n[queue.last]\n", "utf-8")
+    until(lambda: "last" in stand.connection.queues(), "the file is right again, and applied", 60)
+    with Publisher(connection=stand.connection) as publisher:
+        publisher.publish("last", b"3")
+    with QueueSubscriber("last", connection=stand.connection) as last:
+        delivery = last.receive(timeout=40)
+        assert delivery is not None
+        delivery.acknowledge()
+    stand.config.write_text(SAMPLE, "utf-8")
+    assert stand.process.poll() is None
+
+
 def doctor(stand: Stand, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "KAFKA_BOOTSTRAP_SERVERS": stand.told["bootstrap_servers"]}
     command = [*LAPSE, "doctor", *arguments]

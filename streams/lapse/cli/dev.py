@@ -56,6 +56,8 @@ class Stand:
         servers: the broker's address.
         broker: the broker, where this command started it; None = it was there before.
         console: the console's address.
+        text: the file as it was last looked at.
+        refused: whether that text is refused; then what runs goes on with an earlier one.
     """
 
     config: Config
@@ -63,6 +65,8 @@ class Stand:
     servers: str
     broker: EmbeddedKafka | None = None
     console: str = ""
+    text: bytes = b""
+    refused: bool = False
 
     @property
     def environment(self) -> Mapping[str, str]:
@@ -110,13 +114,14 @@ def dev(config: Path, port: int, console_port: int, data: Path | None, log_level
     progress = Console(stderr=True)
     try:
         settings = _configuration(config)
+        text = _text(config)
         if console_port and daemon.is_taken(console_port):
             raise click.ClickException(
                 f"port {console_port}, where the console would be, is in use. Give another one with --console-port, "
                 "or --console-port 0 for any free one"
             )
         with _broker(data, port, progress) as (servers, broker):
-            stand = Stand(settings, config, servers, broker)
+            stand = Stand(settings, config, servers, broker, text=text)
             _run(stand, console_port, log_level, as_json, progress)
     except KeyboardInterrupt:
         click.echo("lapse dev: ended.", err=True)
@@ -211,17 +216,20 @@ def _address(gateway: Child) -> str:
     return line.removeprefix(_STARTED)
 
 
-def _await(stand: Stand, worker: Child) -> None:
-    """Wait until each entity answers."""
+def _await(stand: Stand, worker: Child) -> bool:
+    """Wait until each entity answers; returns whether all do."""
     deadline = time.monotonic() + _SERVES_WITHIN_S
     connection = Connection(bootstrap_servers=stand.servers)
     for name in [*stand.config.queue, *stand.config.sow]:
         while not _answers(name, stand.config, connection):
             if worker.code is not None:
+                if _text(stand.path) != stand.text:
+                    return False  # it may have found the next text, and that wrong
                 raise click.ClickException("the worker ended: see above")
             if time.monotonic() > deadline:
                 click.echo(f"lapse dev: {name} does not answer yet; its worker's log says why.", err=True)
-                return
+                return False
+    return True
 
 
 def _answers(name: str, config: Config, connection: Connection) -> bool:
@@ -266,36 +274,38 @@ def _tell(stand: Stand, as_json: bool) -> None:
 
 def _watch(stand: Stand, worker: Child, gateway: Child, log_level: str, running: contextlib.ExitStack) -> None:
     """Stay until a child ends; apply the file when it changes."""
-    changed_ns = _changed_ns(stand.path)
     while True:
         time.sleep(_LOOK_EVERY_S)
         if stand.broker is not None and not stand.broker.running:
             raise click.ClickException(f"Kafka ended by itself; its log is {stand.broker.log}")
+        text = _text(stand.path)
+        changed = text not in (stand.text, b"")
         for child in (worker, gateway):
-            if child.code is not None:
+            # A worker reads the file itself: one that found it wrong is started again once it is right.
+            if child.code is not None and not (child is worker and (changed or stand.refused)):
                 raise click.ClickException(f"the {child.name} ended by itself, with code {child.code}: see above")
-        now_ns = _changed_ns(stand.path)
-        if now_ns == changed_ns or not now_ns:
+        if not changed:
             continue
-        changed_ns = now_ns
+        stand.text = text
         try:
-            stand.config = _usable(load(stand.path))
+            stand.config, stand.refused = _usable(load(stand.path)), False
         except ConfigError as error:
+            stand.refused = True
             click.echo(f"lapse dev: what runs goes on as before: {error}", err=True)
             continue
         if _apply(stand):
             worker.stop(_STOP_S)
             worker = _worker(stand, log_level, running)
-            _await(stand, worker)
-            click.echo(f"lapse dev: {stand.path} is applied.", err=True)
+            if _await(stand, worker):
+                click.echo(f"lapse dev: {stand.path} is applied.", err=True)
 
 
-def _changed_ns(path: Path) -> int:
-    """When the file was written, ns since the epoch; 0 = it is not there at the moment."""
+def _text(path: Path) -> bytes:
+    """What the file says; nothing = it is not there at the moment."""
     try:
-        return path.stat().st_mtime_ns
+        return path.read_bytes()
     except OSError:
-        return 0
+        return b""
 
 
 def _say(name: str, line: str) -> None:
