@@ -25,6 +25,9 @@ from lapse_client.tracing import tracing
 _FORGET_TOPICS_S: Final = 60.0
 """How long the list of topics is believed; an unknown name is looked up anew."""
 
+_IDLE_S: Final = 1.0
+"""How long the thread that hands out reports outlives the last one, s."""
+
 _POLL_S: Final = 0.1
 """How long the reports are waited for at a time."""
 
@@ -69,6 +72,7 @@ class RecordPublisher(Client[None]):
         self._targets: dict[str, str] = {}
         self._targets_until = 0.0
         self._lock = threading.Lock()
+        self._wanted = threading.Condition(self._lock)
         self._awaited = 0
         self._server: threading.Thread | None = None
         self.start()
@@ -150,6 +154,8 @@ class RecordPublisher(Client[None]):
             if self._server is None and (self._awaited or self._unexplained):
                 self._server = threading.Thread(target=self._serve, name="lapse publisher", daemon=True)
                 self._server.start()
+            elif self._awaited == 1:
+                self._wanted.notify()
         return future
 
     def poll(self, timeout_s: float = 0.0) -> int:
@@ -180,10 +186,14 @@ class RecordPublisher(Client[None]):
 
     def _serve(self) -> None:
         """Hand out reports while futures wait for them, whatever the threads that wait do."""
+
+        def is_needed() -> bool:
+            return self._awaited > 0 or bool(self._unexplained) or self._lifecycle.phase is not Phase.RUNNING
+
         while True:
             with self._lock:
-                awaits = self._awaited > 0 or bool(self._unexplained)
-                if not awaits or self._lifecycle.phase is not Phase.RUNNING:
+                needed = self._wanted.wait_for(is_needed, _IDLE_S)  # a new thread for each batch would cost more
+                if not needed or self._lifecycle.phase is not Phase.RUNNING:
                     self._server = None
                     return
             self.poll(_POLL_S)
@@ -231,6 +241,8 @@ class RecordPublisher(Client[None]):
         try:
             self.flush()
         finally:
+            with self._lock:
+                self._wanted.notify()
             if (server := self._server) is not None:
                 server.join()
             self._producer.close()
@@ -300,7 +312,8 @@ class RecordPublisher(Client[None]):
                 cause = error.args[0] if isinstance(error, KafkaException) else error
                 raise PublishFailed(target, _bytes(key), self._cause(cause)) from error
             else:
-                self.poll()
+                if self._server is None:  # else it hands out the reports: each call costs more than the record
+                    self.poll()
                 return
 
     def _target(self, to: str) -> str:
