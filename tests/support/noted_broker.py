@@ -23,6 +23,21 @@ DELIVERIES = TP("lapse.prices.deliveries", 0)
 COUNT = 6_000
 
 
+class Payloads:
+    """The log behind the messages."""
+
+    gone: tuple[str, ...] = ()
+
+    def __init__(self) -> None:
+        self.records: dict[int, Arrived] = {}
+
+    def keep(self, topic: str, partition: int, records: Any) -> None:
+        self.records.update({record.offset: record for record in records})
+
+    async def get(self, topic: str, partition: int, offsets: list[int], used: bool = True) -> list[Arrived | None]:
+        return [self.records.get(offset) for offset in offsets]
+
+
 class Broker:
     """Kafka as the runner sees it: every write takes a while; what happens is noted in its order."""
 

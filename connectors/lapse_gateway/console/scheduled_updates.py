@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any, Final
 
 from starlette.responses import Response
@@ -13,20 +12,15 @@ from lapse_client.aio import SowClient
 from lapse_gateway.console.page import rendered
 from lapse_gateway.console.queues import wanted
 from lapse_gateway.console.route import action, page, sent
+from lapse_gateway.console.schedule_form import AT_ONCE, FORM, cancelled, preview
 from lapse_gateway.operation import Call
 from lapse_gateway.parameter import Parameter
 
 _SHOWN: Final = 50
 """Updates on a page."""
 
-_AT_ONCE: Final = 5_000
-"""How many are looked up and withdrawn at a time."""
-
 _COUNTED: Final = 10_000
 """A preview counts no more than so many."""
-
-_WAIT_S: Final = 10.0
-"""An action begins no further part after so long, s; a browser of the console gives up after 20."""
 
 
 async def _list(call: Call) -> Response:
@@ -44,18 +38,7 @@ async def _confirm(call: Call) -> Response:
     async with call.gateway.clients.sow(call.caller, name) as topic:
         found = await _found(topic, given, _COUNTED)
     due = [one.enqueue_at_ms for one in found]
-    return rendered(
-        call,
-        "confirm_schedule.html",
-        name=name,
-        path=f"sow/{name}",
-        what="update",
-        effect=_effect(len(found)),
-        given=given,
-        count=len(found),
-        first_ms=min(due, default=None),
-        last_ms=max(due, default=None),
-    )
+    return preview(call, name, f"sow/{name}", "update", _effect(len(found)), len(found), due)
 
 
 def _effect(count: int) -> str:
@@ -65,23 +48,15 @@ def _effect(count: int) -> str:
 
 
 async def _cancel(call: Call) -> Response:
-    given, name = sent(call, _FORM), call.path["topic"]
-    loop = asyncio.get_running_loop()
-    ends_s, withdrawn, more = loop.time() + _WAIT_S, 0, True
+    given, name = sent(call, FORM), call.path["topic"]
     async with call.gateway.clients.sow(call.caller, name) as topic:
-        try:
-            while more and loop.time() < ends_s:
-                found = await _found(topic, given, _AT_ONCE)
-                # By their bookmarks: what a filter lets through is what the preview has counted, deletes included.
-                done = await topic.withdraw(bookmarks=[one.bookmark for one in found]) if found else 0
-                withdrawn += done
-                more = done > 0 and len(found) == _AT_ONCE
-        finally:
-            facts = {field: given[field] for field in ("filter", "key", "bookmark") if given[field]}
-            call.record("cancel scheduled", name, **facts, withdrawn=withdrawn)
-    left = " There are more: cancel once again." if more else ""
-    told = "1 scheduled update is" if withdrawn == 1 else f"{withdrawn:,} scheduled updates are"
-    return rendered(call, "done.html", done=f"{told} cancelled.{left}")
+
+        async def part() -> tuple[int, int]:
+            found = await _found(topic, given, AT_ONCE)
+            # By their bookmarks: what a filter lets through is what the preview has counted, deletes included.
+            return len(found), await topic.withdraw(bookmarks=[one.bookmark for one in found]) if found else 0
+
+        return await cancelled(call, name, "update", given, part)
 
 
 async def _found(topic: SowClient, given: Any, most: int | None) -> list[ScheduledUpdate]:
@@ -92,9 +67,7 @@ async def _found(topic: SowClient, given: Any, most: int | None) -> list[Schedul
     return await topic.scheduled(filter=wanted(given["filter"], given["key"]), top_n=most)
 
 
-_FILTER: Final = Parameter(name="filter", says="An expression.")
-_KEY: Final = Parameter(name="key", says="A key.")
-_FORM: Final = (_FILTER, _KEY, Parameter(name="bookmark", says="An update."))
+_FILTER, _KEY, _ = FORM
 
 OPERATIONS: Final = (
     page(
@@ -106,6 +79,6 @@ OPERATIONS: Final = (
         Parameter(name="skip", says="So many are left out first.", kind="whole", most=1_000_000_000, default=0),
         part=True,
     ),
-    page("/console/sow/{topic}/scheduled/confirm", "What would be withdrawn", _confirm, *_FORM, part=True),
+    page("/console/sow/{topic}/scheduled/confirm", "What would be withdrawn", _confirm, *FORM, part=True),
     action("/console/sow/{topic}/scheduled/cancel", "Withdraw scheduled updates", _cancel),
 )

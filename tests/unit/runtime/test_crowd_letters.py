@@ -19,7 +19,7 @@ from lapse.runtime.queue.output import QueueOutput
 from lapse.runtime.shard.figures import ShardFigures
 from lapse.runtime.timers.clock import WorkerClock
 from lapse.runtime.timers.ticker import Ticker
-from support.noted_broker import COMMANDS, Broker, run
+from support.noted_broker import COMMANDS, Broker, Payloads, run
 from support.packed import outputs_of
 from unit.core.sow.make import Arrived, T
 
@@ -28,21 +28,6 @@ _TURNS = 500
 _SETTINGS = QueueSettings(
     name="prices", lease_ms=60_000, dead_letter_topic="dlq.prices", expiration=Expiration(enabled=True)
 )
-
-
-class Payloads:
-    """The log behind the messages."""
-
-    gone: tuple[str, ...] = ()
-
-    def __init__(self) -> None:
-        self.records: dict[int, Arrived] = {}
-
-    def keep(self, topic: str, partition: int, records: Any) -> None:
-        self.records.update({record.offset: record for record in records})
-
-    async def get(self, topic: str, partition: int, offsets: list[int], used: bool = True) -> list[Arrived | None]:
-        return [self.records.get(offset) for offset in offsets]
 
 
 class LetterBroker(Broker):

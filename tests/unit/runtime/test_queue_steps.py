@@ -19,27 +19,12 @@ from lapse.runtime.queue.machine import QueueMachine
 from lapse.runtime.queue.output import QueueOutput
 from lapse.runtime.shard.effects import Effects
 from lapse.runtime.shard.sent_log import INSTANTS, PROGRESS_KEY
-from support.noted_broker import Broker, run
+from support.noted_broker import Broker, Payloads, run
 from support.packed import outputs_of
 from unit.core.sow.make import Arrived, T
 
 _COUNT = 45_000
 _SUBSCRIBE = {"id": "s", "command": "subscribe", "subscription": "inky", "max_backlog": _COUNT}
-
-
-class Payloads:
-    """The log behind the messages."""
-
-    gone: tuple[str, ...] = ()
-
-    def __init__(self) -> None:
-        self.records: dict[int, Arrived] = {}
-
-    def keep(self, topic: str, partition: int, records: Any) -> None:
-        self.records.update({record.offset: record for record in records})
-
-    async def get(self, topic: str, partition: int, offsets: list[int], used: bool = True) -> list[Arrived | None]:
-        return [self.records.get(offset) for offset in offsets]
 
 
 class QueueBroker(Broker):
