@@ -41,8 +41,8 @@ def of_lag(config: Config, connection: Connection) -> Iterator[Finding]:
         while behind and time.monotonic() < late:
             time.sleep(_LOOK_EVERY_S)
             behind = _behind(ends, _finished(admin, config.lapse.app_id))
-    except KafkaException:
-        return  # whoever may not look is told so elsewhere
+    except (KafkaException, TimeoutError):
+        return  # who may not look, or gets no answer, is told so elsewhere
     if not ends:
         return
     lagging = {topic: count for topic, count in behind.items() if not _is_left(topic, config)}
