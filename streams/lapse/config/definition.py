@@ -183,9 +183,10 @@ class DefinitionChange:
         if self.before.kind != self.after.kind:
             return f"{name} is a {WORD[self.before.kind]}; delete it first, or take another name for the new one"
         if never := sorted(_NEVER.intersection(self.keys)):
+            more = f"`lapse queue partitions {name}` gives it more, and this key stays; or t"
             return (
                 f"{name}: {', '.join(never)} cannot change: it keeps the shards that it was created with. "
-                "Take a new name for an entity over the same topics"
+                f"{more if self.after.kind == 'queue' else 'T'}ake a new name for an entity over the same topics"
             )
         held = self.asks_for_emptiness
         if not held or live == 0:

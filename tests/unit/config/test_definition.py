@@ -90,6 +90,7 @@ def test_what_never_changes() -> None:
     found = between({}, {"partitions": 2})
     assert found is not None
     assert "partitions cannot change" in found.refusal(0)
+    assert f"`lapse queue partitions {found.after.name}` gives it more" in found.refusal(0), "the way that is open"
     other = change(queue(), Definition("orders", "sow", 2, "", {}), HERE)
     assert other is not None
     assert "orders is a queue; delete it first" in other.refusal(0)
