@@ -16,7 +16,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from lapse_client import Connection, Publisher
+from lapse.protocol import topic as names
+from lapse_client import Admin, Connection, Publisher
 from support import command
 from support.deployment import Deployment, WorkerProcess
 from support.log import until
@@ -35,7 +36,7 @@ class Office:
     def __init__(self, broker: SecureKafka, directory: Path) -> None:
         self.broker = broker
         self.served = Deployment(broker.plain, directory, {"orders": {}})
-        self.served.configure({"orders": {}}, {"prices": {}})
+        self.served.configure({"orders": {}}, {"prices": {}}, definitions="topic")
         self.served.apply()
         self.orders, self.prices = self.served.name("orders"), self.served.name("prices")
         security = {
@@ -140,6 +141,10 @@ def test_who_lacks_rights_is_told_which_and_waits_for_nothing(office: Office) ->
     worker = office.worker("refused")
     worker.start().wait(LONGEST_S)
     assert worker.code == 1, "the supervisor does not try on"
+    assert f"{names.definitions(office.served.app_id)}: we lack the right Read on it" in worker.text
+    office.permit(AclOperation.READ, names.definitions(office.served.app_id))
+    worker.start().wait(LONGEST_S)
+    assert worker.code == 1, "the supervisor does not try on"
     assert "we lack the right Write on it" in worker.text
     assert "Traceback" not in worker.text
 
@@ -160,6 +165,13 @@ def test_the_rights_of_the_page_are_enough_for_a_worker_and_its_clients(office: 
             assert delivery is not None
             subscriber.settle("acknowledge", [delivery], wait=True)
         until(lambda: office.served.depth("orders")["depth"] == 0, "it is acknowledged")
+        definer = names.commands(names.definer(office.served.app_id))
+        refused = f"{definer} could not be read, and is tried again: "
+        until(lambda: refused in worker.text, "programs cannot create anything without the right to that group")
+        office.permit(AclOperation.READ, definer, kind=ResourceType.GROUP)
+        with Admin(office.served.app_id, connection=office.served.connection) as admin:
+            assert not admin.create_queue(office.orders).changed, "the worker answers"
+        assert worker.text.count(refused) == 1
         worker.kill()
         worker.start().wait_for_shards(2)
     finally:

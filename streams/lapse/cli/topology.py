@@ -142,7 +142,7 @@ def _said_of_definitions(path: Path, config: Config) -> tuple[str, ...]:
             return (f'{topic.name} is there, which is for all workers: a worker with definitions = "file" refuses',)
         return decide(path, config, found).warnings
     except (TopologyError, ValueError) as error:
-        raise click.ClickException(str(error)) from error
+        return (str(error),)
 
 
 def _planned(path: Path, config: Config) -> Plan | None:

@@ -24,6 +24,7 @@ from lapse.core.error_code import ErrorCode, Refusal
 from lapse.core.shard.answer import CommandAnswer
 from lapse.protocol import topic as names
 from lapse.protocol.command import CommandError, Encoding
+from lapse.runtime.repeated_error import RepeatedError
 from lapse.runtime.shard.authorizer_memory import remembering
 from lapse.runtime.shard.command_authorizer import Admitted, CommandAuthorizer, Guard, admit_all, parted, whose
 from lapse.runtime.shard.output import ShardOutput
@@ -97,6 +98,7 @@ class Definer:
     async def _run(self) -> None:
         await self._wait_for_topics()
         await self._messages.start()
+        repeated = RepeatedError(logger, f"{self._topic} could not be read, and is tried again")
         while True:
             consumer = AIOKafkaConsumer(
                 **self._services.connection,
@@ -116,7 +118,7 @@ class Definer:
             except (CommitFailedError, IllegalStateError):
                 logger.debug("%s: another worker goes on, and does again what is not answered", self._topic)
             except (KafkaError, OSError) as error:
-                logger.warning("%s could not be read, and is tried again: %s", self._topic, error)
+                repeated.came(error)
                 await asyncio.sleep(_WAIT_MS / 1000)
             finally:
                 await consumer.stop()

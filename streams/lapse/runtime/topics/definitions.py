@@ -121,10 +121,12 @@ class DefinitionsTopic:
                     offsets[name or ""] = message.offset() or 0
                 elif failure.code() == KafkaError._PARTITION_EOF:
                     return found, offsets
-                else:
+                elif failure.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:  # librdkafka's own; it needs no group
                     raise KafkaException(failure)
             raise TopologyError(f"{self.name}: could not be read to its end within {_PATIENCE_S:g} s")
         except KafkaException as error:
+            if error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                raise TopologyError(f"{self.name}: we lack the right Read on it: have it granted") from error
             raise TopologyError(f"{self.name}: cannot be read: {error.args[0].str()}") from error
         finally:
             consumer.close()

@@ -12,6 +12,7 @@ from aiokafka.errors import KafkaError
 from aiokafka.structs import TopicPartition
 from confluent_kafka import KafkaException
 
+from lapse.runtime.repeated_error import RepeatedError
 from lapse.runtime.watch import end_process
 
 logger = logging.getLogger(__name__)
@@ -62,6 +63,7 @@ class TopicFollower:
     async def _run(self) -> None:
         await self._wait_for_topic()
         place = TopicPartition(self._topic, 0)
+        repeated = RepeatedError(logger, f"{self._topic} could not be read, and is tried again")
         while True:
             consumer = AIOKafkaConsumer(
                 **self._connection, isolation_level="read_committed", enable_auto_commit=False, group_id=None
@@ -74,7 +76,7 @@ class TopicFollower:
                     batches = await consumer.getmany(timeout_ms=_WAIT_MS)
                     await self._take(batches.get(place, ()))
             except (KafkaError, OSError) as error:
-                logger.warning("could not read %s, and will try again: %s", self._topic, error)
+                repeated.came(error)
                 await asyncio.sleep(_WAIT_MS / 1000)
             finally:
                 await consumer.stop()

@@ -1,0 +1,41 @@
+"""An error that comes again and again, such as a right that a worker lacks: it is told once a minute."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Final
+
+_TELL_S: Final = 60.0
+
+
+class RepeatedError:
+    """Tells what is tried again, and why: at once where it is news, and then once a minute.
+
+    Args:
+        logger: tells it, as a warning.
+        what: what could not be done, and is tried again.
+    """
+
+    def __init__(self, logger: logging.Logger, what: str) -> None:
+        self._logger = logger
+        self._what = what
+        self._why = ""
+        self._told_s = 0.0
+        self._silent = 0
+
+    def came(self, error: BaseException, now_s: float | None = None) -> None:
+        """Know that it failed again.
+
+        Args:
+            error: why.
+            now_s: the instant on the monotonic clock, s; None = now.
+        """
+        now_s = time.monotonic() if now_s is None else now_s
+        why = str(error) or type(error).__name__
+        if why == self._why and now_s - self._told_s < _TELL_S:
+            self._silent += 1
+            return
+        more = f" ({self._silent} times since this was told)" if self._silent and why == self._why else ""
+        self._logger.warning("%s: %s%s", self._what, why, more)
+        self._why, self._told_s, self._silent = why, now_s, 0

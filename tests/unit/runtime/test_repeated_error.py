@@ -1,0 +1,22 @@
+"""An error that comes again and again is told once a minute, and another one at once."""
+
+import logging
+
+import pytest
+
+from lapse.runtime.repeated_error import RepeatedError
+
+
+@pytest.mark.feature("Q23", "X7")
+def test_the_same_error_is_told_once_a_minute_and_another_one_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    told = RepeatedError(logging.getLogger("lapse.test"), "the topic is tried again")
+    for now_s in (0.0, 0.5, 59.9, 60.0):
+        told.came(ValueError("no right"), now_s)
+    told.came(OSError(), 60.1)
+    told.came(ValueError("no right"), 60.2)
+    assert caplog.messages == [
+        "the topic is tried again: no right",
+        "the topic is tried again: no right (2 times since this was told)",
+        "the topic is tried again: OSError",
+        "the topic is tried again: no right",
+    ]
