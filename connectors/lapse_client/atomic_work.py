@@ -62,7 +62,7 @@ class AtomicWork:
         settler: of the subscription.
         shards: says how many shards a queue has.
         transactional_id: Kafka's name for whoever commits; None = a unique one.
-        begun: told once it has been used.
+        begun: called once it has been used.
     """
 
     def __init__(

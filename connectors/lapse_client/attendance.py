@@ -1,4 +1,4 @@
-"""Whether anybody attends to shards that keep silent: what is told long before an answer is given up (X7)."""
+"""Whether any worker runs the shards that keep silent: the client says so long before it gives up an answer (X7)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ANSWER_S: Final = 1.5
 """How long that answer is waited for, s: any shard gives it at once, whatever else it does."""
 
 _LEAST_S: Final = 5.0
-"""What is given up within so many seconds is told soon enough without it."""
+"""A timeout below this is soon enough, so no look is taken, s."""
 
 _PING: Final = Command(command="depth", top_n=0)
 """It asks for the publish target only, so it costs a shard nothing."""

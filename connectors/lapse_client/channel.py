@@ -111,7 +111,7 @@ class Channel(Generic[T]):
 
         Args:
             listener: who gets what comes back.
-            failed: told when the channel cannot go on; called by its thread.
+            failed: called when the channel cannot go on, by its thread.
 
         Raises:
             ConnectionFailed: no broker answered.
@@ -135,7 +135,7 @@ class Channel(Generic[T]):
         if self._thread is not None and threading.current_thread() is not self._thread:
             self._thread.join()
         if self._producer.flush(METADATA_TIMEOUT_S if healthy else 0):
-            self._producer.purge()  # what Kafka did not take fails, so that whoever sent it is told
+            self._producer.purge()  # what Kafka did not take fails, so that its sender learns of it
             self._producer.flush(_PURGE_S)
         self._producer.close()
         self._consumer.close()
@@ -263,7 +263,7 @@ class Channel(Generic[T]):
         self, sent_ms: float, future: Future[Answer], command: Command, error: KafkaError | None, message: Message
     ) -> None:
         if error is not None:
-            # Those are told by the error.
+            # For those the error says it.
             level = logging.DEBUG if error.code() in PURGED | FORBIDDEN else logging.WARNING
             log.log(level, "%s on %s was not sent: %s", command.command, message.topic(), error)
             if error.code() in FORBIDDEN:

@@ -25,7 +25,7 @@ MAX_BACKOFF: Final = 8
 
 
 class Grant(NamedTuple):
-    """What a shard is to be told: `subscribe` again, with this `max_backlog`."""
+    """What a shard is to be sent: `subscribe` again, with this `max_backlog`."""
 
     shard: int
     credit: int
@@ -67,8 +67,8 @@ class Credits:
         self._idle_ms = idle_ms
         self._told = [0] * shards
         self._held = [0] * shards  # what it may count with: what it was told or what it confirmed
-        self._waiting = [True] * shards  # told, and no answer yet
-        self._settled = [0] * shards  # since it was told last
+        self._waiting = [True] * shards  # sent, and no answer yet
+        self._settled = [0] * shards  # since the last one was sent
         self._owed = [0] * shards  # settled beyond its credit, and perhaps not known to it yet
         self._active_at_ms = [0.0] * shards
         self._to_tell: set[int] = set(range(shards))
@@ -88,7 +88,7 @@ class Credits:
         return 2 * self._shards * self._idle_ms * MAX_BACKOFF
 
     def credit(self, shard: int) -> int:
-        """What a shard was told last, or is to be told."""
+        """The backlog that was sent to a shard last, or is to be sent."""
         return self._told[shard]
 
     @_locked
@@ -121,7 +121,7 @@ class Credits:
 
     @_locked
     def answered(self, shard: int, credit: int, now_ms: float) -> None:
-        """A shard confirms what it was told; an answer to an older `subscribe` is ignored."""
+        """A shard confirms what it was sent; an answer to an older `subscribe` is ignored."""
         if credit != self._told[shard] or not self._waiting[shard]:
             return
         self._waiting[shard] = False
@@ -140,7 +140,7 @@ class Credits:
 
     @_locked
     def lost(self, shard: int) -> None:
-        """A shard did not answer, or does not know the subscription: it is to be told again."""
+        """A shard did not answer, or does not know the subscription: `subscribe` is to be sent again."""
         if shard in self._gone:
             return
         self._waiting[shard] = True
@@ -161,7 +161,7 @@ class Credits:
 
     @_locked
     def grow(self, count: int) -> None:
-        """Take in more shards; they get credit as the others, who are told to do with less, confirm it."""
+        """Take in more shards; they get credit as the others confirm that they have less."""
         for shard in range(self._shards, self._shards + count):
             self.outstanding.append(0)
             self._settled.append(0)
@@ -176,7 +176,7 @@ class Credits:
 
     @_locked
     def drop(self, shards: Iterable[int]) -> None:
-        """Go on without some shards: what they had is for the others, and nothing is told to them any more."""
+        """Go on without some shards: what they had is for the others, and nothing is sent to them any more."""
         for shard in shards:
             self._gone.add(shard)
             self._forget(shard)
@@ -191,7 +191,7 @@ class Credits:
         self._to_tell.discard(shard)
 
     def _share_anew(self) -> None:
-        """Aim at equal shares: who has too much is told so now, and who has too little as that is given back."""
+        """Aim at equal shares: a shard with too much gets less now, and others get that once it is given back."""
         shares = self._shares()
         most = [min(1, self.max_backlog)] * self._shards if self._travelling else shares
         for shard, credit in enumerate(most):
@@ -211,7 +211,7 @@ class Credits:
 
     @_locked
     def due(self, now_ms: float) -> list[Grant]:
-        """What is to be told to which shard now; the caller does so."""
+        """What is to be sent to which shard now; the caller sends it."""
         if self._travelling:
             self._take_back(now_ms)
             self._pass_on()

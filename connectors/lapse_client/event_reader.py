@@ -17,7 +17,7 @@ logger: Final = logging.getLogger(__name__)
 
 
 class EventReader(PacedReader[Event]):
-    """Reads the events of a queue or SOW topic, without a consumer group. After a crash one may be told twice.
+    """Reads the events of a queue or SOW topic, without a consumer group. After a crash one may come twice.
 
     Args:
         name: the entity.

@@ -17,7 +17,7 @@ class Heartbeat:
     Args:
         session: whose subscription it is.
         asked_ms: the heartbeat timeout that the client asks for, in ms; None = the entity's own.
-        assumed_ms: what holds until a shard has told the entity's own, in ms.
+        assumed_ms: what holds until a shard's answer has the entity's own, in ms.
     """
 
     def __init__(self, session: Session[Any], asked_ms: int | None, assumed_ms: int) -> None:

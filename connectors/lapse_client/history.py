@@ -1,6 +1,6 @@
 """The life of one message, from the underlying topic, the events, the deliveries and the dead letters (D6).
 
-A message that is forwarded, redriven or handed over goes on as another record: its life is told to the end (C59).
+A message that is forwarded, redriven or handed over goes on as another record: its life is followed to the end (C59).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PRODUCERS_CLOCK_MS: Final = 300_000
 """So far a producer's clock may be ahead of the broker's without anything being overlooked."""
 
 _LONGEST_CHAIN: Final = 50
-"""Messages whose lives are told together."""
+"""Messages whose lives are shown together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ def history(
         bookmark: which one.
         entity: the queue or SOW topic of interest; None = all that tell something of it.
         connection: the cluster; from the environment by default.
-        watcher: told how far it is.
+        watcher: called with how far it is.
 
     Raises:
         ValueError: the text is no bookmark.
@@ -109,7 +109,7 @@ class _Chain:
         self._lineage = Lineage(connection, cluster, topics, lambda done, total: watcher("steps", done, total))
 
     def moments(self, name: Bookmark, record: Message | None) -> list[Moment]:
-        """All that is told of a message and of its chain."""
+        """All moments of a message and of its chain."""
         told: list[Moment] = []
         steps: dict[tuple[Bookmark, Bookmark], Step] = {}
         ways: list[tuple[Bookmark, Message | None]] = [(name, record)]
@@ -140,7 +140,7 @@ class _Chain:
         return told
 
     def _life(self, bookmark: Bookmark, record: Message | None) -> list[Moment]:
-        """What is told of one message."""
+        """The moments of one message."""
         moments: list[Moment] = []
         since_ms = None
         if record is not None:
@@ -174,7 +174,7 @@ class _Chain:
 
 
 _RANK: Final = {"arrived": 0, DEAD_LETTER: 2}
-"""What is told of the same millisecond: the record first, its letter last."""
+"""The order of moments of the same millisecond: the record first, its letter last."""
 
 
 def _waits(

@@ -38,7 +38,7 @@ class InDoubt:
         settler: acknowledges what is decided already, and renews what waits.
         put_back: takes what is in doubt no longer, to be handed out.
         past_ms: an instant that the broker's clock has passed, ms since the epoch.
-        forget: told of a shard, and of how many messages were dropped because their leases are over.
+        forget: called with a shard, and with how many messages were dropped because their leases are over.
     """
 
     def __init__(

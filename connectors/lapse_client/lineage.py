@@ -61,7 +61,7 @@ class Lineage:
         connection: the cluster.
         cluster: its id.
         topics: its topics, and how many partitions each has.
-        progress: told how far a search is.
+        progress: called with how far a search is.
     """
 
     def __init__(self, connection: Connection, cluster: str, topics: Mapping[str, int], progress: Progress) -> None:

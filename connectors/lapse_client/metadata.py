@@ -17,7 +17,7 @@ METADATA_TIMEOUT_S: Final = 15.0
 """How long an answer is waited for where there was one before: the brokers may be starting again."""
 
 FIRST_ANSWER_S: Final = 4.0
-"""How long the first one is waited for: an address that is wrong is told within 5 s (X7)."""
+"""How long the first one is waited for: a wrong address is reported within 5 s (X7)."""
 
 _LOOK_S: Final = 1.0
 """How often to check whether the brokers refuse us, since waiting does not help then."""

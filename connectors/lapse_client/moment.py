@@ -1,4 +1,4 @@
-"""A moment of a message's life, and where it was told (D6)."""
+"""A moment of a message's life, and the record that shows it (D6)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Moment:
         entity: the queue or SOW topic; empty for the record itself.
         what: `arrived`, `delivered`, `dead letter`, the event's kind, or `waits`: what it waits for now.
         facts: what is known of it, by name.
-        told: bookmark of the record that tells it.
+        told: bookmark of the record that shows it.
         message: whose life it belongs to: the message itself, or one that it was before or has become (C59).
     """
 

@@ -17,7 +17,7 @@ class Prefetched(Waiting[Delivery]):
 
     Args:
         past_ms: an instant that the broker's clock has passed, ms since the epoch.
-        forget: told of a shard, and of how many messages that were dropped because their leases are over.
+        forget: called with a shard, and with how many messages were dropped because their leases are over.
         delivery: what a delivery is, for whoever takes it.
     """
 

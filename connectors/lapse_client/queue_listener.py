@@ -34,7 +34,7 @@ from lapse_client.terms import Terms
 log = logging.getLogger("lapse_client")
 
 _HEARTBEAT_TIMEOUT_MS: Final = 10_000
-"""Assumed until a shard has told the queue's own."""
+"""Assumed until a shard's answer has the queue's own."""
 
 _READING_S: Final = 5.0
 

@@ -42,7 +42,7 @@ class Queues(Client[None]):
     """Asks many queues, or many SOW topics, for their figures; a context manager.
 
     Args:
-        names: which. Those that do not exist, or are deleted later, are told when they are asked.
+        names: which. Those that do not exist, or are deleted later, are named when they are asked.
         sow: whether they are SOW topics.
         connection: the cluster; from the environment by default.
         timeout_s: how long to wait for answers at its end, in seconds.

@@ -32,7 +32,7 @@ _POLL_S: Final = 0.1
 """How long the reports are waited for at a time."""
 
 _ENDED: Final = frozenset({KafkaError._FATAL, KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
-"""A record was not taken, for nothing can be sent any more; the cause is told by itself, perhaps to another thread."""
+"""A record was not taken, for nothing can be sent any more; the cause has a report of its own."""
 
 _CAUSE_S: Final = 1.0
 """How long the cause is waited for; it is at most some milliseconds away."""
@@ -170,7 +170,7 @@ class RecordPublisher(Client[None]):
             return self._producer.poll(0)
 
     def _cause(self, error: object) -> object:
-        """Why a record was not taken: what was purged was so for a reason, which may be about to be told."""
+        """Why a record was not taken: what was purged has a cause, whose report may be about to come."""
         if isinstance(error, KafkaError) and error.code() in _ENDED:
             give_up = time.monotonic() + self._connection.transport.patience(_CAUSE_S)
             while self._fatal is None and time.monotonic() < give_up:

@@ -287,7 +287,7 @@ def send(
         redriven: remembers what is sent.
         queues: where letters that are sent count as settled (C75); None = at queues that are called like their topics.
         rate: at most so many per second.
-        sent: told of each record that is safe, and of each that was not taken, with the error.
+        sent: called with each record that is safe, and with each that was not taken, with the error.
 
     Returns:
         How many were sent.
@@ -309,7 +309,7 @@ def send(
         size = _BATCH if rate is None else max(1, min(_BATCH, int(rate)))
         for line in lines:
             if line.refused:
-                if line.refused == _BEFORE:  # a run that was killed may not have told the queues
+                if line.refused == _BEFORE:  # a run that was killed may not have reached the queues
                     earlier.append(line.letter)
                 continue
             if line.topic not in topics:

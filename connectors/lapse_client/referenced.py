@@ -59,7 +59,7 @@ class RecordReader:
         connection: the cluster.
         settler: whose deliveries they become.
         arrived: gets what a reference named, which may be fewer messages: Kafka no longer has the rest.
-        failed: told when it cannot go on.
+        failed: called when it cannot go on.
     """
 
     def __init__(

@@ -25,7 +25,7 @@ class Order:
         return cls(match is not None and match[1].upper() == "DESC")
 
     def key(self, record: SowRecord) -> tuple[int, Any]:
-        """What to compare, the larger one first if `descending`; the shard has told it, whatever the payload is."""
+        """What to compare, the larger one first if `descending`; the shard sends it, whatever the payload is."""
         value = record.order_value
         if isinstance(value, str):
             return 1, value

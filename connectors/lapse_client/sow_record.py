@@ -40,8 +40,8 @@ class SowRecord:
     Attributes:
         kind: `sow` (result of a query), `publish` (new or replaced), `delta` (the value has the changed fields only),
             `oof` (out of focus: deleted, expired, or it no longer matches); of a subscription also `group-end` (all
-            that matched at the beginning has been told) and `resubscribed` (a shard had forgotten the subscription:
-            what changed meanwhile is told anew by `sow_and_subscribe`, and is missing otherwise).
+            that matched at the beginning has come) and `resubscribed` (a shard had forgotten the subscription:
+            what changed meanwhile comes anew with `sow_and_subscribe`, and is missing otherwise).
         key: the record's key.
         value: its payload.
         bookmark: where its last update stands; None where there is none.

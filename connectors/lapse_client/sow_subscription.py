@@ -33,7 +33,7 @@ _MOST_WAITING: Final = 50_000
 """Updates that may wait for the application before reading pauses."""
 
 _UNTIL_TOLD_MS: Final = 3_000
-"""The heartbeat timeout that is gone by until the topic's is told, in ms."""
+"""The heartbeat timeout that is assumed until the topic's is known, in ms."""
 
 _BEGIN: Final = "group-begin"
 _END: Final = "group-end"

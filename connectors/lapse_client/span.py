@@ -15,7 +15,7 @@ _POLL_S: Final = 0.5
 _AT_ONCE: Final = 5_000
 _Name = tuple[str, int]
 Progress = Callable[[int, int], None]
-"""Told how many offsets of how many are done with."""
+"""Called with how many offsets of how many are done."""
 
 
 def _nobody(done: int, total: int) -> None:
@@ -36,7 +36,7 @@ def span(
         topics: which topics, and how many partitions each has.
         since_ms: the instant, ms since the epoch; None = from the beginning.
         until: asked again and again: an instant after which a topic is of no interest; None = to the end.
-        progress: told how far it is.
+        progress: called with how far it is.
 
     Raises:
         LapseError: a topic cannot be read.

@@ -43,7 +43,7 @@ class Subscription:
         queues: names and numbers of shards.
         terms: what is asked for.
         lifecycle: of the subscriber.
-        on_refused: told of settlements that were refused and that nobody waits for; called by the channel's thread.
+        on_refused: called with settlements that were refused and that nobody waits for, by the channel's thread.
         by_pattern: the queues are not named one by one: it goes on when one of them is deleted (Q3).
         deserializer: reads the payloads; None = they stay as they are.
         delivery_types: what deliveries are for whoever takes them, without a deserializer and with one.

@@ -41,9 +41,9 @@ class SubscriptionSettler:
 
     Args:
         session: the subscription's.
-        credits: told of what is settled.
+        credits: counts what is settled.
         ack_batch_size: acknowledgments in one command at most.
-        on_refused: told of settlements that were refused or not sent, and that nobody waits for.
+        on_refused: called with settlements that were refused or not sent, and that nobody waits for.
         replier: sends replies.
 
     Attributes:

@@ -26,7 +26,7 @@ def now_ms(connection: Connection, name: str, warn: Callable[[str], None]) -> in
     Args:
         connection: the cluster.
         name: an entity, or its dead-letter topic.
-        warn: told what is wrong, a sentence.
+        warn: called with what is wrong, a sentence.
     """
     try:
         measure(connection, name)

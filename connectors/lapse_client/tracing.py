@@ -35,8 +35,8 @@ class Sending(NamedTuple):
 
     Attributes:
         headers: the record's, with the span's context.
-        reported: to be told of Kafka's report.
-        failed: to be told instead that nothing was sent, and why.
+        reported: to be called with Kafka's report.
+        failed: to be called instead where nothing was sent, with the cause.
     """
 
     headers: BuiltHeaders
@@ -66,7 +66,7 @@ class Tracing:
             topic: where it goes.
             key: the record's.
             headers: the record's; a context that stands there stays.
-            reported: told of the report.
+            reported: called with the report.
         """
         found = self._links([headers])
         span = self._begin("publish", "send", topic, self._trace.SpanKind.PRODUCER, found)

@@ -43,7 +43,7 @@ def ask(name: Bookmark, queues: Iterable[str], connection: Connection) -> tuple[
 
 
 def asked_first(topic: str, queues: Iterable[str]) -> list[str]:
-    """Queues in the order in which they are asked of a message that none has told of: a queue's topic has its name."""
+    """The order in which queues are asked about a message without events: most queues have their topic's name."""
     return sorted(queues, key=lambda queue: (queue != topic, queue))
 
 

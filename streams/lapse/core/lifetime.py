@@ -176,7 +176,7 @@ def deadline_ms(lifetime: Lifetime, timestamp_ms: int, expiration: Expiration) -
 def rfc3339_ms(value: bytes | None) -> int:
     """Read an RFC 3339 instant, cut to the millisecond, never rounded up (L3, C7).
 
-    An instant before 1970 is told as 1970: it is past as well, and no deadline is negative.
+    An instant before 1970 is returned as 1970: it is past as well, and no deadline is negative.
 
     Raises:
         InvalidLifetime: another form, or an instant that does not exist.

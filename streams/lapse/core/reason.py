@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Final
 
 UNCONFIRMED: Final = "put here by a transfer that was not confirmed"
-"""What is told of such a record when it leaves (C84): the message itself is, or was, at the other deployment."""
+"""The detail for such a record when it leaves (C84): the message itself is, or was, at the other deployment."""
 
 
 class Reason(StrEnum):

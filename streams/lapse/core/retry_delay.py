@@ -15,13 +15,13 @@ UNSTATED: Final = -1
 """What stands for the delay of a message that states none, in columns."""
 
 UNREADABLE: Final = -2
-"""What stands for one that cannot be read: the queue's delay counts, and it is told (C69)."""
+"""The value for a delay that cannot be read: the queue's delay counts, and an event says so (C69)."""
 
 FAULT: Final = (
     f"{RETRY_DELAY_MS} cannot be read, the queue's retry counts: expected 1 to 15 ASCII digits, a number of "
     "milliseconds, and one such header"
 )
-"""What is told of it."""
+"""The event's detail for it."""
 
 _DIGITS: Final = re.compile(rb"[0-9]{1,15}\Z")
 

@@ -35,7 +35,7 @@ class AvroPayload:
 
     Args:
         schema: the reader's schema: what keys, filters and deltas see, and what is written.
-        writers: further schemas that payloads may be written with, told by their fingerprints.
+        writers: further schemas that payloads may be written with, recognized by their fingerprints.
         confluent: whether payloads are in Confluent's wire format.
         ids: in that format: all schemas that payloads are written with, by their ids, the reader's among them; none =
             every id stands for the reader's.

@@ -145,7 +145,7 @@ _CHANGING: Final = frozenset({"sow_delete", "purge", "rewind", "acknowledge", "c
 def faults(fields: Mapping[str, Any]) -> list[str]:
     """What is wrong with the fields of a command, which are all known; empty = nothing.
 
-    Of an array the first wrong item is told.
+    Of an array the first wrong item is named.
     """
     found: list[str] = []
     if "command" not in fields:

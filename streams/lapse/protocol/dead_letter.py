@@ -38,7 +38,7 @@ _MAX_TEXT_BYTES = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Death:
-    """What is to be told of a message that left.
+    """What a letter says of a message that left.
 
     Attributes:
         entity: the queue or SOW topic that lost it.

@@ -1,4 +1,4 @@
-"""Events: what happened to messages, told on `lapse.events.<name>` (D4)."""
+"""Events: what happened to messages, on `lapse.events.<name>` (D4)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TERMINAL = frozenset(
         EventKind.TRANSFERRED,
     }
 )
-"""The kinds that end a message's stay in a queue: exactly one of them per message, however often it is told."""
+"""The kinds that end a message's stay in a queue: exactly one of them per message, however often it is written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

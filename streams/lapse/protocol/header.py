@@ -61,7 +61,7 @@ COMMAND_ID: Final = "lapse-command-id"
 EPOCH: Final = "lapse-epoch"
 """Which epoch of the shard wrote the record; a reader drops records of an epoch below one it has seen.
 
-On a dead letter, too: where two epochs told a message's fate, the higher one's counts.
+On a dead letter, too: where two epochs wrote a message's fate, the higher one's counts.
 """
 SHARDS: Final = "lapse-shards"
 """Of how many shards one says that its epoch begins."""

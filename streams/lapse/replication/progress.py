@@ -16,7 +16,7 @@ from lapse.protocol import topic as names
 logger = logging.getLogger(__name__)
 
 _FETCH_WAIT_MS: Final = 20
-"""The end of the topic is told by a fetch that finds nothing, which a broker answers so late."""
+"""A fetch that finds nothing shows the end of the topic; a broker answers it so late."""
 
 _PATIENCE_S: Final = 30.0
 TOPIC: Final = f"{names.PREFIX}replication"

@@ -45,7 +45,7 @@ class Downstream(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Translation:
-    """How one deployment's state is told to another.
+    """How one deployment's state is written for another.
 
     Attributes:
         source: id of the deployment that is read.
@@ -56,7 +56,7 @@ class Translation:
     target: str
 
     def translate(self, record: Upstream, now_ms: int) -> Downstream | None:
-        """Return what the downstream is told; None = nothing.
+        """Return what is written for the downstream; None = nothing.
 
         Nothing is told of what has been at the downstream before, so that nothing goes round in circles; and nothing of
         an expiry, which the downstream sees by itself. Only where the upstream's topic may no longer have the update

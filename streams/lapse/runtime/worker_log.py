@@ -15,10 +15,10 @@ _SERVICE: Final = "[^"
 """How lines begin that mode writes in the name of a service of ours."""
 
 _EVERY_S: Final = 60.0
-"""A library's error is told once in so many seconds, with the number of those in between."""
+"""A library's error is logged once in so many seconds, with the number of those in between."""
 
 _PASSING_S: Final = 5.0
-"""An error after which a library tries again is told only if it goes on for so long: a fresh group has such, too."""
+"""An error after which a library tries again is logged only if it goes on for so long: a fresh group has it, too."""
 
 _MOST_KEPT: Final = 1_000
 _KEY_CHARACTERS: Final = 60

@@ -63,7 +63,7 @@ class Follower(Mover):
         there: the cluster that takes over.
         to_queue: the queue there.
         to_topic: its underlying topic; None = its publish target.
-        max_clock_skew_ms: a greater one between the clocks of the clusters is told, ms.
+        max_clock_skew_ms: a greater one between the clocks of the clusters is logged, ms.
         progress: called with the number of messages that have been handed over, after each round.
     """
 
@@ -169,7 +169,7 @@ class Follower(Mover):
         return time.monotonic() < self._refused_until.get(text, 0.0)
 
     def _same_format(self, there: set[str]) -> bool:
-        """Whether a filter says the same of a payload on both sides; a difference is told when it is seen first."""
+        """Whether a filter says the same of a payload on both sides; a difference is logged when it is seen first."""
         if time.monotonic() < self._formats_known_until:
             return not self._formats_differ
         self._formats_known_until = time.monotonic() + _FORMATS_S

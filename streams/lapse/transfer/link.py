@@ -25,7 +25,7 @@ class Link(BaseModel):
         target: brokers of the deployment that takes over; `to` in the file.
         to_queue: the queue there; the same name by default.
         to_topic: the underlying topic there; the queue's publish target by default.
-        max_clock_skew: of `--follow`: a greater difference between the clocks of the clusters is told, ms (C74).
+        max_clock_skew: of `--follow`: a greater difference between the clocks of the clusters is logged, ms (C74).
         from_security: how to speak to the brokers that hand over.
         to_security: how to speak to the brokers that take over.
     """

@@ -28,7 +28,7 @@ class Order:
     Attributes:
         named: ranges of bookmarks, by shard.
         filter: of these only the messages for which the expression is true; empty = all.
-        listed: whether the messages were named one by one, so that one that is not there is told.
+        listed: whether the messages were named one by one, so that one that is not there is reported.
         cancelled: whether the transfer was taken back.
         unfinished: of the generations of a follower, the first that may have left something, and the latest.
         topics: id of each topic that is named; of another one of its name, other messages have these bookmarks (C42).

@@ -14,7 +14,7 @@ class Skew:
     """Compares the clocks of the brokers, as each side's own commands have measured them.
 
     Args:
-        most_ms: a greater difference is told, ms.
+        most_ms: a greater difference is logged, ms.
     """
 
     def __init__(self, most_ms: int) -> None:
@@ -22,7 +22,7 @@ class Skew:
         self._warned = False
 
     def of(self, here: ClientClock, there: ClientClock, cluster: str, target: str) -> float:
-        """By how much they differ now, ms; a difference beyond the limit is told when it begins.
+        """By how much they differ now, ms; a difference beyond the limit is logged when it begins.
 
         Args:
             here: the clock of the cluster that hands over.

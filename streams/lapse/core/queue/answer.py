@@ -60,7 +60,7 @@ def bounded(settlements: tuple[Settlement, ...], counts: dict[str, int]) -> dict
 
 
 def settlements(outcomes: Sequence[Outcome], command: Command) -> tuple[Settlement, ...]:
-    """What became of messages, as far as a command wants to be told."""
+    """What became of messages, as far as a command asks for it."""
     return tuple(
         Settlement(
             bookmarks=str(BookmarkRange(outcome.topic, outcome.partition, outcome.first, outcome.last)),

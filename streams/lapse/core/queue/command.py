@@ -51,7 +51,7 @@ class QueueCommands:
         self.oldest_ms: int | None = None
         """Arrival of the oldest message, looked up in time for a depth command; None = there is none."""
         self.counted: Rewind | None = None
-        """A dry run of a rewind that is at its end, and about to be told."""
+        """A dry run of a rewind that is at its end and is about to be answered."""
         self._transfers = TransferCommands(shard, lambda: self._row_filter is None)
         self._handlers: dict[str, Callable[[Command, int, Step], dict[str, Any]]] = {
             **self._transfers.handlers,
@@ -319,7 +319,7 @@ class QueueCommands:
         return sum(gone.values()) == STEP_MESSAGES
 
     def rewind(self, command: Command, at_ms: int, offset: int) -> Wish | None:
-        """What a command to rewind asks for; None if it can be told at once: it is done, or is refused.
+        """What a command to rewind asks for; None if it can be answered at once: it is done, or is refused.
 
         Args:
             command: the command.
@@ -375,7 +375,7 @@ class QueueCommands:
 
 
 PURGED_AT_ONCE: Final = 65_536
-"""About how many messages with places leave in one step of a purge: told as ranges, they take milliseconds."""
+"""About how many messages with places leave in one step of a purge: an event of ranges takes milliseconds."""
 
 _SETTLING = frozenset({"acknowledge", "cancel", "expire", "renew"})
 _SELECTING = frozenset({"acknowledge", "cancel", "expire", "renew", "purge", "sow", "depth", "transfer"})

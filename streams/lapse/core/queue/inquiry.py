@@ -105,7 +105,7 @@ class Inquiry:
         return waits
 
     def _there(self, segment: Segment, states: Sequence[State], now_ms: int, text: str = "") -> NDArray[np.intp]:
-        """Places in some states; those that have expired by now are told no more, though a crowd leaves later (L11)."""
+        """Places in some states, without those that have expired by now, though a crowd leaves later (L11)."""
         slots = self._decisions.slots_in(segment, states, text)
         due_ms = self._decisions.deadlines_count_ms(now_ms)
         if segment.min_deadline_ms > due_ms or segment.deadline_ms is None:
@@ -114,7 +114,7 @@ class Inquiry:
         return slots[~expires | (segment.deadline_ms[slots] > due_ms)]
 
     def oldest(self, now_ms: int) -> int | None:
-        """The place of the first message that is told of; None if there is none."""
+        """The place of the first message that is listed; None if there is none."""
         first, due_ms = self._state.first_held(), self._decisions.deadlines_count_ms(now_ms)
         if first is None or self._state.outline(first // SIZE).min_deadline_ms > due_ms:
             return first

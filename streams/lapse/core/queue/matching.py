@@ -30,7 +30,7 @@ _Offsets = dict[tuple[str, int], set[int]]
 """By topic and partition."""
 
 Measured = Callable[[str], AbstractContextManager[Callable[[int], None]]]
-"""What measures the work under a filter; it yields what is told on how many messages that was."""
+"""Measures the work under a filter; it yields a function, which is called with the number of messages."""
 
 
 def unmeasured(_text: str) -> AbstractContextManager[Callable[[int], None]]:

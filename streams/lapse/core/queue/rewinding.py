@@ -213,7 +213,7 @@ class Rewinding:
 
         Args:
             number: of their source.
-            span: what the rewind does with it; looked at from its cursor on, and told of what is live.
+            span: what the rewind does with it; looked at from its cursor on, and notes what is live.
             behind: the offset behind the last one that is looked at.
         """
         source, first, last = self._state.sources[number], span.cursor, behind - 1

@@ -37,7 +37,7 @@ class Source:
         partition: its partition.
         next_offset: what is read next; everything below was seen.
         end_offset: where the log is known to end; 0 = not known.
-        begin_offset: what stood below it Kafka has removed, as far as this epoch was told; 0 = nothing (C40).
+        begin_offset: Kafka has removed what stood below it, as far as this epoch knows; 0 = nothing (C40).
         since_epoch: the epoch in which its topic was found to be another one than before; 0 = it never was (C42).
         generation: how often it was rewound (Q22).
     """

@@ -98,7 +98,7 @@ class Spare:
                 has to be judged; empty = all.
 
         Returns:
-            The messages, and whether there are more to judge before the next ones can be told.
+            The messages, and whether there are more to judge before the next ones are known.
         """
         found, unknown = self._look(most, least_life_ms, now_ms, handed_over, text, 1)
         return found, bool(unknown)

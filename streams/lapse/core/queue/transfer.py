@@ -2,7 +2,7 @@
 
 A shard that hands messages over remembers a transfer as long as it holds some for it, or has confirmed some of which
 the destination may not know yet. What is confirmed is the one place where it is decided which record of the destination
-takes the message's place: however often a transfer is begun again, the destination is told of that record only.
+takes the message's place: however often a transfer is begun again, the destination counts that record only.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ class TransferCommands:
         return {**answer, "sources": sources, **asks, **self._handed_over(transfer_id)}
 
     def to_judge(self, command: Command, now_ms: int) -> list[int]:
-        """Places to be judged before spare messages are told that match a filter; some of them, if there are many."""
+        """Places to be judged before spare messages are chosen by a filter; some of them, if there are many."""
         most = MOST_HELD if command.top_n is None else min(command.top_n, MOST_HELD)
         spare, text = self._shard.transfer_source.spare, command.filter or ""
         return spare.to_judge(most, command.least_life_ms, now_ms, command.handed_over, text, MOST_JUDGED)

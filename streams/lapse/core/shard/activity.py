@@ -20,7 +20,7 @@ USED: Final = b"u"
 """First byte of the key under which a shard's journal, of a queue or a SOW topic, holds when it was last used."""
 
 _PARTS: Final = 60
-"""The journal is told of use once in so many parts of the idle time."""
+"""Use is journaled once in so many parts of the idle time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ class EventKind(StrEnum):
 
 
 class ShardEvent(NamedTuple, Generic[M]):
-    """Something to be told on the event topic (D4).
+    """Something that is written to the event topic (D4).
 
     Attributes:
         kind: what happened, an `EventKind`.

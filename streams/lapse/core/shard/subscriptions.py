@@ -12,7 +12,7 @@ from lapse.protocol.answer import OpenSubscription
 from lapse.protocol.command import MOST_SUBSCRIPTIONS, Command
 
 SHOWN_FILTER: Final = 200
-"""Characters of a filter that are told, so that an answer fits into a record."""
+"""The most characters of a filter in an answer, so that it fits into a record."""
 
 
 def listed(

@@ -25,7 +25,7 @@ MEANT: Final = lifetime.NAMES | {COMMAND, REDRIVE_QUEUE, TRANSFER}
 
 
 _MOST_CHARACTERS: Final = 2_000
-"""What is told of a fault may be kept with a letter that waits, so it must not be as long as what was wrong."""
+"""The greatest length of a fault's text: it may be kept with a pending letter, and what was wrong may be long."""
 
 
 class Refused(Exception):

@@ -32,7 +32,7 @@ _WITH_RECORDS: Final = frozenset({"sow_and_subscribe", "sow_and_delta_subscribe"
 """Subscriptions that begin with the current records."""
 
 _WITH_DELTAS: Final = frozenset({"delta_subscribe", "sow_and_delta_subscribe"})
-"""Subscriptions that are told changed fields of what they have seen."""
+"""Subscriptions that get only the changed fields of records that they have seen."""
 
 _SELECTS: Final = frozenset({"sow", "subscribe"}) | _WITH_RECORDS | _WITH_DELTAS
 """Commands that return records, or some of their fields."""

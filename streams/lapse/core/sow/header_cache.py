@@ -44,7 +44,7 @@ class HeaderCache:
         self.none: HeaderFacts = (b"", NEVER, -1 if expiration.default_ms is None else expiration.default_ms)
 
     def of(self, headers: Sequence[tuple[str, bytes | None]]) -> HeaderFacts | None:
-        """Return what headers say; None if it is more than a lifetime, or that is not to be told from them alone."""
+        """Return what headers say; None if it is more than a lifetime, or depends on more than the headers."""
         known = tuple(headers)
         try:
             return self._known[known]

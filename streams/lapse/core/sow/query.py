@@ -43,8 +43,8 @@ class Inquiry:
         answered: whether a answer follows the group's end.
         heartbeat_timeout_ms: of the subscription that follows; the answer says it. 0 = none does.
         only_counts: whether only the number of records is asked for.
-        scheduled: how many scheduled updates are told of beside it.
-        select: which fields are told; None = all.
+        scheduled: how many scheduled updates are listed beside it.
+        select: which fields are returned; None = all.
     """
 
     command_id: str
@@ -143,7 +143,7 @@ class Query:
     def withholds(self, before: View) -> bool:
         """Whether a record was not sent as it stood at the command: not yet, or because it had expired.
 
-        What has changed since the command is not withheld: it was told as an update.
+        What has changed since the command is not withheld: it was sent as an update.
         """
         journal_key = before.journal_key
         return before.facts.sequence <= self._begun_at and (

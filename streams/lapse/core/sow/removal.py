@@ -134,7 +134,7 @@ class Removals:
     def delete_by_update(self, journal_key: bytes, entry: bytes | None, update: Update, step: Step) -> None:
         """Remove a record by a null value; without a record, a tombstone may be necessary."""
         if entry is None:
-            # What is deleted here without being there is told to no other deployment, so it must not count here either.
+            # The deletion of a record that is not there reaches no other deployment, so it must not count here either.
             if self._settings.several or (update.origin is not None and not update.origin.spent):
                 self._retain_by(update, journal_key, update.timestamp_ms, step)
             return

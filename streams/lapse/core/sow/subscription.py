@@ -32,7 +32,7 @@ class Subscription:
         heartbeat_timeout_ms: silence after which it counts as lost.
         querying: whether its query has not reached its end; begun again after a take-over.
         batch_size: records in one batch of its query.
-        select: which fields it is told; empty = all.
+        select: which fields it gets; empty = all.
         began_ms: instant at which it subscribed first, ms since the epoch.
     """
 

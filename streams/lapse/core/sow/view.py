@@ -88,7 +88,7 @@ class View:
         return Bookmark(*self._sources[self.facts.source], self.facts.offset)
 
     def selected(self, select: Select | None, settings: SowSettings) -> bytes | None:
-        """The payload with selected fields only; None where it is told whole, because all are, or it cannot be read."""
+        """The payload with selected fields only; None where it is sent whole: all are selected, or it is unreadable."""
         if select is None:
             return None
         try:

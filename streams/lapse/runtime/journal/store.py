@@ -160,7 +160,7 @@ class JournalStore(LeanService, FaustStore[Any, Any]):
                 self._owned.add(partition)
 
     async def on_start(self) -> None:
-        """Read what this worker had, until it is told what it has."""
+        """Read the shards that this worker had, until it is assigned its shards."""
         shards = self._pre_read().shards(self.owner.partitions)
         if not shards or not self.owner.may_pre_read():
             return
@@ -202,7 +202,7 @@ class JournalStore(LeanService, FaustStore[Any, Any]):
         return since.epoch == epoch
 
     async def confirm(self, partition: int) -> None:
-        """Make sure that the shard is still this worker's, before something is told that cannot be taken back.
+        """Make sure that the shard is still this worker's, before something is written that cannot be taken back.
 
         Raises:
             Fenced: another worker has taken it over.

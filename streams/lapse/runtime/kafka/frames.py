@@ -23,7 +23,7 @@ class Frames(asyncio.BufferedProtocol):
     """One connection: frames that come in, bytes that go out.
 
     Args:
-        closed: told when the connection is lost.
+        closed: called when the connection is lost.
     """
 
     def __init__(self, closed: asyncio.Future[None]) -> None:

@@ -25,7 +25,7 @@ _BESIDE: Final = 20
 
 
 class NoRecovery(Recovery):
-    """Faust's recovery, told that nothing is left.
+    """Faust's recovery, which finds nothing left to do.
 
     Faust notes how far a table is when it is assigned, and asks for the changelog's end later. A shard that has begun
     its epoch writes between the two, and Faust would wait for a record that nobody reads: for ever, with every shard

@@ -368,7 +368,7 @@ class BatchConsumer(driver.Consumer):
         return min(readers.finished.values()) if readers is not None and readers.finished else None
 
     def behind(self) -> dict[str, int]:
-        """How many records of each topic are in the log, as the last fetch told, and not yet durable in a shard.
+        """How many records of each topic are in the log, as the last fetch said, and not yet durable in a shard.
 
         The end of a transaction takes an offset, too, and counts as a record.
         """

@@ -1,4 +1,4 @@
-"""Writing dead letters: a letter that the broker refuses is told, and others pass (C27).
+"""Writing dead letters: a letter that the broker refuses is returned to the caller, and others pass (C27).
 
 Letters of one partition are written in order, one RecordBatch at a time, so that a batch that is refused can be parted
 until the refused letters are alone, and nothing overtakes anything. What is no refusal (no broker, fenced, unknown)

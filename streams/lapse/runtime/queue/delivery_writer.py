@@ -32,7 +32,7 @@ class DeliveryWriter:
     """Writes what one shard delivers.
 
     Args:
-        shard: the shard; told of messages whose records Kafka no longer has.
+        shard: the shard; it lets messages leave whose records Kafka no longer has.
         payloads: the records behind its messages.
         output: makes records of deliveries.
         forwarding: where its messages go, if it forwards them; None = nowhere.

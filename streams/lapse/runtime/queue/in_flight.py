@@ -75,7 +75,7 @@ class QueueStepInFlight(StepInFlight[Step]):
     def note_batch(
         self, topic: str, partition: int, records: Sequence[Any], outcomes: int, clock_ms: int | None = None
     ) -> None:
-        """Note which records came together, if that was told of: an instant of such an event is the last one's (X10).
+        """Note which records came together, if they caused an event: its instant is the last record's (X10).
 
         Args:
             topic: their topic.

@@ -25,7 +25,7 @@ class Judge:
     """Reads payloads and evaluates filters on them; others have their turn meanwhile.
 
     Args:
-        shard: knows the filters, and is told which messages match.
+        shard: has the filters, and notes which messages match.
         payloads: the records behind the messages.
         under_way: what notes that records are being looked at.
         most_at_once: so many messages are taken in at once at most.

@@ -1,7 +1,7 @@
 """The authorizer of a shard: who sends a command, and whether they may (X4).
 
 Where users are configured, every name that a client chooses, of a subscription or of a command, stands behind its
-user's: `alice/worker-17`. So users never meet, and whatever is told to a name finds its way to its user.
+user's: `alice/worker-17`. So names of two users are never the same, and an output to a name reaches its user.
 """
 
 from __future__ import annotations

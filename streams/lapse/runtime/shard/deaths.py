@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 _MOST_DEATHS: Final = 3
 _MOST_KEPT: Final = 100
 STOPPED: Final = "stopped the worker three times"
-"""What is told of a record that was set aside."""
+"""The text for a record that was set aside."""
 
 Name = tuple[str, int, int]
 """Topic, partition and offset of a record."""

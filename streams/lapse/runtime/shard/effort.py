@@ -89,7 +89,7 @@ class Effort:
 
     @contextmanager
     def measured(self) -> Iterator[Callable[[int], None]]:
-        """The same; what it yields is told how many messages were looked at."""
+        """The same; the function that it yields is called with the number of messages that were looked at."""
         began = time.thread_time()
         yield self._look
         self.spent_s += time.thread_time() - began
@@ -104,7 +104,7 @@ class Effort:
         return self.spent_s > most_s + self.looked * self._each_s
 
     def refusal(self, command: str) -> Refusal:
-        """What is told to who sent the command."""
+        """The text for the sender of the command."""
         return Refusal(
             ErrorCode.TOO_COSTLY,
             f"{command}: stopped after {self.spent_s:.1f} s of work on {self.looked} messages, which others need. "

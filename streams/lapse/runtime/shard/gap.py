@@ -51,7 +51,7 @@ class Gaps:
         self._on_news = on_news
         self._found = list(found)
         self._known_to = {gap.tp: gap.last for gap in self._found}
-        """Up to where each partition's were told; ascending, as they are found."""
+        """The last offset of each partition's that is known; ascending, as they are found."""
         self._noted: list[Gap] = []
         self._task: asyncio.Task[None] | None = None
 

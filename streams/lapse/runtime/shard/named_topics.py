@@ -35,7 +35,7 @@ class NamedTopics(ABC):
         self.unread: dict[str, int] = {}
         """How many records stand in partitions of underlying topics that no shard reads, by topic (C81)."""
         self._seen_partitions: dict[str, int] = {}
-        """How many partitions underlying topics had when somebody was last told that they do not fit."""
+        """How many partitions underlying topics had when the last warning was logged."""
         self._lacking: set[str] = set()
         self._missed: set[str] = set()
 
@@ -54,7 +54,7 @@ class NamedTopics(ABC):
         return {**targets, **dict.fromkeys(self.config.underlying(self.name), Role.UNDERLYING)}
 
     def expect(self, existing: Mapping[str, int]) -> None:
-        """Know, before the start, which topics there are: what is told then is not told again."""
+        """Learn, before the start, which topics there are: what the start warns of is not logged again."""
         self._lacking = {topic for topic in self.targets if topic not in existing}
         underlying = self.config.underlying(self.name)
         self.apart = not self.fed and any(existing.get(topic) != self.partitions for topic in underlying)

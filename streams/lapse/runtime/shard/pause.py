@@ -30,7 +30,7 @@ class Pauses:
         self._asked: asyncio.Task[dict[TP, int]] | None = None
 
     def ends(self, sources: Callable[[], Iterable[TP]], on_news: Callable[[], None]) -> dict[TP, int] | None:
-        """Where partitions ended after a pause that nobody was told of; empty = there was none, None = not known yet.
+        """Where partitions ended after the last pause, once; empty = there was none, None = not known yet.
 
         Args:
             sources: the partitions.

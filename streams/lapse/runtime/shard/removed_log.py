@@ -19,7 +19,7 @@ class RemovedLog:
 
     Args:
         entity: the queue or SOW topic, for people.
-        machine: is told.
+        machine: takes in what is gone.
         inbox: says what was read, and goes on behind what is gone.
         log: says where the logs begin.
         on_news: called when there is something to tell.
@@ -56,7 +56,7 @@ class RemovedLog:
             self._on_news()
 
     def is_deleted(self, tp: TP) -> None:
-        """Learn that a log is there no longer. What was not read of it is not known, and cannot be told."""
+        """Learn that a log is there no longer. What was not read of it is not known, so no event can say it."""
         if tp not in self._deleted:
             self._deleted.add(tp)
             self._begins[tp] = _EVERYTHING

@@ -53,7 +53,7 @@ class StandingFilters:
         return effort
 
     def measured(self, text: str) -> AbstractContextManager[Callable[[int], None]]:
-        """Measure the work under a filter; what it yields is told on how many messages that was."""
+        """Measure the work under a filter; the function that it yields is called with the number of messages."""
         return self.effort(text).measured()
 
     def too_costly(self, subscribed: Collection[str]) -> dict[str, Refusal]:

@@ -65,7 +65,7 @@ class _Deletion(NamedTuple):
 class SowMachine(ShardMachine[SowShard, Step, StepInFlight[Step]]):
     """One shard of a SOW topic.
 
-    What subscribers are told, and the compacted topic, are written before the journal: after a crash both may be told
+    Subscribers' updates and the compacted topic are written before the journal: after a crash both may be written
     again with the same bookmarks, but nothing is left out. A step may be journaled in several RecordBatches, so
     `step_bytes` says nothing: doing it again from the old offsets on leads to the same records.
 

@@ -36,7 +36,7 @@ from lapse.runtime.shard.output import ShardOutput
 
 _OWN_PREFIX: Final = "lapse-"
 _NAMED_ONE_BY_ONE: Final = 20
-"""Up to this number, removals with the same fate are told with their keys; more are told as ranges of bookmarks."""
+"""Up to this number, removals with the same fate have events with their keys; more share one with ranges."""
 
 _EVENT_KEY_BYTES: Final = 64 << 10
 """A longer key stands in no event; the bookmark does."""
@@ -75,7 +75,7 @@ class SowOutput(ShardOutput):
         """Records of the compacted topic: latest payload, or a tombstone that says how the record left (S8, S10).
 
         Args:
-            changes: what a step has changed, by journal key; only records are told.
+            changes: what a step has changed, by journal key; only those of records are written.
             removals: how records left, as far as that is known.
             sources: topic and partition of every source, by its number.
         """
@@ -190,7 +190,7 @@ class SowOutput(ShardOutput):
     def messages(
         self, messages: Iterable[Message | OutOfFocusBatch], sources: Sequence[tuple[str, int]]
     ) -> list[Packed]:
-        """Records for subscribers and askers (S5 to S7), in their order on each topic on which they are told."""
+        """Records for subscribers and askers (S5 to S7), in their order on each topic."""
         if self.users is None:
             return [Packed(self._deliveries, self._partition, self._messages(messages, sources))]
         by_topic: dict[str, list[Message | OutOfFocusBatch]] = {}
@@ -200,7 +200,7 @@ class SowOutput(ShardOutput):
         return [Packed(to, self._partition, self._messages(some, sources)) for to, some in by_topic.items()]
 
     def _addressed(self, message: Message | OutOfFocusBatch) -> tuple[str, Message | OutOfFocusBatch]:
-        """The topic on which a message is told, and the message with names as they are known there."""
+        """The topic to which a message is written, and the message with names as they are known there."""
         to, subscription = self.address(message.subscription)
         if isinstance(message, OutOfFocusBatch):
             return to, message._replace(subscription=subscription)
@@ -320,7 +320,7 @@ class SowOutput(ShardOutput):
         ]
 
     def events(self, events: Sequence[SowEvent], sources: Sequence[tuple[str, int]]) -> list[Output]:
-        """Events; many records that share a fate are told by ranges of bookmarks (S4, D4)."""
+        """Events; many records that share a fate have one with ranges of bookmarks (S4, D4)."""
         shared: dict[tuple[object, ...], list[SowEvent]] = {}
         expired: dict[int, list[tuple[bytes, int, int, int]]] = {}
         for one in events:
@@ -391,7 +391,7 @@ def _prefixes(sources: Sequence[tuple[str, int]]) -> list[bytes]:
 
 
 def _passed_on(headers: Iterable[tuple[str, bytes | None]]) -> _Headers:
-    """The publisher's own headers; what it said about the lifetime is told by the deadline."""
+    """The publisher's own headers; those of the lifetime are left out, for the deadline says it."""
     own: Iterable[Any] = headers  # a header may be null, which the wire allows
     return [item for item in own if not item[0].startswith(_OWN_PREFIX) and item[0] != CE_EXPIRYTIME]
 

@@ -82,5 +82,5 @@ def avro(form: AvroPayload) -> dict[str, Any]:
 
 
 def _as_json(value: object) -> bytes:
-    """Changed fields of an Avro record; what JSON cannot tell, such as NaN, is told with the whole record."""
+    """Changed fields of an Avro record; where JSON cannot express one, such as NaN, the whole record is sent."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()

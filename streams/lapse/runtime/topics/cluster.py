@@ -62,7 +62,7 @@ def awaited(look: Callable[[float], _One], away: Callable[[str], None]) -> _One:
 
     Args:
         look: looks, and waits for an answer for so many seconds.
-        away: told why, whenever none has come.
+        away: called with the reason, whenever no answer has come.
 
     Raises:
         TopologyError: what is there does not fit, or refuses.

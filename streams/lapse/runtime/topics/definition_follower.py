@@ -76,7 +76,7 @@ class DefinitionFollower:
         connection: aiokafka's settings: brokers and security.
 
     Attributes:
-        on_served: told of an entity whose definition is served here from now on.
+        on_served: called with an entity whose definition is served here from now on.
     """
 
     def __init__(self, app: FollowingWorker, config: Config, decided: Decided, connection: Mapping[str, Any]) -> None:

@@ -24,7 +24,7 @@ from lapse.runtime.topics.topology import TopologyError
 T = TypeVar("T")
 
 _FETCH_WAIT_MS: Final = 20
-"""The end of the topic is told by a fetch that finds nothing; by default a broker answers that after half a second."""
+"""A fetch that finds nothing shows the end of the topic; by default a broker answers that after half a second."""
 
 _PATIENCE_S: Final = 15.0
 _SETTINGS: Final = {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"}

@@ -84,7 +84,7 @@ class EntityCleanup:
     Args:
         app: the worker's.
         connection: aiokafka's settings: brokers and security.
-        definitions: knows what goes with an entity, and is told when it is gone; None = the file decides.
+        definitions: knows what goes with an entity, and is called when it is gone; None = the file decides.
 
     Attributes:
         busy: held while what the worker serves changes.

@@ -2,7 +2,7 @@
 
 Kafka removes old records by itself, and people delete topics, create them, and give them partitions. Every so often a
 worker asks, in one request for all of its shards, which topics there are and where their partitions begin. What is
-missing is told once, with the entity that lacks it; an entity that needs it has its shards taken over anew once it is
+missing is logged once, with the entity that lacks it; an entity that needs it has its shards taken over anew once it is
 there.
 """
 
