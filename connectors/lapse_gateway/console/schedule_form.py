@@ -1,4 +1,4 @@
-"""What the forms have in common that cancel scheduled messages and updates: their fields, a preview, and parts (L5)."""
+"""What the forms have in common that cancel scheduled messages and updates: their fields, a preview, and parts."""
 
 from __future__ import annotations
 

@@ -120,9 +120,6 @@ BINDS: Final = _meaning("binds")
 LIVE: Final = tuple(state for state in State if MEANINGS[state].counts)
 """States that count in the depth (C12)."""
 
-UNLEASED: Final = tuple(state for state in LIVE if MEANINGS[state].expires)
-"""States in which nobody works on a message."""
-
 
 _STATES: Final = tuple(State)
 
