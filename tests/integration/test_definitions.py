@@ -103,6 +103,32 @@ def test_workers_with_different_files_serve_the_same_from_the_first_apply_on(dep
     assert f"defines what the entities of {here.app_id} are, for all workers" in third.text
 
 
+@pytest.mark.feature("Q23", "Q16", "Q2")
+def test_where_state_is_kept_and_where_publishes_go_changes_at_run_time(deploy: Deploy) -> None:
+    here = deploy({"orders": {"topics": ["first{}", "other{}"]}}, definitions="topic").apply()
+    worker = here.worker().wait_for_shards(1)
+    name, other = here.name("orders"), here.name("other")
+    here.write("first", "leased", *(f"{number}" for number in range(200)))
+    with here.subscriber("orders", 1) as subscriber:
+        held = subscriber.receive(20)
+        assert held is not None
+        changed = ("state=disk", "state_memory=8", f"default_publish_target={other}")
+        assert here.lapse("queue", "alter", name, *changed).returncode == 0
+        until(lambda: "version 2 is served: " in worker.text, "the running worker has taken it up")
+        held.acknowledge()
+        until(lambda: here.depth("orders")["depth"] == 200, "its lease was kept")
+        assert here.lapse("publish", name, "late").returncode == 0
+        until(lambda: here.depth("orders")["depth"] == 201, "it is in the queue")
+    assert [one.value() for one in here.tail(other).drain()] == [b"late"]
+    worker.kill()
+    worker.start().wait_for_shards(1)
+    assert here.depth("orders")["depth"] == 201
+    assert here.lapse("queue", "alter", name, "state=memory").returncode == 0
+    until(lambda: "version 3 is served: state changed" in worker.text, "back in memory")
+    with here.subscriber("orders", 300) as subscriber:
+        assert len([one for one in (subscriber.receive(10) for _ in range(201)) if one is not None]) == 201
+
+
 @pytest.mark.feature("C64")
 def test_a_change_that_is_based_on_an_older_version_is_refused(deploy: Deploy) -> None:
     here = deploy({"orders": {}}, definitions="topic").apply()

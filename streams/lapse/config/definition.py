@@ -48,7 +48,6 @@ AT_START: Final = frozenset(
     {
         *_TOPICS,
         *_NEVER,
-        "default_publish_target",
         "ordering",
         "key",
         "value_format",
@@ -56,8 +55,6 @@ AT_START: Final = frozenset(
         "value_writer_schemas",
         "forward_to",
         "recovery_point",
-        "state",
-        "state_memory",
         "on_expire",
         "on_expire_timeout",
         "retention",
