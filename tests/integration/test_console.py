@@ -71,7 +71,7 @@ def test_many_queues_are_shown_fifty_at_a_time_and_found_by_name(deploy: Deploy,
         playwright.expect(rows).to_have_count(min(50, count - 50))
         playwright.expect(rows.first).to_contain_text(many.name("q0050"))
         gate.publish("q0003", 1)  # of which no row is shown
-        playwright.expect(needs).to_contain_text(f"{many.name('q0003')}: 1 messages are available", timeout=120_000)
+        playwright.expect(needs).to_contain_text(f"{many.name('q0003')}: 1 message is available", timeout=120_000)
         view.get_by_label("Name").fill(many.name("Q0054"))
         view.get_by_role("button", name="Find").click()
         playwright.expect(rows).to_have_count(1)

@@ -50,6 +50,8 @@ def test_pages_fit_a_phone_and_keep_the_rules_of_accessibility(
             view.goto(f"{gateway.address}{path}")
             if path.endswith(gateway.deployment.name("shown")):
                 view.wait_for_load_state("networkidle")
+            elif "/message?" in path:
+                playwright.expect(view.locator(".life")).to_be_visible()
             wrong[path] = axe.faults(view)
             view.set_viewport_size({"width": 360, "height": 740})
             assert view.evaluate("document.documentElement.scrollWidth <= innerWidth"), path

@@ -95,23 +95,31 @@ def wanted(text: str | None, key: str | None) -> str | None:
     return " AND ".join(parts) or None
 
 
-async def _message(call: Call) -> Response:
+def _named(call: Call) -> Bookmark:
+    """The message that a page is about, if the caller may know its life."""
     name, text = call.path["queue"], call.parameters["bookmark"].strip()
     call.caller.check_whole(name, "a message's life")
     bookmark = Bookmark.parse(text.partition("#")[0])
     call.caller.check_reads(name, bookmark.topic, call.gateway.users.readers(bookmark.topic))
+    return bookmark
+
+
+async def _life(call: Call) -> Response:
+    """What happened to a message: the topics are read for it, so it comes after the page."""
+    bookmark = _named(call)
+    found = await history(bookmark, entity=call.path["queue"], connection=call.caller.connection)
+    return rendered(call, "life.html", life=found)
+
+
+async def _message(call: Call) -> Response:
+    name, bookmark = call.path["queue"], _named(call)
     async with call.gateway.clients.queue(call.caller, name) as queue:
-        found, record, (now, told) = await asyncio.gather(
-            history(bookmark, entity=name, connection=call.caller.connection),
-            _record(call, bookmark),
-            _now(queue, bookmark),
-        )
+        record, (now, told) = await asyncio.gather(_record(call, bookmark), _now(queue, bookmark))
     return rendered(
         call,
         "message.html",
         queue=name,
         bookmark=str(bookmark),
-        life=found,
         record=record,
         now=now,
         told=told,
@@ -217,6 +225,13 @@ OPERATIONS: Final = (
         "A message and its life",
         _message,
         Parameter(name="bookmark", says="Which message.", required=True),
+    ),
+    page(
+        "/console/queues/{queue}/message/life",
+        "What happened to a message",
+        _life,
+        Parameter(name="bookmark", says="Which message.", required=True),
+        part=True,
     ),
     page("/console/queues/{queue}/confirm", "What an action would do", _confirm, *_FORM, part=True),
     action("/console/queues/{queue}/act", "Do it", _act),

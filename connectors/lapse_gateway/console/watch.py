@@ -77,17 +77,17 @@ class Look:
             return [self.fault]
         figures, found = self.figures, list[str]()
         if dying := figures.get("dying"):
-            found.append(f"{dying:,} dead letters are refused by the broker; the worker's log says why")
+            found.append(f"{_some(dying, 'dead letter', 'is', 'are')} refused by the broker; the worker's log says why")
         if figures.get("paused"):
             found.append("deliveries are paused")
         if figures.get("available") and figures.get("subscriptions") == 0:
-            found.append(f"{figures['available']:,} messages are available, and nobody subscribes")
+            found.append(f"{_some(figures['available'], 'message', 'is', 'are')} available, and nobody subscribes")
         if held_back := figures.get("groups_held_back"):
-            found.append(f"{held_back:,} groups wait: their first message matches no subscription")
+            found.append(f"{_some(held_back, 'group', 'waits', 'wait')}: the first message matches no subscription")
         if before := figures.get("before_barrier"):
-            found.append(f"a barrier waits for {before:,} messages")
+            found.append(f"a barrier waits for {_some(before, 'message')}")
         if letters := figures.get("dying_before_barrier"):
-            found.append(f"a barrier waits for {letters:,} dead letters that the broker refuses")
+            found.append(f"a barrier waits for {_some(letters, 'dead letter')} that the broker refuses")
         if (figures.get("oldest_age_ms") or 0) >= _OLD_MS and figures.get("subscriptions"):
             found.append(f"the oldest message has waited for {figures['oldest_age_ms'] / 3_600_000:,.0f} h")
         return found
@@ -169,6 +169,11 @@ class Watch:
             return _NO_FIGURES, str(error.among(caller.may_see_some))
         except LapseError as error:
             return _NO_FIGURES, str(error)
+
+
+def _some(count: int, what: str, one: str = "", more: str = "") -> str:
+    """So many of something, with the verb that fits."""
+    return f"{count:,} {what}{'' if count == 1 else 's'} {one if count == 1 else more}".rstrip()
 
 
 def _tell_of_silence(look: Look) -> None:
