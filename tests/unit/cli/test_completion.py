@@ -1,6 +1,5 @@
 """`lapse completion`: a shell completes commands and options, and loads no more than it must."""
 
-import os
 import subprocess
 import sys
 
@@ -10,21 +9,14 @@ from click.testing import CliRunner
 from lapse.cli import main
 from lapse.cli.completion import VARIABLE
 
-COMMAND = [sys.executable, "-c", "import sys; sys.argv[0] = 'lapse'; from lapse.cli import main; main()"]
-
 
 def completed(line: str) -> list[str]:
-    """What bash is told for a line whose last word is to be completed."""
+    """What bash gets for a line whose last word is to be completed."""
     words = line.split(" ")
-    told = subprocess.run(
-        COMMAND,
-        env={**os.environ, VARIABLE: "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert not told.stderr, told.stderr
-    return [one.removeprefix("plain,") for one in told.stdout.splitlines()]
+    asked = {VARIABLE: "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
+    printed = CliRunner().invoke(main, env=asked, prog_name="lapse")
+    assert not printed.stderr, printed.stderr
+    return [one.removeprefix("plain,") for one in printed.stdout.splitlines()]
 
 
 @pytest.mark.parametrize(
