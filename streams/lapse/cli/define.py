@@ -53,7 +53,7 @@ def _create(kind: Kind) -> click.Command:
     create.__doc__ = f"""Create the {word} NAME in a running deployment.
 
     KEY=VALUE are settings as in lapse.toml, where TOML's quotes may be left out: lease_period=30s 'topics=["a", "b"]'.
-    Creates missing topics. Running workers serve it within seconds. It requires definitions = "topic".
+    Creates missing topics. Running workers serve it within seconds. Not with definitions = "file".
     """
     return click.command("create")(_shared(create))
 

@@ -153,7 +153,7 @@ class EntityCleanup:
         for entity in entities:
             logger.warning(
                 "%s was deleted and is not served any more. Take it out of lapse.toml; or `lapse apply` creates it "
-                "anew. Workers serve it then once they are started again; at once where a topic has the definitions",
+                'anew. Workers serve it then at once; with definitions = "file" once they are started again',
                 entity.name,
             )
             del app.entities[entity.name]
