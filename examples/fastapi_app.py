@@ -55,7 +55,7 @@ app = FastAPI(lifespan=lifespan)
 
 @app.post("/orders", status_code=202)
 async def accept(order: Order) -> dict[str, str]:
-    """Take an order; whoever does not get to it within a minute need not any more."""
+    """Take an order, to be packed within a minute; after that it becomes a dead letter."""
     return {"bookmark": str(await pack.with_options(ttl_ms=60_000, key=order.customer).submit(order))}
 
 
