@@ -234,7 +234,9 @@ def test_a_transfer_is_taken_back(sides: Sides) -> None:
 @pytest.mark.feature("Q17", "C73", "C24")
 def test_a_message_that_nobody_can_digest_dies_wherever_it_is(sides: Sides) -> None:
     """Two of its three deliveries here, the third there, and a restart of the worker in between."""
-    sides.here.write("poison", "bad", headers=[("lapse-transfer-counts", b"9/9")])  # a publisher's own means nothing
+    trace = ("traceparent", b"00-9df59580d7e83b8c3abd8fedd95628b5-a679a417c747789d-01")
+    forged = ("lapse-transfer-counts", b"9/9")  # a publisher's own means nothing
+    sides.here.write("poison", "bad", headers=[forged, trace])
     with sides.here.subscriber("poison") as subscriber:
         for count in (1, 2):
             delivery = subscriber.receive(20)
@@ -250,12 +252,14 @@ def test_a_message_that_nobody_can_digest_dies_wherever_it_is(sides: Sides) -> N
         assert delivery is not None
         assert (delivery.delivery_count, delivery.value) == (3, b"bad")
         assert "lapse-transfer-counts" not in dict(delivery.headers)
+        assert trace in delivery.headers, "its life is one trace in both deployments"
         delivery.cancel(0)
     (letter,) = sides.there.letters("poison", 1)
     told = dict(letter.headers())
     assert (told["__dlq.errors.delivery.count"], told["lapse-cancel-count"]) == (b"3", b"3")
     assert told["lapse-reasons"] == b"max_deliveries"
     assert "lapse-transfer-counts" not in told
+    assert told["traceparent"] == trace[1]
 
 
 @pytest.mark.feature("Q17", "L11", "L15", "C84")
