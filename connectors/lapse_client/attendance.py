@@ -58,7 +58,8 @@ class Attendance:
         """
         if self.first_wait_s(timeout_s) == timeout_s or not any(_takes_long(command) for _, command in asked):
             return False
-        self._check([shard for shard, _ in asked], asked[0][1].command, SILENCE_S + _ANSWER_S, timeout_s)
+        shards = [shard for shard, _ in asked]
+        self._check(shards, asked[0][1].command, SILENCE_S + _ANSWER_S, timeout_s, sent=False)
         return True
 
     def check(self, silent: Sequence[Shard], command: str, timeout_s: float) -> float:
@@ -78,14 +79,16 @@ class Attendance:
         self._check(silent, command, _ANSWER_S, timeout_s)
         return timeout_s - SILENCE_S - _ANSWER_S
 
-    def _check(self, shards: Sequence[Shard], command: str, wait_s: float, timeout_s: float) -> None:
+    def _check(
+        self, shards: Sequence[Shard], command: str, wait_s: float, timeout_s: float, *, sent: bool = True
+    ) -> None:
         asked = [(shard, self._send(shard, _PING)) for shard in shards]
         wait_for([answer for _, answer in asked], wait_s)
         deserted = [shard.partition for shard, answer in asked if not answer.done()]
         for _, answer in asked:
             answer.cancel()
         if deserted:
-            told = AnswerTimeout(shards[0].entity, command, deserted, SILENCE_S + _ANSWER_S)
+            told = AnswerTimeout(shards[0].entity, command, deserted, SILENCE_S + _ANSWER_S, sent)
             if not self._insists:
                 raise told
             log.warning("%s. Waiting on, %g s in all", told, timeout_s)

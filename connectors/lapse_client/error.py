@@ -161,11 +161,19 @@ _MAY_BE_DONE = ". The command is in the log: one that runs later carries it out"
 
 
 class AnswerTimeout(LapseError, TimeoutError):
-    """No answer came in time."""
+    """No answer came in time.
 
-    def __init__(self, entity: str, command: str, partitions: Iterable[int], seconds: float) -> None:
+    Args:
+        entity: whose shards were asked.
+        command: for what.
+        partitions: those that have not answered.
+        seconds: how long they were waited for.
+        sent: whether the command itself was sent, and not only asked whether anybody is there.
+    """
+
+    def __init__(self, entity: str, command: str, partitions: Iterable[int], seconds: float, sent: bool = True) -> None:
         where = ", ".join(str(partition) for partition in sorted(partitions))
-        left = "" if command in _LEAVES_NOTHING or "subscribe" in command else _MAY_BE_DONE
+        left = "" if not sent or command in _LEAVES_NOTHING or "subscribe" in command else _MAY_BE_DONE
         super().__init__(
             f"{entity}: no answer to {command} from shard {where} within {seconds:g} s. "
             f"Check that a worker runs (`lapse worker`), and its log{left}"

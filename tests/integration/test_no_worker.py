@@ -79,6 +79,8 @@ def test_whoever_does_not_insist_is_told_that_no_worker_answers(idle: Deployment
     for command, text in texts.items():
         assert f"no answer to {'sow' if command == 'a query' else command} from shard 0 within 0.6 s" in text
         assert "Check that a worker runs (`lapse worker`)" in text
+        stays = command in ("acknowledge", "sow_delete")  # a purge or a rewind is not sent to nobody
+        assert ("one that runs later carries it out" in text) is stays, command
 
 
 @pytest.mark.usefixtures("_soon")
