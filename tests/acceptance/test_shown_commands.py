@@ -192,7 +192,7 @@ class Stage:
                     prices.delete(filter="TRUE")
         elif " quotes" in line:
             self._reply()
-        elif " orders" in line:
+        elif " orders" in line or line == "lapse doctor":
             until(self._has_orders, "a queue orders, behind the definition of one that was deleted")
             if "delete" in line:
                 with Queue("orders", connection=self._connection) as orders:
