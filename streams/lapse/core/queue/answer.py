@@ -51,12 +51,15 @@ _MOST_SETTLEMENTS = 10_000
 """The greatest number of ranges with one result in an answer, so that it fits into a record."""
 
 
-def bounded(settlements: tuple[Settlement, ...], counts: dict[str, int]) -> dict[str, Any]:
-    """What an answer says of settlements; `left_out` counts those that it does not name."""
-    left_out = len(settlements) - _MOST_SETTLEMENTS
+def bounded(outcomes: Sequence[Outcome], command: Command, counts: dict[str, int]) -> dict[str, Any]:
+    """What an answer says of what became of messages; `left_out` counts those that it does not name."""
+    if command.answer != "all":
+        outcomes = [outcome for outcome in outcomes if outcome.result is not Result.SETTLED]
+    left_out = len(outcomes) - _MOST_SETTLEMENTS
     if left_out > 0:
-        settlements, counts = settlements[:_MOST_SETTLEMENTS], {**counts, "left_out": left_out}
-    return {"settlements": settlements, "counts": counts} if counts else {"settlements": settlements}
+        outcomes, counts = outcomes[:_MOST_SETTLEMENTS], {**counts, "left_out": left_out}
+    told = settlements(outcomes, command)
+    return {"settlements": told, "counts": counts} if counts else {"settlements": told}
 
 
 def settlements(outcomes: Sequence[Outcome], command: Command) -> tuple[Settlement, ...]:

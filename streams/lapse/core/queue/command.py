@@ -12,16 +12,17 @@ from lapse.core.entitlement import narrowed
 from lapse.core.error_code import ErrorCode, Refusal
 from lapse.core.expression import ExpressionError, compile_filter
 from lapse.core.near_name import question
-from lapse.core.queue.answer import bounded, open_subscription, settlements, shown, size
+from lapse.core.queue.answer import bounded, open_subscription, shown, size
 from lapse.core.queue.dispatch import STEP_MESSAGES
 from lapse.core.queue.inquiry import PLACED
 from lapse.core.queue.rewind_command import rewind_refusal
 from lapse.core.queue.rewinding import Wish
 from lapse.core.queue.rewinds import Rewind
 from lapse.core.queue.settings import Semantics
-from lapse.core.queue.settlement import Claim, Result, SettleAction
+from lapse.core.queue.settlement import Claim, Outcome, Result, SettleAction
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step
+from lapse.core.queue.target_depth import UNLIMITED
 from lapse.core.queue.transfer_command import TransferCommands
 from lapse.core.shard.answer import CommandAnswer, Counts
 from lapse.core.shard.refused import CommandRefused
@@ -48,6 +49,10 @@ class QueueCommands:
         self._row_filter: str | None = None
         self._purged: Counter[str] = Counter()
         """What a purge that is under way has removed, by state."""
+        self._settled: list[Outcome] = []
+        """What a settlement by filter that is under way has done so far."""
+        self._settled_to = -1
+        """The last segment in which it has settled; -1 = none is under way."""
         self.oldest_ms: int | None = None
         """Arrival of the oldest message, looked up in time for a depth command; None = there is none."""
         self.counted: Rewind | None = None
@@ -247,23 +252,45 @@ class QueueCommands:
             raise CommandRefused(f"{command.command}: {error}") from error
         return [Claim(one.topic, one.partition, one.first, one.last, one.delivery_count, one.epoch) for one in named]
 
-    def _settle(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
-        outcomes = self._shard.settle(
+    def settle_some(self, command: Command, at_ms: int, step: Step) -> bool:
+        """Begin, or go on with, a settlement by filter of very many messages; whether there is more of that (C60).
+
+        A part ends with a segment. `handle` does the last part, and answers for all.
+        """
+        if command.command not in _SETTLED_IN_PARTS or not command.filter or _is_refused(command):
+            return False
+        claims, at = self._shard.selected_part(command.filter, self._settled_to, SETTLED_AT_ONCE)
+        if at is None:
+            return False
+        self._settled += self._settle_claims(command, claims, at_ms, step)
+        self._settled_to = at
+        return True
+
+    def _settle_claims(self, command: Command, claims: list[Claim], at_ms: int, step: Step) -> list[Outcome]:
+        return self._shard.settle(
             SettleAction(command.command),
             command.subscription,
-            self._claims(command),
+            claims,
             at_ms,
             step,
             command.delay_ms,
             "" if command.filter else self._row_filter or "",
             command.fault if command.command == "expire" else "",
         )
+
+    def _settle(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
+        if self._settled_to >= 0:
+            claims, _ = self._shard.selected_part(command.filter or "", self._settled_to, UNLIMITED)
+            outcomes = [*self._settled, *self._settle_claims(command, claims, at_ms, step)]
+            self._settled, self._settled_to = [], -1
+        else:
+            outcomes = self._settle_claims(command, self._claims(command), at_ms, step)
         if not command.filter:
-            return bounded(settlements(outcomes, command), {})
+            return bounded(outcomes, command, {})
         settled = [outcome for outcome in outcomes if outcome.result is Result.SETTLED]
         out_of_sight = len(self._shard.selected_scheduled(command.filter))  # untouched, whatever names them (C16)
         counts = {"settled": size(settled), "skipped": size(outcomes) - size(settled) + out_of_sight}
-        return bounded(settlements(settled, command), counts)
+        return bounded(settled, command, counts)
 
     def _renew(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
         longest_ms = self._shard.settings.max_lease_ms
@@ -280,7 +307,7 @@ class QueueCommands:
             "" if command.filter else self._row_filter or "",
         )
         renewed = any(outcome.result is Result.SETTLED for outcome in outcomes)
-        return bounded(settlements(outcomes, command), {}) | {"lease_until_ms": until_ms if renewed else None}
+        return bounded(outcomes, command, {}) | {"lease_until_ms": until_ms if renewed else None}
 
     def _pause(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
         self._shard.pause(at_ms, step)
@@ -304,7 +331,7 @@ class QueueCommands:
 
         Those with places leave many thousands at a time, scheduled ones some thousands; `handle` does what is left.
         """
-        if command.command != "purge" or command.bookmarks:
+        if command.command != "purge" or _is_refused(command):
             return False
         state, text = self._shard.state, command.filter or ""
         if sum(state.outline(index).held for index in state.segments) > PURGED_AT_ONCE:
@@ -377,6 +404,10 @@ class QueueCommands:
 PURGED_AT_ONCE: Final = 65_536
 """About how many messages with places leave in one step of a purge: an event of ranges takes milliseconds."""
 
+SETTLED_AT_ONCE: Final = 65_536
+"""About how many messages one step of a settlement by filter settles; of scattered ones an eighth (C60)."""
+
+_SETTLED_IN_PARTS: Final = frozenset({"acknowledge", "cancel", "expire"})
 _SETTLING = frozenset({"acknowledge", "cancel", "expire", "renew"})
 _SELECTING = frozenset({"acknowledge", "cancel", "expire", "renew", "purge", "sow", "depth", "transfer"})
 _ABOUT_ALL = frozenset({"subscribe", "sow", "depth", "rewind"})
@@ -386,6 +417,11 @@ _ABOUT_SCHEDULED = frozenset({"acknowledge", "cancel", "expire", "purge", "sow",
 """Commands whose filters reach messages that are not visible yet."""
 
 _LOOKING_AHEAD = frozenset({"acknowledge", "transfer", "transfer_accept"})
+
+
+def _is_refused(command: Command) -> bool:
+    """Whether a command that may take several steps has fields that it does not take: `handle` says so."""
+    return bool(command.bookmarks or command.select or command.state)
 
 
 def _counts_nothing(command: Command) -> bool:

@@ -37,6 +37,8 @@ _WITHOUT_PLACE: Final = {
 }
 """States of messages without a place, by what a peek calls them."""
 
+_ALL: Final = 1 << 62
+
 JUDGED_AT_ONCE: Final = 1_000
 """How many messages are read back and judged under the filters at a time."""
 
@@ -287,12 +289,20 @@ class Inquiry:
 
     def selected(self, text: str) -> list[Claim]:
         """See `QueueShard.selected`."""
+        return self.selected_part(text, -1, _ALL)[0]
+
+    def selected_part(self, text: str, behind: int, most: int) -> tuple[list[Claim], int | None]:
+        """See `QueueShard.selected_part`."""
         claims: list[Claim] = []
-        for index in sorted(self._state.segments):
+        count = 0
+        for index in sorted(index for index in self._state.segments if index > behind):
             segment = self._state.segments.look(index)
             for messages in self._decisions.messages([(segment, self._decisions.slots_in(segment, LIVE, text))]):
+                count += len(messages)
                 claims += [Claim(messages.topic, messages.partition, *ends, found=True) for ends in messages.ranges()]
-        return claims
+            if count >= most or len(claims) >= most // 8:
+                return claims, index
+        return claims, None
 
     def selected_scheduled(self, text: str) -> list[Claim]:
         """See `QueueShard.selected_scheduled`."""

@@ -158,7 +158,8 @@ class Settling:
         """
         asked_ms = self._settings.lease_ms if lease_ms is None else min(lease_ms, self._settings.max_lease_ms)
         asked = Settlement(SettleAction.RENEW, subscription, now_ms, step, now_ms + asked_ms, row_filter)
-        for claim in settlement.each_once(claims, asked.outcomes):
+        one_by_one = settlement.each_once(claims, asked.outcomes) if row_filter else self._one_by_one(asked, claims)
+        for claim in one_by_one:
             if self._is_of_another_topic(claim):
                 asked.answer(claim, Result.STALE)
             else:
@@ -276,7 +277,8 @@ class Settling:
         tokens = [settlement.NO_TOKEN if claim.delivery_count is None else claim.delivery_count for claim in claims]
         counts = [claim.last - claim.first + 1 for claim in claims]
         codes = self._judge(asked, segment, where, np.repeat(np.array(tokens, np.int64), counts))
-        self._spare_barriers(codes, segment, where, np.repeat([not claim.alone for claim in claims], counts))
+        if asked.action is not SettleAction.RENEW:
+            self._spare_barriers(codes, segment, where, np.repeat([not claim.alone for claim in claims], counts))
         asked.outcomes.extend(settlement.outcomes_of(claims, codes))
         self._carry_out(asked, segment, slots_of(where)[codes == settlement.SETTLED])
         self._state.segments.make_room()

@@ -289,6 +289,14 @@ class QueueShard:
         """Messages that match a filter under selection, as claims; complete once `to_judge` gives no more (Q8)."""
         return self._inquiry.selected(text)
 
+    def selected_part(self, text: str, behind: int, most: int) -> tuple[list[Claim], int | None]:
+        """The same of a part of the segments, until about so many are found; for messages behind the last part's (C60).
+
+        Returns:
+            The claims, and the segment behind which the next part begins; None = there is none.
+        """
+        return self._inquiry.selected_part(text, behind, most)
+
     def selected_scheduled(self, text: str) -> list[Claim]:
         """The same of messages without a place, once `scheduled_to_judge` is done; unconfirmed ones are left out."""
         return self._inquiry.selected_scheduled(text)

@@ -97,7 +97,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         shard.allowance.counts_as_written = True
         self._handed_out = JournaledDeliveries(shard, restored.handed_out, output, payloads)
         self.now_ms = 0
-        self._purging: Admitted | None = None  # a purge that takes several steps
+        self._in_parts: Admitted | None = None  # a purge, or a settlement by filter, that takes several steps
         self.rewinder = Rewinder(shard, payloads, lambda: self.under_way)
         self.unfinished = self.rewinder.unfinished
         self.crowd = Crowd(shard)
@@ -227,11 +227,13 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         super()._carry_out(admitted)
 
     def _do(self, admitted: Admitted) -> None:
-        if self._commands.purge_some(admitted.command, admitted.at_ms, self._step):
-            self._purging = admitted  # nothing else happens in the shard meanwhile, so a crash can repeat it
+        command, at_ms = admitted.command, admitted.at_ms
+        if self._commands.purge_some(command, at_ms, self._step) or self._commands.settle_some(
+            command, at_ms, self._step
+        ):
+            self._in_parts = admitted  # nothing else happens in the shard meanwhile, so a crash can repeat it
             self.unfinished = admitted.offset
             return
-        command, at_ms = admitted.command, admitted.at_ms
         if command.command == "rewind" and (wish := self._commands.rewind(command, at_ms, admitted.offset)) is not None:
             self.rewinder.begin(admitted, wish)
             self.unfinished = admitted.offset  # nothing else happens in the shard meanwhile
@@ -248,13 +250,13 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
                 self._collect(admitted.encoding, admitted.offset)
 
     def go_on(self) -> None:
-        """Do the next part of a long purge (C60)."""
-        if self._purging is None:
+        """Do the next part of a long purge or settlement by filter (C60)."""
+        if self._in_parts is None:
             return
-        admitted, self._purging, self.unfinished = self._purging, None, None
+        admitted, self._in_parts, self.unfinished = self._in_parts, None, None
         self._do(admitted)
         self._collect(admitted.encoding, admitted.offset)
-        if self._purging is None:
+        if self._in_parts is None:
             self._preparation.end()
 
     async def _carry_out_waiting(self) -> None:
