@@ -21,7 +21,7 @@ class RepeatedError:
         self._logger = logger
         self._what = what
         self._why = ""
-        self._told_s = 0.0
+        self._logged_s = 0.0
         self._silent = 0
 
     def came(self, error: BaseException, now_s: float | None = None) -> None:
@@ -33,9 +33,9 @@ class RepeatedError:
         """
         now_s = time.monotonic() if now_s is None else now_s
         why = str(error) or type(error).__name__
-        if why == self._why and now_s - self._told_s < _TELL_S:
+        if why == self._why and now_s - self._logged_s < _TELL_S:
             self._silent += 1
             return
         more = f" ({self._silent} times since this was told)" if self._silent and why == self._why else ""
         self._logger.warning("%s: %s%s", self._what, why, more)
-        self._why, self._told_s, self._silent = why, now_s, 0
+        self._why, self._logged_s, self._silent = why, now_s, 0
