@@ -13,6 +13,7 @@ from faust.types import TP
 from lapse.runtime.queue.machine import QueueMachine
 from lapse.runtime.shard.machine import Machine
 from lapse.runtime.shard.runner import Runner
+from lapse.runtime.shard.taken_over import TakenOver
 from lapse.runtime.timers.clock import WorkerClock
 from lapse.runtime.topics.topic_id import KnownTopics
 from lapse.runtime.watch import Watch
@@ -104,7 +105,9 @@ def runner_of(machine: Machine, broker: Broker) -> Runner:
     return Runner(
         entity="prices", partition=0, epoch=1, machine=machine, store=anything, producer=anything, letters=anything,
         reader=anything, log=anything, clock=clock, watch=Watch(60), commands_topic=COMMANDS.topic,
-        positions={SOURCE: 0, COMMANDS: 0}, catch_up=0, topics=KnownTopics({}, {}), floors=floors,
+        found=TakenOver(
+            positions={SOURCE: 0, COMMANDS: 0}, catch_up=0, topics=KnownTopics({}, {}), floors=floors
+        ),
     )  # fmt: skip
 
 

@@ -23,8 +23,8 @@ from lapse.runtime.queue.unwritten import noted_of, read_written
 from lapse.runtime.shard.entity import Entity
 from lapse.runtime.shard.machine import Machine
 from lapse.runtime.shard.payload import PayloadWindow
-from lapse.runtime.shard.runner import Unwritten
 from lapse.runtime.shard.services import Services
+from lapse.runtime.shard.taken_over import Unwritten
 from lapse.runtime.topics.wanted import Role
 from lapse.runtime.tp import TP
 from lapse.runtime.turns import in_turns

@@ -29,9 +29,10 @@ from lapse.runtime.shard.authorizer_memory import remembering
 from lapse.runtime.shard.command_authorizer import Guard
 from lapse.runtime.shard.machine import Machine
 from lapse.runtime.shard.named_topics import NamedTopics
-from lapse.runtime.shard.runner import Runner, Unwritten
+from lapse.runtime.shard.runner import Runner
 from lapse.runtime.shard.sent_log import PROGRESS_KEY
 from lapse.runtime.shard.services import Services
+from lapse.runtime.shard.taken_over import TakenOver, Unwritten
 from lapse.runtime.shard.under_way import UnderWay
 from lapse.runtime.timers.clock import WorkerClock
 from lapse.runtime.tp import TP
@@ -209,14 +210,16 @@ class Entity(NamedTopics):
             clock=self.services.clock,
             watch=self.services.watch,
             commands_topic=commands.topic,
-            positions=positions,
-            topics=found.topics,
-            catch_up=ends[commands],
-            merge_until={tp: ends[tp] for tp in sources},
+            found=TakenOver(
+                positions=positions,
+                topics=found.topics,
+                catch_up=ends[commands],
+                merge_until={tp: ends[tp] for tp in sources},
+                floors=self._floors.pop(partition, {}) if isinstance(self.config, QueueConfig) else {},
+                unwritten=self.unwritten(machine, noted),
+                gaps=found.gaps,
+            ),
             on_stopped=self._stopped,
-            floors=self._floors.pop(partition, {}) if isinstance(self.config, QueueConfig) else {},
-            unwritten=self.unwritten(machine, noted),
-            gaps=found.gaps,
         )
         if feeder is not None:
             fed = [*sources, commands] if self._renewed else sources

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from lapse.runtime.journal.store import JournalStore
@@ -21,7 +20,6 @@ from lapse.runtime.letters.refusal import Refusal
 from lapse.runtime.shard.deliveries_under_way import DeliveriesUnderWay
 from lapse.runtime.shard.effect_writer import EffectWriter
 from lapse.runtime.shard.effects import Effects
-from lapse.runtime.shard.gap import Gap
 from lapse.runtime.shard.gate import ArrivalGate, Gate
 from lapse.runtime.shard.inbox import Inbox, Reader
 from lapse.runtime.shard.intake import Intake
@@ -29,18 +27,16 @@ from lapse.runtime.shard.log_reader import LogReader
 from lapse.runtime.shard.machine import Machine
 from lapse.runtime.shard.pause import Pauses
 from lapse.runtime.shard.removed_log import RemovedLog
+from lapse.runtime.shard.taken_over import TakenOver
 from lapse.runtime.shard.timeline import Timeline
 from lapse.runtime.shard.work_ahead import WorkAhead
 from lapse.runtime.shard.writing import Writing
 from lapse.runtime.timers.clock import WorkerClock
 from lapse.runtime.timers.early_stamp import EarlyStamps
 from lapse.runtime.timers.ticker import Ticker
-from lapse.runtime.topics.topic_id import KnownTopics
 from lapse.runtime.tp import TP
 from lapse.runtime.turns import in_turns
 from lapse.runtime.watch import Watch, end_process
-
-Unwritten = Callable[[int], Awaitable[Sequence[Output | Packed]]]
 
 _BREATH_S: Final = 0.001
 """The pause between parts of a query, and between steps that write nothing. They do not wait for a broker, so without
@@ -66,14 +62,8 @@ class Runner:
         clock: the broker's clock.
         watch: notices a frozen process.
         commands_topic: where this shard's commands and ticks stand.
-        positions: next offset per source partition, as the journal says.
-        catch_up: offset behind the commands that were in the log at take-over; they are read before any delivery.
-        topics: which topics the positions are about.
-        merge_until: where the underlying partitions of a shard in one order ended at take-over.
+        found: what the take-over has found.
         on_stopped: called when the entity is deleted and the shard has written its last record.
-        floors: for each deliveries topic, an offset below all records of this epoch.
-        unwritten: deliveries that the previous owner journaled but did not write, as of an instant (C55).
-        gaps: ranges that Kafka has removed and nobody has read (C80).
     """
 
     def __init__(
@@ -91,14 +81,8 @@ class Runner:
         clock: WorkerClock,
         watch: Watch,
         commands_topic: str,
-        positions: dict[TP, int],
-        catch_up: int,
-        topics: KnownTopics,
-        merge_until: dict[TP, int] | None = None,
+        found: TakenOver,
         on_stopped: Callable[[int], None] = lambda _: None,
-        floors: Mapping[str, int] = MappingProxyType({}),
-        unwritten: Unwritten | None = None,
-        gaps: Iterable[Gap] = (),
     ) -> None:
         self.entity = entity
         self.partition = partition
@@ -107,26 +91,26 @@ class Runner:
         shown = f"{entity}, partition {partition}"
         self._on_stopped = on_stopped
         self._clock = clock
-        self._catch_up = catch_up
-        self.topics = topics
+        self._catch_up = found.catch_up
+        self.topics = found.topics
         self._news = asyncio.Event()
         self._idle = asyncio.Event()
         self._may_run = asyncio.Event()
         commands, pauses = TP(commands_topic, partition), Pauses(watch, log)
-        self._inbox = Inbox(reader, machine, commands, positions, merge_until, self._news.set, pauses)
+        self._inbox = Inbox(reader, machine, commands, found.positions, found.merge_until, self._news.set, pauses)
         self._early_stamps = EarlyStamps(entity, clock)
-        self._removed = RemovedLog(entity, machine, self._inbox, log, self._news.set, gaps)
+        self._removed = RemovedLog(entity, machine, self._inbox, log, self._news.set, found.gaps)
         self._arrival_gate = ArrivalGate(machine, self._inbox, log, self._news.set)
         self._timeline = Timeline(clock, machine.figures)
         self._ticker = Ticker(shown, commands, machine, producer, clock)
         gate = Gate(self._inbox, log, self._news.set) if machine.waits_for_ends else None
-        self._intake = Intake(machine, self._inbox, gate, self._timeline, topics, self._ticker.read)
-        self._deliveries = DeliveriesUnderWay(shown, machine, producer, floors)
+        self._intake = Intake(machine, self._inbox, gate, self._timeline, found.topics, self._ticker.read)
+        self._deliveries = DeliveriesUnderWay(shown, machine, producer, found.floors)
         self._writer = EffectWriter(
             partition=partition, epoch=epoch, store=store, producer=producer, letters=letters,
-            deliveries=self._deliveries, topics=topics, clock=clock, watch=watch, figures=machine.figures,
+            deliveries=self._deliveries, topics=found.topics, clock=clock, watch=watch, figures=machine.figures,
         )  # fmt: skip
-        self._unwritten = unwritten
+        self._unwritten = found.unwritten
         self._delivering_since: float | None = None
         self._task: asyncio.Task[None] | None = None
         self._writing = Writing()
