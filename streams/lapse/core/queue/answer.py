@@ -58,8 +58,8 @@ def bounded(outcomes: Sequence[Outcome], command: Command, counts: dict[str, int
     left_out = len(outcomes) - _MOST_SETTLEMENTS
     if left_out > 0:
         outcomes, counts = outcomes[:_MOST_SETTLEMENTS], {**counts, "left_out": left_out}
-    told = settlements(outcomes, command)
-    return {"settlements": told, "counts": counts} if counts else {"settlements": told}
+    answered = settlements(outcomes, command)
+    return {"settlements": answered, "counts": counts} if counts else {"settlements": answered}
 
 
 def settlements(outcomes: Sequence[Outcome], command: Command) -> tuple[Settlement, ...]:
