@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sysconfig
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,10 @@ class ColumnsHook(BuildHookInterface):  # type: ignore[type-arg]
         if os.environ.get("LAPSE_PURE") or compiler is None:
             library.unlink(missing_ok=True)
             return
+        source = Path(self.root, SOURCE)
+        built_from = f"-DLAPSE_SOURCE={zlib.crc32(source.read_bytes())}LL"
         done = subprocess.run(
-            [compiler, *FLAGS, "-o", str(library), str(Path(self.root, SOURCE))],
+            [compiler, *FLAGS, built_from, "-o", str(library), str(source)],
             capture_output=True,
             text=True,
             check=False,

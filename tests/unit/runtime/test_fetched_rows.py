@@ -1,9 +1,11 @@
 """Records in columns are the records that aiokafka makes, and a queue does the same with both (C6, C29, D4)."""
 
 import asyncio
+import shutil
 import struct
 from bisect import bisect_left
 from itertools import pairwise
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -303,3 +305,16 @@ def test_a_window_hands_rows_out_as_it_hands_records_out(count: int, kept: list[
         left = window._windows["t", 0]
         assert (left._chunks, left._size) == ([], 0)
     assert found[0] == found[1]
+
+
+def test_a_library_of_another_source_is_not_used(tmp_path: Path) -> None:
+    """It would read arguments that it is not given: a worker of a checkout that was not built anew was killed by it."""
+    here = Path(columns.__file__).parent
+    for name in (columns.NAME, columns.SOURCE):
+        shutil.copy(here / name, tmp_path)
+    assert columns.load(tmp_path) is not None
+    with (tmp_path / columns.SOURCE).open("a") as source:
+        source.write("/* newer */")
+    assert columns.load(tmp_path) is None
+    (tmp_path / columns.SOURCE).unlink()
+    assert columns.load(tmp_path) is not None, "a wheel without the source"

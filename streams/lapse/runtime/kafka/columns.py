@@ -7,6 +7,7 @@ None, and records are objects, one each: the same, for more CPU.
 from __future__ import annotations
 
 import ctypes
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +19,7 @@ from lapse.core.lifetime import NEVER
 from lapse.runtime.kafka.batch_body import BatchBody
 
 NAME: Final = "libcolumns.so"
+SOURCE: Final = "columns.c"
 
 _TABLE_BYTES: Final = 4
 """A header in a packed delivery takes at most so many times what it takes in a RecordBatch."""
@@ -35,7 +37,8 @@ MOST_BYTES: Final = (1 << 31) - 1
 """Places are numbers of 32 bits."""
 
 
-def _library() -> Any | None:
+def load(directory: Path) -> Any | None:
+    """The library of a directory; None where there is none that can be used, or its source there is another one."""
     some_bytes, at, number = ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int64
     taken: dict[str, list[Any]] = {
         "lapse_rows": [some_bytes, *[number] * 7, some_bytes, at, at],
@@ -51,16 +54,18 @@ def _library() -> Any | None:
         "lapse_places": [at, at, number, number, number, at],
     }  # fmt: skip
     try:
-        library = ctypes.CDLL(str(Path(__file__).with_name(NAME)))
+        library = ctypes.CDLL(str(directory / NAME))
+        library.lapse_source.restype = number
         for name, arguments in taken.items():
             function = getattr(library, name)
             function.argtypes, function.restype = arguments, number
     except (OSError, AttributeError):
         return None
-    return library
+    source = directory / SOURCE
+    return library if not source.exists() or library.lapse_source() == zlib.crc32(source.read_bytes()) else None
 
 
-LIBRARY: Any | None = _library()
+LIBRARY: Any | None = load(Path(__file__).parent)
 
 
 def names(some: Iterable[str]) -> bytes:
