@@ -94,7 +94,9 @@ class Counted:
             self._forget(change.offset)
 
     def add(self, number: int, batch: Batch) -> None:
-        """Count a batch."""
+        """Count a batch; a take-over that was cut short may have put it down twice."""
+        if number in self.batches:
+            return
         self.batches[number] = batch
         self.next_number = max(self.next_number, number + 1)
         self.newest_ms = max(self.newest_ms, batch.at_ms)
