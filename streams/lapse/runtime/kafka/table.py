@@ -20,7 +20,7 @@ from lapse.runtime.watch import end_process
 _AT_ONCE: Final = 100
 """How many shards are taken over side by side while none is served."""
 
-_BESIDE: Final = 20
+_BESIDE: Final = 5
 """The same while others are served: each turn of the loop has a portion of every one of them (C90)."""
 
 
