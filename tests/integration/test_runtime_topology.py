@@ -239,7 +239,7 @@ def test_topics_of_the_wrong_shape_are_named_and_left_alone(deploy: Deploy) -> N
         ("check", "[queue.a]\nsemantics = 'at-most-once'\nfairness = 'fast'\n", "round-robin"),
         ("check", "[queue.a]\nlease_period = 30\n", "unit"),
         ("worker", "[queue.a\n", "lapse.toml"),
-        ("worker", "", "nothing to run"),
+        ("worker", "[lapse]\ndefinitions = 'file'\n", "nothing to run"),
     ],
 )
 def test_a_faulty_configuration_is_refused_with_its_place(deploy: Deploy, command: str, text: str, words: str) -> None:
