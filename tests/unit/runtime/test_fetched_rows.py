@@ -35,9 +35,10 @@ from lapse.runtime.letters.packed_letter import PackedLetters, dead_of
 from lapse.runtime.letters.row_letters import RowLetters
 from lapse.runtime.queue.packed_delivery import packed_records
 from lapse.runtime.shard.payload import PayloadWindow, RowParts
+from support.compiled import NEEDS_COLUMNS
 from support.record_batches import BASE, batches, both, encoded
 
-pytestmark = pytest.mark.skipif(columns.LIBRARY is None, reason="columns.c is not built: there was no C compiler")
+pytestmark = NEEDS_COLUMNS
 
 _CODECS = [0, 1, 2, 3, 4]
 _VALUES = st.one_of(

@@ -13,11 +13,12 @@ from lapse.core.sow.plain_updates import LEAST
 from lapse.core.sow.settings import SowSettings
 from lapse.core.sow.shard import SowShard
 from lapse.core.sow.step import Step
-from lapse.runtime.kafka import batch_rows, columns
+from lapse.runtime.kafka import batch_rows
+from support.compiled import NEEDS_COLUMNS
 from support.record_batches import both, encoded
 from unit.core.sow.make import T
 
-pytestmark = pytest.mark.skipif(columns.LIBRARY is None, reason="columns.c is not built: there was no C compiler")
+pytestmark = NEEDS_COLUMNS
 
 _HEADERS = st.sampled_from(
     [

@@ -13,6 +13,7 @@ from lapse.core.sow.record import Facts, pack, pack_headers
 from lapse.core.sow.step import Kind, OutOfFocus, OutOfFocusBatch
 from lapse.runtime.kafka import columns
 from lapse.runtime.sow.output import SowOutput
+from support.compiled import NEEDS_COLUMNS
 from support.packed import rows_of
 from unit.core.sow.make import T, shard_of
 
@@ -52,7 +53,7 @@ def test_the_three_encoders_of_a_record_write_the_same_headers(records, expires:
 
 
 @pytest.mark.feature("S8")
-@pytest.mark.skipif(columns.LIBRARY is None, reason="columns.c is not built: there was no C compiler")
+@NEEDS_COLUMNS
 @given(
     st.lists(st.tuples(st.binary(max_size=200), st.binary(max_size=300), st.integers(0, 1 << 40)), min_size=1),
     HEADERS | st.just([(ORIGIN, b'[["east","prices:0:7"]]')]),

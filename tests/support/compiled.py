@@ -1,0 +1,10 @@
+"""A mark for tests of what `columns.c` does."""
+
+import pytest
+
+from lapse.runtime.kafka import columns
+
+# Without a C compiler lapse takes records as objects and packs them in Python. The tests of that run everywhere.
+NEEDS_COLUMNS = pytest.mark.skipif(
+    columns.LIBRARY is None, reason="columns.c is not built: there was no C compiler, or it is older than its source"
+)
