@@ -68,6 +68,24 @@ func (w *worker) heartbeats(ctx context.Context, partitions []int32) {
 	}
 }
 
+// expired tells whether a message is past its deadline; one without a deadline never is.
+func expired(told map[string]string) bool {
+	ms, err := strconv.ParseInt(told["lapse-expires-at-ms"], 10, 64)
+	return err == nil && !time.Now().Before(time.UnixMilli(ms))
+}
+
+// handle runs the program on a value, and tells whether it succeeded.
+func (w *worker) handle(ctx context.Context, value []byte) bool {
+	command := exec.CommandContext(ctx, w.handler[0], w.handler[1:]...)
+	command.Stdin, command.Stdout, command.Stderr = bytes.NewReader(value), os.Stdout, os.Stderr
+	err := command.Run()
+	var ended *exec.ExitError
+	if err != nil && !errors.As(err, &ended) && ctx.Err() == nil {
+		log.Printf("%s: %v", w.handler[0], err)
+	}
+	return err == nil
+}
+
 func (w *worker) work(ctx context.Context, partition int32, epoch int64, told map[string]string, value []byte) {
 	handling := ctx
 	if until, leased := told["lapse-lease-until-ms"]; leased { // absent on an at-most-once queue
@@ -79,16 +97,10 @@ func (w *worker) work(ctx context.Context, partition int32, epoch int64, told ma
 		handling, cancel = context.WithDeadline(ctx, time.UnixMilli(ms))
 		defer cancel()
 	}
-	command := exec.CommandContext(handling, w.handler[0], w.handler[1:]...)
-	command.Stdin, command.Stdout, command.Stderr = bytes.NewReader(value), os.Stdout, os.Stderr
-	err := command.Run()
-	var ended *exec.ExitError
-	if err != nil && !errors.As(err, &ended) && handling.Err() == nil {
-		log.Printf("%s: %v", w.handler[0], err)
-	}
+	done := !expired(told) && w.handle(handling, value) // a cancel of an expired message ends its life
 	name := fmt.Sprintf("%s#%s@%d", told["lapse-bookmark"], told["lapse-delivery-count"], epoch)
 	fields := map[string]any{"bookmarks": []string{name}, "answer": "errors"}
-	if err == nil {
+	if done {
 		w.say(ctx, partition, "acknowledge", fields)
 		return
 	}

@@ -115,7 +115,9 @@ public class Worker {
         if (leftMs <= 0) {
             return; // the lease is over: the message is somebody else's
         }
-        boolean done = handled(value, leftMs);
+        String deadline = told.get("lapse-expires-at-ms"); // absent without one
+        boolean expired = deadline != null && Long.parseLong(deadline) <= System.currentTimeMillis();
+        boolean done = !expired && handled(value, leftMs); // a cancel of an expired message ends its life
         String name = told.get("lapse-bookmark") + "#" + told.get("lapse-delivery-count") + "@" + epoch;
         Map<String, Object> fields = new HashMap<>(Map.of("bookmarks", List.of(name), "answer", "errors"));
         if (!done) {

@@ -14,7 +14,7 @@ import pytest
 
 from lapse.embedded.jars import KAFKA, jar_files
 from support import kcat_stand_in
-from support.deployment import Deploy, Deployment
+from support.deployment import Deploy, Deployment, broker_now_ms
 from support.log import until
 from support.page_run import commands, fits
 
@@ -47,6 +47,8 @@ with open(sys.argv[1], "a") as out:
     out.write(value.hex() + "\\n")
 if value == b"slow":
     time.sleep(30)
+while value == b"wait" and not os.path.exists(sys.argv[1] + ".go"):
+    time.sleep(0.05)
 sys.exit(value == b"bad")
 """
 
@@ -224,6 +226,28 @@ def test_what_fails_or_outlasts_its_lease_comes_again_and_a_crash_of_the_shard_l
     one.write("orders", "after")
     until(lambda: b"after" in said(tmp_path), "it goes on with the shard's next owner", 60)
     until(lambda: one.depth("orders")["depth"] == 0, "all is settled", 30)
+
+
+@pytest.mark.feature("X2", "L10")
+@pytest.mark.parametrize("language", ["python", "java", "go"])
+def test_what_has_expired_before_its_turn_is_not_begun(
+    deploy: Deploy, consumers: Callable[..., object], tmp_path: Path, language: str
+) -> None:
+    one = deploy({"orders": {"partitions": 2, "expiration": "enabled", "lease_period": "1m"}}).apply()
+    one.worker().wait_for_shards(2)
+    consumers(one, tmp_path, language)
+    one.write("orders", "wait")
+    until(lambda: said(tmp_path) == [b"wait"], "the first is worked on", 90)
+    one.write("orders", "late", partition=1, headers=[("lapse-ttl-ms", b"4000")])
+    until(lambda: one.depth("orders")["leased"] == 2, "the second has been delivered", 4)
+    with one.queue("orders") as queue:
+        (deadline_ms,) = (row.expires_at_ms for row in queue.peek() if row.expires_at_ms is not None)
+    until(lambda: broker_now_ms() > deadline_ms, "the second is past its deadline")
+    (tmp_path / "said.go").touch()
+    assert [letter.value() for letter in one.letters("orders", 1, 30)] == [b"late"]
+    one.write("orders", "good", partition=1)
+    until(lambda: one.depth("orders")["depth"] == 0, "all is settled", 30)
+    assert said(tmp_path) == [b"wait", b"good"]
 
 
 @pytest.mark.feature("X2", "S5", "S8")
