@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lapse.cli import cluster
-from lapse.cli.tables import print_table
+from lapse.cli.tables import fitted, print_table
 from lapse.protocol.command_field import QUEUE_STATES
 from lapse_client.connection import Connection, entities
 from lapse_client.error import LapseError
@@ -140,8 +140,8 @@ def _shown(queues: list[Watched]) -> Iterator[Callable[[Table], None]]:
     if not Console().is_terminal:
         yield print_table
         return
-    with Live(_table(queues), auto_refresh=False) as live:
-        yield lambda table: live.update(table, refresh=True)
+    with Live(auto_refresh=False) as live:
+        yield lambda table: live.update(fitted(table, live.console, ("", "0", "+0")), refresh=True)
 
 
 def _table(queues: list[Watched]) -> Table:

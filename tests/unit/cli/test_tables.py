@@ -1,5 +1,7 @@
 """Tables keep what people need, however narrow the output is."""
 
+import re
+
 import pytest
 from rich.table import Table
 
@@ -35,16 +37,66 @@ def test_brackets_of_a_payload_are_printed_as_they_are(capsys: Captured) -> None
     assert "[/b] [red]stop[/red] [queue.orders]" in capsys.readouterr().out
 
 
-def test_a_narrow_terminal_gets_several_lines(capsys: Captured, monkeypatch: Patch) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("NO_COLOR", "1")
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "60")
-    print_table(table())
-    out = capsys.readouterr().out
-    assert "…" not in out
-    cells = [line.split("│")[1].strip() for line in out.splitlines() if line.count("│") == 5]
-    assert "".join(cells) == BOOKMARK
+INSTANT_TEXT = "2026-01-31 12:00:00.250"
+TITLES = (
+    "bookmark",
+    "state",
+    "since (UTC)",
+    "until (UTC)",
+    "by",
+    "expires (UTC)",
+    "deliveries",
+    "cancels",
+    "waits for",
+)
+ROWS = {
+    "available": ("orders:0:17", "available", "", "", "", INSTANT_TEXT, "0", "0", "its group"),
+    "leased": ("orders:0:18", "leased", INSTANT_TEXT, INSTANT_TEXT, "a-subscription" * 2, INSTANT_TEXT, "3", "1", ""),
+    "ranged": ("orders:0:123456789-123456999", "delayed", INSTANT_TEXT, INSTANT_TEXT, "", "", "1", "0", "a delay"),
+}
+
+
+def on_a_terminal(made: Table, width: int, capsys: Captured, monkeypatch: Patch) -> list[str]:
+    """The lines that a terminal of some width shows."""
+    for name, value in (("FORCE_COLOR", "1"), ("NO_COLOR", "1"), ("TERM", "xterm"), ("COLUMNS", str(width))):
+        monkeypatch.setenv(name, value)
+    print_table(made)
+    return re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).splitlines()
+
+
+@pytest.mark.feature("Q15")
+@pytest.mark.parametrize("width", [60, 80, 100, 200])
+@pytest.mark.parametrize("shown_rows", [["available"], ["leased"], ["ranged"], list(ROWS), []], ids="+".join)
+def test_no_word_is_broken_however_narrow_the_terminal_is(
+    width: int, shown_rows: list[str], capsys: Captured, monkeypatch: Patch
+) -> None:
+    made = Table(*TITLES, title="orders")
+    for name in shown_rows:
+        made.add_row(*ROWS[name])
+    lines = on_a_terminal(made, width, capsys, monkeypatch)
+    assert max(map(len, lines)) <= width
+    there = {word for line in lines for word in line.split()}
+    said = {word for name in shown_rows for cell in ROWS[name] for word in cell.split()}
+    titles = {word for at, title in enumerate(TITLES) for word in title.split() if any(ROWS[n][at] for n in shown_rows)}
+    assert said | titles <= there
+    assert bool(shown_rows) or "none" in there or set(TITLES[0].split()) <= there
+
+
+def test_a_row_that_does_not_fit_is_a_block_of_lines(capsys: Captured, monkeypatch: Patch) -> None:
+    made = Table(*TITLES, title="orders")
+    made.add_row(*ROWS["available"])
+    made.add_row(*ROWS["leased"])
+    lines = [line.rstrip() for line in on_a_terminal(made, 60, capsys, monkeypatch)]
+    assert lines[:3] == ["orders", "bookmark       orders:0:17", "state          available"]
+    assert f"until (UTC)    {INSTANT_TEXT}" in lines
+    assert lines.count("") == 1, "between the two"
+
+
+def test_what_is_longer_than_a_line_goes_on_in_the_next_one(capsys: Captured, monkeypatch: Patch) -> None:
+    lines = on_a_terminal(table(), 40, capsys, monkeypatch)
+    assert "…" not in "".join(lines)
+    words = [line.split()[-1] for line in lines]
+    assert BOOKMARK in "".join(words)
 
 
 @pytest.mark.feature("Q15")
