@@ -5,12 +5,15 @@ from __future__ import annotations
 import time
 from typing import Final
 
+from confluent_kafka import Consumer, TopicPartition
+
 from benchmarks import turns
 from benchmarks.contestant import Figures, Stopwatch, alone
 from benchmarks.load import Headers, create, publish
 from benchmarks.log import Ends
-from benchmarks.trickle import Trickle
+from benchmarks.trickle import PlainTrickle, Trickle, longest_ms
 from benchmarks.worker import Worker
+from lapse.protocol import event as events
 from lapse.protocol import topic as topics
 from lapse_client import Connection, Queue, QueueSubscriber
 
@@ -44,10 +47,11 @@ def run(
         raise ValueError(f"form {form} is none of {', '.join(_FORMS)}")
     stamp = time.time_ns()
     names = {"same": f"crowd-{stamp}", "other": f"other-{stamp}"}
+    plain = f"plain-{stamp}"
     lead_s = lead_s or 25 + messages / 20_000
     entities = "".join(f'[queue.{name}]\nexpiration = "enabled"\n' for name in names.values())
     with Worker(bootstrap_servers, names["same"], entities, turns=True) as worker, Ends(bootstrap_servers) as ends:
-        for name in names.values():
+        for name in (*names.values(), plain):
             create(bootstrap_servers, name)
         worker.apply()
         worker.start()
@@ -75,6 +79,7 @@ def run(
                 queue.depth()
                 due_s = time.time()
             trickles = {what: Trickle(bootstrap_servers, name, rate) for what, name in names.items()}
+            trickles["plain"] = PlainTrickle(bootstrap_servers, plain, rate)
             if (late_s := time.time() + _BEFORE_S - due_s) > 0 and form in ("expire", "come-due"):
                 raise RuntimeError(f"taken in {late_s:.0f} s too late; give more lead_s than {lead_s:.0f}")
             time.sleep(max(0.0, due_s + 0.001 - time.time()))
@@ -101,9 +106,32 @@ def run(
             gaps[f"{what}_during_ms"] = trickle.longest_ms(resumed_s, due_s + seconds)
             gaps[f"{what}_after_ms"] = trickle.longest_ms(after_s, after_s + _BEFORE_S / 2)
             gaps[f"{what}_delivered"] = len(trickle.delivered_at)
+        for what, name in names.items():
+            settled = _settled_at(bootstrap_servers, name)
+            gaps[f"{what}_settled_during_ms"] = longest_ms(settled, resumed_s, due_s + seconds)
+            gaps[f"{what}_settled_after_ms"] = longest_ms(settled, after_s, after_s + _BEFORE_S / 2)
         for what, since_s, until_s in (("during", due_s, due_s + seconds), ("after", after_s, time.time())):
             gaps[f"turn_{what}_cpu_ms"], gaps[f"turn_{what}_ms"] = turns.longest(worker.turns_file, since_s, until_s)
         return {**figures, "seconds": seconds, **gaps}
+
+
+def _settled_at(bootstrap_servers: str, queue: str) -> list[float]:
+    """When acknowledgments took effect: the instants of their events' records, s since the epoch."""
+    topic = topics.events(queue)
+    consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "benchmark-events"})
+    instants: list[float] = []
+    try:
+        end = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=20)[1]
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        at = 0
+        while at < end:
+            for record in consumer.consume(10_000, 1):
+                at = record.offset() + 1
+                if events.decode(record.value() or b"").event == "acknowledged":
+                    instants.append(record.timestamp()[1] / 1000)
+    finally:
+        consumer.close()
+    return instants
 
 
 if __name__ == "__main__":

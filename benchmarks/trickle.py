@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterable
 from itertools import pairwise
 
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -11,6 +12,12 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from lapse_client import Connection, QueueSubscriber
 
 _MESSAGE = b"t"
+
+
+def longest_ms(happened_at: Iterable[float], since_s: float, until_s: float) -> float:
+    """The longest time without anything, ms, between two instants (s since the epoch)."""
+    instants = [since_s, *(at for at in happened_at if since_s <= at <= until_s), until_s]
+    return 1000 * max(later - earlier for earlier, later in pairwise(instants))
 
 
 class Trickle:
@@ -45,8 +52,7 @@ class Trickle:
 
     def longest_ms(self, since_s: float, until_s: float) -> float:
         """The longest time without a delivery, ms, between two instants (s since the epoch)."""
-        instants = [since_s, *(at for at in self.delivered_at if since_s <= at <= until_s), until_s]
-        return 1000 * max(later - earlier for earlier, later in pairwise(instants))
+        return longest_ms(self.delivered_at, since_s, until_s)
 
     def _publish(self) -> None:
         producer = Producer({"bootstrap.servers": self._servers, "linger.ms": 0, "acks": "all"})

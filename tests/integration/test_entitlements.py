@@ -189,7 +189,11 @@ def test_a_message_that_a_user_may_not_see_answers_as_one_that_never_was(office:
                 found = {state: answers(alice, command, bookmark) for state, bookmark in states.items()}
                 assert found == {state: [expected] for state in states}, command
                 first, last = states["leased"].rpartition(":")[2], states["dead on arrival"].rpartition(":")[2]
-                assert set(answers(alice, command, f"{name}:0:{first}-{last}")) == {expected}, command
+                whole = f"{name}:0:{first}-{last}"
+                assert set(answers(alice, command, whole)) == {expected}, command
+                asked = Command(command=command, subscription="s", bookmarks=(whole,))
+                (told,) = alice._ask(asked)
+                assert [one.bookmarks for one in told.settlements] == [whole], "its parts would tell which there are"
             assert answers(owner, "renew", states["settled"]) == ["already_settled"], "theirs, so they are told"
             assert answers(owner, "acknowledge", states["scheduled"]) == ["scheduled"]
             assert answers(alice, "cancel", office.bookmark("hidden", own)) == ["settled"], "withdrawn, as by anybody"

@@ -135,8 +135,8 @@ class QueueCommands:
         yield from self._shard.unplaced(command.subscription, self.named_by(command))
 
     def named_by(self, command: Command) -> list[Claim]:
-        """What a settlement names by bookmarks; nothing if it names a filter, or nothing that can be read."""
-        if command.command not in _SETTLING or command.filter:
+        """What a settlement or a peek names by bookmarks; nothing if it names a filter, or nothing that can be read."""
+        if command.filter or not (command.command in _SETTLING or _peeks_at_some(command)):
             return []
         try:
             return self._claims(command)
@@ -391,8 +391,9 @@ class QueueCommands:
         if command.bookmarks and command.state:
             raise CommandRefused("sow: name either bookmarks or a state; with bookmarks messages in any state are told")
         if command.bookmarks:
-            found = self._shard.named(self._claims(command), at_ms, self._refused)
-            return {"messages": tuple(shown(one) for one in islice(found, MOST_PEEKED))}
+            found = self._shard.named(self._claims(command), at_ms, self._refused, self._row_filter or "")
+            all_seen = self._row_filter is None
+            return {"messages": tuple(shown(one, all_seen) for one in islice(found, MOST_PEEKED))}
         skip, limit = command.skip or 0, min(command.top_n if command.top_n is not None else MOST_PEEKED, MOST_PEEKED)
         found = self._shard.peek(skip, limit, command.filter or "", at_ms, self._refused, command.state)
         messages = [shown(one, self._row_filter is None) for one in found]
@@ -434,13 +435,19 @@ def _finds_spare(command: Command) -> bool:
     return command.command == "transfer" and command.spare
 
 
+def _peeks_at_some(command: Command) -> bool:
+    """Whether a peek names messages by their bookmarks."""
+    return command.command == "sow" and bool(command.bookmarks)
+
+
 def with_row_filter(command: Command, row_filter: str | None) -> Command:
     """A command with what its user may see at most in its filter, where it has one or is about all messages (X4).
 
     Raises:
         ExpressionError: its own filter is none.
     """
-    if row_filter is None or not (command.filter or command.command in _ABOUT_ALL or _finds_spare(command)):
+    about_all = command.command in _ABOUT_ALL and not _peeks_at_some(command)
+    if row_filter is None or not (command.filter or about_all or _finds_spare(command)):
         return command
     return replace(command, filter=narrowed(command.filter, row_filter, compile_filter))
 

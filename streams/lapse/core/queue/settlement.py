@@ -101,6 +101,18 @@ def each_once(claims: Iterable[Claim], outcomes: list[Outcome]) -> Iterator[Clai
             yield claim._replace(first=at)
 
 
+def join(outcomes: list[Outcome], since: int) -> None:
+    """Join neighbours with one result, from an index on: where an answer is parted would tell what is hidden (X4)."""
+    joined: list[Outcome] = []
+    for one in outcomes[since:]:
+        last = joined[-1] if joined else None
+        if last is not None and last[:2] == one[:2] and last.result is one.result and last.last + 1 == one.first:
+            joined[-1] = last._replace(last=one.last)
+        else:
+            joined.append(one)
+    outcomes[since:] = joined
+
+
 RESULTS: Final = tuple(Result)
 _CODE: Final = {result: code for code, result in enumerate(RESULTS)}
 SETTLED: Final = _CODE[Result.SETTLED]

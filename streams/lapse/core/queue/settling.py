@@ -131,6 +131,7 @@ class Settling:
         # With a row filter each is judged by itself: what of it is held, and what may be seen.
         one_by_one = settlement.each_once(claims, asked.outcomes) if row_filter else self._one_by_one(asked, claims)
         for claim in one_by_one:
+            since = len(asked.outcomes)
             if self._is_of_another_topic(claim):
                 asked.answer(claim, Result.STALE)
             elif action is SettleAction.CANCEL and self._withdraw(asked, claim):
@@ -140,6 +141,8 @@ class Settling:
                     self._settle_part(asked, part)
             else:
                 self._settle_part(asked, claim)
+            if row_filter:
+                settlement.join(asked.outcomes, since)
         return self._state.rewinds.seen_after_rewinds(asked.outcomes)
 
     def renew(
@@ -160,10 +163,13 @@ class Settling:
         asked = Settlement(SettleAction.RENEW, subscription, now_ms, step, now_ms + asked_ms, row_filter)
         one_by_one = settlement.each_once(claims, asked.outcomes) if row_filter else self._one_by_one(asked, claims)
         for claim in one_by_one:
+            since = len(asked.outcomes)
             if self._is_of_another_topic(claim):
                 asked.answer(claim, Result.STALE)
             else:
                 self._settle_active(asked, claim)
+            if row_filter:
+                settlement.join(asked.outcomes, since)
         return self._state.rewinds.seen_after_rewinds(asked.outcomes), asked.until_ms
 
     def _settle_part(self, asked: Settlement, claim: Claim) -> None:

@@ -56,6 +56,18 @@ class Visibility:
         """Whether the first message of a claim may be seen, which has no place."""
         return not row_filter or claim.first in self._matching.seen(row_filter, claim.topic, claim.partition)
 
+    def visible(self, claims: Iterable[Claim], row_filter: str) -> set[tuple[str, int, int]]:
+        """Topic, partition and offset of the messages that are named and may be seen, in any state."""
+        found: set[tuple[str, int, int]] = set()
+        for claim in claims:
+            source = claim.topic, claim.partition
+            for segment, first, stop, offset, _ in self._locator.located(claim, []):
+                slots = self._not_held(segment, first, stop, "")
+                matching = slots[self._matching.codes(row_filter, segment.index, slots) == YES]
+                found |= {(*source, each) for each in (matching - first + offset).tolist()}
+            found |= {(*source, each) for each in self._matching.seen(row_filter, *source)}
+        return found
+
     def hide(
         self,
         codes: NDArray[np.uint8],
