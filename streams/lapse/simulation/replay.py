@@ -19,10 +19,12 @@ from lapse.runtime.queue.machine import QueueMachine
 from lapse.runtime.queue.rewind import PART
 from lapse.runtime.queue.unwritten import noted_of, read_written
 from lapse.runtime.shard.authorizer_memory import remembering
+from lapse.runtime.shard.command_authorizer import CommandAuthorizer
 from lapse.runtime.shard.effects import Effects
 from lapse.runtime.shard.inbox import Inbox
 from lapse.runtime.shard.machine import Machine
 from lapse.runtime.tp import TP
+from lapse.simulation import gone_on
 from lapse.simulation.arriving import ArrivingAsRecorded
 from lapse.simulation.recorded_journal import RecordedEpoch, RecordedJournal, RecordedStep
 from lapse.simulation.recording import Recording
@@ -87,8 +89,7 @@ class ReplayedShard:
             self._own.take(claim_key(epoch.number), b"", epoch_header(epoch.number))
         positions = dict(epoch.begin.positions)
         of_messages = {tp: offset for tp, offset in positions.items() if tp != self._commands and offset}
-        instants = next((step.instants for step in epoch.steps if "began" in step.instants), {})
-        began_ms = instants.get("began", epoch.begin.at_ms)
+        began_ms = gone_on.began_ms(epoch)
         entity = QueueEntity(self._name, serving.config, self._recording, serving.forward)
         machine = entity.machine(self._partition, epoch.number, self._own, of_messages)
         assert isinstance(machine, QueueMachine)
@@ -106,6 +107,8 @@ class ReplayedShard:
         self._take(epoch.number, sorted(machine.take_over(began_ms), key=lambda item: item[1] is not None))
         machine.arrivals_are_in(0)
         self._reached_ms = 0
+        if not epoch.taken_over:
+            self._go_on(machine, epoch, serving)
         counted: Effects | None = None
         for step in epoch.steps:
             if counted is not None:
@@ -118,6 +121,13 @@ class ReplayedShard:
             for output in outputs_of(effects.before):
                 if output.topic == self._events and output.value is not None:
                     yield event.decode(output.value)
+
+    def _go_on(self, machine: QueueMachine, epoch: RecordedEpoch, serving: Serving) -> None:
+        """Know what the owner had read before, where its journal does not say it."""
+        read = self._recording.log(*self._commands)[: epoch.begin.positions.get(self._commands, 0)]
+        self._reached_ms = gone_on.reached_ms(read)
+        authorizer = None if serving.guard is None else CommandAuthorizer(serving.guard, self._partition)
+        gone_on.hear(machine, read, authorizer, epoch.taken_over_ms)
 
     def _check(self, epoch: RecordedEpoch) -> None:
         """Whether everything that the epoch read is there."""

@@ -1,0 +1,114 @@
+"""A recording that begins in the middle of an epoch comes to the same events, by what the log said before (X10)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import orjson
+import pytest
+
+from lapse.config import QueueConfig
+from lapse.protocol import topic as names
+from lapse.protocol.event import Event, decode
+from lapse.protocol.tick import TICK_KEY
+from lapse.runtime.journal.changelog import Changelog, Items, claim_key, epoch_header, progress_key
+from lapse.runtime.queue.machine import QueueMachine
+from lapse.runtime.shard.inbox import Inbox
+from lapse.runtime.shard.sent_log import INSTANTS, PROGRESS_KEY
+from lapse.runtime.tp import TP
+from lapse.simulation.recorded_journal import RecordedJournal
+from lapse.simulation.recording import Recorded, Recording
+from lapse.simulation.replay import ReplayedShard
+from lapse.simulation.serving import Serving
+from lapse.testing.entity import QueueEntity
+from lapse.testing.memory_log import at_once
+from lapse.testing.memory_reader import MemoryReader
+from lapse.testing.unpacking import outputs_of
+
+CONFIG = QueueConfig(expiration="enabled", dead_letter=False, topics=("t",))
+COMMANDS: Final = TP(names.commands("q"), 0)
+MESSAGES: Final = TP("t", 0)
+WRITTEN_MS: Final = 50
+"""When the first step's journal was written: the shard went on meanwhile."""
+
+
+def message(offset: int, at_ms: int, ttl: bytes) -> Recorded:
+    return Recorded(*MESSAGES, offset, at_ms, 1, None, b"{}", (("lapse-ttl-ms", ttl),))
+
+
+def command(offset: int, at_ms: int, **fields: object) -> Recorded:
+    return Recorded(*COMMANDS, offset, at_ms, 1, None, orjson.dumps({"id": f"c{offset}", **fields}), ())
+
+
+def tick(offset: int, at_ms: int) -> Recorded:
+    return Recorded(*COMMANDS, offset, at_ms, 1, TICK_KEY, b"", ())
+
+
+class Life:
+    """A shard that lives through a few steps, and what its journal says of them."""
+
+    def __init__(self, recording: Recording) -> None:
+        machine = QueueEntity("q", CONFIG, recording, None).machine(0, 1, Changelog(), {})
+        assert isinstance(machine, QueueMachine)
+        self.machine = machine
+        self.events: list[Event] = []
+        self.journal: list[Recorded] = []
+        self._inbox = Inbox(MemoryReader(recording), machine, COMMANDS, {MESSAGES: 0, COMMANDS: 0}, None, lambda: None)
+        self._reached_ms = 0
+        machine.begin_topics([], {})
+        self._write([(claim_key(1), b"a worker"), *machine.take_over(0), self._progress({})], 1)
+
+    def step(self, records: Sequence[Recorded], journaled_ms: int, *, acts: bool = True) -> None:
+        """Go through a step that reads records, and whose journal is written at an instant."""
+        machine, inbox = self.machine, self._inbox
+        machine.begin_step()
+        for one in records:
+            inbox.receive(TP(one.topic, one.partition), [one])
+        inbox.take_messages(100)
+        inbox.take_commands(100, None, self._tick)
+        if acts and machine.is_due(self._reached_ms):
+            machine.advance(self._reached_ms)
+        effects = at_once(machine.finish(lambda _: pytest.fail("there are no letters")))
+        self.events = [decode(one.value) for one in outputs_of(effects.before) if one.value is not None]
+        self._write([*effects.ahead, *effects.journal, self._progress(effects.instants)], journaled_ms)
+
+    def _tick(self, record: Recorded) -> None:
+        self._reached_ms = record.timestamp
+
+    def _progress(self, instants: dict[str, int]) -> tuple[bytes, bytes]:
+        places = {f"{tp.topic}:{tp.partition}": offset for tp, offset in self._inbox.processed.items()}
+        return progress_key(1), orjson.dumps({**places, PROGRESS_KEY: {INSTANTS: instants}})
+
+    def _write(self, items: Items, at_ms: int) -> None:
+        for key, value in items:
+            self.journal.append(
+                Recorded("changelog", 0, len(self.journal), at_ms, 1, key, value, tuple(epoch_header(1)))
+            )
+
+
+SUBSCRIBE = command(0, 10, command="subscribe", subscription="s", heartbeat_timeout_ms=5_000, max_backlog=0)
+
+
+@pytest.mark.feature("X10")
+@pytest.mark.parametrize(
+    ("first", "acts", "second", "told"),
+    [
+        ([SUBSCRIBE], True, [message(0, 15, b"soon")], [("expired", 15)]),
+        ([SUBSCRIBE], True, [tick(1, 5_010)], [("unsubscribed", 5_010)]),
+        ([message(0, 15, b"5"), tick(0, 20)], False, [message(1, 30, b"0")], [("expired", 20)]),
+    ],
+    ids=["a message came while the journal was written", "a consumer was silent", "what was due had not all left"],
+)
+def test_what_the_journal_before_does_not_say_is_known(
+    first: Sequence[Recorded], acts: bool, second: Sequence[Recorded], told: Sequence[tuple[str, int]]
+) -> None:
+    recording = Recording({"t": 1, COMMANDS.topic: 1}, [*first, *second])
+    life = Life(recording)
+    life.step(first, WRITTEN_MS, acts=acts)
+    life.step(second, 6_000)
+    journal = RecordedJournal(life.journal, since_ms=WRITTEN_MS + 1)
+    assert [(one.taken_over, len(one.steps)) for one in journal.epochs] == [(False, 1)]
+    events = list(ReplayedShard("q", {0: Serving(CONFIG, None, None)}, 0, recording, journal).events())
+    assert [(one.event, one.at_ms) for one in life.events] == list(told)
+    assert events == life.events
