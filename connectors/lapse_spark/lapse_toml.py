@@ -72,6 +72,8 @@ def app_id(path: Path) -> str:
 def _tree(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text("utf-8-sig"))
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"{path}: no such file; name the deployment's lapse.toml with --config") from error
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ValueError(f"{path}: {error}") from error
 

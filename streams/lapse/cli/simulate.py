@@ -187,12 +187,14 @@ def simulate(
     With --replay, it replays everything that the cluster recorded of the queue, with the commands and the clock of
     then, and compares the events that come with those on its events topic. The exit code is 1 if they differ.
     """
-    whole = _loaded(config)
-    if [replay, from_topics, gaps is not None].count(True) != 1:
-        raise click.UsageError("say what comes in: --arrivals, --recorded, or --replay to compare the events")
-    arrivals, work = None, _NO_WORK
+    _choose(replay, from_topics, gaps is not None, since is not None, until is not None)
     if gaps is None:
         _refuse_others(replay)
+    if page is not None and not page.absolute().parent.is_dir():
+        raise click.UsageError(f"--page {page}: there is no directory {page.parent}; create it first")
+    whole = _loaded(config)
+    arrivals, work = None, _NO_WORK
+    if gaps is None:
         first_ms, last_ms = (None if one is None else at_ms(one, _now_ms) for one in (since, until))
         try:
             connection = cluster.connection(bootstrap_servers, config)
@@ -234,6 +236,18 @@ def simulate(
         _advise(advice, goal, as_json)
     if page is not None:
         _write_page(page, queue, runs, advice, goal or ())
+
+
+def _choose(replay: bool, recorded: bool, drawn: bool, since: bool, until: bool) -> None:
+    """Refuse options between which somebody has to choose."""
+    sources = [name for name, given in (("--replay", replay), ("--recorded", recorded), ("--arrivals", drawn)) if given]
+    if not sources:
+        raise click.UsageError("say what comes in: --arrivals, --recorded, or --replay to compare the events")
+    if len(sources) > 1:
+        raise click.UsageError(f"{' and '.join(sources)} exclude each other; give one of them")
+    parts = [name for name, given in (("--since", since), ("--until", until)) if given]
+    if drawn and parts:
+        raise click.UsageError(f"{' and '.join(parts)}: for a part of a recording, with --recorded or --replay")
 
 
 def _now_ms() -> int:

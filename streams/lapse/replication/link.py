@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -70,8 +71,14 @@ def checked(tree: dict[str, object], where: str) -> Link:
     try:
         return Link.model_validate(tree)
     except ValidationError as error:
-        faults = [
-            f"{where}: {'.'.join(map(str, fault['loc']))}: {fault['msg'].removeprefix('Value error, ')}"
-            for fault in error.errors()
-        ]
+        faults = [f"{where}: {'.'.join(map(str, fault['loc']))}: {_told(fault)}" for fault in error.errors()]
         raise ConfigError("\n".join(faults)) from error
+
+
+def _told(fault: Any) -> str:
+    """What is wrong, in words of the file."""
+    if fault["type"] == "missing":
+        return "has to be given"
+    if fault["type"] == "extra_forbidden":
+        return f"unknown key; known here: {', '.join(Link.model_fields)}"
+    return str(fault["msg"]).removeprefix("Value error, ")

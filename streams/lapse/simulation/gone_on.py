@@ -33,9 +33,7 @@ def reached_ms(read: Iterable[Any]) -> int:
     return max((record.timestamp for record in read if record.key == TICK_KEY), default=0)
 
 
-def hear(
-    machine: QueueMachine, read: Iterable[Any], authorizer: CommandAuthorizer | None, taken_over_ms: int
-) -> None:
+def hear(machine: QueueMachine, read: Iterable[Any], authorizer: CommandAuthorizer | None, taken_over_ms: int) -> None:
     """Know when each subscription was heard last: it does not begin a heartbeat timeout here (Q5).
 
     Args:

@@ -15,8 +15,10 @@ from pydantic import ValidationError
 
 from lapse.config import Config, ConfigError, QueueConfig, SowConfig, load
 from lapse.config.definition import Definition, Kind
+from lapse.config.document import explained
 from lapse.core.error_code import ErrorCode
 from lapse.core.lifetime import NEVER
+from lapse.core.near_name import question
 from lapse.protocol import topic as names
 from lapse.runtime.topics.definition_draft import LIVE, Refused, Request, draft
 from lapse.testing.cluster import Cluster
@@ -136,8 +138,8 @@ class Lapse:
         try:
             config = Config.model_validate(tree, context={"beside": self._beside})
         except ValidationError as error:
-            faults = (f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
-            raise ConfigError("\n".join(faults)) from error
+            faults = (explained(fault) for fault in error.errors(include_url=False))
+            raise ConfigError("\n".join(f"{'.'.join(path)}: {message}" for path, message in faults)) from error
         with self._cluster.changed:
             self._tree = tree
             for kind in _KINDS:
@@ -220,8 +222,19 @@ class Lapse:
         return list(DeadLetterReader(name, connection=self.connection))
 
     def records(self, topic: str, partition: int = 0) -> list[MemoryRecord]:
-        """The records of a topic's partition, once everything is written that can be at this instant."""
+        """The records of a topic's partition, once everything is written that can be at this instant.
+
+        Raises:
+            ValueError: there is no such partition.
+        """
         self.settle()
+        if not self._cluster.has(topic, partition):
+            known = self._cluster.partitions()
+            if topic in known:
+                raise ValueError(
+                    f"records: {topic} has {known[topic]} partitions, and none with the number {partition}"
+                )
+            raise ValueError(f"records: there is no topic {topic!r}{question(topic, known)}")
         return [*self._cluster.log(topic, partition)]
 
     def depth(self, queue: str) -> int:
@@ -265,7 +278,7 @@ class Lapse:
         """
         if before is not None:
             with self._cluster.changed:
-                self._crash = CrashPoint(before)
+                self._crash = _crash_point(before)
             return
         self.settle()
         with self._cluster.changed:
@@ -361,3 +374,11 @@ class Lapse:
         with self._cluster.changed:
             silences = (shard.silence_ms() for shard in self._shards.values())
             return max(1, min(silences, default=NEVER) // 3)
+
+
+def _crash_point(before: CrashPoint | str) -> CrashPoint:
+    try:
+        return CrashPoint(before)
+    except ValueError:
+        known = ", ".join(repr(one.value) for one in CrashPoint)
+        raise ValueError(f"crash: {before!r} is none of what a step writes: {known}") from None

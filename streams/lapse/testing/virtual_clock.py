@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Final
 
@@ -41,8 +42,10 @@ class VirtualClock:
             seconds: how long, to the millisecond.
 
         Raises:
-            ValueError: time does not go back.
+            ValueError: no number of seconds, or less than 0: time does not go back.
         """
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
+            raise ValueError(f"advance: {seconds!r}: expected seconds, 0 or more; time does not go back")
         self.advance_to(self.now_ms + round(seconds * 1000))
 
     def advance_to(self, instant_ms: int) -> None:

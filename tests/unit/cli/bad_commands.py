@@ -80,6 +80,22 @@ COMMANDS: Final = [
         "queue create orders lease_period",
         "queue alter orders",
         "queue alter orders lease_period=5s --version new",
+        "sow alter prices",
+        "sow create prices key",
+        "simulate orders",
+        "simulate orders --replay --recorded",
+        "simulate orders --recorded --arrivals 5/s",
+        "simulate orders --arrivals 5/s --since 2h",
+        "simulate orders --replay --subscribers 3",
+        "simulate orders --recorded --messages 5",
+        "simulate orders --arrivals 5/s --subscribers 2,many",
+        "simulate orders --arrivals 5/s --cancel 200%",
+        "simulate orders --arrivals 5/s --for soon",
+        "simulate orders --arrivals 5/s --messages 0",
+        "simulate orders --recorded --since never",
+        "simulate orders --arrivals 5/s --page nowhere/page.html",
+        "replicate --to there:9092",
+        "replicate",
     )
 ]
 KEYS: Final = [

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from datetime import timedelta
+from typing import Any, Final
 
+from lapse.config import ConfigError
 from lapse.testing import Lapse
-from lapse_client import Delivery, LapseError, Publisher
+from lapse_client import Admin, Delivery, LapseError, Publisher, Retry
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,73 @@ TRANSACTIONS: Final = (
 """There is the queue `once`, too, which delivers at most once."""
 
 
+def _raise(delivery: Delivery, after: object) -> None:
+    with delivery:
+        raise Retry(after=after)  # type: ignore[arg-type]
+
+
+def _rewind(shown: str, to: Any, **options: Any) -> Case:
+    def call(lapse: Lapse) -> None:
+        with lapse.queue_client("orders") as queue:
+            queue.rewind(to, **options)
+
+    return Case(shown, call)
+
+
+def _query(lapse: Lapse, **options: Any) -> None:
+    with lapse.sow_client("prices") as sow:
+        list(sow.query(**options))
+
+
+def _delete(lapse: Lapse, **options: Any) -> None:
+    with lapse.sow_client("prices") as sow:
+        sow.delete(**options)
+
+
+def _define(shown: str, define: Callable[[Admin], object]) -> Case:
+    def call(lapse: Lapse) -> None:
+        with lapse.admin() as admin:
+            define(admin)
+
+    return Case(shown, call)
+
+
+OTHERS: Final = (
+    _work("`raise Retry(after=-1)`", lambda one: _raise(one, -1)),
+    _work('`raise Retry(after="5s")`', lambda one: _raise(one, "5s")),
+    _rewind('`rewind("end")`', "end"),
+    _rewind('`rewind("orders:0")`', "orders:0"),
+    _rewind('`rewind("beginning", lifetimes="old")`', "beginning", lifetimes="old"),
+    _rewind('`rewind("beginning", filter="")`', "beginning", filter=""),
+    Case('`query(select=["price"])` of a SOW topic', lambda lapse: _query(lapse, select=["price"])),
+    Case('`query(select="/price")` of a SOW topic', lambda lapse: _query(lapse, select="/price")),
+    Case("`delete()` of a SOW topic, of nothing", _delete),
+    Case("`delete(data=…)`, with the keys of Kafka", lambda lapse: _delete(lapse, data=[b"{}"])),
+    _define('`admin.create_queue("a b")`', lambda one: one.create_queue("a b")),
+    _define('`admin.create_queue("fresh", lease="1s")`', lambda one: one.create_queue("fresh", lease="1s")),
+    _define(
+        '`admin.create_queue("fresh", lease_period=timedelta(1))`',
+        lambda one: one.create_queue("fresh", lease_period=timedelta(1)),
+    ),
+    _define('`admin.alter_queue("orders")`', lambda one: one.alter_queue("orders")),
+    _define('`admin.delete_queue("order")`', lambda one: one.delete_queue("order")),
+)
+"""Retries, rewinds, select lists, deletes by data, definitions."""
+
+TESTING: Final = (
+    Case('`lapse.queue("fresh", leasing_period="1s")`', lambda lapse: lapse.queue("fresh", leasing_period="1s")),
+    Case('`lapse.queue("a b")`', lambda lapse: lapse.queue("a b")),
+    Case('`lapse.queue("orders")`, which is there', lambda lapse: lapse.queue("orders")),
+    Case("`lapse.clock.advance(-1)`", lambda lapse: lapse.clock.advance(-1)),
+    Case('`lapse.clock.advance("1s")`', lambda lapse: lapse.clock.advance("1s")),  # type: ignore[arg-type]
+    Case('`lapse.crash(before="acks")`', lambda lapse: lapse.crash(before="acks")),
+    Case('`lapse.records("order")`', lambda lapse: lapse.records("order")),
+    Case('`lapse.records("orders", 1)`', lambda lapse: lapse.records("orders", 1)),
+    Case('`lapse.load("nowhere.toml")`', lambda lapse: lapse.load("nowhere.toml")),
+)
+"""What a test does with the fixture of `lapse.testing`."""
+
+
 def told(case: Case) -> tuple[str, str]:
     """What the caller is told: the error, and its text."""
     with Lapse() as lapse:
@@ -114,6 +183,6 @@ def told(case: Case) -> tuple[str, str]:
         lapse.sow("prices")
         try:
             case.call(lapse)
-        except LapseError as error:
+        except (LapseError, ConfigError, ValueError, TypeError) as error:
             return type(error).__name__, str(error)
     raise AssertionError(f"{case.shown} was taken")

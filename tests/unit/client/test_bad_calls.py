@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from unit.client.bad_calls import REQUESTS, TRANSACTIONS, Case, told
+from unit.client.bad_calls import OTHERS, REQUESTS, TESTING, TRANSACTIONS, Case, told
 
 
 @pytest.mark.feature("X7", "Q27", "C75")
@@ -22,3 +22,21 @@ def test_a_bad_transaction_is_refused_in_words(case: Case) -> None:
     error, text = told(case)
     assert error in ("InvalidPublication", "AlreadySettled")
     assert text
+
+
+@pytest.mark.feature("X7", "Q22", "Q23", "Q24")
+@pytest.mark.parametrize("case", [pytest.param(case, id=case.shown) for case in OTHERS])
+def test_bad_retries_rewinds_queries_and_definitions_are_refused_in_words(case: Case) -> None:
+    error, text = told(case)
+    assert error in ("ValueError", "TypeError", "CommandFailed", "UnknownEntity")
+    assert text
+    assert "object at" not in text
+
+
+@pytest.mark.feature("X7", "X8")
+@pytest.mark.parametrize("case", [pytest.param(case, id=case.shown) for case in TESTING])
+def test_a_test_that_cannot_be_meant_is_told_so_in_words(case: Case) -> None:
+    error, text = told(case)
+    assert error in ("ConfigError", "ValueError")
+    assert text
+    assert not text.startswith(":")

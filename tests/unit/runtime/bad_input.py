@@ -541,6 +541,12 @@ def page() -> str:
         for case in (*bad_calls.REQUESTS, *bad_calls.TRANSACTIONS)
         for error, text in [bad_calls.told(case)]
     )
+    parts.append(_CALLED)
+    parts.extend(
+        f"| {_cell(case.shown)} | `{error}` | {_cell(text)} |\n"
+        for case in (*bad_calls.OTHERS, *bad_calls.TESTING)
+        for error, text in [bad_calls.told(case)]
+    )
     parts.append(_REQUESTS)
     parts.extend(
         f"| {_cell(case.shown)} | {case.status} `{case.code}` | {_cell(bad_requests.told(case))} |\n"
@@ -575,6 +581,17 @@ _ASKED = """
 
 The call raises this error with this text ([requests.md](requests.md), [exactly-once.md](exactly-once.md)). There are
 the queues `quotes`, which acts on lifetimes, and `orders`, and the SOW topic `prices` (Q27, C75, X9).
+
+| call | error | what is told |
+|---|---|---|
+"""
+
+_CALLED = """
+## Other calls of the client, and of tests without Kafka
+
+The call raises this error with this text ([client.md](client.md),
+[testing-your-consumers.md](testing-your-consumers.md)). There are
+the same queues and SOW topic (Q22, Q23, Q24, X8). `lapse` is the fixture of `lapse.testing`.
 
 | call | error | what is told |
 |---|---|---|
@@ -620,9 +637,9 @@ Nothing is read or told ([spark.md](spark.md#a-ledger-that-goes-on)).
 """
 
 _COMMANDS = """
-## Options of `lapse queue rewind`, `transfer`, `queue create` and `alter`
+## Options of `lapse queue rewind`, `transfer`, `create`, `alter`, `simulate` and `replicate`
 
-Nothing is asked of Kafka, and the exit code is 1 or 2 ([queues.md](queues.md)).
+Nothing is asked of Kafka, and the exit code is 1 or 2 ([queues.md](queues.md), [simulate.md](simulate.md)).
 
 | command | what is told |
 |---|---|
