@@ -44,7 +44,7 @@ class VirtualClock:
         Raises:
             ValueError: no number of seconds, or less than 0: time does not go back.
         """
-        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
+        if not _is_duration(seconds):
             raise ValueError(f"advance: {seconds!r}: expected seconds, 0 or more; time does not go back")
         self.advance_to(self.now_ms + round(seconds * 1000))
 
@@ -65,6 +65,10 @@ class VirtualClock:
             with self._cluster.changed:
                 self._cluster.now_ms = min(instant_ms, due_ms, self.now_ms + self._silence_ms())
             self._cluster.settle()
+
+
+def _is_duration(seconds: object) -> bool:
+    return isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 <= seconds < math.inf
 
 
 class VirtualClientClock(ClientClock):
