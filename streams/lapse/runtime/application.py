@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, cast
 
 import faust
 from faust.types import TP
-from mode.utils.queues import FlowControlEvent
 
 from lapse.config import Config, QueueConfig, SowConfig, key
 from lapse.config.definition import UNDEFINED, Decided
@@ -25,7 +23,6 @@ from lapse.runtime.kafka.agent import WorkerAgent
 from lapse.runtime.kafka.assignor import SteadyAssignor
 from lapse.runtime.kafka.faust_settings import faust_settings, store_url
 from lapse.runtime.kafka.membership import Membership
-from lapse.runtime.kafka.steady_flow import SteadyFlow
 from lapse.runtime.kafka.table import SelfRestoredTables
 from lapse.runtime.kafka.transport import BatchConsumer
 from lapse.runtime.metrics import MetricsServer
@@ -91,11 +88,6 @@ class LapseApp(faust.App):
     definitions: DefinitionFollower | None
     definer: Definer | None
     _beside: set[asyncio.Task[None]]
-
-    @cached_property
-    def flow_control(self) -> FlowControlEvent:
-        """Stops what is on its way to the shards."""
-        return SteadyFlow(loop=self.loop)
 
     async def on_start(self) -> None:
         """Connect what the entities share, before Faust assigns them shards."""

@@ -60,7 +60,7 @@ PARTS = {
         "f4f95a22defe",
         "kafka/consumer_thread.py, ConsumerThread",
     ),
-    "faust.transport.consumer:Consumer.getmany": ("1b41be7cf1f1", "kafka/transport.py, BatchConsumer"),
+    "faust.transport.consumer:Consumer._drain_messages": ("30fba6e560f1", "kafka/transport.py, BatchConsumer"),
     "faust.transport.consumer:Consumer._wait_next_records": ("1f67795402ab", "kafka/transport.py, BatchConsumer"),
     "faust.transport.consumer:Consumer._get_active_partitions": ("dd5477b15d7d", "kafka/transport.py, BatchConsumer"),
     "faust.transport.consumer:Consumer._new_offset": ("041e8dc30f2e", "kafka/transport.py, BatchConsumer"),
@@ -98,8 +98,7 @@ PARTS = {
     "faust.transport.consumer:Consumer.on_partitions_revoked": ("2550a9105d4c", "kafka/transport.py, BatchConsumer"),
     "faust.transport.consumer:Consumer.on_partitions_assigned": ("0e5b1be4b419", "kafka/transport.py, BatchConsumer"),
     "faust.assignor.partition_assignor:PartitionAssignor._perform_assignment": ("f3508303ee37", "kafka/assignor.py"),
-    "faust.tables.recovery:Recovery.on_recovery_completed": ("861bcb7bfde2", "kafka/steady_flow.py"),
-    "mode.utils.queues:FlowControlEvent": ("1334151779d5", "kafka/steady_flow.py"),
+    "mode.utils.queues:FlowControlEvent": ("1334151779d5", "kafka/transport.py, BatchConsumer"),
     "faust.app.base:App._on_partitions_assigned": ("6a8bb930f6ed", "application.py"),
     "faust.app.base:App._on_partitions_revoked": ("0179134ab901", "application.py"),
 }

@@ -11,10 +11,8 @@ from aiokafka.errors import IllegalStateError
 from aiokafka.structs import TopicPartition
 from faust.assignor.client_assignment import ClientAssignment
 from faust.types import TP
-from mode.utils.queues import FlowControlQueue
 
 from lapse.runtime.kafka.assignor import withhold
-from lapse.runtime.kafka.steady_flow import SteadyFlow
 from lapse.runtime.kafka.steady_subscription import SteadySubscriptions
 
 ORDERS, PRICES = TopicPartition("orders", 0), TopicPartition("prices", 0)
@@ -104,19 +102,3 @@ def test_what_two_members_believe_to_have_goes_to_the_one_that_is_to_have_it() -
     }
     assert not withhold(assignments, {"zombie": {TP("orders", 0)}, "owner": {TP("orders", 0)}})
     assert assignments["owner"].actives == {"orders": [0]}
-
-
-@pytest.mark.feature("C90")
-def test_what_is_on_its_way_is_dropped_only_where_the_flow_had_stopped() -> None:
-    async def go() -> None:
-        flow = SteadyFlow()
-        queue: FlowControlQueue[str] = FlowControlQueue(flow_control=flow, clear_on_resume=True)
-        flow.resume()
-        queue.put_nowait("on its way")
-        flow.resume()
-        assert queue.qsize() == 1
-        flow.suspend()
-        flow.resume()
-        assert queue.qsize() == 0
-
-    asyncio.run(go())

@@ -10,6 +10,7 @@ pytest.importorskip("faust")
 
 from aiokafka.consumer import consumer as aiokafka_consumer
 from faust.types import TP
+from mode.utils.queues import FlowControlEvent
 
 from lapse.runtime.kafka.consumer_thread import FETCH_MAX_WAIT_MS
 from lapse.runtime.kafka.fetcher import SwiftFetcher
@@ -29,12 +30,20 @@ class Thread:
 
 
 class Consumer(BatchConsumer):
-    """A batch consumer without Kafka, whose fetches are given."""
+    """A batch consumer without Kafka, whose fetches are given.
+
+    Attributes:
+        handed: the partitions whose records were handed over, in order.
+        between: called each time that some were.
+    """
 
     should_stop = False
 
     def __init__(self) -> None:
-        self.app = SimpleNamespace(consumer_generation_id=7)  # type: ignore[assignment]
+        self.handed: list[TP] = []
+        self.between: Any = lambda: None
+        self.flow_control = FlowControlEvent(initially_suspended=False)
+        self.app = SimpleNamespace(flow_control=self.flow_control, reading=self)  # type: ignore[assignment]
         self.flow_active = True
         self.seeks = 0
         self._thread = Thread()  # type: ignore[assignment]
@@ -45,8 +54,10 @@ class Consumer(BatchConsumer):
         self._steady = set()
         self.during_fetch: Any = lambda: None
 
-    def _is_changelog_tp(self, tp: TP) -> bool:
-        return False
+    def hand_over(self, tp: TP, records: list[Any]) -> None:
+        assert [record.offset for record in records] == [5]
+        self.handed.append(tp)
+        self.between()
 
     async def _wait_next_records(self, timeout: float) -> Any:  # noqa: ASYNC109
         self._thread.taken += 1
@@ -63,11 +74,9 @@ class Consumer(BatchConsumer):
 
 
 async def fetched(consumer: Consumer, between: Any = lambda: None) -> list[TP]:
-    found = []
-    async for tp, _ in consumer.getmany(1.0):
-        found.append(tp)
-        between()
-    return found
+    consumer.handed, consumer.between = [], between
+    await consumer.take_in(1.0)
+    return consumer.handed
 
 
 def test_a_fetch_is_handed_over_whole() -> None:
@@ -97,19 +106,36 @@ def test_a_rebalance_between_two_partitions_drops_the_rest_and_reads_it_again() 
 @pytest.mark.feature("C90")
 def test_a_rebalance_drops_what_came_of_partitions_that_went_only() -> None:
     consumer = Consumer()
-    handed: list[Any] = []
-
-    async def over_a_rebalance() -> None:
-        async for _, message in consumer.getmany(1.0):
-            handed.append(message)
-
-    asyncio.run(over_a_rebalance())
-    consumer.app.consumer_generation_id = 8
-    consumer.tenures.begin(TPS[1:])
-    assert [message.generation_id for message in handed] == [8, -1], "Faust drops what is of another generation"
     consumer.during_fetch = lambda: consumer.tenures.begin(TPS[1:])
     assert asyncio.run(fetched(consumer)) == TPS[:1]
     assert consumer._to_seek == set(TPS[1:])
+
+
+@pytest.mark.feature("Q16", "C90")
+@pytest.mark.parametrize("goes_on", [True, False], ids=["goes on", "is sought again"])
+def test_what_comes_while_the_application_holds_it_up_waits_until_it_goes_on_or_is_read_again(goes_on: bool) -> None:
+    async def held_up() -> tuple[list[TP], list[TP]]:
+        consumer = Consumer()
+        consumer.wait_first = wait_first  # type: ignore[assignment, method-assign]
+        consumer.suspend_flow = asyncio.Event()  # type: ignore[assignment]
+        consumer.flow_control.suspend()
+        taking = asyncio.create_task(consumer.take_in(1.0))
+        await asyncio.sleep(0.01)
+        before = list(consumer.handed)
+        if goes_on:
+            consumer.flow_control.resume()
+        else:
+            consumer.flow_active = False
+            consumer.suspend_flow.set()
+        await asyncio.wait_for(taking, 20.0)
+        return before, consumer.handed
+
+    async def wait_first(*awaited: Any) -> None:
+        _, pending = await asyncio.wait(map(asyncio.ensure_future, awaited), return_when=asyncio.FIRST_COMPLETED)
+        for one in pending:
+            one.cancel()
+
+    assert asyncio.run(held_up()) == ([], TPS if goes_on else [])
 
 
 @pytest.mark.feature("C90")
@@ -162,10 +188,19 @@ def test_what_was_fetched_counts_as_read_once_it_is_handed_over_or_sought_again(
     async def look() -> int:
         return await consumer.next_offset(TPS[0])
 
+    def look_between() -> None:
+        """Ask while the next partition's records are not handed over yet; nothing is awaited."""
+        with pytest.raises(StopIteration) as ended:
+            look().send(None)
+        found.append(ended.value.value)
+
     async def all_of_it(stop_after: int = 9) -> None:
-        async for _ in consumer.getmany(1.0):
-            found.append(await look())
+        def between() -> None:
+            look_between()
             consumer.flow_active = len(found) < stop_after
+
+        consumer.between = between
+        await consumer.take_in(1.0)
 
     assert asyncio.run(look()) == 6
     asyncio.run(all_of_it())

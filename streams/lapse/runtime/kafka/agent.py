@@ -1,7 +1,8 @@
-"""The Faust agent of a worker: reads the topics of all entities, and hands batches to the entities that read them.
+"""The Faust agent of a worker: all entities' topics are assigned by it, and it hands batches to who reads them.
 
-An agent is a stream, a queue, a supervisor and two tasks. One for each entity would make up a third of what an idle
-entity costs.
+The transport brings it the batches itself (`BatchConsumer.take_in`). Through the agent's stream each would pass two
+tasks and two queues. An agent is a stream, a queue, a supervisor and two tasks, too: one for each entity would make up
+a third of what an idle entity costs.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ class WorkerAgent:
         topics = _Topics(app, topics=self._readers, key_serializer="raw", value_serializer="raw")
 
         async def receive(stream: Any) -> None:
-            async for event in stream.events():
-                self.hand_over(event.message.tp, event.value)
+            async for _ in stream:
+                raise RuntimeError("a message came through a stream, past the transport")
 
         app.agent(topics, name=_NAME)(receive)
 

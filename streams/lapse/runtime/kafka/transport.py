@@ -1,7 +1,6 @@
-"""Batch transport: one Faust event per partition batch instead of one per message.
+"""Batch transport: the records of a partition go to its shards at once, without an event of Faust's for each.
 
-Faust spends four asyncio tasks on every message; a batch costs that once. Changelog partitions stay on Faust's own
-path. Three more things are put right here, for the partitions of shards:
+Faust spends four asyncio tasks, two queues and a stream on every message. Three more things are put right here:
 
 - what is committed is what the shards have made durable, not what Faust counts as acknowledged;
 - after a rebalance, reading goes on where the shards' journals say, not at the committed offset;
@@ -17,16 +16,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
-from typing import Any, ClassVar
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, ClassVar, Final
 
 import faust
-from aiokafka.errors import IllegalStateError
+from aiokafka.errors import ConsumerStoppedError, IllegalStateError
 from faust.transport.drivers import aiokafka as driver
-from faust.types import TP, ConsumerMessage
+from faust.types import TP
 
 from lapse.runtime.kafka.consumer_thread import ConsumerThread
 from lapse.runtime.kafka.tenure import Tenures
+
+_POLL_S: Final = 1.0
+_AT_ONCE: Final = 100
+"""The records of so many partitions are handed over without a turn for others."""
 
 
 class Readers:
@@ -40,27 +43,8 @@ class Readers:
         self.saturated: set[object] = set()
 
 
-class BatchMessage(ConsumerMessage):
-    """All records of a partition that one fetch brought; void once the partition has left the worker meanwhile."""
-
-    __slots__ = ("consumer", "turn")
-
-    consumer: BatchConsumer
-    turn: int
-
-    @property
-    def generation_id(self) -> int:
-        """The present generation of the group, for Faust drops what came in another; -1 where it is void."""
-        consumer = self.consumer
-        return consumer.app.consumer_generation_id if consumer.tenures.covers(self.tp, self.turn) else -1
-
-    @generation_id.setter
-    def generation_id(self, generation_id: int | None) -> None:
-        """Nothing: the generation in which something was fetched does not matter."""
-
-
 class BatchConsumer(driver.Consumer):
-    """Faust's aiokafka consumer, handing over whole batches."""
+    """Faust's aiokafka consumer; it hands whole batches to the shards."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -106,13 +90,31 @@ class BatchConsumer(driver.Consumer):
         thread: Any = self._thread
         await thread.leave()
 
-    async def getmany(self, timeout: float) -> AsyncIterator[tuple[TP, ConsumerMessage]]:  # noqa: ASYNC109  # Faust's
-        """Fetch, and yield one message per partition whose value is the list of its records."""
+    async def _drain_messages(self, fetcher: Any) -> None:
+        """Faust's loop, as one that hands over what comes: the records of a partition are one call.
+
+        Faust makes an event of each message, and has it pass two tasks, two queues and a stream.
+        """
+        try:
+            while not (self.should_stop or fetcher.should_stop):
+                await self.take_in(_POLL_S)
+                await asyncio.sleep(0)
+        except (asyncio.CancelledError, ConsumerStoppedError):
+            if not self.app.should_stop:
+                raise
+
+    async def take_in(self, timeout_s: float) -> None:
+        """Fetch, and hand the records of each partition to the shards that read it.
+
+        Args:
+            timeout_s: how long to wait for records, s.
+        """
         if self._to_seek and self.flow_active:
             await self._seek_shards(self._to_seek)
         turn = self.tenures.turn
-        records, active = await self._wait_next_records(timeout)
+        records, active = await self._wait_next_records(timeout_s)
         thread: Any = self._thread
+        app: Any = self.app
         taken = thread.taken
         if records is None or self.should_stop:
             return
@@ -120,60 +122,25 @@ class BatchConsumer(driver.Consumer):
             await self.perform_seek()
             self._handed = taken
             return
-        for tp, batch in records.items():
+        for number, (tp, batch) in enumerate(records.items(), 1):
             # Between two partitions others run: the flow may have stopped, the group rebalanced.
-            if not self.flow_active:
+            if not await self._flows():
                 return
-            if not batch:
-                continue
-            if not self.tenures.covers(tp, turn):
+            if batch and not self.tenures.covers(tp, turn):
                 # The fetch began before the rebalance and ended after it: perhaps behind the seek that follows one. The
                 # consumer stands behind what is dropped here, so it has to be told again where the shards are.
                 self._to_seek.add(tp)
-                continue
-            if self._is_changelog_tp(tp):
-                for record in batch:
-                    yield tp, self._to_message(tp, record)
-            elif active is None or tp in active or tp in self._buffered_partitions:
-                yield tp, self._to_batch(tp, batch, turn)
+            elif batch and (active is None or tp in active):
+                app.reading.hand_over(tp, batch)
+            if not number % _AT_ONCE:
+                await asyncio.sleep(0)
         self._handed = taken
 
-    def _to_message(self, tp: TP, record: Any) -> ConsumerMessage:
-        """As Faust's, of a record without topic and partition."""
-        return ConsumerMessage(
-            tp.topic,
-            tp.partition,
-            record.offset,
-            record.timestamp / 1000.0,
-            record.timestamp_type,
-            record.headers,
-            record.key,
-            record.value,
-            None,
-            0,
-            0,
-            tp,
-            generation_id=self.app.consumer_generation_id,
-        )
-
-    def _to_batch(self, tp: TP, records: list[Any], turn: int) -> BatchMessage:
-        last = records[-1]
-        message = BatchMessage(
-            tp.topic,
-            tp.partition,
-            last.offset,
-            last.timestamp / 1000.0,
-            last.timestamp_type,
-            (),  # type: ignore[arg-type]  # Faust's annotation knows no empty tuple
-            None,
-            records,  # type: ignore[arg-type]  # the point of this class: all records of the batch
-            None,
-            0,
-            0,
-            tp,
-        )
-        message.consumer, message.turn = self, turn
-        return message
+    async def _flows(self) -> bool:
+        """Whether what comes may be handed over. Where the application holds it up, wait until it goes on, or stops."""
+        if self.flow_active and not self.app.flow_control.is_active():
+            await self.wait_first(self.app.flow_control.acquire(), self.suspend_flow.wait())
+        return self.flow_active
 
     async def on_partitions_revoked(self, revoked: set[TP]) -> None:
         """The group rebalances: what is read is read on, unless the group has given it to others."""
@@ -328,15 +295,9 @@ class BatchConsumer(driver.Consumer):
         self._to_seek -= set(tps)
         thread: Any = self._thread
         try:
-            sought = await thread.seek_all(offsets)
+            await thread.seek_all(offsets)
         except (AssertionError, IllegalStateError):
             return  # aiokafka has this assigned no more: the group rebalances once more, and seeks at the end of that
-        self._read_offset.update(dict.fromkeys(sought))
-
-    def _is_changelog_tp(self, tp: TP) -> bool:
-        """As Faust's, which makes a set of all changelogs each time."""
-        tables: Any = self.app.tables
-        return tp.topic in tables._changelogs
 
     async def _commit_offsets(self, offsets: Mapping[TP, int], start_new_transaction: bool = True) -> bool:
         """As Faust's, which draws a table of all partitions for its log. `_commit` leaves out what is not assigned."""
@@ -347,15 +308,6 @@ class BatchConsumer(driver.Consumer):
 
     async def verify_all_partitions_active(self) -> None:
         """Nothing: Faust would look at partition after partition, every few seconds, to log which had no news."""
-
-    async def _add_gap(self, tp: TP, offset_from: int, offset_to: int) -> None:
-        """Nothing: gaps are counted by the shards."""
-
-    def ack(self, message: Any) -> bool:
-        """Nothing to count: a shard says itself what is finished."""
-        message.acked = True
-        self._unacked_messages.discard(message)
-        return True
 
     def _filter_tps_with_pending_acks(self, topics: Any = None) -> Iterator[TP]:
         if topics is not None:
