@@ -31,8 +31,7 @@ class Defined:
         version: of its definition, from now on.
         changed: whether something changed; False = it was so already.
         shards: how many shards it has.
-        late: the shards that do not serve it yet, `<entity>:<partition>`; each worker takes it up by itself. A change
-            that counts from the workers' next start on names all of them.
+        late: the shards that do not serve it yet, `<entity>:<partition>`; each worker takes it up by itself.
     """
 
     name: str

@@ -202,7 +202,8 @@ class Queue(Client[None]):
         Returns:
             How many messages are `rewound`, and how many records are left out: `live`, `elsewhere` (handed over or
             forwarded), `repeated`, `dead_on_arrival`, `not_here` (of another queue, or never confirmed), `no_match`,
-            and `expired` (they would expire at once).
+            `expired` (they would expire at once), and `invalid_lifetime` (counted from now, their lifetime would end
+            behind the last instant of 64 bits; with `lifetimes="kept"` they come back).
 
         Raises:
             CommandFailed: a shard refused.

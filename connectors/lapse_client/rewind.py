@@ -16,6 +16,7 @@ _LEFT_OUT: Final = {
     "not_here": "not of this queue",
     "no_match": "that do not match",
     "expired": "past their deadlines",
+    "invalid_lifetime": "whose lifetime would end too late for 64 bits",
 }
 
 

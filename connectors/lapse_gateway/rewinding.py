@@ -106,6 +106,7 @@ OPERATIONS: Final = (
             not_here=WHOLE,
             no_match=WHOLE,
             expired=WHOLE,
+            invalid_lifetime=WHOLE,
         ),
         changes=True,
     ),

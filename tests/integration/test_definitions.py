@@ -129,6 +129,80 @@ def test_where_state_is_kept_and_where_publishes_go_changes_at_run_time(deploy: 
         assert len([one for one in (subscriber.receive(10) for _ in range(201)) if one is not None]) == 201
 
 
+RULE = """
+import os
+
+def left(message):
+    with open(os.path.join(os.path.dirname(__file__), "left"), "a") as out:
+        out.write(message.value.decode() + "\\n")
+
+def also(message):
+    with open(os.path.join(os.path.dirname(__file__), "also"), "a") as out:
+        out.write(message.value.decode() + "\\n")
+"""
+
+
+@pytest.mark.feature("Q23", "C65", "Q21", "L15", "Q2")
+def test_topics_forwarding_rule_and_format_change_at_run_time(deploy: Deploy) -> None:
+    here = deploy(
+        {"orders": {"topics": ["one{}"], "expiration": "enabled"}, "behind": {"topics": ["kept{}", "new{}"]}},
+        definitions="topic",
+    ).apply()
+    worker = here.worker().wait_for_shards(2)
+    name, behind, left = here.name("orders"), here.name("behind"), here.directory
+
+    def alter(queue: str, *changed: str) -> None:
+        told = here.lapse("queue", "alter", queue, *changed, "--json")
+        assert told.returncode == 0, told.stderr
+        version = json.loads(told.stdout)["version"]
+        until(lambda: f"{queue}: version {version} is served" in worker.text, f"{changed} is taken up", 20)
+
+    def delivered(stem: str = "orders", text: str = "") -> bytes | None:
+        with here.subscriber(stem, 1, filter=text) as subscriber:
+            delivery = subscriber.receive(20)
+            assert delivery is not None
+            delivery.acknowledge()
+            return delivery.value
+
+    alter(name, f'topics=["{here.name("one")}", "{here.name("more")}"]')
+    here.write("more", "of the added topic")
+    assert delivered() == b"of the added topic"
+    until(lambda: here.depth("orders")["depth"] == 0, "nothing is live")
+    alter(name, f'topics=["{here.name("more")}"]')
+    here.write("one", "of the topic that was taken away")
+    here.write("more", "of the one that stayed")
+    assert delivered() == b"of the one that stayed"
+
+    alter(name, f"forward_to={behind}")
+    here.write("more", "forwarded")
+    assert delivered("behind") == b"forwarded"
+    alter(behind, f"default_publish_target={here.name('new')}")
+    until(lambda: worker.text.count(f"{name}, partition 0") >= 5, "who forwards to it is taken over as well", 20)
+    here.write("more", "elsewhere")
+    until(lambda: [one.value() for one in here.tail(here.name("new")).drain()] == [b"elsewhere"], "it goes there")
+    alter(name, "--unset", "forward_to")
+    here.write("more", '{"a": 7}')
+    assert delivered(text="/a = 7") == b'{"a": 7}'
+
+    (left / f"rule_{here.token}.py").write_text(RULE, "utf-8")
+    for function in ("left", "also"):
+        alter(name, f"on_expire=rule_{here.token}:{function}")
+        here.write("more", function, headers=[("lapse-ttl-ms", b"1")])
+        until(lambda path=left / function: path.exists() and path.read_text() == f"{path.name}\n", "it is called", 20)
+    (left / "a.avsc").write_text('{"type": "record", "name": "A", "fields": [{"name": "a", "type": "int"}]}', "utf-8")
+    refused = here.lapse("queue", "alter", name, f"on_expire=rule_{here.token}:missing")
+    assert refused.returncode == 1, "a function that is not there is refused"
+    until(lambda: here.depth("orders")["depth"] == 0, "nothing is live")
+    alter(name, "value_format=avro", "value_schema=a.avsc", "--unset", "on_expire")
+    here.write("more", b"\x0e")
+    assert delivered(text="/a = 7") == b"\x0e"
+    worker.kill()
+    worker.start().wait_for_shards(2)
+    here.write("more", b"\x0c")
+    assert delivered(text="/a = 6") == b"\x0c"
+    assert "counts from" not in worker.text
+
+
 @pytest.mark.feature("C64")
 def test_a_change_that_is_based_on_an_older_version_is_refused(deploy: Deploy) -> None:
     here = deploy({"orders": {}}, definitions="topic").apply()
@@ -265,7 +339,16 @@ def test_commands_create_alter_and_delete_entities_of_a_running_deployment(deplo
         held.acknowledge()
     applied = here.lapse("apply", "--yes")
     assert f"{name} is defined, and not in the file: it stays" in applied.stdout
+    checked = here.lapse("check")
+    assert checked.returncode == 0
+    assert f"not in lapse.toml: {', '.join(sorted((name, prices)))}." in checked.stdout
+    admin = AdminClient({"bootstrap.servers": here.servers})
+    admin.delete_topics([f"dlq.{name}"])[f"dlq.{name}"].result(15)
+    until(lambda: f"dlq.{name}" not in here.connection.partitions(), "somebody has deleted one of its topics")
+    assert f"{name} is defined, and not in lapse.toml: topic dlq.{name}: missing" in here.lapse("check").stderr
+    assert json.loads(here.lapse("check", "--json").stdout)["also_defined"] == sorted((name, prices))
     assert here.lapse("queue", "delete", name).returncode == 0
+    assert name not in here.lapse("definitions").stdout, "it is listed no longer, though it is defined for a moment"
     assert here.lapse("sow", "delete-topic", prices).returncode == 0
     until(lambda: set(defined(here)) == {here.name("orders")}, "a deletion is in the topic, too", 40)
 

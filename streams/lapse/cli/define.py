@@ -184,8 +184,4 @@ def _show(config: Config, made: Draft, differences: list[Difference], dry_run: b
     verb = "would be" if dry_run else "is"
     click.echo(f"{word} {after.name}: version {after.version} {verb} defined ({what}).")
     if not dry_run:
-        click.echo(
-            f"Running workers of {config.lapse.app_id} take it up within seconds; their logs say so."
-            if differs.before is None or differs.at_run_time
-            else "It counts from each worker's next start on."
-        )
+        click.echo(f"Running workers of {config.lapse.app_id} take it up within seconds; their logs say so.")

@@ -21,7 +21,7 @@ from lapse.protocol.command_field import QUEUE_STATES
 from lapse.runtime.topics.cluster import FIRST_ANSWER_S, Cluster
 from lapse.runtime.topics.definition_draft import refusal
 from lapse.runtime.topics.definitions import DefinitionsTopic, OutdatedChange, understood
-from lapse.runtime.topics.deleted_entities import settled
+from lapse.runtime.topics.deleted_entities import left, settled
 from lapse.runtime.topics.topology import TopologyError
 from lapse_client.error import LapseError
 from lapse_client.queue import Queue
@@ -139,11 +139,13 @@ def live(definition: Definition, config: Config) -> int | None:
 def definitions(names: tuple[str, ...], config: Path, as_json: bool) -> None:
     """Show the definitions of a deployment, by version.
 
-    Reads the topic that `lapse apply` writes to. NAMES limits it to some entities.
+    Reads the topic that `lapse apply` writes to. NAMES limits it to some entities. Deleted ones are left out.
     """
     try:
-        topic = opened(load(config))
+        settings = load(config)
+        topic = opened(settings)
         found = topic.read()
+        found = left(found, Cluster(settings).metadata(FIRST_ANSWER_S).topics.keys())
     except (ConfigError, TopologyError) as error:
         raise click.ClickException(str(error)) from error
     wanted = names or tuple(sorted(found))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import click
 import orjson
@@ -14,14 +16,17 @@ from lapse.cli.config_option import CONFIG
 from lapse.cli.definition import Plan, plan
 from lapse.cli.tables import print_table
 from lapse.config import Config, ConfigError, key, load
-from lapse.config.definition import decide
+from lapse.config.definition import decide, only
 from lapse.runtime.topics.advice import warnings
 from lapse.runtime.topics.cluster import Cluster
 from lapse.runtime.topics.definitions import DefinitionsTopic
+from lapse.runtime.topics.deleted_entities import left
 from lapse.runtime.topics.difference import Difference
 from lapse.runtime.topics.topology import Topology, TopologyError
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+_MOST_NAMED: Final = 20
 
 
 def _loaded(path: Path) -> Config:
@@ -131,18 +136,39 @@ def apply(config: Path, yes: bool, as_json: bool) -> None:
         raise click.ClickException(f"{len(stuck)} of these cannot be mended by lapse; {done}")
 
 
-def _said_of_definitions(path: Path, config: Config) -> tuple[str, ...]:
-    """Where the file says otherwise than the definitions topic, which counts (Q23)."""
+@dataclass(frozen=True, slots=True)
+class _Defined:
+    """What the definitions topic says, held against the file (Q23).
+
+    Attributes:
+        warnings: where the file says otherwise than the topic, which counts; and what is wrong with the others.
+        others: the entities that are defined, and not in the file: programs and commands create them.
+    """
+
+    warnings: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+
+
+def _defined(path: Path, config: Config, topology: Topology) -> _Defined:
     topic = DefinitionsTopic(config)
     try:
         found = topic.read_if_there()
         if found is None:
-            return ()
+            return _Defined()
         if config.lapse.definitions == "file":
-            return (f'{topic.name} is there, which is for all workers: a worker with definitions = "file" refuses',)
-        return decide(path, config, found).warnings
+            told = f'{topic.name} is there, which is for all workers: a worker with definitions = "file" refuses'
+            return _Defined((told,))
+        decided = decide(path, config, left(found, topology.existing))
+        others = decided.definitions.keys() - {*config.queue, *config.sow}
+        if not others:
+            return _Defined(decided.warnings)
+        more = Cluster(only(decided.config, others)).topology(rights=True)
     except (TopologyError, ValueError) as error:
-        return (str(error),)
+        return _Defined((str(error),))
+    what = f"is defined, and not in {path.name}"
+    own = {topic.name: topic.entity for topic in more.wanted()}
+    wrong = [f"{own.get(one.topic, one.topic)} {what}: topic {one.topic}: {one.what}" for one in more.differences()]
+    return _Defined((*decided.warnings, *wrong, *warnings(more)), tuple(sorted(others)))
 
 
 def _planned(path: Path, config: Config) -> Plan | None:
@@ -158,8 +184,9 @@ def _planned(path: Path, config: Config) -> Plan | None:
 def check(config: Path, as_json: bool) -> None:
     """Say whether the cluster fits lapse.toml.
 
-    The file is checked first, and the keys of users, as a worker started here would. Changes nothing; exits with 1 if
-    it does not fit. Warnings alone do not change that.
+    The file is checked first, and the keys of users, as a worker started here would. Says where the file differs from
+    what is defined, and checks entities that are only defined. Changes nothing; exits with 1 if the cluster does not
+    fit the file. Warnings alone do not change that.
     """
     settings = _loaded(config)
     _, topology = _look(settings, rights=True)
@@ -167,15 +194,18 @@ def check(config: Path, as_json: bool) -> None:
         key.read(settings)
     except ConfigError as error:
         raise click.ClickException(str(error)) from error
-    differences, told = topology.differences(), [*warnings(topology), *key.exposed(settings)]
-    told += _said_of_definitions(config, settings)
+    defined = _defined(config, settings, topology)
+    differences, told = topology.differences(), [*warnings(topology), *key.exposed(settings), *defined.warnings]
     if as_json:
-        facts = {"fits": not differences, "differences": [_as_dict(one) for one in differences], "warnings": told}
-        click.echo(orjson.dumps(facts))
+        facts: dict[str, object] = {"fits": not differences, "differences": [_as_dict(one) for one in differences]}
+        click.echo(orjson.dumps({**facts, "warnings": told, "also_defined": defined.others}))
     elif differences:
         _show(differences)
     else:
         click.echo("The configuration is right and the cluster fits it.")
+    if defined.others and not as_json:
+        named = ", ".join(defined.others[:_MOST_NAMED]) + (" …" if len(defined.others) > _MOST_NAMED else "")
+        click.echo(f"Checked as well, for it is defined and not in {config.name}: {named}.")
     for one in told if not as_json else ():
         click.echo(f"Warning: {one}", err=True)
     sys.exit(1 if differences else 0)

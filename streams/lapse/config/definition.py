@@ -44,26 +44,6 @@ _ONLY_EMPTY: Final = frozenset(
 _TOPICS: Final = frozenset({"topics", "topic", "topic_pattern"})
 """What says which topics an entity reads; one that it reads no longer may have live messages."""
 
-AT_START: Final = frozenset(
-    {
-        *_TOPICS,
-        *_NEVER,
-        "ordering",
-        "key",
-        "value_format",
-        "value_schema",
-        "value_writer_schemas",
-        "forward_to",
-        "recovery_point",
-        "on_expire",
-        "on_expire_timeout",
-        "retention",
-        "topics (more)",
-    }
-)
-"""What counts from a worker's next start on. All else is what a shard is made with when it is taken over: workers take
-it up while they run, and take their shards of the entity over anew."""
-
 
 @dataclass(frozen=True, slots=True)
 class Definition:
@@ -205,9 +185,9 @@ class DefinitionChange:
 
     @property
     def at_run_time(self) -> bool:
-        """Whether workers take it up while they run."""
+        """Whether workers take it up while they run: they take their shards over anew, with all settings but these."""
         before = self.before
-        return before is not None and before.kind == self.after.kind and AT_START.isdisjoint(self.keys)
+        return before is not None and before.kind == self.after.kind and _NEVER.isdisjoint(self.keys)
 
 
 def change(before: Definition | None, after: Definition, beside: Path) -> DefinitionChange | None:
@@ -260,7 +240,7 @@ class Decided:
     beside: Path
 
 
-def _usable(one: Definition, beside: Path) -> QueueConfig | SowConfig:
+def usable(one: Definition, beside: Path) -> QueueConfig | SowConfig:
     """The settings of a definition, once the function that they name was found here.
 
     Raises:
@@ -278,7 +258,7 @@ def with_entity(config: Config, one: Definition, beside: Path) -> Config:
     Raises:
         ValueError: it cannot be understood here, or does not fit the others; the text says why.
     """
-    settings = _usable(one, beside)
+    settings = usable(one, beside)
     queues, sows = dict(config.queue), dict(config.sow)
     if isinstance(settings, QueueConfig):
         queues[one.name] = settings
@@ -300,7 +280,7 @@ def with_entities(
     understood, faults = dict[str, Definition](), dict[str, str]()
     for one in given.values():
         try:
-            settings = _usable(one, beside)
+            settings = usable(one, beside)
         except ValueError as error:
             faults[one.name] = str(error)
             continue
@@ -333,7 +313,7 @@ def among(config: Config, definitions: Iterable[Definition], beside: Path) -> Co
     sows: dict[str, SowConfig] = {}
     for one in definitions:
         try:
-            settings = _usable(one, beside)
+            settings = usable(one, beside)
         except ValueError:
             continue
         if isinstance(settings, QueueConfig):
@@ -407,7 +387,7 @@ def decide(path: Path, config: Config, found: Mapping[str, bytes]) -> Decided:
     for name, value in found.items():
         try:
             one = Definition.decode(name, value)
-            settings = _usable(one, beside)
+            settings = usable(one, beside)
             differs = change(one, own[name], beside) if name in own else None
         except ValueError as error:
             warnings.append(f"{error}; {name} is not served here. Mend it, or use the same version of lapse everywhere")

@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 import faust
 from faust.types import TP
 
-from lapse.config import Config, QueueConfig, SowConfig, key
+from lapse.config import Config, key
 from lapse.config.definition import UNDEFINED, Decided
 from lapse.config.key import Keys
 from lapse.protocol import confluent
@@ -197,14 +197,14 @@ class LapseApp(faust.App):
         await tables.restored()
         await self.services.changelog_reader.rest()
 
-    async def renew(self, entity: Entity, config: QueueConfig | SowConfig | None = None) -> bool:
+    async def renew(self, entity: Entity, whole: Config | None = None) -> bool:
         """Take the shards of an entity over anew: a topic that it reads, or writes to, is another one now.
 
         Not while the group rebalances: the shards may be another worker's then. A rebalance waits for the end of this.
 
         Args:
             entity: whose shards.
-            config: its settings from now on; None = those that it has, and its topics have changed.
+            whole: a configuration with its settings from now on; None = those that it has, and its topics have changed.
 
         Returns:
             whether it was done.
@@ -213,10 +213,10 @@ class LapseApp(faust.App):
         assert isinstance(tables, SelfRestoredTables)
         async with self._renewing, tables.still() as open_:
             if open_ and not self.rebalancing and self.entities.get(entity.name) is entity:
-                if config is None:
+                if whole is None:
                     logger.warning("%s: its topics have changed; its shards are taken over anew", entity.name)
                 else:
-                    entity.config = config
+                    entity.become(whole)
                 try:
                     await entity.renew()
                 except Exception as error:  # noqa: BLE001  # crash-only

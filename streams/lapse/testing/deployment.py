@@ -16,13 +16,12 @@ from pydantic import ValidationError
 from lapse.config import Config, ConfigError, QueueConfig, SowConfig, load
 from lapse.config.definition import Definition, Kind
 from lapse.config.document import explained
-from lapse.core.error_code import ErrorCode
 from lapse.core.lifetime import NEVER
 from lapse.core.near_name import question
 from lapse.protocol import topic as names
-from lapse.runtime.topics.definition_draft import LIVE, Refused, Request, draft
+from lapse.runtime.topics.definition_draft import LIVE, Request, draft
 from lapse.testing.cluster import Cluster
-from lapse.testing.definer import NOT_HERE, MemoryDefiner
+from lapse.testing.definer import MemoryDefiner
 from lapse.testing.entity import APP_ID, Entity, QueueEntity, SowEntity
 from lapse.testing.memory_transport import MemoryTransport
 from lapse.testing.record import MemoryRecord
@@ -151,8 +150,6 @@ class Lapse:
     def define(self, request: Request) -> tuple[int, int, bool]:
         """Define an entity as a client asks; returns its version, the number of its shards, and whether it changed.
 
-        What counts from a worker's next start on does not change here.
-
         Raises:
             Refused: it is not to be.
         """
@@ -161,9 +158,6 @@ class Lapse:
         if made.differs is None:
             return made.after.version, self._entities[name].shards, made.is_new
         made.check_state(self._live)
-        if made.differs.before is not None and not made.differs.at_run_time:
-            what = f"{name}: {', '.join(made.differs.keys)}: counts from a worker's next start on, which is {NOT_HERE}"
-            raise Refused(ErrorCode.INVALID_ARGUMENT, what)
         before = self._cluster.partitions().keys()
         self._entities[name] = entity = self._entity(name, made.config)
         self._tree = {**self._tree, request.kind: {**self._tree[request.kind], name: dict(made.after.settings)}}

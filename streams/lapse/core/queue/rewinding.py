@@ -30,7 +30,10 @@ Matches = Callable[[RecordView], bool]
 """Whether a rewind's filter, and what its user may see, take a record."""
 
 REWOUND: Final = "rewound"
-LEFT_OUT: Final = ("live", "elsewhere", "repeated", "dead_on_arrival", "not_here", "no_match", "expired")
+LEFT_OUT: Final = (
+    *("live", "elsewhere", "repeated", "dead_on_arrival", "not_here", "no_match", "expired"),
+    "invalid_lifetime",
+)
 """Why records that a rewind went over were not brought back, as its answer counts them."""
 
 COUNTS: Final = (REWOUND, *LEFT_OUT)
@@ -180,7 +183,9 @@ class Rewinding:
         ]
         found = sort_out(reborn, self._settings.name, self._settings.expiration_of(source.topic))
         late = _past(found, rewind.at_ms if self._settings.expiration.enabled else -1)
-        counts["expired"] += len(late) + len(found.invalid)
+        counts["expired"] += len(late)
+        if found.invalid:  # a rewind that an older version began does not count them yet
+            counts["invalid_lifetime"] = counts.get("invalid_lifetime", 0) + len(found.invalid)
         gone = late | {offset for offset, _ in found.invalid}
         counts[REWOUND] += len(reborn) - len(gone)
         span.brought += len(reborn) - len(gone)

@@ -101,8 +101,8 @@ class Feeder:
         self._task = asyncio.create_task(self._run(runner), name=f"feeder {runner.entity}-{runner.partition}")
 
     def reads(self, tp: TP) -> bool:
-        """Whether it brings this partition, and not Faust."""
-        return tp.topic in self._topics or tp in self._assigned
+        """Whether it brings this partition, and not Faust, which may still read what the settings name no more."""
+        return self._own_commands is not None or tp.topic in self._topics or tp in self._assigned
 
     async def stop(self) -> None:
         """Disconnect."""

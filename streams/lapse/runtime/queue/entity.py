@@ -7,7 +7,7 @@ from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Any
 
-from lapse.config import QueueConfig
+from lapse.config import Config, QueueConfig
 from lapse.core.queue.restored import restoring
 from lapse.core.queue.segment_spill import Segments
 from lapse.protocol import topic as names
@@ -54,17 +54,22 @@ class QueueEntity(Entity):
         forward: str | None = None,
     ) -> None:
         super().__init__(name, config, partitions, services)
-        self._forward = forward
+        self.forward = forward
         self._spill_files: dict[int, SpillFile[int]] = {}
         self._growing = Growing(name, services)
 
     @property
     def targets(self) -> dict[str, Role]:
         """Topics of the user's that the queue names, and what for; that to which it forwards as well (C81)."""
-        return {**super().targets, **({} if self._forward is None else {self._forward: Role.FORWARDED})}
+        return {**super().targets, **({} if self.forward is None else {self.forward: Role.FORWARDED})}
+
+    def become(self, whole: Config) -> None:
+        """Have the settings of this configuration; where it forwards to may be what another queue says."""
+        super().become(whole)
+        self.forward = whole.forward_topic(self.name)
 
     def _takes_up(self) -> bool:
-        found = None if self._forward is None else self.shapes.get(self._forward)
+        found = None if self.forward is None else self.shapes.get(self.forward)
         machines = [runner.machine for runner in self.runners.values() if isinstance(runner.machine, QueueMachine)]
         if found is not None and any(machine.forwards_over != found.partitions for machine in machines):
             return True
@@ -195,7 +200,7 @@ class QueueEntity(Entity):
         if not settings.traits.wanted:  # what looks at each message is better off with objects
             FetchedRows.wanted.update(self.config.underlying(self.name))
         target = self.config.publish_target(self.name)
-        found = None if self._forward is None else self.shapes.get(self._forward)
+        found = None if self.forward is None else self.shapes.get(self.forward)
         return QueueMachine(
             settings,
             restored,
@@ -205,6 +210,6 @@ class QueueEntity(Entity):
             target,
             self.config.ordering == "total" or bool(self.added),
             self.rule(epoch, changelog),
-            None if self._forward is None or found is None else Forwarding(self.name, self._forward, found.partitions),
+            None if self.forward is None or found is None else Forwarding(self.name, self.forward, found.partitions),
             self.services.clock.now_ms,
         )

@@ -12,7 +12,7 @@ from typing import Any
 import faust
 import orjson
 
-from lapse.config import QueueConfig, SowConfig
+from lapse.config import Config, QueueConfig, SowConfig
 from lapse.protocol import header
 from lapse.protocol import topic as names
 from lapse.runtime.journal.changelog import Changelog, Items
@@ -61,15 +61,19 @@ class Entity(NamedTopics):
         self._letter_partitions = 0
         """Over so many its shards spread their letters."""
         self._feeders: dict[int, Feeder] = {}
-        self.caller = (
-            None if config.on_expire is None else RuleProcess(name, config.on_expire, config.on_expire_timeout)
-        )
+        self.caller = self._caller()
+        self._replaced: list[RuleProcess] = []
+        """Processes of rules that the settings name no more; shards may have calls under way in them."""
         self.table: Any = None
         self.app: faust.App | None = None
         self.on_end: Callable[[Entity], None] = lambda _: None
         """Told when all shards of the entity are stopped; by the worker of the first one."""
         self._topics_read: set[str] = set()
+        self._subscribed: tuple[str, ...] = ()
+        """The topics of which Faust brings the records."""
         self.stopped: set[int] = set()
+        self.forward: str | None = None
+        """The topic to which a queue forwards, from the next take-over on; None = it does not (Q21)."""
         self.guard: Guard | None = None
         """Who may do what; None = everybody everything (X4)."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -88,7 +92,7 @@ class Entity(NamedTopics):
         commands = names.commands(self.name)
         topics = [commands] if self.fed or self.apart else [*self.config.underlying(self.name), commands]
         changelog = str(self.table.changelog_topic.get_topic_name())
-        self._topics_read = {*topics, changelog}
+        self._topics_read, self._subscribed = {*topics, changelog}, tuple(topics)
         agent.add(self.name, topics, self.receive, changelog)
 
     def topics_read(self) -> set[str]:
@@ -243,7 +247,7 @@ class Entity(NamedTopics):
 
     def _brought(self, partition: int) -> list[TP]:
         """The partitions that Faust reads for a shard."""
-        return [*self._sources(partition), TP(names.commands(self.name), partition)]
+        return [TP(topic, partition) for topic in self._subscribed]
 
     def _under_way(self, partition: int) -> UnderWay:
         """The note of what a shard is handling."""
@@ -265,10 +269,30 @@ class Entity(NamedTopics):
                 await self.services.log_reader.release(tp.topic, tp.partition)
                 await self.services.aside_reader.release(tp.topic, tp.partition)
 
+    def become(self, whole: Config) -> None:
+        """Have the settings of this configuration from the next take-over of the shards on (Q23)."""
+        before, config = self.config, whole.queue.get(self.name) or whole.sow[self.name]
+        self.config = config
+        if (before.on_expire, before.on_expire_timeout) == (config.on_expire, config.on_expire_timeout):
+            return
+        former, self.caller = self.caller, self._caller()
+        if former is not None:
+            self._replaced.append(former)
+            if self.caller is not None:
+                self.caller.figures = former.figures
+
+    def _caller(self) -> RuleProcess | None:
+        """What calls the expiry rule that the settings name."""
+        function = self.config.on_expire
+        return None if function is None else RuleProcess(self.name, function, self.config.on_expire_timeout)
+
     async def renew(self) -> None:
         """Take over all shards of this worker anew; from now on they read everything by themselves."""
         self.apart = self._renewed = True
         await self._store().renew()
+        replaced, self._replaced = self._replaced, []
+        for caller in replaced:
+            await caller.stop()
 
     def _takes_up(self) -> bool:
         """Whether a shard has to be taken over anew because of a new topic, or of added partitions."""
@@ -295,8 +319,9 @@ class Entity(NamedTopics):
 
     async def close(self) -> None:
         """End what runs beside the shards, once all are given up."""
-        if self.caller is not None:
-            await self.caller.stop()
+        for caller in (*self._replaced, self.caller):
+            if caller is not None:
+                await caller.stop()
 
     def look_up(self, key: bytes) -> bytes | None:
         """The value of a table key now."""

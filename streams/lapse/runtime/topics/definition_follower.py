@@ -1,7 +1,6 @@
 """The definition follower: applies changes of definitions in a running worker (Q23, C66).
 
 An entity whose settings change has its shards taken over anew, at this worker alone; no other entity waits for that.
-What decides which shards there are, or what they read, waits for the worker's next start, and the log says so.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import sys
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from lapse.config import Config, QueueConfig, SowConfig
+from lapse.config import Config
 from lapse.config.definition import (
     Decided,
     Definition,
@@ -21,6 +20,7 @@ from lapse.config.definition import (
     among,
     change,
     only,
+    usable,
     with_entities,
     with_settings,
     without,
@@ -59,8 +59,8 @@ class FollowingWorker(Protocol):
     def tables(self) -> Any:
         """Faust's, which keep those of entities that are deleted."""
 
-    def renew(self, entity: Entity, config: QueueConfig | SowConfig | None = None) -> Awaitable[bool]:
-        """Take the shards of an entity over anew, with these settings; whether that was possible now."""
+    def renew(self, entity: Entity, whole: Config | None = None) -> Awaitable[bool]:
+        """Take the shards of an entity over anew, with its settings in this; whether that was possible now."""
 
     def take_in(self, config: Config, topology: Topology, together_ms: int) -> Awaitable[bool]:
         """Serve new entities: those of the topology, read from that instant on; False = the worker is ending."""
@@ -164,6 +164,8 @@ class DefinitionFollower:
             if serving is not None and after.version <= serving.version and not deleted:
                 return []
             differs = change(serving, after, self._beside)
+            if differs is not None and "on_expire" in differs.keys:
+                await asyncio.to_thread(usable, after, self._beside)  # imports what it names
         except ValueError as error:
             logger.error("%s; what was served goes on. Mend it, or use the same version of lapse everywhere", error)
             return []
@@ -216,23 +218,32 @@ class DefinitionFollower:
 
     async def _take_up(self, differs: DefinitionChange) -> None:
         after = differs.after
-        config = after.config(self._beside)
+        whole = with_settings(self._config, after.name, after.config(self._beside))
         entity = self._app.entities[after.name]
         self._app.services.versions[after.name] = after.version
-        while self._app.entities.get(after.name) is entity:
-            if await self._app.renew(entity, config):
-                self._serving[after.name] = after
-                self._config = with_settings(self._config, after.name, config)
-                logger.info(
-                    "%s: version %d is served: %s changed, by %s",
-                    after.name,
-                    after.version,
-                    ", ".join(differs.keys),
-                    after.origin,
-                )
-                self.on_served(after.name)
-                return
+        if not await self._renewed(entity, whole):
+            return
+        self._serving[after.name], self._config = after, whole
+        logger.info(
+            "%s: version %d is served: %s changed, by %s",
+            after.name,
+            after.version,
+            ", ".join(differs.keys),
+            after.origin,
+        )
+        self.on_served(after.name)
+        for other in list(self._app.entities.values()):
+            if other.name in whole.queue and other.forward != whole.forward_topic(other.name):
+                # It forwards to this queue, and publishes to this queue go elsewhere from now on.
+                await self._renewed(other, whole)
+
+    async def _renewed(self, entity: Entity, whole: Config) -> bool:
+        """Take the shards of an entity over anew, once that is possible; False = it was deleted meanwhile."""
+        while self._app.entities.get(entity.name) is entity:
+            if await self._app.renew(entity, whole):
+                return True
             await asyncio.sleep(_AGAIN_S)  # the group rebalances
+        return False
 
 
 def _nobody(entity: str) -> None:

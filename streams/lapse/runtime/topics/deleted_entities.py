@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
-from typing import Final
+from collections.abc import Callable, Collection, Mapping
+from typing import Final, TypeVar
 
 from lapse.config import Config
 from lapse.config.definition import Definition
@@ -13,6 +13,8 @@ from lapse.runtime.topics.cluster import Cluster
 
 _LONGEST_S: Final = 5.0
 """How long an end is waited for, s; it takes some tenths of a second, unless the worker ends meanwhile."""
+
+T = TypeVar("T")
 
 _LOOK_EVERY_S: Final = 0.1
 _PATIENCE_S: Final = 15.0
@@ -51,3 +53,15 @@ def settled(
             app_id = config.lapse.app_id
             return there, frozenset(name for name in ending if names.changelog(app_id, name) not in topics)
         time.sleep(_LOOK_EVERY_S)
+
+
+def left(found: Mapping[str, T], topics: Collection[str]) -> dict[str, T]:
+    """What is defined, but for entities that are deleted: of these, the topics for clients are gone, and events stay.
+
+    Args:
+        found: what is defined, by entity.
+        topics: on the cluster, looked up behind that: those of a new entity are there before it is defined. Who may not
+            see an entity's topics is told of it.
+    """
+    gone = {name for name in found if names.commands(name) not in topics and names.events(name) in topics}
+    return {name: one for name, one in found.items() if name not in gone}

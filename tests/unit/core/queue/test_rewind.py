@@ -6,6 +6,7 @@ import pytest
 
 from lapse.core.generation import position_of
 from lapse.core.lifetime import Expiration
+from lapse.core.queue.rewinding import REWOUND
 from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.settlement import Claim
 from lapse.core.queue.transfer import HandOver
@@ -135,6 +136,25 @@ def test_relative_lifetimes_count_anew_unless_they_are_kept_and_absolute_ones_st
     acknowledge(some, position_of(0, 1))
     some.rewind("orders", kept=True, name="kept")
     assert [one.deadline_ms for one in some.deliver()["inky"]] == [2_000]
+
+
+@pytest.mark.feature("C62", "C9", "Q22")
+def test_a_lifetime_that_would_end_too_late_if_it_counted_anew_is_told_apart_from_one_that_is_over() -> None:
+    some = world()
+    some.publish("orders", ttl_ms=2**63 - 100 - some.now_ms)
+    some.publish("orders", expires_at_ms=some.now_ms + 100)
+    some.publish("orders", ttl_ms=1_000)
+    some.read("orders")
+    acknowledge(some, 0, 1, 2)
+    some.advance(500)
+    assert some.rewind("orders", name="back") == 1
+    rewind = some.shard.state.rewinds.get("back")
+    assert rewind is not None
+    left_out = {why: count for why, count in rewind.counts.items() if count and why != REWOUND}
+    assert left_out == {"expired": 1, "invalid_lifetime": 1}
+    assert some.rewind("orders", name="kept", kept=True) == 1, "counted from its arrival it ends in time"
+    some.subscribe("inky", 10)
+    assert [one.bookmark[2] for one in some.deliver()["inky"]] == [position_of(2, 1), position_of(0, 2)]
 
 
 @pytest.mark.feature("C62", "Q17")
