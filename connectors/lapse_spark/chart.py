@@ -14,6 +14,9 @@ from typing import Final
 _WIDTH, _HEIGHT = 760, 260
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 12, 12, 28
 _COLOURS: Final = 8
+_LETTER: Final = 7.7
+"""Width of a digit below an axis, px: most fonts have narrower ones."""
+
 _ROW: Final = 36
 """Height of a lying bar with its name, px."""
 
@@ -205,14 +208,17 @@ class _Scale:
 
 
 def _ticks(labels: Sequence[str], step: float) -> list[str]:
-    widest = max((len(label) for label in labels), default=1)
-    every = max(1, math.ceil((widest * 7 + 10) / step))
-    return [
-        f'<text x="{_LEFT + (place + 0.5) * step:.1f}" y="{_HEIGHT - _BOTTOM + 18}" text-anchor="middle">'
-        f"{escape(label)}</text>"
-        for place, label in enumerate(labels)
-        if place % every == 0
-    ]
+    """Some of the labels, each below its place; those at an edge stay within the chart."""
+    width = max((len(label) for label in labels), default=1) * _LETTER
+    every = max(1, math.ceil((width + 10) / step))
+    drawn: list[str] = []
+    for place in range(0, len(labels), every):
+        half = len(labels[place]) * _LETTER / 2
+        x = max(half, min(_LEFT + (place + 0.5) * step, _WIDTH - half))
+        drawn.append(
+            f'<text x="{x:.1f}" y="{_HEIGHT - _BOTTOM + 18}" text-anchor="middle">{escape(labels[place])}</text>'
+        )
+    return drawn
 
 
 def _tip(name: str, label: str, value: float, unit: str) -> str:
