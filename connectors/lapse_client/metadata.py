@@ -20,7 +20,11 @@ FIRST_ANSWER_S: Final = 4.0
 """How long the first one is waited for: a wrong address is reported within 5 s (X7)."""
 
 _LOOK_S: Final = 1.0
-"""How often to check whether the brokers refuse us, since waiting does not help then."""
+"""How long the first try takes at most, s; then we check whether the brokers refuse us: waiting does not help then.
+
+Each further try may take twice as long. A cluster with thousands of topics may need seconds for an answer, and each try
+begins anew.
+"""
 
 _LEAST_S: Final = 0.05
 
@@ -55,16 +59,16 @@ class Metadata:
         if timeout_s is None:
             timeout_s = METADATA_TIMEOUT_S if self._answered else FIRST_ANSWER_S
         began = time.monotonic()
-        left_s = timeout_s
+        left_s, try_s = timeout_s, _LOOK_S
         while True:
             self._silence.forget()
             try:
-                found = self._admin.list_topics(timeout=max(_LEAST_S, min(_LOOK_S, left_s)))
+                found = self._admin.list_topics(timeout=max(_LEAST_S, min(try_s, left_s)))
             except KafkaException as error:
                 self._admin.poll(0)  # brings what was noted
                 if refusal := self._silence.refusal:
                     raise ConnectionFailed(self._servers, refusal, refused=True) from error
-                left_s = timeout_s - (time.monotonic() - began)
+                left_s, try_s = timeout_s - (time.monotonic() - began), 2 * try_s
                 if left_s <= 0:
                     raise ConnectionFailed(self._servers, self._silence.why(timeout_s)) from error
             else:

@@ -10,6 +10,7 @@ from typing import Final
 
 from lapse_client import Connection
 from lapse_gateway.clients import Clients
+from lapse_gateway.console.entities import Entities
 from lapse_gateway.console.glance import Glances
 from lapse_gateway.console.watch import Watch
 from lapse_gateway.figures import Figures
@@ -51,6 +52,7 @@ class Gateway:
         self.rate = RateLimit(settings.rate, lambda: asyncio.get_running_loop().time())
         self.clients = Clients(settings.answer_timeout_s)
         self.subscriptions = Subscriptions(settings.most_subscriptions, settings.idle_s, settings.answer_timeout_s)
+        self.entities = Entities(connection.partitions)
         self.watch = Watch(self.clients)
         self.topics = Watch(self.clients, sow=True)
         self.figures = Figures(settings.figures)

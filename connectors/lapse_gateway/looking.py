@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections.abc import Mapping
 from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict
@@ -41,7 +42,11 @@ class Purge(BaseModel):
 
 async def names(call: Call, *, sow: bool) -> list[str]:
     """The queues, or SOW topics, on which the caller has any right."""
-    topics = await asyncio.to_thread(call.caller.connection.partitions)
+    return seen(call, await asyncio.to_thread(call.caller.connection.partitions), sow=sow)
+
+
+def seen(call: Call, topics: Mapping[str, int], *, sow: bool) -> list[str]:
+    """Of the queues, or SOW topics, among all topics, those on which the caller has any right."""
     return [name for name in entities(topics, sow=sow) if call.caller.may_see_some(name)]
 
 

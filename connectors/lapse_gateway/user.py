@@ -104,6 +104,15 @@ class Caller:
         entitlement = self.entitlement(entity)
         return entitlement is None or bool({Right.READ, Right.ADMIN} & entitlement.rights and not entitlement.filter)
 
+    def check_read(self, entity: str) -> None:
+        """Do nothing for a user who may read an entity, or a part of it.
+
+        Raises:
+            Fault: they may not.
+        """
+        if not self.may_read(entity):
+            raise Fault(ErrorCode.FORBIDDEN, f"user {self.name} lacks read on {entity} (lapse.toml)")
+
     def check_whole(self, entity: str, what: str) -> None:
         """Do nothing for a user who may read all of an entity.
 
@@ -113,8 +122,7 @@ class Caller:
         entitlement = self.entitlement(entity)
         if entitlement is None:
             return
-        if Right.READ not in entitlement.rights:
-            raise Fault(ErrorCode.FORBIDDEN, f"user {self.name} lacks read on {entity} (lapse.toml)")
+        self.check_read(entity)
         if entitlement.filter:
             raise Fault(
                 ErrorCode.FORBIDDEN,

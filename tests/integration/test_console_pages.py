@@ -17,9 +17,14 @@ SOW = {"prices": {}}
 LAPSE = {"metrics_port": free_port()}
 
 
+BLOCKING = """() => performance.getEntriesByType("resource").filter(one => one.renderBlockingStatus === "blocking")
+    .map(one => new URL(one.name).pathname.split("/").pop())"""
+"""What a page is not painted without."""
+
+
 @pytest.fixture(scope="module")
-def pages(gateway: Door) -> list[str]:
-    """A path to each kind of page, with something on it."""
+def pages(gateway: Door) -> dict[str, tuple[str, ...]]:
+    """A path to each kind of page, and what comes there once the page is shown."""
     name, prices = gateway.deployment.name("shown"), gateway.deployment.name("prices")
     gateway.http.post(f"/publish/{name}", params={"ttl_ms": 1}, content="{}").raise_for_status()
     gateway.deployment.letters("shown", 1)
@@ -29,35 +34,34 @@ def pages(gateway: Door) -> list[str]:
     gateway.http.post(f"/publish/{prices}", params={"key": "Z"}, content='{"price": 1}').raise_for_status()
     assert len(gateway.receive("shown", max=3, max_backlog=5)) == 3
     assert gateway.receive("shown", subscription="x", filter="/n > 9")
-    return [
-        "/",
-        f"/console/queues/{name}",
-        f"/console/queues/{name}/message?bookmark={bookmark}",
-        f"/console/letters/{name}",
-        f"/console/letters/{name}/edit?letter=dlq.{name}:0:0",
-        f"/console/sow/{prices}",
-    ]
+    return {
+        "/": (),
+        f"/console/queues/{name}": ("#messages tbody tr", "#subscriptions"),
+        f"/console/queues/{name}/message?bookmark={bookmark}": (".life", "#payload"),
+        f"/console/letters/{name}": ("article",),
+        f"/console/letters/{name}/edit?letter=dlq.{name}:0:0": (),
+        f"/console/sow/{prices}": ("#records tr", ".figures"),
+    }
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_pages_fit_a_phone_and_keep_the_rules_of_accessibility(
-    gateway: Door, browser: "playwright.Browser", pages: list[str], scheme: str
+    gateway: Door, browser: "playwright.Browser", pages: dict[str, tuple[str, ...]], scheme: str
 ) -> None:
     with view_of(browser, f"phone_{scheme}", color_scheme=scheme) as view:
         wrong: dict[str, list[str]] = {}
-        for path in pages:
+        for path, parts in pages.items():
             view.set_viewport_size({"width": 1280, "height": 900})
             view.goto(f"{gateway.address}{path}")
-            if path.endswith(gateway.deployment.name("shown")):
-                view.wait_for_load_state("networkidle")
-            elif "/message?" in path:
-                playwright.expect(view.locator(".life")).to_be_visible()
+            assert view.evaluate(BLOCKING) == ["console.css"], path
+            for part in parts:
+                playwright.expect(view.locator(part).first).to_be_visible()
             wrong[path] = axe.faults(view)
             view.set_viewport_size({"width": 360, "height": 740})
             assert view.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
             wrong[f"{path} on a phone"] = axe.faults(view)
             assert view.evaluate("document.querySelectorAll('h1').length") == 1
-        view.goto(f"{gateway.address}{pages[1]}")
+        view.goto(f"{gateway.address}{list(pages)[1]}")
         view.get_by_role("button", name="Follow events").click()
         playwright.expect(view.locator("#messages tbody tr")).to_have_count(13)
         view.get_by_role("button", name="Purge by key and filter").click()

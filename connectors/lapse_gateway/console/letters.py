@@ -18,6 +18,7 @@ from lapse.protocol import topic
 from lapse_client import DeadLetter
 from lapse_client.redrive import Choice
 from lapse_gateway.console.page import rendered
+from lapse_gateway.console.queues import wanted
 from lapse_gateway.console.route import action, page, sent
 from lapse_gateway.console.text import is_text
 from lapse_gateway.fault import Fault
@@ -45,17 +46,26 @@ async def _choice(call: Call, name: str, given: Any) -> Choice:
 
 
 async def _letters(call: Call) -> Response:
+    """The page of dead letters; they are read after it is there, for they may be many."""
     name, given = allowed(call, sends=False), call.parameters
+    if given["filter"]:
+        wanted(given["filter"], None)
     return rendered(
         call,
         "letters.html",
         entity=name,
         given=given,
-        letters=await read(call, await _choice(call, name, given), _SHOWN),
         reasons=[reason.value for reason in Reason],
         spans=list(_SINCE_MS),
         kind=await _kind(call, name),
     )
+
+
+async def _found(call: Call) -> Response:
+    """The letters that are chosen."""
+    name, given = allowed(call, sends=False), call.parameters
+    found = await read(call, await _choice(call, name, given), _SHOWN)
+    return rendered(call, "letters_found.html", entity=name, letters=found)
 
 
 async def _kind(call: Call, name: str) -> str:
@@ -174,6 +184,7 @@ _EDIT: Final = (_LETTER, Parameter(name="payload", says="What it carries.", defa
 
 OPERATIONS: Final = (
     page("/console/letters/{entity}", "Dead letters", _letters, *_CHOICE),
+    page("/console/letters/{entity}/found", "Those that are chosen", _found, *_CHOICE, part=True),
     page("/console/letters/{entity}/confirm", "What a redrive would do", _confirm, *_CHOICE, part=True),
     action("/console/letters/{entity}/redrive", "Send letters back", _redrive),
     page("/console/letters/{entity}/edit", "A letter, to be changed", _edit, _LETTER),

@@ -13,7 +13,7 @@ from lapse_gateway import looking
 from lapse_gateway.console import deployments
 from lapse_gateway.console.page import rendered
 from lapse_gateway.console.route import page
-from lapse_gateway.console.watch import PATIENCE_S, STATES, TOPIC_FIGURES, Look
+from lapse_gateway.console.watch import FIRST_S, PATIENCE_S, STATES, TOPIC_FIGURES, Look
 from lapse_gateway.figures import RATES
 from lapse_gateway.operation import Call
 from lapse_gateway.parameter import Parameter
@@ -25,12 +25,8 @@ _NEEDS: Final = 20
 """How many queues that need attention are named; the others are counted."""
 
 
-_FIRST_S: Final = 0.3
-"""The page itself waits no longer for figures, s; it asks for them again at once."""
-
-
 async def _overview(call: Call) -> Response:
-    return rendered(call, "overview.html", **await _glance(call, _FIRST_S))
+    return rendered(call, "overview.html", **await _glance(call, FIRST_S))
 
 
 async def _live(call: Call) -> Response:
@@ -39,7 +35,8 @@ async def _live(call: Call) -> Response:
 
 async def _glance(call: Call, patience_s: float = PATIENCE_S) -> dict[str, Any]:
     given, figures = call.parameters, call.gateway.figures
-    queues, topics = await asyncio.gather(looking.names(call, sow=False), looking.names(call, sow=True))
+    known = await call.gateway.entities.look(patience_s)
+    queues, topics = (looking.seen(call, known, sow=sow) for sow in (False, True))
     found = _found(queues, given["find"])
     shown = found[given["skip"] : given["skip"] + _SHOWN]
     sow = _found(topics, given["find"])
@@ -49,7 +46,7 @@ async def _glance(call: Call, patience_s: float = PATIENCE_S) -> dict[str, Any]:
         call.gateway.watch.look(call.caller, queues, frozenset(shown), patience_s),
         call.gateway.topics.look(call.caller, counted, frozenset(sow[:_SHOWN]), patience_s),
         figures.look(patience_s),
-        deployments.others(call, _FIRST_S),
+        deployments.others(call, FIRST_S),
     )
     by_name = {look.name: look for look in looks}
     topics_by_name = {look.name: look for look in of_topics}

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
+import hashlib
+from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, pass_context
+from jinja2.runtime import Context
 from starlette.responses import HTMLResponse, Response
 
 from lapse import __version__
@@ -22,11 +26,43 @@ _HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
 }
 _TYPES: Final = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
-_FILES: Final = {
-    path.name: (path.read_bytes(), _TYPES[path.suffix])
-    for path in (_HERE / "static").iterdir()
-    if path.suffix in _TYPES
-}
+_FOR_EVER: Final = "max-age=31536000, immutable"
+_BACK_S: Final = 5
+"""A page that could not be shown for the moment asks again after so many seconds."""
+
+_FOR_THE_MOMENT: Final = frozenset({HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT})
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A file beside the pages.
+
+    Attributes:
+        content: what is in it.
+        packed: the same, compressed.
+        kind: its type.
+        version: a name of the content: its address has it, so a browser keeps the file and never shows an old one.
+    """
+
+    content: bytes
+    packed: bytes
+    kind: str
+    version: str
+
+    @classmethod
+    def read(cls, path: Path) -> _File:
+        content = path.read_bytes()
+        version = hashlib.sha256(content).hexdigest()[:12]
+        return cls(content, gzip.compress(content, mtime=0), _TYPES[path.suffix], version)
+
+
+_FILES: Final = {path.name: _File.read(path) for path in (_HERE / "static").iterdir() if path.suffix in _TYPES}
+
+
+@pass_context
+def _static(context: Context, name: str) -> str:
+    """The address of a file beside the pages."""
+    return f"{context['at']}/console/static/{name}?v={_FILES[name].version}"
 
 
 _ENVIRONMENT: Final = Environment(
@@ -45,13 +81,17 @@ _ENVIRONMENT.filters.update(
     header=text.header,
     visible=text.visible,
     is_text=text.is_text,
+    static=_static,
 )
+
+# Compiling them takes 0.1 s, which the first pages would wait for.
+_TEMPLATES: Final = {name: _ENVIRONMENT.get_template(name) for name in _ENVIRONMENT.list_templates(["html"])}
 
 
 def rendered(call: Call, template: str, status: int = 200, /, **shown: Any) -> HTMLResponse:
     """A page, or a part of one."""
     gateway = call.gateway
-    filled = _ENVIRONMENT.get_template(template).render(
+    filled = _TEMPLATES[template].render(
         at=gateway.at,
         deployments=[(one.name, one.at) for one in gateway.deployments],
         read_only=gateway.settings.read_only,
@@ -73,7 +113,8 @@ def refused(fault: Fault, part: bool, at: str) -> HTMLResponse:
         at: where the pages of the deployment begin.
     """
     template = "refused_part.html" if part else "refused.html"
-    filled = _ENVIRONMENT.get_template(template).render(at=at, fault=fault, version=__version__)
+    again_s = _BACK_S if fault.status in _FOR_THE_MOMENT else None
+    filled = _TEMPLATES[template].render(at=at, fault=fault, version=__version__, again_s=again_s)
     # htmx shows a part only where the status is a good one.
     shown = part and fault.status != HTTPStatus.UNAUTHORIZED
     return HTMLResponse(filled, 200 if shown else fault.status, headers={**_HEADERS, **fault.headers})
@@ -84,5 +125,10 @@ async def file(call: Call) -> Response:
     found = _FILES.get(call.path["name"])
     if found is None:
         raise Fault("unknown_path", f"there is no file {call.path['name'][:100]}")
-    content, kind = found
-    return Response(content, media_type=kind, headers={**_HEADERS, "Cache-Control": "max-age=3600"})
+    headers = {**_HEADERS, "Vary": "Accept-Encoding"}
+    if call.parameters["v"] == found.version:
+        headers["Cache-Control"] = _FOR_EVER
+    content = found.content
+    if "gzip" in call.request.headers.get("accept-encoding", ""):
+        content, headers["Content-Encoding"] = found.packed, "gzip"
+    return Response(content, media_type=found.kind, headers=headers)

@@ -14,10 +14,11 @@ from lapse.protocol.bookmark import Bookmark
 from lapse.protocol.command_field import QUEUE_STATES
 from lapse_client.aio import Queue, Replayed, history, replay
 from lapse_client.error import AnswerTimeout, LapseError
+from lapse_gateway.clients import check_kind
 from lapse_gateway.console import standing
 from lapse_gateway.console.page import file, rendered
 from lapse_gateway.console.route import PAGE, action, page, sent
-from lapse_gateway.console.watch import PATIENCE_S, STATES
+from lapse_gateway.console.watch import FIRST_S, PATIENCE_S, STATES
 from lapse_gateway.fault import Fault
 from lapse_gateway.figures import RATES
 from lapse_gateway.operation import Call, Operation
@@ -35,25 +36,27 @@ _PURGED: Final = ("available", "delayed", "scheduled", "held")
 
 async def _queue(call: Call) -> Response:
     name = call.path["queue"]
-    async with call.gateway.clients.queue(call.caller, name):  # there is such a queue
-        pass
-    return rendered(
-        call, "queue.html", queue=name, given=call.parameters, known=QUEUE_STATES, **await _state(call, name)
-    )
+    await check_kind(call.caller, name, sow=False)
+    state = await _state(call, name, FIRST_S)
+    return rendered(call, "queue.html", queue=name, given=call.parameters, known=QUEUE_STATES, standing=[], **state)
 
 
 async def _queue_live(call: Call) -> Response:
     name = call.path["queue"]
-    return rendered(call, "queue_live.html", queue=name, **await _state(call, name))
+    state = await _state(call, name, PATIENCE_S)
+    figures = state["look"].figures
+    shown = await standing.of_queue(call, name, bool(figures.get("leased"))) if figures else []
+    return rendered(call, "queue_live.html", queue=name, standing=shown, **state)
 
 
-async def _state(call: Call, name: str) -> dict[str, Any]:
+async def _state(call: Call, name: str, patience_s: float) -> dict[str, Any]:
     figures = call.gateway.figures
-    (look,), _ = await asyncio.gather(call.gateway.watch.look(call.caller, [name]), figures.look())
+    (look,), _ = await asyncio.gather(
+        call.gateway.watch.look(call.caller, [name], patience_s=patience_s), figures.look(patience_s)
+    )
     return {
         "look": look,
         "states": STATES,
-        "standing": await standing.of_queue(call, name, bool(look.figures.get("leased"))) if look.figures else [],
         "most": standing.SHOWN,
         "rates": RATES,
         "figures": figures.of(name) if call.caller.sees_whole(name) else None,
@@ -112,12 +115,20 @@ async def _life(call: Call) -> Response:
 
 
 async def _message(call: Call) -> Response:
+    """The page of a message; its parts are read after it is there."""
+    name, bookmark = call.path["queue"], _named(call)
+    await check_kind(call.caller, name, sow=False)
+    return rendered(call, "message.html", queue=name, bookmark=str(bookmark))
+
+
+async def _message_now(call: Call) -> Response:
+    """How a message stands, and its record."""
     name, bookmark = call.path["queue"], _named(call)
     async with call.gateway.clients.queue(call.caller, name) as queue:
         record, (now, told) = await asyncio.gather(_record(call, bookmark), _now(queue, bookmark))
     return rendered(
         call,
-        "message.html",
+        "message_now.html",
         queue=name,
         bookmark=str(bookmark),
         record=record,
@@ -215,25 +226,30 @@ _FIND: Final = (
     Parameter(name="skip", says="So many are left out first.", kind="whole", most=1_000_000_000, default=0),
 )
 
+_BOOKMARK: Final = Parameter(name="bookmark", says="Which message.", required=True)
 
 OPERATIONS: Final = (
     page("/console/queues/{queue}", "A queue", _queue, *_FIND[:3]),
     page("/console/queues/{queue}/live", "Its figures, to refresh them", _queue_live, part=True),
     page("/console/queues/{queue}/messages", "Its messages", _messages, *_FIND, part=True),
+    page("/console/queues/{queue}/message", "A message and its life", _message, _BOOKMARK),
     page(
-        "/console/queues/{queue}/message",
-        "A message and its life",
-        _message,
-        Parameter(name="bookmark", says="Which message.", required=True),
-    ),
-    page(
-        "/console/queues/{queue}/message/life",
-        "What happened to a message",
-        _life,
-        Parameter(name="bookmark", says="Which message.", required=True),
+        "/console/queues/{queue}/message/now",
+        "How a message stands, and its record",
+        _message_now,
+        _BOOKMARK,
         part=True,
     ),
+    page("/console/queues/{queue}/message/life", "What happened to a message", _life, _BOOKMARK, part=True),
     page("/console/queues/{queue}/confirm", "What an action would do", _confirm, *_FORM, part=True),
     action("/console/queues/{queue}/act", "Do it", _act),
-    Operation(method="GET", path="/console/static/{name}", summary="A file", handler=file, content=PAGE, open=True),
+    Operation(
+        method="GET",
+        path="/console/static/{name}",
+        summary="A file",
+        handler=file,
+        parameters=(Parameter(name="v", says="Which text of it."),),
+        content=PAGE,
+        open=True,
+    ),
 )

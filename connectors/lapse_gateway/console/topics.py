@@ -7,8 +7,10 @@ from typing import Final
 
 from starlette.responses import Response
 
+from lapse_gateway.clients import check_kind
 from lapse_gateway.console import standing
 from lapse_gateway.console.page import rendered
+from lapse_gateway.console.queues import wanted
 from lapse_gateway.console.route import page
 from lapse_gateway.console.watch import TOPIC_FIGURES
 from lapse_gateway.figures import RATES
@@ -18,9 +20,9 @@ from lapse_gateway.parameter import Parameter
 
 async def _topic(call: Call) -> Response:
     name, text = call.path["topic"], call.parameters["filter"] or ""
-    async with call.gateway.clients.sow(call.caller, name) as topic:
-        async for _ in topic.query(text or None, top_n=1):  # there is such a topic, and the filter is one
-            pass
+    await check_kind(call.caller, name, sow=True)
+    call.caller.check_read(name)
+    wanted(text, None)
     return rendered(call, "topic.html", topic=name, filter=text)
 
 

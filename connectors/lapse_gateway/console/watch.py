@@ -24,6 +24,9 @@ _FRESH_S: Final = 1.5
 PATIENCE_S: Final = 2.0
 """A page does not wait longer for figures, s; what comes later is on the next one."""
 
+FIRST_S: Final = 0.2
+"""A page that is opened waits no longer for figures, s: it is painted, and asks for them again at once."""
+
 _SILENT_S: Final = 3.0
 """Figures that nobody has renewed for so long are shown no more, s: their worker may be gone."""
 

@@ -1,0 +1,56 @@
+"""Which topics the cluster has, for all pages that are open: one look at a time, and a slow one holds up no page."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from lapse_client.error import LapseError
+
+_FRESH_S: Final = 1.5
+"""What is so young is told again: a cluster with thousands of topics takes a while to list them."""
+
+Topics = Mapping[str, int]
+
+
+class Entities:
+    """The topics that were there at the last look.
+
+    Args:
+        ask: returns every topic with its number of partitions; waits, and is called in a thread.
+    """
+
+    def __init__(self, ask: Callable[[], Topics]) -> None:
+        self._ask = ask
+        self._topics: Topics | None = None
+        self._fault: LapseError | None = None
+        self._at_s = -1e9
+        self._asking: asyncio.Task[None] | None = None
+
+    async def look(self, patience_s: float) -> Topics:
+        """Every topic with its number of partitions, as they are or were a moment ago.
+
+        Args:
+            patience_s: how long to wait for a new look where there was one before, in seconds.
+
+        Raises:
+            LapseError: nothing is known, or the last look failed.
+        """
+        if self._asking is None and asyncio.get_running_loop().time() - self._at_s >= _FRESH_S:
+            self._asking = asyncio.create_task(self._look())
+        if self._asking is not None:
+            # The first one is waited for: nothing can be shown without it.
+            await asyncio.wait([self._asking], timeout=None if self._topics is None else patience_s)
+        if self._fault is not None:
+            raise self._fault
+        assert self._topics is not None
+        return self._topics
+
+    async def _look(self) -> None:
+        try:
+            self._topics, self._fault = await asyncio.to_thread(self._ask), None
+        except LapseError as error:
+            self._fault = error
+        finally:
+            self._at_s, self._asking = asyncio.get_running_loop().time(), None

@@ -1,0 +1,47 @@
+"""Metadata of a cluster that is slow to tell it: a try that was too short is followed by a longer one."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from lapse_client import metadata
+from lapse_client.error import ConnectionFailed
+from lapse_client.metadata import Metadata
+
+
+class Slow:
+    """An administrator's connection whose answers take a while, in seconds."""
+
+    def __init__(self, takes_s: float) -> None:
+        self.takes_s = takes_s
+        self.tries: list[float] = []
+
+    def list_topics(self, timeout: float) -> Any:
+        self.tries.append(timeout)
+        if timeout < self.takes_s:
+            raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+        return SimpleNamespace(topics={})
+
+    def poll(self, _: float) -> None:
+        """There is nothing to bring."""
+
+
+@pytest.mark.feature("X7")
+def test_an_answer_that_takes_longer_than_a_try_comes_all_the_same() -> None:
+    slow = Slow(3.9)
+    Metadata("b:1", {}, lambda _: slow, None).ask(15.0)  # type: ignore[arg-type,return-value]
+    assert slow.tries == [1.0, 2.0, 4.0]
+
+
+@pytest.mark.feature("X7")
+def test_tries_end_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 1.0, 3.0, 4.5])
+    monkeypatch.setattr(metadata, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    silent = Slow(60.0)
+    with pytest.raises(ConnectionFailed):
+        Metadata("b:1", {}, lambda _: silent, None).ask(4.0)  # type: ignore[arg-type,return-value]
+    assert silent.tries == [1.0, 2.0, 1.0]
