@@ -27,6 +27,8 @@ _FETCH_WAIT_MS: Final = 20
 """A fetch that finds nothing shows the end of the topic; by default a broker answers that after half a second."""
 
 _PATIENCE_S: Final = 15.0
+_KNOWN_S: Final = 120.0
+_LOOK_S: Final = 0.1
 _SETTINGS: Final = {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"}
 
 
@@ -212,6 +214,12 @@ class DefinitionsTopic:
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
+        # A broker that makes thousands of topics learns of the last one long after the controller has created it.
+        give_up = time.monotonic() + _KNOWN_S
+        while admin.list_topics(self.name, timeout=_PATIENCE_S).topics[self.name].error is not None:
+            if time.monotonic() > give_up:
+                raise TopologyError(f"{self.name}: the brokers do not know it within {_KNOWN_S:g} s; run it again")
+            time.sleep(_LOOK_S)
 
 
 def note(found: dict[str, bytes], key: object, value: object) -> str | None:
