@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import click
 import pytest
 from click.testing import CliRunner
@@ -45,3 +47,27 @@ def test_no_color_turns_the_colours_of_every_command_off(monkeypatch: pytest.Mon
     assert "\x1b[31m" in runner.invoke(main, ["coloured"], color=True).stdout
     monkeypatch.setenv("NO_COLOR", "1")
     assert runner.invoke(main, ["coloured"], color=True).stdout == "red\n"
+
+
+NO_CLUSTER = {"completion", "demo", "kafka start", "kafka status", "kafka stop", "spark compact", "spark report"}
+"""Commands that need no cluster, or start one of their own."""
+
+
+def _each(group: click.Group, before: str = "") -> Iterator[tuple[str, click.Command]]:
+    """All commands below one, by their words."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        one = group.get_command(context, name)
+        assert one is not None
+        if isinstance(one, click.Group):
+            yield from _each(one, f"{before}{name} ")
+        else:
+            yield f"{before}{name}", one
+
+
+@pytest.mark.feature("X3")
+def test_every_command_that_needs_a_cluster_takes_its_file() -> None:
+    assert isinstance(main, click.Group)
+    every = dict(_each(main))
+    takes = {name for name, one in every.items() if any("--config" in option.opts for option in one.params)}
+    assert every.keys() - takes == NO_CLUSTER
