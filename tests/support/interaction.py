@@ -29,7 +29,8 @@ message's life](message-life.md) has to belong to a feature; a test checks this.
 spares are printed from the table on which the shard runs.
 
 *A life of both* is a test that uses the two features in one queue, and compares it with a naive implementation of the
-contract after each step (`tests/unit/core/queue/test_interactions.py`).
+contract after each step (`tests/unit/core/queue/test_interactions.py`). It fails unless both were at work at once: a
+purge has to remove something while a message is scheduled, say.
 
 | feature | meaning | numbers |
 |---|---|---|

@@ -21,6 +21,7 @@ Act = Callable[[ShardMachine, Random], object]
 NAMES = ("inky", "blinky", "clyde")
 TOPICS = ("orders", "direct")
 TEXTS = tuple(text for text in FILTERS if text)
+LIVE = ("available", "leased", "delayed", "sent", "transferring")
 VERBS = ("acknowledge", "acknowledge", "cancel", "expire", "renew")
 
 
@@ -35,7 +36,8 @@ class Switch:
         bodies: fields of payloads, likewise.
         acts: what uses the feature.
         room: bytes of memory for segments.
-        shows: whether the feature is seen to be at work in a world; it has to be in each life.
+        shows: whether the feature is seen to be at work in a world; it has to be in one life of each pair.
+        happens: what of `World.did` the feature does, where it is something that happens and not something that lasts.
     """
 
     settings: Mapping[str, object] = field(default_factory=dict)
@@ -45,12 +47,20 @@ class Switch:
     acts: tuple[Act, ...] = ()
     room: int | None = None
     shows: Callable[[World], object] = lambda world: True
+    happens: tuple[str, ...] = ()
+
+    def done(self, world: World) -> int:
+        """How often it has happened in a world."""
+        return sum(world.did[name] for name in self.happens)
 
 
 def claim(machine: ShardMachine, random: Random) -> Claim:
-    """Some messages, by bookmark or range."""
-    first = random.randrange(12)
-    return Claim(random.choice(TOPICS), 0, first, first + random.choice((0, 1, 5)))
+    """Some messages, by bookmark or range: mostly such as are there."""
+    topic, first = random.choice(TOPICS), random.randrange(12)
+    there = [*machine.world.oracle.in_state(*LIVE), *machine.world.oracle.scheduled()]
+    if there and random.random() < 0.7:
+        topic, _, first = random.choice(there).bookmark
+    return Claim(topic, 0, first, first + random.choice((0, 1, 5)))
 
 
 def _own(action: str, **options: int) -> Act:
@@ -202,7 +212,7 @@ SWITCHES: dict[str, Switch] = {
         settings={"expiration": Expiration(True, 150, ExpirationModel.OVERRIDE)},
         said={"ttl_ms": (None, 0, 50, 100, 150), "expires_in_ms": (None, None, 50, 100)},
         acts=(lambda machine, random: machine.world.advance(random.choice((49, 51, 100))),),
-        shows=_message(lambda message: message.deadline_ms is not None),
+        happens=("time_limit",),
     ),
     "schedule": Switch(
         said={"enqueue_in_ms": (None, 1, 50, 100, 300)},
@@ -228,7 +238,8 @@ SWITCHES: dict[str, Switch] = {
             lambda machine, random: machine.world.idle(),
             _leave_alone,
         ),
-        shows=lambda world: world.ended_idle,
+        shows=lambda world: world.did["auto_deleted"],
+        happens=("temporary",),
     ),
     "target_depth": Switch(
         settings={"target_depth": 3},
@@ -280,15 +291,16 @@ SWITCHES: dict[str, Switch] = {
     "limits": Switch(
         settings={"max_deliveries": 2, "max_cancels": 1},
         acts=(_deliver_and("cancel"), lambda machine, random: machine.hang(1), _refuse),
-        shows=_message(lambda message: message.deliveries),
+        happens=("max_deliveries", "max_cancels"),
     ),
-    "pause": Switch(acts=(_pause,), shows=lambda world: world.oracle.paused or world.now_ms > 1_000),
+    "pause": Switch(acts=(_pause,), shows=lambda world: world.oracle.paused and world.oracle.in_state("available")),
     "purge": Switch(
         bodies={"f": (0, 1)},
         acts=(
             lambda machine, random: machine.world.purge(random.random() < 0.3, random.choice(("", *TEXTS))),
             _refuse,
         ),
+        happens=("purge",),
     ),
     "forward": Switch(acts=(_forward,), shows=lambda world: "forwarder" in world.oracle.subscribers),
     "transfer": Switch(acts=(_hold_and_go_on, _put), shows=_written(lambda record: record.transferred)),
@@ -299,12 +311,14 @@ SWITCHES: dict[str, Switch] = {
     "rewind": Switch(
         acts=(_rewind, _deliver_and("acknowledge")),
         shows=_message(lambda message: generation_of(message.bookmark[2])),
+        happens=("rewind",),
     ),
-    "deletion": Switch(acts=(lambda machine, random: machine.world.end(random.random() < 0.5),)),
+    "deletion": Switch(acts=(lambda machine, random: machine.world.end(random.random() < 0.5),), happens=("deletion",)),
     "row_filter": Switch(
         settings={"leasing": Leasing.STRICT},
         bodies={"f": (0, 1, 2)},
         acts=(_settle_hidden, _settle_own_hidden),
+        happens=("row_filter",),
     ),
     "by_reference": Switch(
         acts=(lambda machine, random: machine.subscribe(random.choice(NAMES), 4, 100_000, "", "reference"),),
@@ -315,11 +329,12 @@ SWITCHES: dict[str, Switch] = {
         acts=(lambda machine, random: machine.world.peek("", random.randrange(5), 5),),
         shows=lambda world: world.room == 0,
     ),
-    "take_over": Switch(acts=(_crash, _zombie), shows=lambda world: world.epoch > 1),
-    "recreated_topic": Switch(acts=(_replace, _cut), shows=lambda world: world.oracle.since or world.lost),
+    "take_over": Switch(acts=(_crash, _zombie), happens=("take_over",)),
+    "recreated_topic": Switch(acts=(_replace, _cut), happens=("log_truncated",)),
     "wrong_clock": Switch(
         said={"odd": ("", "ahead", "no timestamp")},
         acts=(lambda machine, random: machine.set_clock_back(random.choice((1, 50, 150))),),
+        happens=("wrong_clock",),
     ),
 }
 """By the feature's name in `tests/interactions.toml`; the features that have none are outside of the shard."""
@@ -368,6 +383,7 @@ class Life:
         self.machine.subscribe("inky", 2, 100_000, "", False)
         self.machine.subscribe("blinky", 4, 100_000, "", False)
         self._shown = [False] * len(switches)
+        self.met = False
 
     def end(self) -> None:
         """Leave the constants of the core as they were."""
@@ -376,16 +392,36 @@ class Life:
     def step(self) -> None:
         """Do something: one of the two features' doings, or what every queue sees."""
         random, machine = self._random, self.machine
+        lasting, done = self._lasting(), [switch.done(machine.world) for switch in self._switches]
         acts = [act for switch in self._switches for act in switch.acts]
         if acts and random.random() < 0.45:
             random.choice(acts)(machine, random)
         else:
             random.choice((self._publish, self._publish, self._deliver, self._settle, self._wait))()
         machine.sometimes_durable()
+        now = [switch.done(machine.world) for switch in self._switches]
         self._shown = [
-            shown or bool(switch.shows(machine.world))
-            for shown, switch in zip(self._shown, self._switches, strict=True)
+            shown or bool(switch.shows(machine.world) and (count or not switch.happens))
+            for shown, switch, count in zip(self._shown, self._switches, now, strict=True)
         ]
+        self._meet(
+            [before or after for before, after in zip(lasting, self._lasting(), strict=True)],
+            [after > before for before, after in zip(done, now, strict=True)],
+        )
+
+    def _lasting(self) -> list[bool]:
+        """Which features are at work right now."""
+        return [not switch.happens and bool(switch.shows(self.machine.world)) for switch in self._switches]
+
+    def _meet(self, lasts: Sequence[bool], happened: Sequence[bool]) -> None:
+        """What happens meets what lasts when it happens; two that happen meet if each of them did in one life."""
+        if all(switch.happens for switch in self._switches):
+            self.met = not self.unseen
+        else:
+            self.met = self.met or all(
+                (did if switch.happens else there)
+                for switch, there, did in zip(self._switches, lasts, happened, strict=True)
+            )
 
     @property
     def unseen(self) -> list[int]:

@@ -334,7 +334,8 @@ class ShardMachine(RuleBasedStateMachine):
     @rule(by_ms=WAITS)
     def set_clock_back(self, by_ms) -> None:
         """Another broker leads the partition, and its clock is behind."""
-        self.world.now_ms = max(EARLIEST_MS, self.world.now_ms - by_ms)
+        before_ms, self.world.now_ms = self.world.now_ms, max(EARLIEST_MS, self.world.now_ms - by_ms)
+        self.world.did["wrong_clock"] += self.world.now_ms < before_ms
 
     @rule(topic=TOPICS)
     def acknowledge_all(self, topic) -> None:

@@ -141,7 +141,7 @@ class World:
         self._know_sources()
         self.refusing = 0
         self._letters = 0
-        self.ended_idle = 0
+        self.did = Counter[str]()  # what has really happened: why messages left, and what took some
         self.stalled: tuple[int, QueueShard, QueueJournal, Step | None] | None = None
         self.log.claim(1)
         self.log.append(1, self.journal.begin())
@@ -227,10 +227,12 @@ class World:
 
     def purge(self, leased: bool = False, text: str = "") -> tuple[int, int]:
         with self.selection(text):
-            return self._both(
+            removed, left = self._both(
                 lambda step: tuple(sum(one.values()) for one in self.shard.purge(self.now_ms, step, leased, text)),
                 lambda: self.oracle.purge(self.now_ms, leased, text),
             )
+        self.did["purge"] += removed > 0
+        return removed, left
 
     def truncate(self, *bookmarks: Bookmark, handed_out: bool = False) -> None:
         """Kafka no longer has some records, and the shard comes to know."""
@@ -307,6 +309,7 @@ class World:
                 step.removals.clear()
         self.oracle.replaced(topic, self.epoch, self.now_ms)
         assert gone == Counter(self.oracle.removals)
+        self.did.update(reason for one in gone for reason in one.reasons)
         self.oracle.removals = []
         self.forgotten = {bookmark for bookmark in self.forgotten if bookmark[0] != topic}
         self.check()
@@ -439,6 +442,12 @@ class World:
             for offset in range(claim.first, claim.last + 1)
         ]
         bodies = {(*name, one.offset): one.body for name, records in self.topics.items() for one in records}
+        if row_filter:
+            there = self.oracle.in_state("available", "leased", "delayed", "sent", "transferring")
+            seen = {message.bookmark for message in (*there, *self.oracle.scheduled())}
+            self.did["row_filter"] += any(
+                one in seen and self.oracle.hides(one, subscription, (row_filter, bodies)) for one, *_ in named
+            )
         expected = self.oracle.settle(
             action, subscription, named, now_ms, delay_ms, lease_ms, ends, (row_filter, bodies) if row_filter else None
         )
@@ -509,6 +518,7 @@ class World:
             wanted, there, self.now_ms, kept=kept, handed_over=handed_over, text=text, dry_run=dry_run
         )
         assert under_way.counts["rewound"] == count
+        self.did["rewind"] += bool(count) and not dry_run
         if crashes:  # what was told before the last crash was told in other steps
             self.oracle.events = []
             step.events.clear()
@@ -667,6 +677,7 @@ class World:
         compact: bool = False,
     ) -> None:
         """Lose what is not durable, and take the shard over, perhaps after others who did not get to the end of it."""
+        self.did["take_over"] += 1
         if stall:
             self.stalled = (self.epoch, self.shard, self.journal, self.step)
         old_enough = self._old_enough()
@@ -716,6 +727,7 @@ class World:
         leased = Counter(m.holder for m in oracle.in_state("leased"))
         step = converse(shard, self.now_ms, lambda step: shard.agreement.delete(Asker("me"), force, self.now_ms, step))
         (verdict,) = step.verdicts
+        self.did["deletion"] += bool(there)
         left = sum(map(len, oracle.transfers.values()))
         states = [m.state for m in (*placed, *oracle.scheduled())]
         under_way = {
@@ -769,6 +781,7 @@ class World:
         shard.use(self.now_ms, step)
         waits = oracle.subscribers or oracle.scheduled() or oracle.in_state("delayed", "transferring")
         idle_at_ms = NEVER if waits or any(oracle.transfers.values()) else self.now_ms + IDLE_MS
+        self.did["temporary"] += 1
         assert shard.activity.idle_at_ms() == idle_at_ms
         due_ms = oracle.next_due_ms()
         if idle_at_ms == NEVER or (due_ms is not None and due_ms <= idle_at_ms):
@@ -777,7 +790,7 @@ class World:
         assert shard.state.ending.retirement is None, "too early"
         step = converse(shard, idle_at_ms, lambda step: shard.advance(idle_at_ms, step))
         assert shard.agreement.retired
-        self.ended_idle += 1
+        self.did["auto_deleted"] += 1
         while shard.next_due_ms() <= idle_at_ms:
             shard.advance(idle_at_ms, step)
         there = [message.bookmark for message in oracle.in_state("available")]
@@ -860,6 +873,7 @@ class World:
         gone = all_gone(step, self._heard)
         assert by_subscription(sent) == by_subscription(self._last_sent)
         assert Counter(gone) == Counter(self._last_gone)
+        self.did.update(reason for one in gone for reason in one.reasons)
         told = [
             Told(one.kind, bookmark, one.subscription)
             for one in step.events[self._heard :]
