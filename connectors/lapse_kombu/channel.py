@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Mapping
+from queue import Empty
 from typing import Any, Final
 
 from kombu.transport import virtual
@@ -236,9 +237,23 @@ class Channel(virtual.Channel):
         if queue in self._transient:
             self._consumed[consumer_tag] = Listening(queue, self._transient, callback)
         else:
-            subscriber = self._subscriber(queue, self.qos.prefetch_count or _NO_LIMIT)
-            self._consumed[consumer_tag] = Consumption(queue, subscriber, callback, no_ack=no_ack)
+            backlog = self.qos.prefetch_count or _NO_LIMIT
+            subscriber = self._subscriber(queue, backlog)
+            self._consumed[consumer_tag] = Consumption(queue, subscriber, backlog, callback, no_ack=no_ack)
         self._consumers.add(consumer_tag)
+
+    def basic_qos(self, prefetch_size: int = 0, prefetch_count: int = 0, apply_global: bool = False) -> None:
+        """Say how many messages may be unsettled; a consumer that holds far fewer, or could take more, subscribes anew.
+
+        Celery asks for a few more while tasks wait for their time, and for many more when its pool grows.
+        """
+        self.qos.prefetch_count = prefetch_count
+        backlog = prefetch_count or _NO_LIMIT
+        for consumption in self._consumed.values():
+            if isinstance(consumption, Consumption) and not backlog <= consumption.backlog < 2 * backlog:
+                before = consumption.subscriber
+                consumption.subscribe(self._subscriber(consumption.queue, backlog), backlog)
+                self._leave(before)
 
     def basic_cancel(self, consumer_tag: str) -> None:
         """Receive no more; what was handed out can still be settled, and the rest returns to the queue."""
@@ -261,9 +276,14 @@ class Channel(virtual.Channel):
         return message
 
     @property
-    def is_consuming(self) -> bool:
+    def has_consumers(self) -> bool:
+        """Whether there are consumers."""
+        return bool(self._consumed)
+
+    @property
+    def may_hand_out(self) -> bool:
         """Whether there are consumers, and one more message may be handed out."""
-        return bool(self._consumed) and self.qos.can_consume()
+        return self.has_consumers and self.qos.can_consume()
 
     def drain(self, timeout_s: float) -> bool:
         """Hand out what has come for the consumers, waiting for the first; whether there was something."""
@@ -277,8 +297,18 @@ class Channel(virtual.Channel):
         return False
 
     def drain_events(self, timeout: float | None = None, callback: object = None) -> None:
-        """As the transport's, for this channel alone."""
-        self.connection.drain_events(self.connection, timeout=timeout)
+        """Hand out what has come for this channel's consumers.
+
+        Args:
+            timeout: how long to wait for the first message, s; None = `get_timeout`.
+            callback: kombu's own; the consumers have theirs.
+
+        Raises:
+            Empty: nothing came, or nothing may be handed out at present.
+        """
+        wait_s = float(self._option("get_timeout") or _GET_S) if timeout is None else timeout
+        if not self.may_hand_out or not self.drain(wait_s):
+            raise Empty
 
     def settled(self, subscriber: QueueSubscriber) -> None:
         """Close a cancelled consumer's subscription once nothing of it is at work any more."""

@@ -15,17 +15,23 @@ class Consumption:
     Args:
         queue: kombu's name of it.
         subscriber: started.
+        backlog: how many messages it takes at most.
         callback: gets each message.
         no_ack: whether messages are acknowledged as they are handed out.
     """
 
     def __init__(
-        self, queue: str, subscriber: QueueSubscriber, callback: Callable[[Any], object], *, no_ack: bool
+        self, queue: str, subscriber: QueueSubscriber, backlog: int, callback: Callable[[Any], object], *, no_ack: bool
     ) -> None:
         self.queue = queue
-        self.subscriber = subscriber
+        self.subscribe(subscriber, backlog)
         self.callback = callback
         self.no_ack = no_ack
+
+    def subscribe(self, subscriber: QueueSubscriber, backlog: int) -> None:
+        """Receive by this subscriber from now on."""
+        self.subscriber = subscriber
+        self.backlog = backlog
 
     def take(self, most: int, timeout_s: float) -> list[Delivery]:
         """Return up to `most` deliveries, waiting for the first one."""

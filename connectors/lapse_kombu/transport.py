@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from importlib.metadata import version
 from typing import Any, Final
@@ -24,6 +25,9 @@ _CONNECT_S: Final = 5.0
 
 _SLICE_S: Final = 0.02
 """With several consuming channels, so long each is waited for before the next has its turn."""
+
+_LOOK_S: Final = 0.02
+"""An event loop looks at least this often for what has come, s."""
 
 
 class Transport(virtual.Transport):
@@ -45,7 +49,9 @@ class Transport(virtual.Transport):
     channel_errors = (LapseError, *virtual.Transport.channel_errors)
     recoverable_connection_errors = (ConnectionFailed,)
     recoverable_channel_errors = ()
-    implements = virtual.Transport.implements.extend(exchange_type=frozenset(["direct", "topic", "fanout"]))
+    implements = virtual.Transport.implements.extend(
+        asynchronous=True, exchange_type=frozenset(["direct", "topic", "fanout"])
+    )
 
     def __init__(self, client: Any, **more: Any) -> None:
         super().__init__(client, **more)
@@ -55,6 +61,7 @@ class Transport(virtual.Transport):
         self._lapse: Connection | None = None
         self._publisher: Publisher | None = None
         self._transient: Transient | None = None
+        self._leave_loop: Callable[[], None] | None = None
         self._lock = threading.Lock()
 
     @property
@@ -128,8 +135,36 @@ class Transport(virtual.Transport):
         super().establish_connection()
         return self
 
+    def register_with_event_loop(self, connection: Any, loop: Any) -> None:
+        """Hand out what has come each time that kombu's event loop goes round, as Celery's worker has it.
+
+        Args:
+            connection: this.
+            loop: the loop; whatever is settled in it is settled by its thread.
+        """
+        self._end_loop()
+        loop.on_tick.add(self._look)
+        goes_round = loop.call_repeatedly(_LOOK_S, lambda: None)  # also while nothing else happens
+
+        def leave() -> None:
+            loop.on_tick.discard(self._look)
+            goes_round.cancel()
+
+        self._leave_loop = leave
+
+    def _look(self) -> None:
+        for channel in list(self.channels):
+            if channel.may_hand_out:
+                channel.drain(0.0)
+
+    def _end_loop(self) -> None:
+        leave, self._leave_loop = self._leave_loop, None
+        if leave is not None:
+            leave()
+
     def close_connection(self, connection: Any) -> None:
-        """Close all channels, and the publisher."""
+        """Leave the event loop; close all channels, and the publisher."""
+        self._end_loop()
         super().close_connection(connection)
         with self._lock:
             publisher, self._publisher = self._publisher, None
@@ -151,10 +186,12 @@ class Transport(virtual.Transport):
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
-            channels = [channel for channel in list(self.channels) if channel.is_consuming]
+            consuming = [channel for channel in list(self.channels) if channel.has_consumers]
+            channels = [channel for channel in consuming if channel.may_hand_out]
             for channel in channels:
                 left_s = 1.0 if deadline is None else max(0.0, deadline - time.monotonic())
-                if channel.drain(left_s if len(channels) == 1 else min(left_s, _SLICE_S)):
+                # A channel that is full now may have room in a moment: another thread settles.
+                if channel.drain(left_s if len(consuming) == 1 else min(left_s, _SLICE_S)):
                     return
             if deadline is not None and time.monotonic() >= deadline:
                 raise socket.timeout  # kombu's word for it  # noqa: UP041

@@ -5,14 +5,17 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from queue import Empty
 from typing import Any
 
 import kombu
 import pytest
+from kombu.asynchronous.hub import Hub
 
 import lapse_kombu
 from lapse_client import ConnectionFailed, LapseError
@@ -92,6 +95,107 @@ def test_a_declared_queue_is_created_with_what_kombu_says_of_it(here: Deployment
     assert queue(connection.default_channel).purge() == 0
     queue(connection.default_channel).delete()
     assert name not in connection.transport.queues()
+
+
+@pytest.mark.feature("X3")
+def test_a_connection_is_opened_again_and_goes_on_at_another_address(
+    here: Deployment, connection: kombu.Connection
+) -> None:
+    connection.connect()
+    connection.close()
+    assert connection.connection is None
+    result, channel = connection.autoretry(lambda value, channel: value, max_retries=0)("done")
+    assert (result, channel) == ("done", connection.default_channel)
+    with kombu.Connection(f"lapse://127.0.0.1:1;lapse://{here.servers}", connect_timeout=5) as moved:
+        moved.connect()
+        assert str(moved.port) == here.servers.rpartition(":")[2]
+
+
+@pytest.mark.feature("X3")
+def test_exchanges_route_by_their_keys(here: Deployment, connection: kombu.Connection) -> None:
+    """Durable queues get what the bindings of their connection name; what is bound to nothing is dropped."""
+    direct, topic = kombu.Exchange(here.name("direct"), "direct"), kombu.Exchange(here.name("topic"), "topic")
+    fanout = kombu.Exchange(here.name("fanout"), "fanout")
+    one, two = (
+        kombu.Queue(here.name(f"routed-{name}"), direct, name)(connection.default_channel) for name in ("one", "two")
+    )
+    for queue in (one, two):
+        queue.declare()
+        for exchange in (topic, fanout):
+            exchange(connection.default_channel).declare()
+    one.bind_to(topic, "t.*")
+    two.bind_to(topic, "t.#")
+    one.bind_to(fanout)
+    two.bind_to(fanout)
+    producer = connection.Producer()
+    sent = ((direct, "one"), (direct, "none"), (topic, "t.1"), (topic, "t.1.2"), (topic, "x"), (fanout, ""))
+    for exchange, key in sent:
+        producer.publish(f"{exchange.type} {key}", exchange=exchange, routing_key=key)
+    producer.publish("to nobody", exchange=kombu.Exchange(here.name("unbound"), "topic"), routing_key="t.1")
+    found = {queue.name: drain(connection, queue, count) for queue, count in ((one, 3), (two, 3))}
+    assert found == {
+        one.name: ["direct one", "topic t.1", "fanout "],
+        two.name: ["topic t.1", "topic t.1.2", "fanout "],
+    }
+    assert (one.get(), two.get()) == (None, None)
+
+
+@pytest.mark.feature("X3", "Q5", "Q7")
+def test_what_another_thread_settles_makes_room_at_once(here: Deployment, connection: kombu.Connection) -> None:
+    """As Celery's pool does it; another channel that listens, as for its remote control, must not be waited for."""
+    name = here.name("plain")
+    queue, other = kombu.Queue(name, routing_key=name), kombu.Exchange(here.name("control"), "fanout")
+    listening = kombu.Queue(here.name("mine"), other, durable=False, auto_delete=True)
+    for number in range(4):
+        connection.Producer().publish(number, routing_key=name, declare=[queue])
+    held: list[Any] = []
+    with (
+        connection.channel() as channel,
+        connection.channel() as beside,
+        kombu.Consumer(beside, [listening], callbacks=[print]),
+    ):
+        consumer = kombu.Consumer(channel, [queue], callbacks=[lambda body, message: held.append((body, message))])
+        consumer.qos(prefetch_count=1)
+        with consumer:
+            for number in range(4):
+                connection.drain_events(timeout=20)
+                assert [body for body, _ in held] == [number], "one at a time"
+                with pytest.raises(TimeoutError):
+                    connection.drain_events(timeout=0)
+                threading.Timer(0.1, held.pop()[1].ack).start()
+            consumer.qos(prefetch_count=3)  # as when Celery's pool grows
+            for number in range(3):
+                connection.Producer().publish(number, routing_key=name)
+            while len(held) < 3:  # ends with Empty, if one of them may not be handed out
+                channel.drain_events(timeout=20)
+            for _, message in held:
+                message.ack()
+            with pytest.raises(Empty):
+                channel.drain_events(timeout=0)
+
+
+@pytest.mark.feature("X3")
+def test_an_event_loop_hands_out_and_settles(here: Deployment, connection: kombu.Connection) -> None:
+    """Kombu's hub, as Celery's worker runs it: what threads ask for is done in it, and it ends with the connection."""
+    name = here.name("plain")
+    queue, hub, done = kombu.Queue(name, routing_key=name), Hub(), list[int]()
+
+    def settle(message: Any) -> None:
+        message.ack()
+        done.append(message.payload)
+
+    def take(_: Any, message: Any) -> None:
+        threading.Timer(0.05, hub.call_soon, (settle, message)).start()
+
+    for number in range(3):
+        connection.Producer().publish(number, routing_key=name, declare=[queue])
+    consumer = kombu.Consumer(connection, [queue], callbacks=[take], prefetch_count=1)
+    with consumer, contextlib.closing(hub):
+        connection.register_with_event_loop(hub)
+        until(lambda: hub.run_once() or len(done) == 3, "all are done")
+        assert done == [0, 1, 2]
+        connection.close()
+        assert not hub.on_tick
 
 
 @pytest.mark.feature("X3", "Q5", "Q6")
