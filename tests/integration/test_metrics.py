@@ -7,6 +7,8 @@ import urllib.request
 import pytest
 
 from lapse.runtime.shard.timeline import Stage
+from lapse_client import SowClient
+from lapse_gateway.console.watch import STATES, TOPIC_FIGURES
 from support.deployment import Deploy, Deployment
 from support.figures import free_port, scraped, with_figures
 from support.log import until
@@ -25,6 +27,9 @@ SHOWN_AS = {
     "groups_held_back": ("lapse_queue_held_up", "groups_held_back"),
 }
 """Where `depth` has a figure that is no state of messages."""
+
+SOW_SHOWN_AS = {"records": ("lapse_sow_records",), "subscriptions": ("lapse_subscriptions",)}
+"""The same of a SOW topic."""
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +95,7 @@ def test_depth_knows_the_age_of_the_oldest_message(measured: Deployment, port: i
 def agreed(measured: Deployment, port: int, queue: str, *expected: str) -> None:
     """What the console and `lapse top` show of a queue, which is what it answers to `depth`, can be scraped."""
     told, found = measured.depth(queue), scraped(port, measured.name(queue))
+    assert {*STATES, "oldest_age_ms", "subscriptions"} <= told.keys(), "columns of the console"
     assert set(expected) <= {name for name, figure in told.items() if figure}
     sum_of_states = ("available", "leased", "delayed", "transferring")
     assert told.pop("depth") == sum(found["lapse_queue_messages", state] for state in sum_of_states)
@@ -114,6 +120,20 @@ def test_what_the_console_shows_of_a_queue_can_be_scraped(measured: Deployment, 
     with measured.subscriber("accounts", 5, filter="/n = 2") as subscriber:
         assert subscriber.receive(10) is not None
         agreed(measured, port, "accounts", "available", "leased", "groups_held_back")
+
+
+@pytest.mark.feature("Q15", "L5")
+def test_what_the_console_shows_of_a_sow_topic_can_be_scraped(measured: Deployment, port: int) -> None:
+    later = str(round(time.time() * 1000) + 600_000).encode()
+    measured.write("prices", "1", key=b"B")
+    measured.write("prices", "2", key=b"B", headers=[("lapse-enqueue-at-ms", later)])
+    name = measured.name("prices")
+    with SowClient(name, connection=measured.connection) as prices, prices.subscribe():
+        until(lambda: prices.depth()["scheduled"] == 1, "the update that waits for its instant")
+        told, found = prices.depth(), scraped(port, name)
+    assert set(TOPIC_FIGURES) <= told.keys(), "columns of the console"
+    assert (told["records"], told["subscriptions"]) >= (1, 1)
+    assert told == {one: found[SOW_SHOWN_AS.get(one, ("lapse_queue_messages", one))] for one in told}
 
 
 @pytest.mark.feature("X7")

@@ -275,10 +275,11 @@ class SowMachine(ShardMachine[SowShard, Step, StepInFlight[Step]]):
     # For people, and for who looks through the table
 
     def gauges(self, now_ms: int = -1) -> dict[str, int]:
-        """Records, letters that wait, and subscriptions."""
+        """Records, scheduled updates, letters that wait, and subscriptions; with an instant, as `depth` counts them."""
         state = self.shard.state
         return {
-            "records": len(state.entries),
+            "records": len(state.entries) if now_ms < 0 else state.depth(now_ms),
+            "scheduled": len(state.schedule),
             "dying": len(state.pending),
             "subscriptions": len(state.subscribers),
         }
