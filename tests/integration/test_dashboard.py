@@ -122,6 +122,18 @@ def test_prometheus_takes_the_alerts(measured: Deployment, prometheus: int) -> N
     }
 
 
+@pytest.mark.feature("Q15")
+def test_keda_gets_one_number_by_the_queries_of_recipe_and_chart(measured: Deployment, prometheus: int) -> None:
+    texts = [(ROOT / name).read_text() for name in ("docs/recipes/kubernetes-keda.md", "deploy/helm/lapse/values.yaml")]
+    queries = {query for text in texts for query in re.findall(r"^ +query: (.+?)(?: +#.*)?$", text, re.MULTILINE)}
+    assert len(queries) == 2
+    for query in queries:
+        expression = query.replace('"orders"', f'"{measured.name("jobs")}"')
+        until(lambda asks=expression: asked(prometheus, asks), "the figures")
+        (sample,) = asked(prometheus, expression)
+        assert float(sample["value"][1]) >= 0
+
+
 @pytest.mark.feature("C5", "C52")
 def test_a_worker_says_whether_it_lives_and_serves(measured: Deployment, port: int) -> None:
     assert got(port, "/health") == (200, {"healthy": True})

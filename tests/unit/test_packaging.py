@@ -188,6 +188,27 @@ def test_a_worker_and_its_java_come_without_spark(project: dict[str, Any]) -> No
     assert not {"pyspark", "pandas", "pyarrow"} & found
 
 
+def test_what_pages_and_errors_tell_to_install_is_there(project: dict[str, Any]) -> None:
+    """Extras of lapse that exist, and packages that the tests have as well."""
+    texts = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("*")]
+    texts += [*(ROOT / "streams").rglob("*.py"), *(ROOT / "connectors").rglob("*.py")]
+    told = "\n".join(path.read_text("utf-8") for path in texts if path.is_file())
+    lock = (ROOT / "requirements.lock").read_text("utf-8")
+    locked = {*re.findall(r"^([a-z0-9._-]+)==", lock, flags=re.MULTILINE)}
+    readers_own = {"jupyterlab", "opentelemetry-exporter-otlp"}
+    extras, wanted = project["project"]["optional-dependencies"], set[str]()
+    for line in re.findall(r"pip install ((?:'[^'{]+'|[a-z][\w-]*)(?: (?:'[^'{]+'|[a-z][\w-]*))*)", told):
+        for word in line.replace("'", "").split():
+            name, more = re.fullmatch(r"([\w.-]+?)(?:\[([\w,]+)\])?(?:==.*)?", word).groups()  # type: ignore[union-attr]
+            if name in ("lapse", "."):
+                assert {*filter(None, (more or "").split(","))} <= extras.keys(), word
+                wanted |= {*filter(None, (more or "").split(","))}
+            else:
+                assert name in locked | readers_own, word
+                wanted.add(name)
+    assert {"worker", "java", "gateway", "spark", "kombu", "celery", "fastapi", "testing"} <= wanted
+
+
 def test_entry_points_can_be_loaded(project: dict[str, Any]) -> None:
     scripts = project["project"]["scripts"]
     assert EntryPoint("lapse", scripts["lapse"], "console_scripts").load().__name__ == "main"

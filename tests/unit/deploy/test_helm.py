@@ -10,7 +10,7 @@ import yaml
 
 from lapse.config import load
 from support import command
-from support.chart import CHART, Manifest, helm, manifests, rendered
+from support.chart import CHART, KUBERNETES, Manifest, helm, manifests, rendered
 from support.go_tool import go_tool
 from support.program import run
 
@@ -249,3 +249,19 @@ def test_what_the_pages_show_is_accepted(tmp_path: Path) -> None:
             (tmp_path / "shown.yaml").open("a").write(f"\n---\n{rendered(yaml.safe_load(block))}")
     schema = f"{SCHEMAS}/{{{{.ResourceKind}}}}{{{{.KindSuffix}}}}.json"
     run(go_tool("kubeconform"), "-strict", "-schema-location", schema, tmp_path / "shown.yaml")
+
+
+def test_the_commands_of_the_page_fit_the_chart(tmp_path: Path) -> None:
+    """Without a cluster: Helm takes the arguments and the values, and kubectl names what the release has."""
+    page = (ROOT / "docs/deployment.md").read_text("utf-8")
+    values = re.findall(r"^```yaml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)[0]
+    (tmp_path / "my-values.yaml").write_text(values, "utf-8")
+    lines = re.findall(r"^ {4}helm (?:install|upgrade) (.+)$", page, re.MULTILINE)
+    assert len(lines) == 2
+    for line in lines:
+        words = [word for word in line.replace("deploy/helm/lapse", str(CHART)).split() if word != "--create-namespace"]
+        run(go_tool("helm"), "template", *words, "--kube-version", KUBERNETES, cwd=tmp_path)
+    found = manifests(rendered(yaml.safe_load(values)))
+    named = re.findall(r"^ {4}kubectl (?:exec|scale statefulset) ([\w-]+)", page, re.MULTILINE)
+    assert [re.sub(r"-\d+$", "", name) for name in named] == ["lapse-worker", "lapse-worker"]
+    assert ("StatefulSet", "lapse-worker") in found

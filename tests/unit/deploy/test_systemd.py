@@ -3,13 +3,14 @@
 import configparser
 import re
 import shlex
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from support import command
-from support.program import program
+from support.program import program, run
 
 UNITS = Path(__file__).parents[3] / "deploy/systemd"
 SERVICES = sorted(UNITS.glob("*.service"))
@@ -90,3 +91,25 @@ def test_every_timer_has_its_service_and_the_user_is_made() -> None:
     assert timers == {"lapse-ledger", "lapse-monitor"}
     assert all((UNITS / f"{name}.service").exists() for name in timers)
     assert re.search(r"^u lapse ", (UNITS / "lapse.sysusers.conf").read_text("utf-8"), re.MULTILINE)
+
+
+def test_the_commands_of_the_page_install_the_units(tmp_path: Path) -> None:
+    """As they stand, in a root directory of their own; a Python is not installed there, and nothing starts."""
+    page = (UNITS.parents[1] / "docs/deployment.md").read_text("utf-8").split("\n## systemd\n")[1]
+    ran = []
+    for line in re.findall(r"^ {4}(.+)$", page.split("\n|")[0], re.MULTILINE):
+        ran.append(line.split()[0])
+        if ran[-1] == "cp":
+            *sources, target = line.split()[1:]
+            into = tmp_path / target.lstrip("/")
+            (into if target.endswith("/") else into.parent).mkdir(parents=True, exist_ok=True)
+            for path in (found for source in sources for found in sorted(UNITS.parents[1].glob(source))):
+                shutil.copy(path, into)
+        elif ran[-1] == "systemd-sysusers":
+            run(program("systemd-sysusers"), f"--root={tmp_path}")
+            assert "lapse:" in (tmp_path / "etc/passwd").read_text()
+        elif ran[-1] == "systemctl":
+            run(program("systemctl"), f"--root={tmp_path}", *(word for word in line.split()[1:] if word != "--now"))
+    assert ran == ["python3", "/opt/lapse/bin/pip", "cp", "cp", "systemd-sysusers", "/opt/lapse/bin/lapse", "systemctl"]
+    wanted = {path.name for path in (tmp_path / "etc/systemd/system").glob("*.wants/*")}
+    assert wanted == {"lapse-worker@1.service", "lapse-gateway.service", "lapse-ledger.timer"}
