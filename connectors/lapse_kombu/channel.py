@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from queue import Empty
 from typing import Any, Final
@@ -60,6 +61,7 @@ class Channel(virtual.Channel):
 
     def __init__(self, connection: Any, **more: Any) -> None:
         super().__init__(connection, **more)
+        self.events: defaultdict[str, set[object]] = defaultdict(set)  # a producer puts its `on_return` here
         self._consumed: dict[str, Consumption | Listening] = {}
         self._leaving: list[QueueSubscriber] = []
         self._turn = 0

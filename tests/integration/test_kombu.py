@@ -127,7 +127,7 @@ def test_exchanges_route_by_their_keys(here: Deployment, connection: kombu.Conne
     two.bind_to(topic, "t.#")
     one.bind_to(fanout)
     two.bind_to(fanout)
-    producer = connection.Producer()
+    producer = connection.Producer(on_return=print)
     sent = ((direct, "one"), (direct, "none"), (topic, "t.1"), (topic, "t.1.2"), (topic, "x"), (fanout, ""))
     for exchange, key in sent:
         producer.publish(f"{exchange.type} {key}", exchange=exchange, routing_key=key)
