@@ -39,6 +39,7 @@ class Cluster:
 
     Attributes:
         now_ms: the instant, ms since the epoch; every record gets it as its stamp.
+        topics_changed: how often topics were created or deleted.
         changed: guards everything here, and tells of changes.
         ticks: how often the client's threads were asked to look.
         waiters: consumers whose threads have to come to rest.
@@ -50,23 +51,29 @@ class Cluster:
         self.now_ms = now_ms
         self.changed = threading.Condition(threading.RLock())
         self.ticks = 0
+        self.topics_changed = 0
         self.waiters: list[Waiter] = []
         self.work: Callable[[], None] = lambda: None
         self.fault: BaseException | None = None
         self._topics: dict[str, list[list[MemoryRecord]]] = {}
         self._dirty = False
+        self._worked_ms = -1
+        """The instant up to which the shards have worked."""
 
     # Topics
 
     def create(self, topic: str, partitions: int) -> None:
         """Create a topic; one that is there stays as it is."""
         with self.changed:
-            self._topics.setdefault(topic, [[] for _ in range(partitions)])
+            if topic not in self._topics:
+                self._topics[topic] = [[] for _ in range(partitions)]
+                self.topics_changed += 1
 
     def delete(self, topic: str) -> None:
         """Delete a topic and its records."""
         with self.changed:
             self._topics.pop(topic, None)
+            self.topics_changed += 1
 
     def partitions(self) -> dict[str, int]:
         """Every topic and its number of partitions."""
@@ -112,7 +119,7 @@ class Cluster:
         if self.fault is not None:
             raise self.fault
         while self._dirty:
-            self._dirty = False
+            self._dirty, self._worked_ms = False, self.now_ms
             try:
                 self.work()
             except BaseException as fault:
@@ -143,7 +150,7 @@ class Cluster:
         give_up = time.monotonic() + REST_S
         with self.changed:
             self.ticks += 1
-            self._dirty = True
+            self._dirty |= self._worked_ms < self.now_ms
             self.changed.notify_all()
             while True:
                 self.run()

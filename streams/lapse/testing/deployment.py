@@ -291,6 +291,7 @@ class Lapse:
         """Let a worker take over what `stop_worker` left."""
         with self._cluster.changed:
             self._running = True
+            self._cluster.touch()
         self.settle()
 
     def lose(self, client: Client[Any] | AsyncClient[Any]) -> None:

@@ -79,6 +79,8 @@ class MemoryShard:
         self._take_over(noted)
         self._more = True
         self._advanced_ms = -1
+        self._places: list[TP] = []
+        self._known_topics = -1
 
     def _claim(self, changelog: Changelog) -> None:
         """Begin an epoch, as a worker's store does: readers of deliveries first, then the journal."""
@@ -134,7 +136,10 @@ class MemoryShard:
 
     def _bring(self) -> None:
         """Bring what its logs have."""
-        for tp in [*self.entity.sources(self.partition), self._commands]:
+        if self._known_topics != self._cluster.topics_changed:
+            self._known_topics = self._cluster.topics_changed
+            self._places = [*self.entity.sources(self.partition), self._commands]
+        for tp in self._places:
             if tp not in self._inbox.received:
                 self._inbox.adopt(tp, 0)
             first = self._inbox.received[tp]
