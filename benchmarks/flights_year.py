@@ -1,7 +1,7 @@
 """A year of flights through a simulated queue, in virtual time: every departure from New York in 2013; no row (X10).
 
-Each flight is announced two hours ahead, and its lifetime ends when it leaves. Four consumers serve the average day, and
-not the busiest one. `lapse demo --keep` and `lapse simulate NAME --replay` go through a recorded year instead.
+Each flight is announced two hours ahead, and its lifetime ends when it leaves. Four consumers serve the average day,
+and not the busiest one. `lapse demo --keep` and `lapse simulate NAME --replay` go through a recorded year instead.
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from lapse.protocol.event import Event
-from lapse.simulation.recorded_journal import RecordedJournal
+from lapse.runtime.queue.in_flight import TOLD
+from lapse.simulation.recorded_journal import RecordedEpoch, RecordedJournal
 
 
 class Told(NamedTuple):
@@ -74,6 +75,7 @@ def compare(
     if began_ms is None:
         return Comparison(partition, None, 0, 0, 0, 0, extra=list(replayed), events=list(replayed))
     ended_ms = {epoch.number: (epoch.steps[-1] if epoch.steps else epoch.begin).at_ms for epoch in journal.epochs}
+    left = _journaled(journal)
     first = journal.epochs[0]
     again = Counter(replayed)
     common: list[Event] = []
@@ -81,6 +83,7 @@ def compare(
     unjournaled = 0
     for one in recorded:
         epoch = one.event.epoch
+        is_journaled = _counts(one, left)
         if again[one.event]:
             again[one.event] -= 1
             common.append(one.event)
@@ -88,7 +91,7 @@ def compare(
             continue  # it was told before; perhaps of a queue of this name that was deleted, whose epochs may be higher
         elif epoch == first.number and not first.taken_over and one.written_ms == began_ms:
             continue
-        elif one.written_ms >= ended_ms.get(epoch, 0):
+        elif one.written_ms >= ended_ms.get(epoch, 0) if is_journaled is None else not is_journaled:
             unjournaled += 1
         else:
             missing.append(one.event)
@@ -112,6 +115,41 @@ def compare(
         in_order=mine == common,
         events=list(replayed),
     )
+
+
+class _Left:
+    """How many events are still to come that an epoch's journal knows of.
+
+    Args:
+        epoch: the epoch.
+        told: how many its steps told.
+    """
+
+    def __init__(self, epoch: RecordedEpoch, told: int) -> None:
+        self.begun_ms = epoch.begin.at_ms
+        self.events = told
+
+
+def _journaled(journal: RecordedJournal) -> dict[int, _Left]:
+    """Of each epoch that is there from its take-over on how many events its steps told, where the journal says it."""
+    found: dict[int, _Left] = {}
+    for epoch in journal.epochs:
+        told = sum(step.instants.get(TOLD, 0) for step in epoch.steps)
+        if epoch.taken_over and told:
+            found[epoch.number] = _Left(epoch, told)
+    return found
+
+
+def _counts(one: Told, left: Mapping[int, _Left]) -> bool | None:
+    """Whether an event is of a step with a journal: events stand in the order of their steps. None = not known.
+
+    Its instant does not say it: the events of a step may be written before the journal of the step before it is.
+    """
+    epoch = left.get(one.event.epoch)
+    if epoch is None or one.written_ms < epoch.begun_ms:
+        return None
+    epoch.events -= 1
+    return epoch.events >= 0
 
 
 def facts(one: Comparison) -> Mapping[str, object]:

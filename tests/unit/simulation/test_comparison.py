@@ -42,3 +42,20 @@ def test_what_did_not_come_again_is_missing_unless_its_step_has_no_journal() -> 
     early, late, new = told(1_050, 1), told(1_100, 1), told(1_150, 2)
     found = compare(0, lived, [early, late], [new.event])
     assert (found.missing, found.unjournaled, found.extra, found.same) == ([early.event], 1, [new.event], False)
+
+
+def counted(at_ms: int, events: int) -> RecordedStep:
+    return RecordedStep(at_ms, {}, {"told": events}, None)
+
+
+def test_a_step_may_tell_before_the_journal_of_the_step_before_it() -> None:
+    """The owner was killed when it had told the events of a step, and the journal before was being written."""
+    lived = journal(
+        RecordedEpoch(1, step(1_000), [counted(1_200, 2)]), RecordedEpoch(2, step(1_210), [counted(1_300, 1)])
+    )
+    first, second, cut_off, new = told(1_150, 1), told(1_160, 1), told(1_190, 1), told(1_250, 2)
+    recorded = [first, second, cut_off, new]
+    found = compare(0, lived, recorded, [first.event, second.event, new.event])
+    assert (found.same, found.unjournaled) == (True, 1)
+    other = compare(0, lived, recorded, [first.event, new.event])
+    assert (other.missing, other.unjournaled) == ([second.event], 1), "the journal knows of two events"

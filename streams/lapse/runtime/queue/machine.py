@@ -23,7 +23,7 @@ from lapse.runtime.letters.refusal import Write
 from lapse.runtime.queue.crowd import Crowd
 from lapse.runtime.queue.delivery_writer import DeliveryWriter, patience_s
 from lapse.runtime.queue.forwarding import Forwarding
-from lapse.runtime.queue.in_flight import QueueStepInFlight
+from lapse.runtime.queue.in_flight import TOLD, QueueStepInFlight
 from lapse.runtime.queue.judging import Judge
 from lapse.runtime.queue.letters import QueueLetters
 from lapse.runtime.queue.output import QueueOutput
@@ -390,7 +390,10 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
 
     def _write(self, at_work: QueueStepInFlight, effects: Effects) -> None:
         step = at_work.core
-        effects.before += at_work.unread + self._output.events(step.events, step.removals)
+        told = at_work.unread + self._output.events(step.events, step.removals)
+        effects.before += told
+        if told:
+            at_work.instants[TOLD] = len(told)
         effects.step = self.shard.state.sequence
         if step.deliveries and self.shard.allowance.is_bounded:
             effects.must_arrive, effects.counted_to = True, self.shard.allowance.counted_to
