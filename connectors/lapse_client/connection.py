@@ -186,6 +186,23 @@ class Connection:
         """
         return UnknownEntity(what, name, known, () if self.transport.settles else self._metadata.hidden(topics))
 
+    def hidden(self, name: str) -> UnknownEntity | None:
+        """That the brokers do not let this user see a topic, if that is so."""
+        found = self._metadata.hidden([name])
+        return UnknownEntity("topic", name, (), found) if found else None
+
+    def no_partition(self, place: str, topics: Mapping[str, int]) -> UnknownEntity:
+        """Why a message cannot be where a bookmark says: its topic is not there, or has fewer partitions.
+
+        Args:
+            place: the partition, `topic:number`.
+            topics: the topics of the cluster with their partitions.
+        """
+        name = place.rpartition(":")[0]
+        if name in topics:
+            return UnknownEntity("partition", place, (f"{name}:{number}" for number in range(topics[name])))
+        return self.unknown("topic", name, filter(is_for_people, topics), name)
+
     def await_broker(self, timeout_s: float) -> None:
         """Wait until a broker answers.
 
@@ -229,7 +246,9 @@ class Connection:
                     f"{what} {name}: there is no topic {deliveries}, or it may not be seen. User {self.user} has no "
                     "entitlement there (users in lapse.toml), or `lapse apply` was not run since"
                 )
-            raise self.unknown(what, name, _of_kind(what, topics), commands)
+            if commands in topics and not (self.transport.settles or self._metadata.hidden([deliveries])):
+                raise LapseError(f"{what} {name}: its topic {deliveries} is missing. `lapse apply` creates it")
+            raise self.unknown(what, name, _of_kind(what, topics), deliveries if commands in topics else commands)
         if what == "queue" and topic.sow(name) in topics:
             raise UnknownEntity(what, name, _of_kind(what, topics), other="SOW topic")
         if what == "SOW topic" and topic.sow(name) not in topics and self._is_queue(name):
@@ -308,6 +327,11 @@ def entities(topics: Mapping[str, int], *, sow: bool) -> list[str]:
     return sorted(
         name for name in names if (topic.sow(name) in topics) is sow and not name.startswith(topic.DEFINITIONS_PREFIX)
     )
+
+
+def is_for_people(name: str) -> bool:
+    """Whether a topic is neither of Kafka's own nor of lapse's own: people publish there, or read it."""
+    return not name.startswith(("__", topic.PREFIX)) and not name.endswith("-changelog")
 
 
 def identity(prefix: str = "LAPSE") -> tuple[str, str]:

@@ -18,7 +18,7 @@ from lapse.protocol.bookmark import Bookmark
 from lapse.protocol.event import EventKind
 from lapse_client import waiting
 from lapse_client.connection import Connection, entities, log_bounds
-from lapse_client.error import LapseError, NoRecord, UnknownEntity
+from lapse_client.error import LapseError, NoRecord
 from lapse_client.headers import headers_of
 from lapse_client.lineage import Lineage, Step
 from lapse_client.metadata import METADATA_TIMEOUT_S
@@ -79,12 +79,7 @@ def history(
     if entity is not None and entity not in known:
         raise cluster.unknown("queue or SOW topic", entity, known, topic.commands(entity))
     if name.partition >= topics.get(name.topic, 0):
-        what, asked = "partition", f"{name.topic}:{name.partition}"
-        raise (
-            UnknownEntity(what, asked, topics)
-            if name.topic in topics
-            else cluster.unknown(what, asked, topics, name.topic)
-        )
+        raise cluster.no_partition(f"{name.topic}:{name.partition}", topics)
     record = _record(cluster, name)
     moments = _Chain(cluster, topics, known if entity is None else [entity], watcher).moments(name, record)
     if entity is not None:

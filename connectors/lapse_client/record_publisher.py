@@ -14,7 +14,7 @@ from lapse.protocol import topic as topics
 from lapse.protocol.bookmark import Bookmark
 from lapse.protocol.command import Command
 from lapse_client.client import Client
-from lapse_client.connection import Connection
+from lapse_client.connection import Connection, is_for_people
 from lapse_client.conversation import Conversation
 from lapse_client.error import Closed, InvalidPublication, PublishFailed
 from lapse_client.lifecycle import Phase
@@ -333,7 +333,7 @@ class RecordPublisher(Client[None]):
                 )
             self._targets[to] = answer.publish_target
         else:
-            raise self._connection.unknown("topic or queue", to, filter(_is_for_publishers, existing), to)
+            raise self._connection.unknown("topic or queue", to, filter(is_for_people, existing), to)
         return self._targets[to]
 
     def _reported(self, error: KafkaError | None, message: Message) -> None:
@@ -346,10 +346,6 @@ class RecordPublisher(Client[None]):
             (message, error), failures = self._failure, self._failures
             self._failure, self._failures = None, 0
             raise PublishFailed(message.topic() or "", message.key(), self._cause(error), failures)
-
-
-def _is_for_publishers(topic: str) -> bool:
-    return not topic.startswith(("__", topics.PREFIX)) and not topic.endswith("-changelog")
 
 
 def _refuse(future: Future[Bookmark], message: Message, cause: object) -> None:

@@ -12,9 +12,9 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from lapse.core.lifetime import EXPIRES_AT_MS, TTL_MS
 from lapse.protocol import redrive as rules
-from lapse_client.connection import Connection
+from lapse_client.connection import Connection, is_for_people
 from lapse_client.dead_letter import DeadLetter
-from lapse_client.error import ConnectionFailed, LapseError, PublishFailed, UnknownEntity
+from lapse_client.error import ConnectionFailed, LapseError, PublishFailed
 from lapse_client.letter_queues import LetterQueues
 from lapse_client.newer_records import NewerRecords
 from lapse_client.redriven import TOPIC, Redriven
@@ -210,7 +210,8 @@ def check_target(target: Target, letters: str, connection: Connection) -> None:
         raise LapseError(why)
     topics = connection.partitions()
     if target.topic not in topics:
-        raise UnknownEntity("topic", target.topic, [name for name in topics if not rules.unfit(name, letters)])
+        fit = [name for name in topics if not rules.unfit(name, letters)]
+        raise connection.unknown("topic", target.topic, fit, target.topic)
 
 
 def plan(
@@ -313,7 +314,7 @@ def send(
                     earlier.append(line.letter)
                 continue
             if line.topic not in topics:
-                raise UnknownEntity("topic", line.topic, topics)
+                raise connection.unknown("topic", line.topic, filter(is_for_people, topics), line.topic)
             pending.append(line)
             if len(pending) >= size:
                 done += _commit(producer, pending, redriven, queues, sent)

@@ -9,7 +9,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from lapse.protocol.bookmark import Bookmark
 from lapse_client.connection import Connection, log_bounds
-from lapse_client.error import ConnectionFailed, LapseError, NoRecord, UnknownEntity
+from lapse_client.error import ConnectionFailed, LapseError, NoRecord
 from lapse_client.headers import headers_of
 
 _POLL_S = 0.5
@@ -60,7 +60,7 @@ def paced(
     cluster = connection or Connection.from_environment()
     topics = cluster.partitions(first.topic)
     if first.partition >= topics.get(first.topic, 0):
-        raise UnknownEntity("partition", f"{first.topic}:{first.partition}", topics)
+        raise cluster.no_partition(f"{first.topic}:{first.partition}", topics)
     consumer = cluster.consumer(enable_partition_eof=True)
     try:
         place = TopicPartition(first.topic, first.partition, first.log_offset)

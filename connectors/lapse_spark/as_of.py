@@ -89,10 +89,5 @@ def check(at_ms: int, now_ms: int) -> None:
         raise ValueError(f"--at {shown(at_ms)} is in the future: the broker's time is {shown(now_ms)} (UTC)")
 
 
-def unknown(entity: str) -> ValueError:
-    """What to say of an entity that the cluster does not have."""
-    return ValueError(f"{entity}: there is no queue and no SOW topic of this name here")
-
-
 def _until(updates: DataFrame, at_ms: int) -> DataFrame:
     return updates.where(F.unix_millis("updated_at") <= at_ms)

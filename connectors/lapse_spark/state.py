@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -13,6 +13,9 @@ from pyspark.sql import functions as F
 from rich.console import Console
 
 from lapse.protocol import topic
+from lapse_client import Connection
+from lapse_client.connection import entities
+from lapse_client.error import LapseError
 from lapse_client.instant import shown
 from lapse_spark import as_of, lapse_toml, quarantine, queue_as_of, read
 from lapse_spark.option import INSTANT, Cluster, cluster, print_json, working
@@ -42,6 +45,18 @@ class _Found:
     missing: str
 
 
+def _absent(entity: str, app_id: str | None, topics: Mapping[str, int], ours: Connection) -> LapseError:
+    """Why there is nothing to read of an entity."""
+    known = {*entities(topics, sow=False), *entities(topics, sow=True)}
+    if entity not in known:
+        return ours.unknown("queue or SOW topic", entity, known, topic.commands(entity))
+    journal = topic.changelog(app_id or "<app_id>", entity)
+    hidden = None if app_id is None else ours.hidden(journal)
+    return hidden or LapseError(
+        f"{entity}: there is no topic {journal}. Name the lapse.toml of its deployment with --config"
+    )
+
+
 @click.command()
 @click.option("--entity", required=True, help="The queue or SOW topic.")
 @click.option("--at", type=INSTANT, required=True, help="The instant: RFC 3339, or ms since the epoch.")
@@ -53,11 +68,13 @@ def state(*, cluster: Cluster, as_json: bool, entity: str, at: int, output: str 
     Exits with 1 where some may be missing.
     """
     cluster.await_broker()
-    there = set(cluster.connection.of_lapse().partitions(topic.commands(entity)))
+    ours = cluster.connection.of_lapse()
+    topics = ours.partitions(topic.commands(entity))
+    there = set(topics)
     app_id = None if cluster.file is None else lapse_toml.app_id(cluster.file)
     journal = None if topic.sow(entity) in there else queue_as_of.journal(entity, app_id, there)
     if journal is None and topic.sow(entity) not in there:
-        raise as_of.unknown(entity)
+        raise _absent(entity, app_id, topics, ours)
     session = cluster.session("state")
     with working(f"Reading the state of {entity}"):
         now_ms = cluster.now_ms(entity)

@@ -88,8 +88,11 @@ def test_what_cannot_be_explained_is_said(served: Deployment) -> None:
     name = served.name("quiet")
     with pytest.raises(LapseError, match="does not exist: its partition ends before offset 1"):
         history(f"{name}:0:1", connection=served.connection)
-    with pytest.raises(UnknownEntity, match=f"{name}:7"):
+    with pytest.raises(UnknownEntity, match=f"there is no partition '{name}:7' .*did you mean '{name}:0'"):
         history(f"{name}:7:1", connection=served.connection)
+    with pytest.raises(UnknownEntity, match=f"there is no topic '{name}x' .*did you mean '{name}'") as told:
+        history(f"{name}x:0:1", connection=served.connection)
+    assert not {one for one in told.value.known if one.startswith("__") or one.endswith("-changelog")}
     with pytest.raises(UnknownEntity, match="nobody"):
         history(f"{name}:0:0", entity="nobody", connection=served.connection)
     done = explain(served, "not a bookmark")

@@ -26,6 +26,7 @@ from support.secure import SecureKafka, secure_kafka
 pytestmark = pytest.mark.feature("X5", "X7")
 
 USER, PASSWORD = "walter", "s3cret-of-walter"
+AT = ("--at", "2020-01-01T00:00:00Z")
 LONGEST_S = 20
 """Far more than a command takes that is refused; far less than one that waits for an answer."""
 
@@ -110,6 +111,19 @@ def test_who_lacks_rights_is_told_which_and_waits_for_nothing(office: Office) ->
     ]
     for arguments, topic in client:
         assert f"do not let this user see {topic}, if it is there" in office.refused(*arguments)
+    definitions = names.definitions(office.served.app_id)
+    for arguments in (
+        ("definitions",),
+        ("queue", "alter", office.orders, "expiration=2m"),
+        ("sow", "create", f"{office.prices}-more"),
+        ("queue", "partitions", office.orders),
+        ("apply", "--yes"),
+    ):
+        told = office.refused(*arguments)
+        assert f"{definitions}: we lack the right Describe on it: have it granted" in told
+        assert len(told.splitlines()) == 1
+    for arguments in (("simulate", office.orders, "--replay"), ("spark", "state", "--entity", office.orders, *AT)):
+        assert "do not let this user see " in office.refused(*arguments)
     for arguments in (("check",), ("doctor",)):
         assert f"the consumer group {office.served.app_id} may not be joined" in office.refused(*arguments)
     office.permit(AclOperation.READ, office.served.app_id, kind=ResourceType.GROUP)
@@ -142,7 +156,9 @@ def test_who_lacks_rights_is_told_which_and_waits_for_nothing(office: Office) ->
     worker.start().wait(LONGEST_S)
     assert worker.code == 1, "the supervisor does not try on"
     assert f"{names.definitions(office.served.app_id)}: we lack the right Read on it" in worker.text
-    office.permit(AclOperation.READ, names.definitions(office.served.app_id))
+    office.permit(AclOperation.READ, definitions)
+    altered = office.refused("queue", "alter", office.orders, "expiration=2m")
+    assert f"{definitions}: we lack the right Write on the transactional id of that name: have it granted" in altered
     worker.start().wait(LONGEST_S)
     assert worker.code == 1, "the supervisor does not try on"
     assert "we lack the right Write on it" in worker.text

@@ -15,9 +15,10 @@ from rich.table import Table
 from lapse.cli.tables import print_table
 from lapse.config import Config, QueueConfig
 from lapse.config.definition import Definition, decide
+from lapse.core.near_name import question
 from lapse.protocol import event, topic
 from lapse.protocol.bookmark import BookmarkRange
-from lapse.runtime.topics.definitions import note
+from lapse.runtime.topics.definitions import note, understood
 from lapse.simulation.arrival import Arrivals
 from lapse.simulation.comparison import Comparison, Told, compare, facts
 from lapse.simulation.recorded_journal import RecordedJournal
@@ -100,7 +101,10 @@ def defined(
     try:
         versions = [Definition.decode(name, value) for value in told]
         if name not in latest or versions[-1].kind != "queue":
-            raise LapseError(f"{place} defines no queue {name}; `lapse apply` defines what lapse.toml has")
+            queues = (one.name for one in understood(latest).values() if one.kind == "queue")
+            raise LapseError(
+                f"{place} defines no queue {name}{question(name, queues)}; `lapse apply` defines what lapse.toml has"
+            )
         whole = decide(path, config, latest).config
         beside = path.absolute().parent
         by_file = by_version(name, config, None, beside) if name in config.queue else {}  # before it was defined
@@ -167,7 +171,11 @@ def replay(
     there = connection.partitions()
     changelog = topic.changelog(config.lapse.app_id, name)
     if changelog not in there:
-        raise LapseError(f"{name}: there is no topic {changelog}; did a worker of this lapse.toml ever run here?")
+        hidden = connection.hidden(changelog)
+        raise hidden or LapseError(
+            f"{name}: there is no topic {changelog}; did a worker of this lapse.toml ever run here? `lapse apply` "
+            "makes its topics, and a worker with the file's app_id writes them"
+        )
     own = [changelog, topic.commands(name), topic.deliveries(name), topic.events(name)]
     own += topic.private_deliveries(name, there)
     sources = {source for one in servings.values() for source in underlying(name, one.config, there)}

@@ -48,7 +48,7 @@ def _of(name: str, config: Config, connection: Connection) -> Iterator[Finding]:
             with SowClient(name, connection=connection, timeout_s=_PATIENCE_S) as sow:
                 next(iter(sow.query(top_n=1)), None)
     except UnknownEntity as error:
-        yield wrong(f"{what} {name}", str(error), "`lapse apply` creates its topics")
+        yield wrong(f"{what} {name}", str(error), "Its topics are told above: mend those first")
         return
     except LapseError as error:
         yield wrong(

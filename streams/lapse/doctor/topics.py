@@ -8,7 +8,7 @@ from typing import Any, Final
 from lapse.config import Config, ConfigError, key
 from lapse.doctor.finding import Finding, fine, warning, wrong
 from lapse.runtime.topics.advice import warnings
-from lapse.runtime.topics.cluster import Cluster
+from lapse.runtime.topics.cluster import Cluster, GroupRefused
 from lapse.runtime.topics.topology import Topology, TopologyError
 from lapse.runtime.topics.wanted import Role
 
@@ -28,12 +28,20 @@ def of_topics(config: Config) -> list[Finding]:
     Args:
         config: where it is, and what it has to hold.
     """
-    cluster = Cluster(config)
+    cluster, found = Cluster(config), list[Finding]()
     try:
-        topology = cluster.topology(rights=True)
+        try:
+            topology = cluster.topology(rights=True)
+        except GroupRefused as error:
+            found.append(
+                wrong("rights", str(error), "docs/operations.md (Rights on the cluster) lists all that it needs")
+            )
+            topology = cluster.topology()
     except TopologyError as error:
         return [wrong("Kafka", str(error), "Until a broker answers, nothing else can be looked at")]
-    found = [fine("Kafka", f"{topology.brokers} brokers at {config.lapse.brokers}, {len(topology.existing)} topics")]
+    found.append(
+        fine("Kafka", f"{topology.brokers} brokers at {config.lapse.brokers}, {len(topology.existing)} topics")
+    )
     found += _differences(topology)
     found += _settings(topology, cluster.settings_of(one.name for one in topology.wanted()))
     found += [warning("configuration", one) for one in (*warnings(topology), *key.exposed(config))]
@@ -48,8 +56,12 @@ def _differences(topology: Topology) -> Iterator[Finding]:
     differences = topology.differences()
     if not differences:
         yield fine("topics", f"{len(topology.wanted())} that lapse.toml needs are there, and fit")
+    # Of an entity that cannot be served whatever is created, `lapse apply` creates nothing.
+    first = {name: one.topic for one in differences if not one.mended for name in one.bars}
     for one in differences:
-        remedy = "`lapse apply` mends it" if one.mended else "This is for you to decide: lapse cannot mend it"
+        remedy = "`lapse apply` mends it" if one.mended else "Do as it says: `lapse apply` leaves it as it is"
+        if one.create is not None and one.create.entity in first:
+            remedy = f"Mend topic {first[one.create.entity]} first, then `lapse apply` creates it"
         barred = f"; not served because of it: {', '.join(one.bars)}" if one.bars else ""
         yield wrong("topics", f"{one.topic}: {one.what}{barred}", remedy)
 

@@ -65,6 +65,17 @@ setInterval(() => {
   }
 }, 500);
 
+// A page that could not be shown: it is there again once the gateway has what it needs.
+const again = document.querySelector("[data-again]");
+if (again) {
+  const wait = () => setTimeout(async () => {
+    const answer = await fetch(location.href, { headers: { Accept: "text/html" } }).catch(() => null);
+    if (answer?.ok) location.reload();
+    else wait();
+  }, Number(again.dataset.again) * 1000);
+  wait();
+}
+
 // The depth of a queue, since the page was opened.
 const chart = document.getElementById("chart");
 if (chart) {

@@ -57,6 +57,10 @@ class BrokersAway(TopologyError):
     """No broker answers; one may be there soon."""
 
 
+class GroupRefused(TopologyError):
+    """A worker may not join its group."""
+
+
 def awaited(look: Callable[[float], _One], away: Callable[[str], None]) -> _One:
     """Look at a cluster until a broker answers; a worker has nothing better to do.
 
@@ -203,7 +207,7 @@ class Cluster:
             group = self._config.lapse.app_id
             # A worker waits for the group's coordinator in any case.
             if (served or restricted or lacks) and not permission.may_join(self._admin, group):
-                raise TopologyError(f"the consumer group {group} may not be joined: have Read on it granted to workers")
+                raise GroupRefused(f"the consumer group {group} may not be joined: have Read on it granted to workers")
         return Topology(self._config, existing, limits, retentions, self._access(), copies, brokers, lacks)
 
     def _access(self) -> Access | None:

@@ -169,7 +169,7 @@ def draft(
     if request.new:
         after = _created(request, before, beside, version + 1)
     elif before is None:
-        raise Refused(ErrorCode.UNKNOWN_ENTITY, f"there is no {word} {request.name}; {_known(request.name, there)}")
+        raise Refused(ErrorCode.UNKNOWN_ENTITY, f"there is no {word} {request.name}; {_known(request, there)}")
     else:
         after = _changed(request, before)
     try:
@@ -239,9 +239,10 @@ def patched(settings: Mapping[str, Any], changed: Mapping[str, Any]) -> dict[str
     return result
 
 
-def _known(name: str, there: Mapping[str, Definition]) -> str:
-    close = get_close_matches(name, there, 1)
-    if close:
-        return f"did you mean {close[0]!r}?"
-    listed = ", ".join(sorted(there)[:_MOST_NAMED]) + (" …" if len(there) > _MOST_NAMED else "")
-    return f"defined are: {listed or 'none'}"
+def _known(request: Request, there: Mapping[str, Definition]) -> str:
+    """Which ones of the kind there are, and what to do."""
+    known = sorted(name for name, one in there.items() if one.kind == request.kind)
+    close = get_close_matches(request.name, known, 1)
+    listed = ", ".join(known[:_MOST_NAMED]) + (" …" if len(known) > _MOST_NAMED else "")
+    meant = f"did you mean {close[0]!r}?" if close else f"defined are: {listed or 'none'}."
+    return f"{meant} Correct the name, or create it: `lapse {request.kind} create {request.name}`"

@@ -43,6 +43,16 @@ class OutdatedChange(Exception):
     """A change is based on an older version of a definition (C64)."""
 
 
+_ABSENT: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
+"""What is said of a topic that is not there."""
+
+_LACKED: Final = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "Create on it, or Write",
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: "Create on it",
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "Write on the transactional id of that name",
+}
+"""Which right is missed by whoever changes definitions, by what the broker says."""
+
 _TRIES: Final = 10
 _AGAIN_S: Final = 0.1
 
@@ -110,8 +120,12 @@ class DefinitionsTopic:
         offsets: dict[str, int] = {}
         try:
             place = TopicPartition(self.name, 0, OFFSET_BEGINNING)
-            if self.name not in consumer.list_topics(timeout=_PATIENCE_S).topics:
+            # By its name: a list of all topics leaves out those that may not be seen.
+            absence = consumer.list_topics(self.name, timeout=_PATIENCE_S).topics[self.name].error
+            if absence is not None and absence.code() in _ABSENT:
                 return None
+            if absence is not None:
+                raise KafkaException(absence)
             consumer.assign([place])
             give_up = time.monotonic() + _PATIENCE_S
             while time.monotonic() < give_up:
@@ -128,7 +142,9 @@ class DefinitionsTopic:
             raise TopologyError(f"{self.name}: could not be read to its end within {_PATIENCE_S:g} s")
         except KafkaException as error:
             if error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-                raise TopologyError(f"{self.name}: we lack the right Read on it: have it granted") from error
+                # Whoever may see it gets that far.
+                lacked = "Read" if consumer.assignment() else "Describe"
+                raise TopologyError(f"{self.name}: we lack the right {lacked} on it: have it granted") from error
             raise TopologyError(f"{self.name}: cannot be read: {error.args[0].str()}") from error
         finally:
             consumer.close()
@@ -202,6 +218,8 @@ class DefinitionsTopic:
             producer.commit_transaction(_PATIENCE_S)
         except KafkaException as error:
             failure = error.args[0]
+            if lacked := _LACKED.get(failure.code()):  # it is fatal, too
+                raise TopologyError(f"{self.name}: we lack the right {lacked}: have it granted") from error
             if failure.fatal() or failure.code() == KafkaError._FENCED:
                 raise OutdatedChange("somebody changes definitions at this moment; look again") from error
             raise TopologyError(f"{self.name}: could not be written: {failure.str()}") from error
@@ -212,7 +230,10 @@ class DefinitionsTopic:
         try:
             admin.create_topics([new], operation_timeout=_PATIENCE_S)[self.name].result()
         except KafkaException as error:
-            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+            if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
+                return
+            # Whoever may create no topic needs none created that is there.
+            if admin.list_topics(self.name, timeout=_PATIENCE_S).topics[self.name].error is not None:
                 raise
         # A broker that makes thousands of topics learns of the last one long after the controller has created it.
         give_up = time.monotonic() + _KNOWN_S
