@@ -111,12 +111,14 @@ class AtomicWork:
             AlreadySettled: a delivery was settled in the block; nothing of it counts.
         """
         with self._lock:
+            is_decided = False
             try:
                 for delivery in transaction.deliveries:
                     delivery.check_unsettled()
                 if self._decided_before(transaction.deliveries):
                     return False
                 self._commit(transaction)
+                is_decided = True
                 # Before the next transaction: its question about leases must not overtake this.
                 self._acknowledge(transaction.deliveries)
             except (KafkaException, LapseError) as error:
@@ -127,6 +129,10 @@ class AtomicWork:
                 if isinstance(error, LapseError):
                     raise
                 raise TransactionFailed(f"{self._why(error.args[0])}. Nothing of it counts") from error
+            except Exception:  # whatever it is, the messages need not wait for their leases' ends
+                if not is_decided:
+                    self.give_up(transaction, None)
+                raise
         return True
 
     def give_up(self, transaction: Transaction, delay_ms: int | None) -> None:

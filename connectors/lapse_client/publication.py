@@ -55,6 +55,23 @@ def headers(
     return built
 
 
+def payload(what: str, value: object) -> bytes | None:
+    """A payload or key as it is sent; text as UTF-8.
+
+    Raises:
+        InvalidPublication: it is neither text nor bytes.
+    """
+    if value is None or isinstance(value, bytes):
+        return value
+    if not isinstance(value, str):
+        kind = type(value).__name__
+        raise InvalidPublication(f"{what}: expected text, bytes or None, not {kind}; write it first, as by json.dumps")
+    try:
+        return value.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidPublication(f"{what}: no text that UTF-8 can hold: {error}") from error
+
+
 def items(own: Headers | None) -> Iterable[tuple[str, str | bytes | None]]:
     """Headers as pairs, in whichever form they were given."""
     if own is None:

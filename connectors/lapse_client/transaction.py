@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol
 
-from lapse_client.publication import BuiltHeaders, Headers, headers
+from lapse_client.error import InvalidPublication
+from lapse_client.publication import BuiltHeaders, Headers, headers, payload
 from lapse_client.retry import Retry
 
 Payload = str | bytes | None
@@ -66,6 +67,7 @@ class Transaction:
         self.outputs: list[Output] = []
         self.repeated = False
         self._work = work
+        self._is_over = False
 
     def produce(
         self,
@@ -82,9 +84,15 @@ class Transaction:
         """Publish a record with the transaction; the arguments are those of `Publisher.publish`.
 
         Raises:
-            InvalidPublication: a value out of range, or two lifetimes at once.
+            InvalidPublication: a value out of range, two lifetimes at once, a payload or key that is neither text nor
+                bytes, or the block has ended.
         """
-        self.outputs.append(Output(to, value, key, _headers(headers, ttl_ms, expires_at_ms, enqueue_at_ms, message_id)))
+        if self._is_over:
+            raise InvalidPublication(f"{to}: the transaction is over, so this would be lost: produce within its block")
+        if not isinstance(to, str):
+            raise InvalidPublication(f"to = {to!r}: expected the name of a topic or queue")
+        built = _headers(headers, ttl_ms, expires_at_ms, enqueue_at_ms, message_id)
+        self.outputs.append(Output(to, payload("value", value), payload("key", key), built))
 
     def __enter__(self) -> Transaction:
         for delivery in self.deliveries:
@@ -94,6 +102,7 @@ class Transaction:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
+        self._is_over = True
         if kind is None:
             self.repeated = not self._work.commit(self)
             return False

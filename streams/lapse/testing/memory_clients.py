@@ -400,5 +400,10 @@ class MemoryAdmin(_InMemory):
         return 0
 
 
-def _bytes(value: str | bytes | None) -> bytes | None:
-    return value.encode() if isinstance(value, str) else value
+def _bytes(value: object) -> bytes | None:
+    """What librdkafka's client would send, or its refusal."""
+    if value is None or isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return value.encode()
+    raise TypeError(f"a bytes-like object is required, not {type(value).__name__!r}")

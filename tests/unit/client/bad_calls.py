@@ -87,6 +87,17 @@ def _produce(delivery: Delivery) -> None:
         tx.produce("orders", b"A", ttl_ms=-1)
 
 
+def _nowhere(delivery: Delivery) -> None:
+    with delivery.transaction() as tx:
+        tx.produce("nowhere", b"A")
+
+
+def _late(delivery: Delivery) -> None:
+    with delivery.transaction() as tx:
+        pass
+    tx.produce("orders", b"A")
+
+
 def _settle(delivery: Delivery) -> None:
     with delivery.transaction():
         delivery.acknowledge()
@@ -98,9 +109,18 @@ def _settled(delivery: Delivery) -> None:
         pass
 
 
+def _write(delivery: Delivery, value: Any, key: Any = None) -> None:
+    with delivery.transaction() as tx:
+        tx.produce("orders", value, key)
+
+
 TRANSACTIONS: Final = (
+    _work('`tx.produce("orders", {"a": 1})`', lambda one: _write(one, {"a": 1})),
+    _work('`tx.produce("orders", b"A", key=7)`', lambda one: _write(one, b"A", 7)),
+    _work('`tx.produce("nowhere", b"A")`', _nowhere),
     _work("`delivery.transaction()` of an at-most-once queue", lambda one: one.transaction(), "once"),
     _work("`tx.produce(…, ttl_ms=-1)`", _produce),
+    _work('`tx.produce("orders", …)` behind the block', _late),
     _work("`delivery.acknowledge()` in the block", _settle),
     _work("a transaction over what is settled", _settled),
 )
@@ -139,6 +159,7 @@ def _define(shown: str, define: Callable[[Admin], object]) -> Case:
 
 
 OTHERS: Final = (
+    _request('`publish("orders", {"a": 1})`, without a serializer', lambda one: one.publish("orders", {"a": 1})),
     _work("`raise Retry(after=-1)`", lambda one: _raise(one, -1)),
     _work('`raise Retry(after="5s")`', lambda one: _raise(one, "5s")),
     _rewind('`rewind("end")`', "end"),

@@ -83,6 +83,21 @@ def test_a_lease_that_is_over_takes_the_outputs_with_it(lapse: Lapse) -> None:
     assert lapse.depth("orders") == 0
 
 
+def test_a_fault_in_the_commit_gives_the_message_back_at_once(lapse: Lapse) -> None:
+    """Else it would wait for its lease's end, and the next message with it."""
+    lapse.queue("orders", lease_period="1h")
+    publish(lapse, "a")
+    with lapse.subscriber("orders") as subscriber:
+        held = received(subscriber)
+        work = subscriber.subscription.settler.work
+        assert work is not None
+        work._names = lambda: 1 / 0  # type: ignore[method-assign, assignment, return-value]
+        with pytest.raises(ZeroDivisionError):
+            ship(held)
+        again = received(subscriber)
+        assert (again.value, again.delivery_count) == (b"a", 2)
+
+
 def test_what_was_committed_and_not_acknowledged_is_not_done_again(lapse: Lapse) -> None:
     lapse.queue("orders", heartbeat_timeout="10s")
     lapse.topic("shipments")
