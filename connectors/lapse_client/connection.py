@@ -16,7 +16,7 @@ from uuid import uuid4
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from lapse.protocol import signature, topic
+from lapse.protocol import broker_address, signature, topic
 from lapse_client import client_properties
 from lapse_client.clock import ClientClock
 from lapse_client.error import LapseError, UnknownEntity
@@ -103,6 +103,8 @@ class Connection:
         return cls(given or listed or DEFAULT_SERVERS, options, user=user, secret=secret)
 
     def __post_init__(self) -> None:
+        if why := broker_address.fault(self.bootstrap_servers):
+            raise LapseError(why)
         if not self.user:
             return
         if not topic.USER_NAME.match(self.user):

@@ -13,7 +13,7 @@ import click
 import orjson
 from rich.console import Console
 
-from lapse.cli import sample
+from lapse.cli import cluster, sample
 from lapse.cli.child import Child
 from lapse.cli.config_option import CONFIG
 from lapse.cli.ending import treat_sigterm_as_ctrl_c
@@ -120,7 +120,7 @@ def dev(config: Path, port: int, console_port: int, data: Path | None, log_level
                 f"port {console_port}, where the console would be, is in use. Give another one with --console-port, "
                 "or --console-port 0 for any free one"
             )
-        with _broker(data, port, progress) as (servers, broker):
+        with _broker(data, port, config, progress) as (servers, broker):
             stand = Stand(settings, config, servers, broker, text=text)
             _run(stand, console_port, log_level, as_json, progress)
     except KeyboardInterrupt:
@@ -154,9 +154,17 @@ def _usable(config: Config) -> Config:
 
 
 @contextlib.contextmanager
-def _broker(data: Path | None, port: int, progress: Console) -> Iterator[tuple[str, EmbeddedKafka | None]]:
+def _broker(
+    data: Path | None, port: int, config: Path, progress: Console
+) -> Iterator[tuple[str, EmbeddedKafka | None]]:
     """The address of a broker: the given one, one that runs on the data already, or one that ends with the block."""
     if (given := given_broker()) is not None:
+        try:
+            cluster.connection(None, config)
+        except LapseError as error:
+            raise click.ClickException(
+                f"{error}. Without KAFKA_BOOTSTRAP_SERVERS `lapse dev` starts a broker of its own"
+            ) from error
         yield given, None
         return
     place = data.absolute() if data is not None else daemon.data_dir()

@@ -42,7 +42,13 @@ class Endpoint:
         try:
             started: Any = start_http_server(port, host, CollectorRegistry())
         except OSError as error:
-            logger.warning("no metrics: metrics_port %d on %s cannot be had: %s", port, host, error.strerror or error)
+            logger.warning(
+                "no metrics: metrics_port %d on %s cannot be had: %s. End the program that has it, or give another "
+                "metrics_port, and start the worker again",
+                port,
+                host,
+                error.strerror or error,
+            )
             return
         self._server, _ = started
         self._server.set_app(self._starting)

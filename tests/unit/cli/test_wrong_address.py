@@ -6,6 +6,7 @@ The commands are found by walking the tree, so a new one is tried as well.
 from __future__ import annotations
 
 import logging
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -33,6 +34,7 @@ ARGUMENTS: Final = {
 INSTANTS: Final = {"--until", "--at", "--to"}
 
 MORE: Final[dict[str, list[str]]] = {
+    "dev": ["--console-port", "0"],
     "gateway": ["--port", "0"],
     "queue alter": ["expiration=2m"],
     "queue create": ["expiration=2m"],
@@ -46,8 +48,8 @@ MORE: Final[dict[str, list[str]]] = {
 }
 """What makes a command begin with its work."""
 
-ELSEWHERE: Final = {"dev": "test_dev.py", "worker": "test_broker_later.py"}
-"""Commands that have others run the first step, or that wait for the brokers, and the tests of these."""
+ELSEWHERE: Final = {"worker": "test_broker_later.py"}
+"""Commands that wait for the brokers, and the tests of these."""
 
 OPTIONS: Final = {"--config", "--bootstrap-servers", "--bootstrap"}
 
@@ -88,7 +90,9 @@ def _hurry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(lapse_client.metadata, "_LOOK_S", 0.05)
     logs = [logging.getLogger(name) for name in (None, "uvicorn", "lapse_client.kafka")]
     levels, handlers = [log.level for log in logs], list(logs[0].handlers)
+    ending = signal.getsignal(signal.SIGTERM)  # which `lapse dev` changes
     yield
+    signal.signal(signal.SIGTERM, ending)
     for log, level in zip(logs, levels, strict=True):
         log.setLevel(level)
     logs[0].handlers[:] = handlers
@@ -104,6 +108,20 @@ def test_a_wrong_address_is_told_in_one_sentence(words: list[str], tmp_path: Pat
     (line,) = [one for one in told if NOBODY in one]
     assert line.startswith(("Error: ", "✗ Kafka: "))
     assert "KAFKA_BOOTSTRAP_SERVERS names" in line
+    assert words[0] == "doctor" or told == [line]
+
+
+@pytest.mark.feature("X7")
+@pytest.mark.parametrize("words", list(leaves(main, click.Context(main))))
+def test_what_is_no_address_is_told_in_one_sentence(words: list[str], tmp_path: Path) -> None:
+    (tmp_path / "lapse.toml").write_text('[lapse]\ndefinitions = "topic"\n[queue.orders]\n[sow.prices]\n', "utf-8")
+    wrong = "127.0.0.1:99999"
+    words = [wrong if one == NOBODY else one for one in words]
+    done = run(*words, environment={"KAFKA_BOOTSTRAP_SERVERS": wrong}, directory=tmp_path)
+    assert done.returncode == 1, done.stderr
+    told = done.stdout.splitlines() if words[0] == "doctor" else done.stderr.splitlines()
+    (line,) = [one for one in told if wrong in one]
+    assert f"'{wrong}' is no broker's address: expected host:port" in line
     assert words[0] == "doctor" or told == [line]
 
 

@@ -22,6 +22,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it lists no
 
 from lapse.config import Config
 from lapse.core.shard.retirement import RETIREMENT, Phase, Retirement
+from lapse.protocol import broker_address
 from lapse.protocol import topic as names
 from lapse.runtime.kafka import security
 from lapse.runtime.topics import access, permission
@@ -127,6 +128,8 @@ class Cluster:
             BrokersAway: none answers.
             TopologyError: one refuses.
         """
+        if why := broker_address.fault(self._config.lapse.brokers):
+            raise TopologyError(why)
         self._silence.forget()
         try:
             return self._admin.list_topics(timeout=patience_s)

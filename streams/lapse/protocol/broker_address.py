@@ -1,0 +1,31 @@
+"""Addresses of brokers, as people write them: what can be none is told before anybody waits for an answer (X7)."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+_PROTOCOLS: Final = frozenset({"plaintext", "ssl", "sasl_plaintext", "sasl_ssl"})
+_MOST: Final = 65_535
+_ADDRESS: Final = re.compile(r"(?:(?P<protocol>[^:/]*)://)?(?P<host>\[[^\]]*\]|[^:/\s]+)(?::(?P<port>\d+))?")
+"""A name, or an IPv6 address in brackets, and a port. A bare IPv6 address is left to librdkafka."""
+
+
+def fault(servers: str) -> str:
+    """Why addresses, separated by commas, can name no brokers, and what to do; empty = they can."""
+    listed = [one for one in (one.strip() for one in servers.split(",")) if one]
+    for one in listed:
+        found = _ADDRESS.fullmatch(one)
+        fits = found and (found["protocol"] or "plaintext").lower() in _PROTOCOLS and int(found["port"] or 0) <= _MOST
+        if not fits and not _is_bare(one):
+            return _told(f"{one[:100]!r} is no broker's address: expected host:port, with a port up to {_MOST}")
+    return "" if listed else _told("no broker is named")
+
+
+def _is_bare(address: str) -> bool:
+    """Whether it may be an IPv6 address without brackets."""
+    return address.count(":") > 1 and "/" not in address
+
+
+def _told(what: str) -> str:
+    return f"{what}. Correct KAFKA_BOOTSTRAP_SERVERS, or bootstrap_servers in lapse.toml"

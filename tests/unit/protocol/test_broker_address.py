@@ -1,0 +1,36 @@
+"""Addresses of brokers: what can be none is told, and nothing else."""
+
+import pytest
+
+from lapse.protocol.broker_address import fault
+
+
+@pytest.mark.parametrize(
+    "servers",
+    [
+        *("localhost", "127.0.0.1:9092", "a:1,b.example.org:65535", " a:1 , b:2 ,", "[::1]:9092", "[::1]", "::1"),
+        *("SASL_SSL://a:9093", "PLAINTEXT://a:9092,ssl://b", "my_broker-1:9092"),
+    ],
+)
+def test_addresses_are_taken(servers: str) -> None:
+    assert fault(servers) == ""
+
+
+@pytest.mark.feature("X7")
+@pytest.mark.parametrize(
+    ("servers", "told"),
+    [
+        ("http://127.0.0.1:9092", "'http://127.0.0.1:9092' is no broker's address: expected host:port"),
+        ("a:1,b:65536", "'b:65536' is no"),
+        ("a:kafka", "'a:kafka' is no"),
+        ("a b:1", "'a b:1' is no"),
+        ("a:1/topic", "'a:1/topic' is no"),
+        (":9092", "':9092' is no"),
+        (",", "no broker is named"),
+        ("x" * 500 + "/", "expected host:port"),
+    ],
+)
+def test_what_can_be_no_address_is_told_with_what_to_do(servers: str, told: str) -> None:
+    assert told in fault(servers)
+    assert "Correct KAFKA_BOOTSTRAP_SERVERS" in fault(servers)
+    assert len(fault(servers)) < 300
