@@ -1,5 +1,7 @@
 """What was under way when processes ended: three deaths in a row with one record, and nothing less (X7)."""
 
+import asyncio
+import itertools
 import secrets
 from pathlib import Path
 
@@ -7,6 +9,7 @@ import pytest
 from faust.types import TP
 
 from lapse.runtime.shard.under_way import UnderWay
+from lapse.runtime.turns import OneByOne
 
 TOPIC = "orders"
 HERE = TP(TOPIC, 0)
@@ -37,6 +40,27 @@ def die(one: UnderWay, first: int, last: int, again: bool = False) -> None:
     with pytest.raises(MemoryError), one.noted(TOPIC, 0, first, last, again=again):
         raise MemoryError
     one.close()
+
+
+@pytest.mark.feature("C90", "C60")
+def test_shards_whose_first_records_come_together_make_their_files_in_turns_of_their_own(tmp_path: Path) -> None:
+    def files() -> int:
+        return len(list(tmp_path.glob("deep/*")))
+
+    async def longest() -> int:
+        turns, made = OneByOne(), list[int]()
+        shards = [UnderWay(tmp_path / "deep" / "lapse-orders.v2", number, turns=turns) for number in range(20)]
+        ready = asyncio.gather(*(one.ready() for one in shards))
+        while not ready.done():
+            made.append(files())
+            await asyncio.sleep(0)
+        for one in shards:
+            await one.ready()
+            one.close()
+        assert files() == 20
+        return max(after - before for before, after in itertools.pairwise([*made, 20]))
+
+    assert asyncio.run(longest()) == 1
 
 
 @pytest.mark.feature("X7")

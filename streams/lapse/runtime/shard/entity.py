@@ -253,7 +253,8 @@ class Entity(NamedTopics):
         """The note of what a shard is handling."""
         assert self.app is not None
         path = Path(str(self.app.conf.tabledir)) / names.table(self.name)
-        return UnderWay(path, partition, self.partitions if self.fed else 1)
+        shards = self.partitions if self.fed else 1
+        return UnderWay(path, partition, shards, turns=self.services.one_by_one)
 
     async def release(self, partition: int) -> None:
         """Give a shard up."""

@@ -187,6 +187,11 @@ class Inbox:
     # What the shard takes
 
     @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits."""
+        return not any(self._batches.values())
+
+    @property
     def has_commands(self) -> bool:
         """Whether commands or ticks wait."""
         return bool(self._batches[self.commands])

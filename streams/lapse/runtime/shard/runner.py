@@ -242,6 +242,8 @@ class Runner:
         machine, figures = self.machine, self.machine.figures
         began = time.monotonic()
         self._writer.wrote = False
+        if not self._inbox.is_empty:
+            await machine.under_way.ready()
         machine.begin_step()
         ahead, self._ahead = self._ahead, WorkAhead()
         taken = ahead.taken + await self._intake.messages(machine.step_records - ahead.taken)

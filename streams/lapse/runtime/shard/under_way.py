@@ -25,6 +25,7 @@ from typing import Final
 
 from lapse.runtime.shard.deaths import Aside, Deaths, Mark, Name
 from lapse.runtime.tp import TP
+from lapse.runtime.turns import OneByOne
 
 logger = logging.getLogger(__name__)
 
@@ -50,10 +51,19 @@ class UnderWay:
         shard: the shard's number.
         shards: how many shards read the same records (C46); 1 = this one alone.
         process: token of the process, eight bytes; None = of this one.
+        turns: shared by the shards of a worker, whose first records may come in the same turn of the loop.
     """
 
-    def __init__(self, path: Path | None = None, shard: int = 0, shards: int = 1, process: bytes | None = None) -> None:
+    def __init__(
+        self,
+        path: Path | None = None,
+        shard: int = 0,
+        shards: int = 1,
+        process: bytes | None = None,
+        turns: OneByOne | None = None,
+    ) -> None:
         self._path = path
+        self._turns = turns or OneByOne()
         self._shard = shard
         self._together = range(shards) if shards > 1 else range(shard, shard + 1)
         self._process = process or (b"" if path is None else _own_token())
@@ -82,6 +92,12 @@ class UnderWay:
         self._remember(deaths, found)
 
     # What is under way
+
+    async def ready(self) -> None:
+        """Have a file to note in. Fifty shards that make theirs in one turn keep all others waiting (C90)."""
+        if self._path is not None and self._map is None:
+            await self._turns.turn()
+            self._open()
 
     @contextlib.contextmanager
     def noted(self, topic: str, partition: int, first: int, last: int, again: bool = False) -> Iterator[None]:
@@ -142,8 +158,12 @@ class UnderWay:
     def _open(self) -> mmap.mmap | None:
         note = self._note(self._shard)
         try:
-            note.parent.mkdir(parents=True, exist_ok=True)
-            with note.open("w+b") as file:
+            try:
+                file = note.open("w+b")
+            except FileNotFoundError:
+                note.parent.mkdir(parents=True, exist_ok=True)
+                file = note.open("w+b")
+            with file:
                 file.truncate(_SIZE)
                 self._map = mmap.mmap(file.fileno(), _SIZE)
         except OSError as error:

@@ -29,6 +29,8 @@ _FETCH_WAIT_MS: Final = 20
 _PATIENCE_S: Final = 15.0
 _KNOWN_S: Final = 120.0
 _LOOK_S: Final = 0.1
+_WRITES_S: Final = 60.0
+"""How long a transaction may take, s: the first one of a cluster has the brokers create a topic of fifty partitions."""
 _SETTINGS: Final = {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"}
 
 
@@ -192,7 +194,7 @@ class DefinitionsTopic:
         try:
             self._create()
             producer = Producer({**self._settings, "transactional.id": self.name, "acks": "all"})
-            producer.init_transactions(_PATIENCE_S)
+            producer.init_transactions(_WRITES_S)
             found, offsets = self._read() or ({}, {})
             versions = {name: decoded.version for name, decoded in understood(found).items()}
             wanted: list[Definition | _Withdrawal] = []
@@ -215,14 +217,14 @@ class DefinitionsTopic:
                     producer.produce(self.name, None, one.name.encode(), partition=0)
                 else:
                     producer.produce(self.name, one.encode(), one.name.encode(), partition=0)
-            producer.commit_transaction(_PATIENCE_S)
+            producer.commit_transaction(_WRITES_S)
         except KafkaException as error:
             failure = error.args[0]
             if lacked := _LACKED.get(failure.code()):  # it is fatal, too
                 raise TopologyError(f"{self.name}: we lack the right {lacked}: have it granted") from error
             if failure.fatal() or failure.code() == KafkaError._FENCED:
                 raise OutdatedChange("somebody changes definitions at this moment; look again") from error
-            raise TopologyError(f"{self.name}: could not be written: {failure.str()}") from error
+            raise TopologyError(f"{self.name}: could not be written: {failure.str()}. Run it again") from error
 
     def _create(self) -> None:
         admin = AdminClient(self._settings)
