@@ -7,7 +7,7 @@ from confluent_kafka import Producer
 
 from lapse.protocol import topic
 from support.deployment import Deploy, Deployment, broker_now_ms
-from support.log import until
+from support.log import until, write
 
 CROWD = 100_000
 
@@ -66,6 +66,9 @@ def test_deliveries_and_settlements_go_on_while_a_crowd_leaves(deploy: Deploy) -
         until(lambda: trickles[1].delivered_ms, "the other consumes", 60)
         until(lambda: broker_now_ms() >= due_ms, "it is due", 60)
         queue.resume()  # not before, so that nobody takes any of the crowd
+        # What anybody may send meanwhile; it had the whole crowd leave at once, and all others wait for that.
+        settlement = b'{"command": "acknowledge", "filter": "/none = 1", "answer": "none"}'
+        write(one.servers, topic.commands(one.name("same")), [b'{"command": "nonsense"}', settlement])
     letters = tail.wait(CROWD, 120)
     for trickle in trickles:
         trickle.stop()

@@ -290,6 +290,58 @@ def test_a_crowd_leaves_in_parts_whatever_commands_come_and_each_message_once() 
     assert one.shard.depth()["depth"] == 10
 
 
+BEFORE_ALL = {
+    "purge": {},
+    "transfer": {"transfer": "t"},
+    "acknowledge": {"filter": "/f = 1"},
+    "expire": {"bookmarks": ["none"]},
+    "cancel": {},
+    "renew": {"filter": "TRUE"},
+    "nonsense": {},
+    "delete": {"force": True},
+}
+
+
+@pytest.mark.feature("C60", "X7")
+@pytest.mark.parametrize("name", BEFORE_ALL)
+def test_a_crowd_leaves_in_parts_whatever_is_asked_meanwhile(name: str) -> None:
+    """A command that needs all of it to be gone waits for that; others go ahead, those with a mistake among them."""
+    one, letters, told = crowded(6_000, **{"lapse-ttl-ms": 1_000}), Letters(), []
+    one.arrive("orders", 0, [Record(6_000, value=b'{"f": 1}'), Record(6_001)])
+    one._reach(2_000)
+    command(one, 2_000, name, **BEFORE_ALL[name])
+    steps: list[int] = []
+    while sum(steps) < 6_000 or one.unfinished is not None:
+        assert len(steps) < 20
+        before = len(letters.taken)
+        one.go_on()
+        one.advance(2_000)
+        effects = finish(one, letters)
+        told += [json.loads(some.value) for some in effects.after if isinstance(some, Output)]
+        one.took(10.0)
+        steps.append(len(letters.taken) - before)
+        assert steps[-1] <= 1_024
+    assert sum(steps) == 6_000, "each has its letter, with its own reason"
+    if name == "delete":
+        return  # it is answered once all shards have agreed
+    (answered,) = told
+    if name == "purge":
+        assert answered["counts"]["removed"] == 2
+    elif name == "transfer":
+        assert one.shard.depth()["transferring"] == 2
+    elif name == "acknowledge":
+        assert answered["counts"] == {"settled": 0, "skipped": 1}, "what is late counts as gone"
+
+
+@pytest.mark.feature("C60", "X7")
+def test_others_have_their_turn_after_each_lot_that_a_filter_is_tried_on() -> None:
+    """However cheap the filter is: of 300,000 messages each lot was so quick that nobody had a turn for a second."""
+    one = machine(30_000)
+    command(one, 1_000, "acknowledge", filter="/f = 2")
+    turns = sum(1 for _ in one.finish(Letters()).__await__())
+    assert turns >= 30
+
+
 @pytest.mark.feature("C60", "C11")
 def test_a_crowd_of_scheduled_messages_gets_its_places_in_small_parts() -> None:
     one = crowded(6_000, **{"lapse-enqueue-at-ms": 2_000})

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from itertools import islice
 from typing import Any, Final
 
-from lapse.core.entitlement import narrowed
-from lapse.core.error_code import ErrorCode, Refusal
-from lapse.core.expression import ExpressionError, compile_filter
+from lapse.core.error_code import ErrorCode
+from lapse.core.expression import ExpressionError
 from lapse.core.near_name import question
 from lapse.core.queue.answer import bounded, open_subscription, shown, size
 from lapse.core.queue.dispatch import STEP_MESSAGES
@@ -18,6 +16,7 @@ from lapse.core.queue.inquiry import PLACED
 from lapse.core.queue.rewind_command import rewind_refusal
 from lapse.core.queue.rewinding import Wish
 from lapse.core.queue.rewinds import Rewind
+from lapse.core.queue.row_filter import finds_spare, peeks_at_some
 from lapse.core.queue.settings import Semantics
 from lapse.core.queue.settlement import Claim, Outcome, Result, SettleAction
 from lapse.core.queue.shard import QueueShard
@@ -110,7 +109,7 @@ class QueueCommands:
 
     def to_judge(self, command: Command, text: str, now_ms: int) -> Iterator[Sequence[int]]:
         """Places of the messages to be judged under a selection, some at a time; each lot before the next is asked."""
-        if _finds_spare(command):
+        if finds_spare(command):
             yield self._transfers.to_judge(command, now_ms)
             return
         if not command.filter:
@@ -123,7 +122,7 @@ class QueueCommands:
 
     def scheduled_to_judge(self, command: Command, text: str) -> Iterator[tuple[str, int, list[int]]]:
         """Topic, partition and offsets of messages without a place, where a filter is about them as well (C82, C83)."""
-        asked = command.command in _ABOUT_SCHEDULED and command.filter and not _finds_spare(command)
+        asked = command.command in _ABOUT_SCHEDULED and command.filter and not finds_spare(command)
         return self._shard.scheduled_to_judge(text) if asked else iter(())
 
     def _unheld(self, command: Command) -> Iterator[Sequence[int]]:
@@ -136,7 +135,7 @@ class QueueCommands:
 
     def named_by(self, command: Command) -> list[Claim]:
         """What a settlement or a peek names by bookmarks; nothing if it names a filter, or nothing that can be read."""
-        if command.filter or not (command.command in _SETTLING or _peeks_at_some(command)):
+        if command.filter or not (command.command in _SETTLING or peeks_at_some(command)):
             return []
         try:
             return self._claims(command)
@@ -267,6 +266,8 @@ class QueueCommands:
         return True
 
     def _settle_claims(self, command: Command, claims: list[Claim], at_ms: int, step: Step) -> list[Outcome]:
+        if command.filter:
+            self._shard.end_leases_of(claims, at_ms, step)  # a crowd may be in their way (C60)
         return self._shard.settle(
             SettleAction(command.command),
             command.subscription,
@@ -288,6 +289,7 @@ class QueueCommands:
         if not command.filter:
             return bounded(outcomes, command, {})
         settled = [outcome for outcome in outcomes if outcome.result is Result.SETTLED]
+        outcomes = [outcome for outcome in outcomes if outcome.result is not Result.TIME_LIMIT]  # as if it had left
         out_of_sight = len(self._shard.selected_scheduled(command.filter))  # untouched, whatever names them (C16)
         counts = {"settled": size(settled), "skipped": size(outcomes) - size(settled) + out_of_sight}
         return bounded(settled, command, counts)
@@ -298,9 +300,12 @@ class QueueCommands:
             raise CommandRefused(
                 f"renew: lease_ms is {command.lease_ms}; the queue's max_lease_period is {longest_ms} ms"
             )
+        subscription, claims = self._named(command), self._claims(command)
+        if command.filter:
+            self._shard.end_leases_of(claims, at_ms, step)
         outcomes, until_ms = self._shard.renew(
-            self._named(command),
-            self._claims(command),
+            subscription,
+            claims,
             at_ms,
             step,
             command.lease_ms,
@@ -405,15 +410,12 @@ class QueueCommands:
 PURGED_AT_ONCE: Final = 65_536
 """About how many messages with places leave in one step of a purge: an event of ranges takes milliseconds."""
 
-SETTLED_AT_ONCE: Final = 65_536
+SETTLED_AT_ONCE: Final = 32_768
 """About how many messages one step of a settlement by filter settles; of scattered ones an eighth (C60)."""
 
 _SETTLED_IN_PARTS: Final = frozenset({"acknowledge", "cancel", "expire"})
 _SETTLING = frozenset({"acknowledge", "cancel", "expire", "renew"})
 _SELECTING = frozenset({"acknowledge", "cancel", "expire", "renew", "purge", "sow", "depth", "transfer"})
-_ABOUT_ALL = frozenset({"subscribe", "sow", "depth", "rewind"})
-"""Commands that are about all messages, unless they name a filter."""
-
 _ABOUT_SCHEDULED = frozenset({"acknowledge", "cancel", "expire", "purge", "sow", "depth", "transfer"})
 """Commands whose filters reach messages that are not visible yet."""
 
@@ -428,30 +430,3 @@ def _is_refused(command: Command) -> bool:
 def _counts_nothing(command: Command) -> bool:
     """Whether a depth command is about the queue only, not about what is in it."""
     return command.command == "depth" and command.top_n == 0
-
-
-def _finds_spare(command: Command) -> bool:
-    """Whether a transfer chooses by itself what nobody here takes; with a filter only of what matches it."""
-    return command.command == "transfer" and command.spare
-
-
-def _peeks_at_some(command: Command) -> bool:
-    """Whether a peek names messages by their bookmarks."""
-    return command.command == "sow" and bool(command.bookmarks)
-
-
-def with_row_filter(command: Command, row_filter: str | None) -> Command:
-    """A command with what its user may see at most in its filter, where it has one or is about all messages (X4).
-
-    Raises:
-        ExpressionError: its own filter is none.
-    """
-    about_all = command.command in _ABOUT_ALL and not _peeks_at_some(command)
-    if row_filter is None or not (command.filter or about_all or _finds_spare(command)):
-        return command
-    return replace(command, filter=narrowed(command.filter, row_filter, compile_filter))
-
-
-def no_filter(command: Command, error: ExpressionError) -> Refusal:
-    """Why a command is refused whose filter cannot be read."""
-    return Refusal(ErrorCode.INVALID_EXPRESSION, f"{command.command}: filter: {error}")

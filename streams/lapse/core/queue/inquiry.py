@@ -249,7 +249,7 @@ class Inquiry:
     def named(
         self, claims: Sequence[Claim], now_ms: int, refused: Callable[[tuple[int, int]], str]
     ) -> Iterator[Queued]:
-        """See `QueueShard.named`."""
+        """The messages of some bookmarks that are there, in any state; `now_ms` and `refused` as of `peek`."""
         waits, rate_wait = self._barriers_wait(), RateWait(self._decisions, now_ms)
         for claim in claims:
             for segment, first, stop, _, _ in self._locator.located(claim, []):

@@ -353,15 +353,8 @@ class QueueShard:
     def named(
         self, claims: Sequence[Claim], now_ms: int, refused: Callable[[tuple[int, int]], str], row_filter: str = ""
     ) -> Iterator[Queued]:
-        """The messages of some bookmarks that are there, in any state; `now_ms` and `refused` as of `peek`.
-
-        With a row filter only what matches it, as judged on `unheld` and `unplaced` (X4).
-        """
-        found = self._inquiry.named(claims, now_ms, refused)
-        if not row_filter:
-            return found
-        visible = self._visibility.visible(claims, row_filter)
-        return (one for one in found if (one.topic, one.partition, one.offset) in visible)
+        """The messages of some bookmarks that are there, in any state; see `Inquiry.named`, `Visibility.among`."""
+        return self._visibility.among(self._inquiry.named(claims, now_ms, refused), claims, row_filter)
 
     def bookmark_of(self, place: int) -> tuple[str, int, int] | None:
         """Topic, partition and offset of the message at a place; None if it is gone."""

@@ -1,8 +1,8 @@
-"""Visibility: which messages a user may settle; for this user all others do not exist (X4)."""
+"""Visibility: which messages a user may see and settle; for this user all others do not exist (X4)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from lapse.core.queue.matching import YES
 from lapse.core.queue.message_state import FILLS, THERE
 from lapse.core.queue.segment import Segment
 from lapse.core.queue.settlement import Claim, Outcome, Result
+from lapse.core.queue.step import Queued
 
 
 class Visibility:
@@ -56,17 +57,19 @@ class Visibility:
         """Whether the first message of a claim may be seen, which has no place."""
         return not row_filter or claim.first in self._matching.seen(row_filter, claim.topic, claim.partition)
 
-    def visible(self, claims: Iterable[Claim], row_filter: str) -> set[tuple[str, int, int]]:
-        """Topic, partition and offset of the messages that are named and may be seen, in any state."""
-        found: set[tuple[str, int, int]] = set()
+    def among(self, found: Iterator[Queued], claims: Sequence[Claim], row_filter: str) -> Iterator[Queued]:
+        """Of the messages that claims name those that may be seen, as judged on `unheld` and `unplaced` (X4)."""
+        if not row_filter:
+            return found
+        visible: set[tuple[str, int, int]] = set()
         for claim in claims:
             source = claim.topic, claim.partition
             for segment, first, stop, offset, _ in self._locator.located(claim, []):
                 slots = self._not_held(segment, first, stop, "")
                 matching = slots[self._matching.codes(row_filter, segment.index, slots) == YES]
-                found |= {(*source, each) for each in (matching - first + offset).tolist()}
-            found |= {(*source, each) for each in self._matching.seen(row_filter, *source)}
-        return found
+                visible |= {(*source, each) for each in (matching - first + offset).tolist()}
+            visible |= {(*source, each) for each in self._matching.seen(row_filter, *source)}
+        return (one for one in found if (one.topic, one.partition, one.offset) in visible)
 
     def hide(
         self,

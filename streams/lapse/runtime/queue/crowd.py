@@ -22,10 +22,11 @@ _MOST: Final = 4_096
 _ANY: Final = 1 << 30
 """As many as there are."""
 
-_BESIDE: Final = frozenset(
-    {"heartbeat", "subscribe", "unsubscribe", "pause", "resume", "depth", "sow", "subscriptions"}
+_BEHIND: Final = frozenset(
+    {"purge", "rewind", "transfer", "transfer_confirm", "transfer_finish", "transfer_cancel", "transfer_accept"}
+    | {"transfer_discard"}
 )
-"""Commands that nothing depends on of what is due at the same time."""
+"""Commands that depend on all that is due at the same time; what settles finds by itself what is late."""
 
 
 class Crowd:
@@ -68,27 +69,25 @@ class Crowd:
         if self.is_full:
             self._shard.end_lost(at_ms, step)
 
-    def reach_wholly(self, at_ms: int, step: Step) -> None:
-        """Do all that is due at an instant, ms since the epoch."""
-        while self._shard.is_due(at_ms):
-            self._shard.advance(at_ms, step)
-
-    def catch_up(self, command: str, named_by: Callable[[], list[Claim]], at_ms: int, step: Step) -> None:
-        """Do what is due before a command and matters to it; the rest of a crowd goes on leaving behind it (C60).
+    def catch_up(self, named_by: Callable[[], list[Claim]], at_ms: int, step: Step) -> None:
+        """End the leases of what a settlement names, if more is due before it than this step has room for (C60).
 
         Args:
-            command: its name.
             named_by: tells the messages that it settles by bookmarks.
             at_ms: its instant, ms since the epoch.
             step: gets what leaves.
         """
-        if not self.is_full or not self._shard.is_due(at_ms) or command in _BESIDE:
-            return
-        named = named_by()
-        if named:
-            self._shard.end_leases_of(named, at_ms, step)
-        else:
-            self.reach_wholly(at_ms, step)
+        if self.is_full and self._shard.is_due(at_ms):
+            self._shard.end_leases_of(named_by(), at_ms, step)
+
+    def is_before(self, at_ms: int, command: str = "") -> bool:
+        """Whether a command has to wait, since more is due at its instant than this step has room for (C60).
+
+        Args:
+            at_ms: the instant, ms since the epoch.
+            command: its name; empty = what another shard says, which depends on all that is due.
+        """
+        return self.is_full and (not command or command in _BEHIND) and self._shard.is_due(at_ms)
 
     def advance(self, now_ms: int, step: Step) -> None:
         """Do some of what is due at an instant, ms since the epoch; nothing if the step is full."""

@@ -92,8 +92,7 @@ class Judge:
                         step,
                     )
                 at = stop
-                if at < len(some):
-                    await asyncio.sleep(0)
+                await asyncio.sleep(0)  # after the last one as well: there may be hundreds of such lots
             lost = [offset for (offset, _), record in zip(some, records, strict=True) if record is None]
             self._shard.truncated(topic, partition, lost, now_ms, step)
 
@@ -127,10 +126,15 @@ class Judge:
         effort = effort or Effort()
         for topic, partition, offsets in named:
             records = await self._payloads.get(topic, partition, offsets, used=False)
-            if effort.is_spent:
-                return
-            with effort.spent_on(len(offsets), self._portion):
-                self._look_at_unplaced(topic, partition, offsets, records, text)
+            at = 0
+            while at < len(offsets):
+                if effort.is_spent:
+                    return
+                stop = self._portion.end(records, at)
+                with effort.spent_on(stop - at, self._portion):
+                    self._look_at_unplaced(topic, partition, offsets[at:stop], records[at:stop], text)
+                at = stop
+                await asyncio.sleep(0)
 
     def _look_at_unplaced(
         self, topic: str, partition: int, offsets: list[int], records: Sequence[Any | None], text: str

@@ -9,12 +9,14 @@ from typing import Any, Final
 from lapse.core.expression import ExpressionError
 from lapse.core.lifetime import NEVER
 from lapse.core.portions import Portions
-from lapse.core.queue.command import QueueCommands, no_filter, with_row_filter
+from lapse.core.queue.command import QueueCommands
 from lapse.core.queue.journal import QueueJournal
 from lapse.core.queue.restored import Restored
+from lapse.core.queue.row_filter import no_filter, with_row_filter
 from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step
+from lapse.core.shard.retirement import ShardMessage
 from lapse.protocol import topic as names
 from lapse.runtime.journal.changelog import Items
 from lapse.runtime.kafka.output import Output, Packed
@@ -97,7 +99,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         shard.allowance.counts_as_written = True
         self._handed_out = JournaledDeliveries(shard, restored.handed_out, output, payloads)
         self.now_ms = 0
-        self._in_parts: Admitted | None = None  # a purge, or a settlement by filter, that takes several steps
+        self._next_part: Callable[[], None] | None = None  # of what a command needs several steps for
         self.rewinder = Rewinder(shard, payloads, lambda: self.under_way)
         self.unfinished = self.rewinder.unfinished
         self.crowd = Crowd(shard)
@@ -192,12 +194,22 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
 
     # Commands
 
-    def _reach(self, at_ms: int, *, wholly: bool) -> None:
+    def _reach(self, at_ms: int) -> None:
         self.now_ms = max(self.now_ms, at_ms)
         if not self._waiting:
             self.crowd.reach(at_ms, self._step)
-        if wholly:
-            self.crowd.reach_wholly(at_ms, self._step)
+
+    def _hear(self, heard: ShardMessage, at_ms: int, offset: int) -> None:
+        self.crowd.reach(at_ms, self._step)
+        if self.crowd.is_before(at_ms):
+            self._put_off(offset, lambda: self._hear(heard, at_ms, offset))
+        else:
+            super()._hear(heard, at_ms, offset)
+
+    def _put_off(self, offset: int, next_part: Callable[[], None]) -> None:
+        """Do the rest in the steps to come; nothing else happens in the shard meanwhile, so a crash can repeat it."""
+        self._next_part = next_part
+        self.unfinished = offset
 
     def _take(self, admitted: Admitted) -> None:
         """Carry out a command, or have it wait for payloads, or behind others that do."""
@@ -223,16 +235,17 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
 
     def _carry_out(self, admitted: Admitted) -> None:
         command = admitted.command
-        self.crowd.catch_up(command.command, lambda: self._commands.named_by(command), admitted.at_ms, self._step)
+        self.crowd.catch_up(lambda: self._commands.named_by(command), admitted.at_ms, self._step)
         super()._carry_out(admitted)
 
     def _do(self, admitted: Admitted) -> None:
         command, at_ms = admitted.command, admitted.at_ms
-        if self._commands.purge_some(command, at_ms, self._step) or self._commands.settle_some(
-            command, at_ms, self._step
+        if (
+            self.crowd.is_before(at_ms, command.command)
+            or self._commands.purge_some(command, at_ms, self._step)
+            or self._commands.settle_some(command, at_ms, self._step)
         ):
-            self._in_parts = admitted  # nothing else happens in the shard meanwhile, so a crash can repeat it
-            self.unfinished = admitted.offset
+            self._put_off(admitted.offset, lambda: self._do_next_part(admitted))
             return
         if command.command == "rewind" and (wish := self._commands.rewind(command, at_ms, admitted.offset)) is not None:
             self.rewinder.begin(admitted, wish)
@@ -250,14 +263,18 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
                 self._collect(admitted.encoding, admitted.offset)
 
     def go_on(self) -> None:
-        """Do the next part of a long purge or settlement by filter (C60)."""
-        if self._in_parts is None:
+        """Do the next part of what a command needs several steps for (C60)."""
+        if self._next_part is None:
             return
-        admitted, self._in_parts, self.unfinished = self._in_parts, None, None
+        next_part, self._next_part, self.unfinished = self._next_part, None, None
+        next_part()
+        if self._next_part is None:
+            self._preparation.end()
+
+    def _do_next_part(self, admitted: Admitted) -> None:
+        self.crowd.reach(admitted.at_ms, self._step)
         self._do(admitted)
         self._collect(admitted.encoding, admitted.offset)
-        if self._in_parts is None:
-            self._preparation.end()
 
     async def _carry_out_waiting(self) -> None:
         """Carry out the commands that had to wait until something was read."""

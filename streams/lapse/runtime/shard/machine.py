@@ -16,7 +16,7 @@ from lapse.core.lifetime import NEVER
 from lapse.core.portions import Portions, whole
 from lapse.core.shard.answer import CommandAnswer
 from lapse.core.shard.contract import Shard
-from lapse.core.shard.retirement import Phase
+from lapse.core.shard.retirement import Phase, ShardMessage
 from lapse.core.shard.step import Step
 from lapse.protocol.command import CommandError, Encoding
 from lapse.runtime.journal.changelog import Items
@@ -182,12 +182,12 @@ class ShardMachine(ABC, Generic[C, S, F]):
             record: the record.
             refused: a refusal with which to answer it instead; None = carry it out.
         """
-        at_ms, of_shard = record.timestamp, record.key == SHARD_MESSAGE_KEY
-        self._reach(at_ms, wholly=of_shard)
-        if of_shard:
+        at_ms = record.timestamp
+        self._reach(at_ms)
+        if record.key == SHARD_MESSAGE_KEY:
             heard = self._admission.shard_message(record)
             if heard is not None:
-                self.shard.agreement.receive(heard, at_ms, self._step)
+                self._hear(heard, at_ms, record.offset)
             return
         admitted = self._admission.command(record)
         if isinstance(admitted, CommandError):
@@ -197,8 +197,12 @@ class ShardMachine(ABC, Generic[C, S, F]):
         else:
             self._take(admitted)
 
-    def _reach(self, at_ms: int, *, wholly: bool) -> None:  # a SOW topic's commands count as of theirs
-        """Do what is due before a command's instant: all of it, or as much as has room in the step."""
+    def _reach(self, at_ms: int) -> None:  # a SOW topic's commands count as of theirs
+        """Do what is due before a command's instant, as far as the step has room for it."""
+
+    def _hear(self, heard: ShardMessage, at_ms: int, offset: int) -> None:
+        """Take in what another shard says, which stands at an offset of the commands topic."""
+        self.shard.agreement.receive(heard, at_ms, self._step)
 
     def _take(self, admitted: Admitted) -> None:
         """Carry out a command, now or when what it needs has been read."""

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from lapse.core.expression import compile_filter, compile_value
 from lapse.core.lifetime import Expiration
-from lapse.core.queue.command import QueueCommands, with_row_filter
+from lapse.core.queue.command import QueueCommands
 from lapse.core.queue.matching import MOST_TRAVELLING
+from lapse.core.queue.row_filter import with_row_filter
 from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.settlement import Claim
 from lapse.core.queue.step import Step
