@@ -34,7 +34,7 @@ def test_a_killed_broker_comes_back_and_nothing_was_lost(broker: EmbeddedKafka, 
 
     The worker may crash on a failed write; its supervisor starts it again.
     """
-    here = deploy({"flow": FLOWING}).apply()
+    here = deploy({"flow": FLOWING}, store="rocksdb").apply()
     worker = here.worker(supervised=True).wait_for_shards(2)
     with Load(here, "flow", 2) as load:
         for _ in range(2):

@@ -219,7 +219,8 @@ def test_a_deletion_outlives_crashes_and_every_worker_lets_go(deploy: Deploy) ->
 
     Of the second queue one topic is gone already, as if a worker had died between two of them.
     """
-    one = deploy({"orders": {"partitions": 2}, "half": {}, "other": {"partitions": 2}}).apply()
+    queues = {"orders": {"partitions": 2}, "half": {}, "other": {"partitions": 2}}
+    one = deploy(queues, store="rocksdb", standby=True).apply()
     workers = [one.worker(), one.worker()]
     until(lambda: sum(worker.shards for worker in workers) >= 5, "the shards are shared", 60)
     for stem in ("orders", "half"):
@@ -237,6 +238,9 @@ def test_a_deletion_outlives_crashes_and_every_worker_lets_go(deploy: Deploy) ->
     for worker in workers:
         assert worker.running, one.logs()
         worker.stop()
+    kept = {file.name for file in one.directory.glob("data-[23]/**/*.rocksdb")}
+    assert any(one.name("other") in name for name in kept), kept
+    assert not [name for name in kept if one.name("orders") in name], "their copies are removed at every worker"
     # They are in lapse.toml still: nothing makes them again but `lapse apply`, and that begins anew.
     checked = one.lapse("check")
     assert checked.returncode == 1

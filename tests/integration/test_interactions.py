@@ -4,7 +4,9 @@ The rows of `tests/interactions.toml` that no shard alone can show.
 """
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from typing import ClassVar
 
 import pytest
 from confluent_kafka import KafkaException
@@ -24,7 +26,7 @@ QUEUES = {
     },
     "order": {
         "ordering": "total", "priority": "/p", "barrier": "/b = 'yes'", "group_by": "/g", "lease_period": "5m",
-        "topics": ["order{}", "absent{}"],
+        "topics": ["order{}", "absent{}"], "partitions": 2,
     },
     "deep": {"target_queue_depth": 3, "topics": ["deep{}", "absent{}"]},
     "once": {"semantics": "at-most-once", "topics": ["once{}", "absent{}"]},
@@ -87,7 +89,8 @@ class Kinds:
         """The highest of a group is leased; another one waits for it, a barrier for both, and a message behind it."""
         values = ('{"p": 1, "g": "x"}', '{"p": 2, "g": "x"}', '{"b": "yes"}', '{"p": 9}')
         self.queues["order"].pause()
-        self.here.write("order", *values)
+        for at, value in enumerate(values):
+            self.here.write("order", value, partition=at % 2)
         until(lambda: self.here.depth("order")["depth"] == len(values), "all messages")
         self.queues["order"].resume()
         taken = receive(self.subscribers["order"])
@@ -182,32 +185,97 @@ def test_queues_of_every_kind_are_the_same_after_a_kill(deploy: Deploy, store: s
         found.go_on()
 
 
+class Meanwhile:
+    """What comes to its instant, and what is asked for, while the broker stands still."""
+
+    QUEUES: ClassVar = {
+        "late": {"ordering": "total", "partitions": 2, "expiration": "enabled", "lease_period": "3s"},
+        "room": {"target_queue_depth": 1, "lease_period": "5m"},
+        "first": {"priority": "/p", "lease_period": "5m"},
+        "ended": {},
+    }
+
+    def __init__(self, here: Deployment, stack: ExitStack) -> None:
+        self.here = here
+        self.late = stack.enter_context(here.subscriber("late", 2, timeout_s=60))
+        self.room = stack.enter_context(here.subscriber("room", 1, timeout_s=60, heartbeat_timeout_ms=3_000))
+        self.first = stack.enter_context(here.subscriber("first", 1, timeout_s=60))
+        self.ended = stack.enter_context(here.queue("ended"))
+        self.asking = stack.enter_context(ThreadPoolExecutor(2))
+        here.write("room", "held", "next")
+        here.write("first", '{"p": 1}', '{"p": 2}')
+        here.write("late", "delayed", "leased")
+        self.held = [receive(self.room), receive(self.first)]
+        self.cancelled, self.leased = receive(self.late), receive(self.late)
+        self.late.settle("cancel", [self.cancelled], delay_ms=3_000, wait=True)
+        here.write("late", "filler")
+        self.filler = receive(self.late)  # from here on it has no room, until the leases end
+        soon = b"%d" % (broker_now_ms() + 3_000)
+        here.write("late", "expires", partition=1, headers=[("lapse-ttl-ms", b"3000")])
+        here.write("late", "due", headers=[("lapse-enqueue-at-ms", soon)])
+        until(lambda: here.depth("late")["scheduled"] == 1, "all messages")
+
+    def begin(self) -> None:
+        """Ask for things that the broker takes once it goes on."""
+        self.room.settle("acknowledge", self.held[:1])
+        asked = [self.here.write, lambda *_: self.ended.delete(force=True)]
+        self.answers = [self.asking.submit(asked[0], "first", '{"p": 9}'), self.asking.submit(asked[1])]
+
+    def end(self) -> None:
+        """All of it happened at its instant, once."""
+        for answer in self.answers:
+            answer.result(60)
+        self.here.write("late", "after", partition=1)
+        got: list[Delivery] = []
+        while len(got) < 5:
+            one = receive(self.late)
+            (result,) = self.late.settle("acknowledge", [one], wait=True)
+            got += [one] if result.settled else []  # on a busy machine its lease may have ended again
+        assert [one.value for one in got] == [b"delayed", b"leased", b"filler", b"due", b"after"]
+        assert min(one.delivery_count for one in got[:3]) > 1
+        (letter,) = self.here.letters("late", 1, 30)
+        assert letter.value() == b"expires"
+
+        assert (receive(self.room).value, self.here.depth("room")["subscriptions"]) == (b"next", 1)
+        until(lambda: self.here.depth("first")["depth"] == 3, "what was published meanwhile")
+        self.first.settle("acknowledge", self.held[1:], wait=True)
+        assert receive(self.first).value == b'{"p": 9}'
+
+
 @pytest.mark.feature("C27", "Q5", "Q6", "Q11", "Q12", "Q13", "Q20", "L5", "C5", "C19", "C21", "C77", "C79")
+@pytest.mark.feature("L10", "C2", "C4", "C33", "C76")
 def test_queues_of_every_kind_are_the_same_after_the_broker_stood_still(
     own_kafka: EmbeddedKafka, deploy: Deploy
 ) -> None:
-    here = deploy(QUEUES, servers=own_kafka.bootstrap_servers).apply()
-    here.worker(supervised=True).wait_for_shards(len(QUEUES))
-    with kinds(here) as found:
+    every = QUEUES | Meanwhile.QUEUES
+    here = deploy(every, servers=own_kafka.bootstrap_servers).apply()
+    worker = here.worker(supervised=True).wait_for_shards(len(every))
+    with kinds(here) as found, ExitStack() as stack:
+        meanwhile = Meanwhile(here, stack)
         own_kafka.pause()
+        meanwhile.begin()
         with pytest.raises(KafkaException):  # it says nothing for so long
             AdminClient({"bootstrap.servers": here.servers}).list_topics(timeout=SOME_TIME_S)
         own_kafka.resume()
+        meanwhile.end()
         found.are_the_same()
         found.go_on()
+    assert not [line for line in worker.text.splitlines() if "missing" in line or "taken over anew" in line]
 
 
 @pytest.mark.feature("C52", "Q5", "Q6", "Q11", "Q12", "Q13", "Q20", "L5", "C19", "C21", "C77")
 def test_queues_of_every_kind_work_while_a_topic_of_theirs_is_missing(deploy: Deploy) -> None:
-    here = deploy(QUEUES).apply()
+    here = deploy(QUEUES, standby=True).apply()
     absent = here.name("absent")
     admin = AdminClient({"bootstrap.servers": here.servers})
     admin.delete_topics([absent])[absent].result(15)
     until(lambda: absent not in admin.list_topics(timeout=15).topics, "the topic is gone")
     worker = here.worker().wait_for_shards(len(QUEUES))
     assert any(absent in line and "missing" in line for line in worker.text.splitlines())
+    standby = here.worker()
+    until(lambda: "standing by" in standby.text, "the standby", 40)
     with kinds(here) as found:
         worker.kill()
-        worker.start().wait_for_shards(len(QUEUES))
+        standby.wait_for_shards(len(QUEUES), 60)
         found.are_the_same()
         found.go_on()

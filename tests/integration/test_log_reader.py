@@ -1,16 +1,55 @@
 """Records are read back one after the other and ahead; where a log has no more, its reader asks for nothing (C60)."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka.errors import KafkaConnectionError, KafkaTimeoutError
+from confluent_kafka import KafkaError, KafkaException
 
+from lapse.runtime.shard.log import Record
 from lapse.runtime.shard.log_reader import LogReader
 from lapse.runtime.topics.topic_id import TopicIds
 
 pytestmark = pytest.mark.feature("C60")
+
+
+class Silent(TopicIds):
+    """Where no controller answers, as while a broker stands still."""
+
+    async def of(self, topics: Iterable[str]) -> dict[str, str]:
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+
+@pytest.mark.feature("C27", "C52")
+def test_a_topic_of_which_nobody_says_that_it_is_gone_is_read(
+    kafka: str, create_topic: Callable[..., str], unique: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker ended there, and with it all its entities; a read that finds no answer is tried again."""
+    topic = create_topic(unique("log"))
+
+    async def run() -> None:
+        reader = LogReader(kafka, {}, Silent({"bootstrap.servers": kafka}))
+        async with AIOKafkaProducer(bootstrap_servers=kafka) as producer:
+            for number in range(3):
+                await producer.send_and_wait(topic, b"%d" % number)
+        plain, faults = reader._read_on, [TimeoutError(), KafkaConnectionError(), KafkaTimeoutError()]
+
+        async def sometimes(*asked: Any) -> Sequence[Record]:
+            if faults:
+                raise faults.pop()
+            return await plain(*asked)
+
+        monkeypatch.setattr(reader, "_read_on", sometimes)
+        try:
+            assert [one.offset for one in await reader.read(topic, 0, 0, 2)] == [0, 1, 2]
+            assert not faults
+        finally:
+            await reader.stop()
+
+    asyncio.run(run())
 
 
 def test_a_reader_at_the_end_of_a_log_asks_for_nothing_until_it_is_asked(

@@ -119,22 +119,30 @@ def test_a_missing_underlying_topic_is_taken_up_once_it_exists(deploy: Deploy, k
 
 @pytest.mark.feature("C52", "C42")
 def test_a_topic_that_goes_and_comes_while_the_worker_runs_stops_nobody(deploy: Deploy) -> None:
-    here = deploy({"sick": {}, "well": {}}).apply()
-    worker = here.worker().wait_for_shards(2)
+    here = deploy({})
+    here.configure({"sick": {}, "well": {}}, {"prices": {}, "gone": {}})
+    worker = here.apply().worker().wait_for_shards(4)
     here.write("sick", "lost")
     until(lambda: here.depth("sick")["depth"] == 1, "the message")
-    delete(here, here.name("sick"))
+    delete(here, here.name("sick"), here.name("gone"))
     until(lambda: told(worker, here.name("sick"), "underlying", "missing"), "it is told", 40)
     here.write("well", "a")
     receives(here, "well", b"a")
+    here.write("prices", "7", key=b"A")
+    with SowClient(here.name("prices"), connection=here.connection) as prices:
+        until(lambda: [one.value for one in prices.query()] == [b"7"], "the record of another SOW topic")
     create(here, here.name("sick"))
+    create(here, here.name("gone"))
+    with SowClient(here.name("gone"), connection=here.connection) as gone:
+        here.write("gone", "8", key=b"B")
+        until(lambda: [one.value for one in gone.query()] == [b"8"], "the record of the SOW topic that came back", 60)
     here.write("sick", "found")
     until(lambda: told(worker, here.name("sick"), "taken over anew"), "the shard knows", 40)
     receives(here, "sick", b"found", timeout_s=60)
     here.letters("sick", 1, timeout_s=40)
     assert worker.running
     assert len(told(worker, "ERROR")) < 50
-    assert len(told(worker, "underlying", "missing")) == 1
+    assert len(told(worker, here.name("sick"), "underlying", "missing")) == 1
 
 
 @pytest.mark.feature("C81", "Q21")

@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import Any, Final, TypeAlias
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.errors import KafkaTimeoutError
+from aiokafka.errors import KafkaConnectionError, KafkaTimeoutError
 from confluent_kafka import KafkaException
 
 from lapse.runtime.kafka.bounded_close import bounded_close
@@ -26,6 +26,9 @@ from lapse.runtime.tp import TP
 logger = logging.getLogger(__name__)
 
 _PATIENCE_S: Final = 10.0
+_SILENT_FOR_S: Final = 30.0
+"""How long a broker may say nothing while something is read back: the write behind it would take as long to fail."""
+
 _GONE_FOR_S: Final = 10.0
 """How long a deleted topic is not asked for again."""
 
@@ -73,21 +76,29 @@ class LogReader:
     async def read(self, topic: str, partition: int, first: int, last: int) -> Sequence[Record]:
         """Read from `first` on, at least until a record at or behind `last` was seen or the log has no more.
 
+        A broker that says nothing is waited for, as long as for what is written.
+
         Returns:
             Records with offsets from `first` on, ascending; empty if the log has none left there, or the topic is gone.
+
+        Raises:
+            TimeoutError: no broker answers.
         """
-        tp = TopicPartition(topic, partition)
+        tp, began = TopicPartition(topic, partition), time.monotonic()
         async with self._lock:
             if tp not in self._consumers and await self._is_gone(topic):
                 return []
-            try:
-                return await self._read(tp, first, last)
-            except (KafkaTimeoutError, TimeoutError):
-                if not await self._is_gone(topic):
-                    raise
-                self._next.pop(tp, None)
-                await self._consumers.pop(tp).stop()
-                return []
+            while True:
+                try:
+                    return await self._read(tp, first, last)
+                except (KafkaTimeoutError, KafkaConnectionError, TimeoutError):
+                    if await self._is_gone(topic):
+                        self._next.pop(tp, None)
+                        if (consumer := self._consumers.pop(tp, None)) is not None:
+                            await consumer.stop()
+                        return []
+                    if time.monotonic() - began > _SILENT_FOR_S:
+                        raise
 
     async def _read(self, tp: TopicPartition, first: int, last: int) -> Sequence[Record]:
         consumer = await self._consumer(tp)
@@ -132,11 +143,19 @@ class LogReader:
                     )
 
     async def _is_gone(self, topic: str) -> bool:
-        """Whether a topic was deleted; asked several times, for a broker that has just started may not know all."""
+        """Whether a topic was deleted; asked several times, for a broker that has just started may not know all.
+
+        It is not, as long as no broker says so.
+        """
         if time.monotonic() - self._gone_at.get(topic, -_GONE_FOR_S) < _GONE_FOR_S:
             return True
         for _ in range(3):
-            if await self._topic_ids.of([topic]):
+            try:
+                there = await self._topic_ids.of([topic])
+            except KafkaException as error:
+                logger.debug("whether %s is there is not known: %s", topic, error)
+                return False
+            if there:
                 return False
             await asyncio.sleep(1)
         self._gone_at[topic] = time.monotonic()
@@ -215,7 +234,11 @@ class LogReader:
         consumer = self._consumers.get(tp)
         if consumer is None:
             consumer = AIOKafkaConsumer(**self._settings)
-            await consumer.start()
+            try:
+                await consumer.start()
+            except BaseException:
+                await consumer.stop()
+                raise
             if tp is not _NO_PARTITION:
                 consumer.assign([tp])
             self._consumers[tp] = consumer
