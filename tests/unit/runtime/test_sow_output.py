@@ -76,7 +76,7 @@ def test_records_of_the_state_in_one_piece_are_those_one_by_one(records, headers
     def run(of: list[tuple[bytes, bytes | None]]) -> list[bytes] | None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("lapse.runtime.sow.output._FEW", 1)
-            found = output._run([name for name, _ in of], [entry for _, entry in of], sources)
+            found = output._run(of, sources)
         return None if found is None else list(found)
 
     assert run(changes) == output._one_by_one(changes, {}, sources)

@@ -212,7 +212,7 @@ class Titles:
 
 
 def states(
-    names: Sequence[bytes],
+    keys: Sequence[bytes],
     entries: Sequence[bytes],
     block: bytes,
     prefixes: Sequence[bytes],
@@ -225,24 +225,24 @@ def states(
     One that the library does not pack takes nothing.
 
     Args:
-        names: theirs.
+        keys: theirs, perhaps as the journal has them.
         entries: the records, as the state has them.
         block: the header block of those that are packed.
         prefixes: what the bookmarks of each source begin with.
         titles: the names of the headers that tell bookmark, timestamp and deadline.
         tail: how many other headers each has, and those behind, packed.
-        skip: how many bytes of a name stand before the key.
+        skip: how many bytes of a journal key stand before the key.
     """
     assert LIBRARY is not None
-    count = len(names)
-    name_ends = np.cumsum([len(name) for name in names], dtype=np.int64)
+    count = len(keys)
+    key_ends = np.cumsum([len(key) for key in keys], dtype=np.int64)
     entry_ends = np.cumsum([len(entry) for entry in entries], dtype=np.int64)
     prefix_ends = np.cumsum([len(prefix) for prefix in prefixes], dtype=np.int32)
     each = len(titles.names) + max(map(len, prefixes)) + len(tail[1]) + _STATE_NUMBERS_BYTES
-    out = np.empty(int(name_ends[-1] + entry_ends[-1]) + count * each, np.uint8)
+    out = np.empty(int(key_ends[-1] + entry_ends[-1]) + count * each, np.uint8)
     ends = np.empty(count, np.int64)
     end = LIBRARY.lapse_states(
-        b"".join(names), name_ends.ctypes.data, skip, b"".join(entries), entry_ends.ctypes.data, count,
+        b"".join(keys), key_ends.ctypes.data, skip, b"".join(entries), entry_ends.ctypes.data, count,
         block, len(block),
         b"".join(prefixes), prefix_ends.ctypes.data, len(prefixes), titles.names, titles.ends.ctypes.data,
         tail[1], len(tail[1]), tail[0], NEVER, ends.ctypes.data, out.ctypes.data,

@@ -291,9 +291,9 @@ class SowMachine(ShardMachine[SowShard, Step, StepInFlight[Step]]):
 
     def look_through(self, now_ms: int) -> Iterator[tuple[bytes, bytes]]:
         """Every record: key and payload."""
-        for name, entry in list(self.shard.state.entries.items()):
+        for journal_key, entry in list(self.shard.state.entries.items()):
             if not self.shard.state.is_due(entry, now_ms):
-                yield name[1:], payload_of(entry)
+                yield journal_key[1:], payload_of(entry)
 
 
 def _split(changes: Items) -> tuple[Items, Items]:

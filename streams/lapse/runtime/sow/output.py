@@ -81,15 +81,14 @@ class SowOutput(ShardOutput):
         """
         record_prefix = journal.RECORD[0]
         records = [change for change in changes.items() if change[0][0] == record_prefix]
-        run = self._run([name for name, _ in records], [entry for _, entry in records], sources)
+        run = self._run(records, sources)
         if run is None:
             return Packed(self._state, self._partition, self._one_by_one(records, removals, sources))
         return Packed(self._state, self._partition, run)
 
     def _run(
         self,
-        names: Sequence[bytes],
-        entries: Sequence[bytes | None],
+        records: Sequence[tuple[bytes, bytes | None]],
         sources: Sequence[tuple[str, int]],
         skip: int = len(journal.RECORD),
         before: tuple[int, bytes] = (0, b""),
@@ -98,26 +97,25 @@ class SowOutput(ShardOutput):
         """Records in one piece; None if they are few, if one is a tombstone, or if one has other headers.
 
         Args:
-            names: of the records.
-            entries: the records.
+            records: journal key, or key, and packed record of each; None = it is gone.
             sources: topic and partition of every source, by its number.
-            skip: how many bytes of a name stand before the key.
+            skip: how many bytes of a journal key stand before the key.
             before: how many headers come before the bookmark, and those, packed.
             path_too: whether they say how a record was replicated.
         """
-        if columns.LIBRARY is None or len(entries) < _FEW or entries[0] is None:
+        if columns.LIBRARY is None or len(records) < _FEW:
             return None
-        there = [entry for entry in entries if entry is not None]
-        if len(there) < len(entries):
+        keys, entries = zip(*records, strict=True)
+        if None in entries:
             return None
-        block = there[0][HEAD_BYTES : HEAD_BYTES + facts_of(there[0]).headers_bytes]
-        if not all(one.startswith(block, HEAD_BYTES) for one in (there[len(there) // 2], there[-1])):
+        block = entries[0][HEAD_BYTES : HEAD_BYTES + facts_of(entries[0]).headers_bytes]
+        if not all(one.startswith(block, HEAD_BYTES) for one in (entries[len(entries) // 2], entries[-1])):
             return None  # most have headers of their own
         count, tail, path = self._said(block) if block else (0, b"", b"")
         if path and path_too:
             count, tail = count + 1, tail + packed_header(ORIGIN, path)
         titles = columns.Titles(before[1] + _BOOKMARK, _TIMESTAMP, _EXPIRES_AT)
-        data, ends = columns.states(names, there, block, _prefixes(sources), titles, (before[0] + count, tail), skip)
+        data, ends = columns.states(keys, entries, block, _prefixes(sources), titles, (before[0] + count, tail), skip)
         return PackedRun(data, ends) if ends[0] and (np.diff(ends) > 0).all() else None
 
     def _one_by_one(
@@ -134,10 +132,10 @@ class SowOutput(ShardOutput):
         tombstones: dict[StateDelete | None, bytes] = {}
         facts: tuple[int, int] | None = None
         block = head = tail = b""
-        for name, entry in records:
-            key = name[1:]
+        for journal_key, entry in records:
+            key = journal_key[1:]
             if entry is None:
-                removal = removals.get(name)
+                removal = removals.get(journal_key)
                 said = tombstones.get(removal)
                 if said is None:  # those that left together often left alike
                     said = tombstones[removal] = _tombstone(removal)
@@ -274,8 +272,7 @@ class SowOutput(ShardOutput):
                 (header.REASONS, _REASONS[OutOfFocus.EXPIRED]),
             ]
         )
-        keys, entries = [key for key, _ in some.records], [entry for _, entry in some.records]
-        run = self._run(keys, entries, sources, skip=0, before=(5, head), path_too=False)
+        run = self._run(some.records, sources, skip=0, before=(5, head), path_too=False)
         if run is not None:
             return run
         rows: list[bytes] = []
@@ -362,10 +359,10 @@ class SowOutput(ShardOutput):
 
     def _named(self, fate: SowEvent, record: EventRecord) -> list[Output]:
         """An event of one record, with its key and deadline."""
-        (name, partition, offset), key, deadline_ms = record
+        (topic_name, partition, offset), key, deadline_ms = record
         return self._events_of(
             fate,
-            [BookmarkRange(name, partition, offset, offset)],
+            [BookmarkRange(topic_name, partition, offset, offset)],
             key=key if key is not None and len(key) <= _EVENT_KEY_BYTES else None,
             expires_at_ms=deadline_ms if deadline_ms != NEVER else None,
         )
@@ -387,7 +384,7 @@ def _tombstone(removal: StateDelete | None) -> bytes:
 
 def _prefixes(sources: Sequence[tuple[str, int]]) -> list[bytes]:
     """Of each source what its bookmarks begin with."""
-    return [f"{name}:{partition}:".encode() for name, partition in sources]
+    return [f"{topic_name}:{partition}:".encode() for topic_name, partition in sources]
 
 
 def _passed_on(headers: Iterable[tuple[str, bytes | None]]) -> _Headers:
