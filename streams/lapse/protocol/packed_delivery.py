@@ -68,7 +68,7 @@ def encode(
         values: of the messages.
         deadlines_ms: a `column` of int64, `NEVER` for a message without one; empty = none has one.
         keys: of the messages; empty = none has one.
-        headers: of each message what `encode_headers` made of them; empty = none has any.
+        headers: of each message its headers: `encode_name`, `encode_length` and value of each; empty = none has any.
         lengths: of the values, keys and headers, each a `column` of int32, −1 for null; empty = to be found here.
     """
     value_lengths, key_lengths, header_lengths = lengths or map(_lengths, (values, keys, headers))
@@ -104,14 +104,6 @@ def column(kind: str, numbers: Iterable[int]) -> bytes:
     if sys.byteorder == "big":
         packed.byteswap()
     return packed.tobytes()
-
-
-def encode_headers(headers: Iterable[tuple[str, bytes | None]]) -> bytes:
-    """Write the headers of one message: names and values, each behind its length."""
-    parts: list[bytes] = []
-    for name, value in headers:
-        parts += (encode_name(name), encode_length(-1 if value is None else len(value)), value or b"")
-    return b"".join(parts)
 
 
 def encode_name(name: str) -> bytes:

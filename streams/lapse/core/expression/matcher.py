@@ -54,16 +54,10 @@ def matcher_of(text: str, compiled: re.Pattern[str], shape: Shape) -> Matcher:
         return Matcher(compiled.search, within)
     if re2 is None:
         return Matcher(None, longest)
-    linear = _linear(translated)
+    linear = linear_search(translated)
     if linear is None:
         return Matcher(compiled.search, within)
     return Matcher(_both(compiled.search, linear, _longest_within(_QUICK_STEPS, cost, shape.degree)), longest)
-
-
-def linear_search(text: str) -> Search | None:
-    """RE2's search for a pattern; None if it cannot express the pattern, or is not installed."""
-    translated = to_re2(parse_tree(text))
-    return None if translated is None or re2 is None else _linear(translated)
 
 
 def _longest_within(steps: int, cost: int, degree: int) -> int:
@@ -75,7 +69,12 @@ def _longest_within(steps: int, cost: int, degree: int) -> int:
     return longest + int(cost * (longest + 1) ** degree <= steps)
 
 
-def _linear(translated: str) -> Search | None:
+def linear_search(translated: str) -> Search | None:
+    """RE2's search for a pattern in its own syntax; None if the pattern takes too large a program.
+
+    Args:
+        translated: what `to_re2` made of the pattern.
+    """
     options = re2.Options()
     options.never_capture = True
     options.log_errors = False

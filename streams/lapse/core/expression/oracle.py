@@ -100,11 +100,6 @@ def evaluate(node: Node, payload: Any = None, message: Message | None = None) ->
     return evaluator_of(node)(payload, message)
 
 
-def is_true(node: Node, payload: Any = None, message: Message | None = None) -> bool:
-    """Whether a filter matches."""
-    return _truth(evaluate(node, payload, message)) is True
-
-
 def _resolve(value: Any, steps: tuple[str | int, ...]) -> Any:
     for step in steps:
         if isinstance(step, str):

@@ -7,13 +7,13 @@ from hypothesis import given, settings
 
 from lapse.core.expression.compiler import compile_condition, compile_result
 from lapse.core.expression.operations import scalar
-from lapse.core.expression.oracle import evaluate, is_true
+from lapse.core.expression.oracle import evaluate
 from lapse.core.expression.parser import parse
 from lapse.core.expression.printer import to_text
 from lapse.core.expression.rewriting import equalities_of, simplified
 from lapse.core.expression.syntax import Literal, Node, Path
 from support.at_length import examples
-from unit.core.expression.trees import Sample, messages, same, trees
+from unit.core.expression.trees import Sample, is_true, messages, same, trees
 
 pytestmark = pytest.mark.feature("X1")
 

@@ -9,6 +9,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from lapse.core.expression.functions import ATTRIBUTES, FUNCTIONS
+from lapse.core.expression.oracle import evaluate
 from lapse.core.expression.syntax import (
     NAN,
     Affix,
@@ -150,3 +151,8 @@ messages = st.builds(
 def same(left: Any, right: Any) -> bool:
     """Whether two results are the same: type, sign of zero and NaN included."""
     return type(left) is type(right) and repr(left) == repr(right)
+
+
+def is_true(tree: Node, payload: Any = None, message: Sample | None = None) -> bool:
+    """Whether a filter matches, as the reference evaluator says."""
+    return evaluate(And((tree,)), payload, message) is True
