@@ -9,11 +9,11 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import psutil
 
 from benchmarks.contestant import Figures, alone
+from benchmarks.plain_record import PlainRecord
 from lapse.config import loads
 from lapse.core.queue.segment import SIZE
 from lapse.core.queue.segment_spill import Segments
@@ -30,16 +30,6 @@ _ROUNDS = 7
 _A_DAY_MS = 86_400_000
 
 
-class Record(NamedTuple):
-    """What the core asks of a record."""
-
-    offset: int
-    timestamp: int
-    key: bytes
-    value: bytes
-    headers: list[tuple[str, bytes]]
-
-
 def run(messages: int = 1_000_000, priority: bool = False, cycled: int = 20_000, room: int = 0) -> Figures:
     """Fill a shard, weigh it, then let messages enter, be leased and be acknowledged while it stays that deep.
 
@@ -53,9 +43,9 @@ def run(messages: int = 1_000_000, priority: bool = False, cycled: int = 20_000,
     lifetimes = [[("lapse-ttl-ms", b"%d" % random.randrange(3_600_000, _A_DAY_MS))] for _ in range(10_007)]
     payloads = [b'{"price":%d}' % random.randrange(1000) for _ in range(9_973)]
 
-    def records(first: int, count: int) -> list[Record]:
+    def records(first: int, count: int) -> list[PlainRecord]:
         return [
-            Record(offset, _NOW_MS, b"k", payloads[offset % 9_973], lifetimes[offset % 10_007])
+            PlainRecord(offset, _NOW_MS, b"k", payloads[offset % 9_973], lifetimes[offset % 10_007])
             for offset in range(first, first + count)
         ]
 

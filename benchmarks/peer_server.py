@@ -34,7 +34,7 @@ def peer_server(command: Callable[[int, Path], Sequence[str | Path]]) -> Iterato
         os.environ[BROKER_PID] = str(server.pid)
         try:
             deadline = time.monotonic() + _PATIENCE_S
-            while not _listens(port):
+            while not listens(port):
                 if server.poll() is not None or time.monotonic() > deadline:
                     raise Skipped(f"{Path(arguments[0]).name} does not start here")
                 time.sleep(0.05)
@@ -59,7 +59,8 @@ def _free_port() -> int:
         return port
 
 
-def _listens(port: int) -> bool:
+def listens(port: int) -> bool:
+    """Whether a program takes connections at a port of this machine."""
     try:
         socket.create_connection(("127.0.0.1", port), 1).close()
     except OSError:

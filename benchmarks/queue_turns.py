@@ -5,9 +5,10 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from benchmarks.contestant import Figures, alone
+from benchmarks.plain_record import PlainRecord
 from lapse.core.lifetime import Expiration
 from lapse.core.queue.command import QueueCommands
 from lapse.core.queue.settings import QueueSettings
@@ -21,16 +22,6 @@ _NOW_MS = 1_800_000_000_000
 _DUE_MS = _NOW_MS + 60_000
 _AT_ONCE = 4_096
 _BACKLOG = 2_000_000
-
-
-class Record(NamedTuple):
-    """What the core asks of a record."""
-
-    offset: int
-    timestamp: int
-    key: bytes
-    value: bytes
-    headers: list[tuple[str, bytes]]
 
 
 def run(messages: int = 300_000, least_ms: float = 0.0) -> Figures:
@@ -74,7 +65,9 @@ def _shard(messages: int, headers: list[tuple[str, bytes]], **settings: Any) -> 
     groups = [[*headers, ("group", b"%d" % at)] for at in range(1000)]
     for first in range(0, messages, _AT_ONCE):
         some = range(first, min(first + _AT_ONCE, messages))
-        shard.arrive("turns", 0, [Record(at, _NOW_MS, b"k", b"{}", groups[at % 1000]) for at in some], Step(), _NOW_MS)
+        shard.arrive(
+            "turns", 0, [PlainRecord(at, _NOW_MS, b"k", b"{}", groups[at % 1000]) for at in some], Step(), _NOW_MS
+        )
     return shard
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from benchmarks.contestant import Figures, Skipped, alone
 from benchmarks.elsewhere import python_with
 from benchmarks.load import PAYLOAD_BYTES
+from benchmarks.peer_server import listens
 
 _REQUIREMENT = "pika==1.3.2"
 _PATIENCE_S = 90.0
@@ -102,7 +103,7 @@ def _server(command: str) -> Iterator[int]:
         )
         try:
             deadline = time.monotonic() + _PATIENCE_S
-            while not _listens(port):
+            while not listens(port):
                 if server.poll() is not None or time.monotonic() > deadline:
                     raise Skipped("rabbitmq-server does not start here")
                 time.sleep(0.2)
@@ -110,14 +111,6 @@ def _server(command: str) -> Iterator[int]:
         finally:
             os.killpg(server.pid, signal.SIGTERM)
             server.wait(30)
-
-
-def _listens(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port), 1).close()
-    except OSError:
-        return False
-    return True
 
 
 if __name__ == "__main__":

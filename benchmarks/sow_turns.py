@@ -5,12 +5,12 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable
-from typing import NamedTuple
 
 import psutil
 
 from benchmarks.contestant import Figures, alone
 from benchmarks.load import order
+from benchmarks.plain_record import PlainRecord
 from lapse.core.lifetime import Expiration
 from lapse.core.sow.settings import SowSettings
 from lapse.core.sow.shard import SowShard
@@ -19,16 +19,6 @@ from lapse.protocol.command import Command
 
 _NOW_MS = 1_800_000_000_000
 _AT_ONCE = 500
-
-
-class Record(NamedTuple):
-    """What the core asks of a record."""
-
-    offset: int
-    timestamp: int
-    key: bytes
-    value: bytes
-    headers: list[tuple[str, bytes]]
 
 
 def run(messages: int = 100_000) -> Figures:
@@ -57,7 +47,7 @@ def run(messages: int = 100_000) -> Figures:
         if offset == messages:
             weight = process.memory_info().rss - weight
         records = [
-            Record(at, _NOW_MS, b"k%d" % (at % messages), order(at % messages), lifetimes[at % 1000])
+            PlainRecord(at, _NOW_MS, b"k%d" % (at % messages), order(at % messages), lifetimes[at % 1000])
             for at in range(offset, offset + _AT_ONCE)
         ]
         turn("update", lambda records=records: shard.arrive("turns", 0, records, Step()))

@@ -1,18 +1,6 @@
 """Fixtures of the acceptance tests: workers, and their logs where a test fails."""
 
-from collections.abc import Iterator
+from support.deployment import deploy, served
+from support.worker_logs import pytest_runtest_makereport
 
-import pytest
-
-from support.deployment import LIVE, deploy, served
-
-__all__ = ["deploy", "served"]
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
-    report = yield
-    if report.failed:
-        for deployment in LIVE:
-            report.sections.append((f"workers of {deployment.app_id}", deployment.logs()))
-    return report
+__all__ = ["deploy", "pytest_runtest_makereport", "served"]

@@ -1,28 +1,18 @@
 """Fixtures of the integration tests: workers, and their logs where a test fails."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from lapse.protocol import topic
 from lapse.protocol.bookmark import Bookmark
 from support.browser import browser, view
-from support.deployment import LIVE, deploy, served
+from support.deployment import deploy, served
 from support.gateway import gateway, shop
 from support.wire import Wire
+from support.worker_logs import pytest_runtest_makereport
 
-__all__ = ["browser", "deploy", "gateway", "served", "shop", "view"]
+__all__ = ["browser", "deploy", "gateway", "pytest_runtest_makereport", "served", "shop", "view"]
 
 _HOUR_MS = 3_600_000
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
-    report = yield
-    if report.failed:
-        for deployment in LIVE:
-            report.sections.append((f"workers of {deployment.app_id}", deployment.logs()))
-    return report
 
 
 @pytest.fixture

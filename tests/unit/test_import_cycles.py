@@ -17,7 +17,7 @@ Graph = Mapping[str, set[str]]
 
 
 def sources() -> dict[str, Path]:
-    """Every module of the three packages, by its name."""
+    """Every module of the packages, by its name."""
     found = {}
     for package in PACKAGES:
         root = ROOT / package
