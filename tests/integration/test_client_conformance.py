@@ -409,6 +409,45 @@ def test_the_state_comes_first_then_what_changes(api: Any, backend: Backend) -> 
     asyncio.run(main())
 
 
+@pytest.mark.feature("L5", "C47")
+def test_updates_that_wait_are_listed_and_withdrawn_and_records_stay(api: Any, backend: Backend) -> None:
+    """Five updates wait for an hour that does not come: they are in order of their instants, over all shards."""
+    hour_ms = (int(time.time()) + 3_600) * 1_000
+
+    async def main() -> None:
+        name = await fill(api, backend)
+        async with (
+            api.SowClient(name, connection=backend.connection) as sow,
+            api.Publisher(backend.connection) as publisher,
+        ):
+            for number in (4, 2, 0, 1, 3):
+                value = orjson.dumps({"n": 100 + number})
+                await publisher.publish(name, value, key=str(number), enqueue_at_ms=hour_ms + number)
+
+            async def all_wait() -> bool:
+                return bool((await sow.depth())["scheduled"] == 5)
+
+            await until(all_wait)
+            waiting = await sow.scheduled()
+            assert [(one.key, one.change, one.enqueue_at_ms - hour_ms) for one in waiting] == [
+                (str(number), "publish", number) for number in range(5)
+            ]
+            assert await sow.scheduled(top_n=2, skip=1) == waiting[1:3]
+            assert await sow.scheduled(filter="/n > 102") == waiting[3:]
+            with pytest.raises(CommandFailed) as refused:
+                await sow.scheduled(filter="/n >")
+            assert refused.value.code == ErrorCode.INVALID_EXPRESSION
+            assert await sow.withdraw(bookmarks=[waiting[1].bookmark]) == 1
+            assert await sow.withdraw(bookmarks=[waiting[1].bookmark]) == 0
+            assert await sow.withdraw(filter="/n >= 103") == 2
+            assert await sow.scheduled() == [waiting[0], waiting[2]]
+            assert await sow.withdraw(filter="TRUE") == 2
+            assert (await sow.depth())["scheduled"] == 0
+            assert sorted(numbers([record async for record in sow.query()])) == list(range(10))
+
+    asyncio.run(main())
+
+
 @pytest.mark.feature("X3")
 def test_records_have_types_and_a_misfit_says_where_it_stands(api: Any, backend: Backend) -> None:
     async def main() -> None:

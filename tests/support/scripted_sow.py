@@ -12,8 +12,9 @@ from lapse.core.error_code import ErrorCode
 from lapse.core.expression import ExpressionError, compile_filter, compile_value
 from lapse.protocol import answer as answers
 from lapse.protocol import command as commands
-from lapse.protocol import topic
-from lapse.protocol.answer import Answer, OpenSubscription
+from lapse.protocol import header, topic
+from lapse.protocol.answer import Answer, OpenSubscription, ScheduledUpdate
+from lapse.protocol.bookmark import BookmarkRange
 from lapse.protocol.command import Command
 from support.created_topic import create
 
@@ -24,6 +25,7 @@ class ScriptedSow:
     def __init__(self, servers: str, name: str, partitions: int) -> None:
         self.servers, self.name, self.partitions = servers, name, partitions
         self.records: list[dict[bytes, tuple[int, bytes]]] = [{} for _ in range(partitions)]
+        self.scheduled: list[dict[int, tuple[ScheduledUpdate, bytes]]] = [{} for _ in range(partitions)]
         self.subscriptions: list[dict[str, Command]] = [{} for _ in range(partitions)]
         self._seen: list[dict[str, set[bytes]]] = [{} for _ in range(partitions)]
         self._running = True
@@ -57,7 +59,11 @@ class ScriptedSow:
             if message is None or message.error():
                 continue
             partition = message.partition()
-            if message.topic() == self.name:
+            if message.topic() == self.name and header.ENQUEUE_AT_MS in (headers := dict(message.headers() or [])):
+                at_ms, place = int(headers[header.ENQUEUE_AT_MS]), f"{self.name}:{partition}:{message.offset()}"
+                update = ScheduledUpdate(bookmark=place, key=message.key().decode(), enqueue_at_ms=at_ms)
+                self.scheduled[partition][message.offset()] = update, message.value()
+            elif message.topic() == self.name:
                 self._update(partition, message.key(), message.value(), message.offset())
             else:
                 command, _ = commands.decode(message.value())
@@ -91,6 +97,11 @@ class ScriptedSow:
     def _command(self, partition: int, command: Command) -> None:
         records = self.records[partition]
         match command.command:
+            case "sow" if command.state == "scheduled":
+                waiting = sorted((self.scheduled[partition][at][0] for at in self._meant(partition, command)), key=_due)
+                first = command.skip or 0
+                shown = waiting[first:][: command.top_n]
+                self._answer(partition, command, counts={"scheduled": len(waiting)}, updates=tuple(shown))
             case "sow":
                 self._group(partition, command)
             case "subscribe" | "sow_and_subscribe" | "delta_subscribe" | "sow_and_delta_subscribe":
@@ -108,6 +119,14 @@ class ScriptedSow:
             case "subscriptions":
                 known = tuple(OpenSubscription(subscription=name, since_ms=1) for name in self.subscriptions[partition])
                 self._answer(partition, command, subscriptions=known)
+            case "depth":
+                counts = {"records": len(records), "scheduled": len(self.scheduled[partition])}
+                self._answer(partition, command, counts=counts)
+            case "sow_delete" if command.state == "scheduled":
+                withdrawn = self._meant(partition, command)
+                for offset in withdrawn:
+                    del self.scheduled[partition][offset]
+                self._answer(partition, command, counts={"removed": len(withdrawn)})
             case "sow_delete":
                 gone = [key for key in command.keys if key in records]
                 if command.filter is not None:
@@ -116,6 +135,24 @@ class ScriptedSow:
                 for key in gone:
                     self._update(partition, key, None)
                 self._answer(partition, command, counts={"removed": len(gone)})
+
+    def _meant(self, partition: int, command: Command) -> list[int]:
+        """The offsets of the scheduled updates that a command is about."""
+        waiting = self.scheduled[partition]
+        if command.bookmarks:
+            ranges = [BookmarkRange.parse(text) for text in command.bookmarks]
+            return [
+                at
+                for at in waiting
+                if any(
+                    (one.topic, one.partition) == (self.name, partition) and one.first <= at <= one.last
+                    for one in ranges
+                )
+            ]
+        if command.filter is None:
+            return list(waiting)
+        match = compile_filter(command.filter).match
+        return [at for at, (_, value) in waiting.items() if match(orjson.loads(value))]
 
     def _group(self, partition: int, command: Command) -> None:
         found = [
@@ -149,6 +186,7 @@ class ScriptedSow:
         counts: dict[str, int] | None = None,
         code: str = "",
         subscriptions: tuple[OpenSubscription, ...] = (),
+        updates: tuple[ScheduledUpdate, ...] = (),
     ) -> None:
         if command.answer == "none" or (command.answer == "errors" and not error):
             return
@@ -157,6 +195,7 @@ class ScriptedSow:
             command=command.command,
             status="error" if error else "ok",
             subscriptions=subscriptions,
+            updates=updates,
             error=error,
             code=code,
             partition=partition,
@@ -171,3 +210,7 @@ class ScriptedSow:
     ) -> None:
         headers = [(name, text.encode()) for name, text in facts.items()]
         self._producer.produce(topic.deliveries(self.name), value, key, partition=partition, headers=headers)
+
+
+def _due(update: ScheduledUpdate) -> int:
+    return update.enqueue_at_ms
