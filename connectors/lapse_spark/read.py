@@ -65,6 +65,8 @@ class Span:
         return found | dict(self.options)
 
 
+_NO_TOPIC: Final = "org.apache.kafka.common.errors.UnknownTopicOrPartitionException"
+
 WHOLE: Final = Span()
 """All that the topics hold, once."""
 
@@ -99,6 +101,18 @@ def records(
     return schema.conform(loaded, schema.RAW)
 
 
+def _causes(error: BaseException) -> Iterator[str]:
+    """The classes of what Spark's JVM threw, from the outermost to the first cause.
+
+    Spark puts an exception of its own in the place of some of them; Python keeps the original as its context.
+    """
+    thrown = error if isinstance(error, Py4JJavaError) else error.__context__
+    at = thrown.java_exception if isinstance(thrown, Py4JJavaError) else None
+    while at is not None:
+        yield at.getClass().getName()
+        at = at.getCause()
+
+
 @contextmanager
 def existing(names: Sequence[str]) -> Iterator[None]:
     """Name the topics where Kafka only says that it does not have one; Spark asks when it plans an action.
@@ -109,7 +123,7 @@ def existing(names: Sequence[str]) -> Iterator[None]:
     try:
         yield
     except (Py4JJavaError, PySparkException) as error:
-        if "UnknownTopicOrPartition" in str(error):
+        if _NO_TOPIC in _causes(error):
             raise ValueError(f"there is no such topic; one of: {', '.join(sorted(names))}") from error
         raise
 
