@@ -65,6 +65,9 @@ class _Payloads:
     async def get(self, topic: str, partition: int, offsets: list[int], used: bool = True) -> list[Input | None]:
         return [self.records.get(offset) for offset in offsets]
 
+    async def timestamp_ms(self, topic: str, partition: int, offset: int) -> int | None:
+        return self.records[offset].timestamp if offset in self.records else None
+
 
 @dataclass
 class Input:

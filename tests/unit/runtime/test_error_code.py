@@ -50,7 +50,7 @@ REFUSED: dict[ErrorCode, list[dict[str, object]]] = {
 """What both kinds of entity refuse alike."""
 
 
-def ask(machine: Machine, offset: int = 0, refused: Refusal | None = None, **command: object) -> list[Answer]:
+def answers_to(machine: Machine, offset: int = 0, refused: Refusal | None = None, **command: object) -> list[Answer]:
     """Give a command, and what the shard says to itself about it; return the answers."""
     machine.command(Input(offset, None, json.dumps({"id": "1", **command}).encode()), refused)
     answers: list[Answer] = []
@@ -62,7 +62,12 @@ def ask(machine: Machine, offset: int = 0, refused: Refusal | None = None, **com
         for one in written:
             if one.key == SHARD_MESSAGE_KEY:
                 machine.command(Input(offset + 1, SHARD_MESSAGE_KEY, one.value))
-    return [one for one in answers if one.status == "error"]
+    return answers
+
+
+def ask(machine: Machine, offset: int = 0, refused: Refusal | None = None, **command: object) -> list[Answer]:
+    """Give a command; return the answers that refuse it."""
+    return [one for one in answers_to(machine, offset, refused, **command) if one.status == "error"]
 
 
 def refusal_of(machine: Machine, refused: Refusal | None = None, **command: object) -> Answer:
