@@ -6,11 +6,21 @@ from lapse.protocol import topic
 from lapse.protocol.bookmark import Bookmark
 from support.browser import browser, view
 from support.deployment import deploy, served
+from support.deployment_hooks import pytest_runtest_call, pytest_runtest_makereport, pytest_runtest_teardown
 from support.gateway import gateway, shop
 from support.wire import Wire
-from support.worker_logs import pytest_runtest_makereport
 
-__all__ = ["browser", "deploy", "gateway", "pytest_runtest_makereport", "served", "shop", "view"]
+__all__ = [
+    "browser",
+    "deploy",
+    "gateway",
+    "pytest_runtest_call",
+    "pytest_runtest_makereport",
+    "pytest_runtest_teardown",
+    "served",
+    "shop",
+    "view",
+]
 
 _HOUR_MS = 3_600_000
 

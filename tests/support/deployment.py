@@ -9,7 +9,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import tomlkit
@@ -34,6 +34,17 @@ _FILE = {"definitions": "file"}
 """Most tests change `lapse.toml` and start a worker again, which serves what the file says then."""
 
 _RESTORED = "; epoch "
+
+_ASKED_AGAIN_S = 0.5
+"""Who asks a queue later is a new client, which knows nothing of what was there before."""
+
+
+class _Asked(NamedTuple):
+    """A client that has just been asked for its queue's figures."""
+
+    stem: str
+    queue: Queue
+    at: float
 
 
 class WorkerProcess:
@@ -131,6 +142,7 @@ class Deployment:
         self.config = directory / "lapse.toml"
         self.workers: list[WorkerProcess] = []
         self._tails: list[Tail] = []
+        self._asked: _Asked | None = None
         self.configure(queues, **lapse)
         LIVE.append(self)
 
@@ -205,7 +217,10 @@ class Deployment:
         )
 
     def close(self) -> None:
-        """Kill every process."""
+        """Kill every process; a second time nothing happens."""
+        if self not in LIVE:
+            return
+        self._keep(None)
         for tail in self._tails:
             tail.close()
         for worker in self.workers:
@@ -288,9 +303,25 @@ class Deployment:
         return Queue(self.name(stem), connection=self.connection)
 
     def depth(self, stem: str) -> dict[str, int]:
-        """A queue's figures now."""
-        with self.queue(stem) as queue:
-            return queue.depth()
+        """A queue's figures now; a test that waits for them asks again and again, by one client."""
+        kept, self._asked = self._asked, None
+        if kept is not None and (kept.stem != stem or time.monotonic() - kept.at > _ASKED_AGAIN_S):
+            kept.queue.close()
+            kept = None
+        queue = self.queue(stem).start() if kept is None else kept.queue
+        try:
+            figures = queue.depth()
+        except BaseException:
+            queue.close()
+            raise
+        self._keep(_Asked(stem, queue, time.monotonic()))
+        return figures
+
+    def _keep(self, asked: "_Asked | None") -> None:
+        """Keep a client for the next time that its queue is asked, in place of what was kept."""
+        before, self._asked = self._asked, asked
+        if before is not None:
+            before.queue.close()
 
     def bookmark(self, stem: str, written: Written) -> str:
         """The name of a message that was written."""
