@@ -40,12 +40,12 @@ class Settles(Protocol):
     """What atomic work asks of the subscription."""
 
     def acknowledge(self, deliveries: Sequence[Any]) -> None:
-        """Done with these."""
+        """Acknowledge deliveries."""
 
     def command(
         self, how: Settling, deliveries: Sequence[Any], *, delay_ms: int | None = None, lease_ms: int | None = None
     ) -> object:
-        """Settle these otherwise."""
+        """Settle deliveries in another way."""
 
     def flush(self) -> None:
         """Send all acknowledgments now."""
@@ -226,7 +226,7 @@ class AtomicWork:
         self._decide(producer)
 
     def _written(self, producer: Producer, failures: list[tuple[KafkaError, Message]]) -> None:
-        """Wait until outputs and claims are in Kafka: not before may the shard be asked."""
+        """Wait until outputs and claims are in Kafka; only then the shard may be asked."""
         left = producer.flush(_CONTROL_S)
         if failures:
             error, message = failures[0]
@@ -278,7 +278,7 @@ class AtomicWork:
             log.info("a transaction is left to Kafka to abort: %s", error)
 
     def _lost(self, cause: KafkaError) -> None:
-        """Go on with another producer; or not at all, where another process has taken the name."""
+        """Give up the producer; a new one follows, unless another process has taken the transactional id."""
         self._producer = None
         self._fenced = self._fenced or (self._named is not None and cause.code() in _FENCED)
 

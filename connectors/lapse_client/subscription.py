@@ -165,8 +165,10 @@ class Subscription:
         return self._connection.shards("queue", queue)
 
     def _screen(self) -> None:
-        """From now on set aside what somebody may have committed before (X9)."""
-        if self._in_doubt is None and not self._transport.settles:  # a test waits for no thread of ours
+        """From now on, set aside messages that another transaction may have committed before (X9)."""
+        if (
+            self._in_doubt is None and not self._transport.settles
+        ):  # `lapse.testing` settles by itself, and has no such thread
             past_ms = self.session.clock.past_ms
             self._in_doubt = InDoubt(
                 self._connection, self._shards_of, self.settler, self.arrivals.put_back, past_ms, self._forget

@@ -95,7 +95,7 @@ def run(
     kept: list[DataFrame] = []
 
     def keep(data: DataFrame) -> DataFrame:
-        """What the topics hold now decides, not what they hold when it is asked again."""
+        """Persist data until the run ends."""
         kept.append(data.persist())
         return kept[-1]
 

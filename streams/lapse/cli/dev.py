@@ -232,7 +232,7 @@ def _await(stand: Stand, worker: Child) -> bool:
         while not _answers(name, stand.config, connection):
             if worker.code is not None:
                 if _text(stand.path) != stand.text:
-                    return False  # it may have found the next text, and that wrong
+                    return False  # it may have read the new text, and refused it
                 raise click.ClickException("the worker ended: see above")
             if time.monotonic() > deadline:
                 click.echo(f"lapse dev: {name} does not answer yet; its worker's log says why.", err=True)

@@ -1,7 +1,7 @@
 """Whether a value can be written with a schema, and if not, where the fault is (S2, X7).
 
-fastavro finds most faults, in words of Python's; an integer beyond 32 bits it writes where an `int` is declared, and
-other readers cut it.
+fastavro finds most faults, and tells them in Python's words. But it writes an integer beyond 32 bits where an `int` is
+declared, and other readers cut it off.
 """
 
 from __future__ import annotations

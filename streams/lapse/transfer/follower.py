@@ -104,7 +104,7 @@ class Follower(Mover):
         for generation in range(max(1, first), last):
             self._clean_up(f"{work}-{generation}")
         self._transfer = f"{work}-{last}"
-        # The one before is looked at once more next time: its process may only now see that it is followed by this one.
+        # The next start cleans up the last generation once more: its process may notice only now that it was replaced.
         self._orders.write(work, Order({}, unfinished=(last - 1, last)))
         self.begun = True
         try:
@@ -202,7 +202,10 @@ class Follower(Mover):
             return {}
 
     def _hold_spare(self, text: str, wanted: int, handed_over: bool) -> dict[int, Answer]:
-        """Hold at most so many messages that nobody here takes, shard by shard; only those that came, or no such."""
+        """Hold at most `wanted` messages that nobody here takes, shard by shard.
+
+        With `handed_over` only messages that came from another deployment, without it none of them.
+        """
         least_life_ms, answers = ceil(self._skew_ms()), {}
         for shard in self._here.shards:
             held = replace(

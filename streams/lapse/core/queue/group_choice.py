@@ -24,7 +24,7 @@ from lapse.core.queue.waiting_groups import Entry, Found, Line, WaitingGroups
 
 
 class _Visit:
-    """A line while messages are dealt out.
+    """A group's line of waiting messages, and how far it was looked through at this instant.
 
     Attributes:
         found: its first message that was not looked at; None = there is none.
@@ -231,5 +231,5 @@ class GroupChooser:
 
 
 def _of(group: int, place: int) -> Of:
-    """What a message's delivery counts for: its group, or itself alone (C70)."""
+    """What the delivery of a message counts for: its group; without a group the message itself (C70)."""
     return (OWN_GROUP, place) if group == OWN_GROUP else (group, -1)

@@ -169,7 +169,9 @@ class Matching:
                 tried.setdefault(place, set()).add(message.offset)
 
     def untried_offsets(self, text: str, topic: str, partition: int, offsets: list[int]) -> list[int]:
-        """On which messages of a source without a place a filter under selection has to be tried; of others it forgets.
+        """The messages of a source without a place on which a filter under selection was not tried.
+
+        What is known of messages that are not among these offsets is forgotten.
 
         Args:
             text: the filter.
@@ -186,7 +188,7 @@ class Matching:
         return [offset for offset in offsets if offset not in tried]
 
     def seen(self, text: str, topic: str, partition: int) -> Set[int]:
-        """Offsets of the records of a source that were so judged, and match."""
+        """Offsets of the records of a source on which `judge_bookmarks` tried the filter, and that match."""
         return self._seen.get(text, {}).get((topic, partition), frozenset())
 
     def judged_to(self, text: str) -> int:

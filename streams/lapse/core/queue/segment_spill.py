@@ -160,7 +160,7 @@ class Segments(Mapping[int, Segment]):
         summary = self._summaries[index]
         assert self.spill_store is not None
         segment = packed_segment.decode(self.spill_store[index])
-        # As they were, not as early as they could be: what is planned by them is found by them.
+        # The instants as they were, not computed anew: entries of timers were made by them, and are found by them.
         segment.min_deadline_ms, segment.min_until_ms = summary.min_deadline_ms, summary.min_until_ms
         self.loads += 1
         return segment

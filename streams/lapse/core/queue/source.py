@@ -71,14 +71,14 @@ class Source:
         return bool(self._standings or self._rewound)
 
     def seen_to(self, offset: int) -> int:
-        """Behind which offset nothing was seen yet, in the generation of this one."""
+        """The offset that is seen next, in the generation of the given one."""
         generation = generation_of(offset)
         if not generation:
             return self.next_offset
         return position_of(self.next_offset if generation <= self.generation else 0, generation)
 
     def _near(self, offset: int) -> list[Standing]:
-        """Where a message stands, if it does: those that were brought back come behind all others, in their order."""
+        """The standings among which a message is; those that a rewind brought back stand behind all others."""
         return self._standings if offset < FIRST_REWOUND else self._rewound
 
     def add(self, offset: int, place: int, count: int) -> None:

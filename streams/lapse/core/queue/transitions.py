@@ -141,7 +141,7 @@ class Transitions:
         subscription: str | None,
         fault: str,
     ) -> None:
-        """The same where the headers of all can be read, or of none: then a fault says so."""
+        """Return messages that are alike: the headers of all can be read, or of none, and then `fault` says why."""
         at_once: Slots = []
         later: Slots = []
         untils: list[NDArray[np.int64]] = []

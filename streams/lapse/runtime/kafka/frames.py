@@ -1,8 +1,8 @@
 """The frames of a connection to Kafka, read from the socket into their final buffers.
 
-Kafka's answers are frames: four bytes that say how many follow, and these. What asyncio's streams do with a fetch of a
-megabyte is to copy it four times, and to stop and resume reading for every 256 KiB of it, while nobody else on the
-process can run Python. Here the kernel writes a large frame where it stays, and a small one is copied once.
+Kafka's answers are frames: four bytes that say how many follow, and these. asyncio's streams copy a fetch of a megabyte
+four times, and stop and resume reading for every 256 KiB of it. Meanwhile no other thread can run Python. Here the
+kernel writes a large frame where it stays, and a small one is copied once.
 """
 
 from __future__ import annotations

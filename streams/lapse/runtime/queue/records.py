@@ -23,7 +23,7 @@ async def records_of(messages: Messages, payloads: PayloadWindow) -> Sequence[An
 
 
 async def left_behind(removal: Removal, payloads: PayloadWindow) -> Sequence[Any | None]:
-    """The records of messages that left; none where that is why they did (C40)."""
+    """The records of messages that left; none if they left because Kafka has lost the records (C40)."""
     messages = removal.messages
     if Reason.LOG_TRUNCATED in removal.reasons:
         return [None] * len(messages)
