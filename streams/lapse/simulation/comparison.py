@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from lapse.protocol.event import Event
-from lapse.runtime.queue.in_flight import TOLD
+from lapse.runtime.queue.in_flight import EMITTED
 from lapse.simulation.recorded_journal import RecordedEpoch, RecordedJournal
 
 
@@ -134,7 +134,7 @@ def _journaled(journal: RecordedJournal) -> dict[int, _Left]:
     """Of each epoch that is there from its take-over on how many events its steps told, where the journal says it."""
     found: dict[int, _Left] = {}
     for epoch in journal.epochs:
-        told = sum(step.instants.get(TOLD, 0) for step in epoch.steps)
+        told = sum(step.instants.get(EMITTED, 0) for step in epoch.steps)
         if epoch.taken_over and told:
             found[epoch.number] = _Left(epoch, told)
     return found

@@ -45,7 +45,7 @@ def test_what_did_not_come_again_is_missing_unless_its_step_has_no_journal() -> 
 
 
 def counted(at_ms: int, events: int) -> RecordedStep:
-    return RecordedStep(at_ms, {}, {"told": events}, None)
+    return RecordedStep(at_ms, {}, {"emitted": events}, None)
 
 
 def test_a_step_may_tell_before_the_journal_of_the_step_before_it() -> None:

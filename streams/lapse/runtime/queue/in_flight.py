@@ -19,8 +19,8 @@ ARRIVED: Final = "arrived"
 TAKEN: Final = "taken"
 """Name of how far a partition was taken in by one of several takes of a step; before the take and the place."""
 
-TOLD: Final = "told"
-"""Beside the instants: how many events a step told. They may be written before the journal of the step before is."""
+EMITTED: Final = "emitted"
+"""Beside the instants: how many events a step emitted. They may be written before the journal of the step before is."""
 
 _CHANGE_BYTES: Final = 64
 """What a change takes in the journal, its places left out."""

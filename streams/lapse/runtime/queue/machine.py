@@ -25,7 +25,7 @@ from lapse.runtime.letters.refusal import Write
 from lapse.runtime.queue.crowd import Crowd
 from lapse.runtime.queue.delivery_writer import DeliveryWriter, patience_s
 from lapse.runtime.queue.forwarding import Forwarding
-from lapse.runtime.queue.in_flight import TOLD, QueueStepInFlight
+from lapse.runtime.queue.in_flight import EMITTED, QueueStepInFlight
 from lapse.runtime.queue.judging import Judge
 from lapse.runtime.queue.letters import QueueLetters
 from lapse.runtime.queue.output import QueueOutput
@@ -407,10 +407,10 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
 
     def _write(self, at_work: QueueStepInFlight, effects: Effects) -> None:
         step = at_work.core
-        told = at_work.unread + self._output.events(step.events, step.removals)
-        effects.before += told
-        if told:
-            at_work.instants[TOLD] = len(told)
+        emitted = at_work.unread + self._output.events(step.events, step.removals)
+        effects.before += emitted
+        if emitted:
+            at_work.instants[EMITTED] = len(emitted)
         effects.step = self.shard.state.sequence
         if step.deliveries and self.shard.allowance.is_bounded:
             effects.must_arrive, effects.counted_to = True, self.shard.allowance.counted_to
