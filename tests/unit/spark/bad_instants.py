@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 import click
 
+from lapse_client import UnknownEntity
 from lapse_spark import as_of, queue_as_of
 from lapse_spark.option import INSTANT
 
@@ -31,7 +32,7 @@ class Case(NamedTuple):
             self.ask()
         except click.BadParameter as error:
             return error.message
-        except ValueError as error:
+        except (ValueError, UnknownEntity) as error:
             return str(error)
         return ""
 
@@ -41,7 +42,7 @@ def _at(text: str) -> Case:
 
 
 def _no_such() -> None:
-    raise as_of.unknown("work")
+    raise UnknownEntity("queue or SOW topic", "work", ("orders", "works"))
 
 
 CASES: Final = [
