@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import logging
 import os
 import socket
 import time
@@ -20,6 +19,7 @@ from lapse.protocol import broker_address, signature, topic
 from lapse_client import client_properties
 from lapse_client.clock import ClientClock
 from lapse_client.error import LapseError, UnknownEntity
+from lapse_client.kafka_log import log
 from lapse_client.metadata import METADATA_TIMEOUT_S, Metadata
 from lapse_client.transport import Transport, default
 
@@ -40,9 +40,6 @@ _ELECTING: Final = frozenset(
     }
 )
 """What brokers say for a moment after a topic was created, or a broker was lost."""
-
-log = logging.getLogger("lapse_client.kafka")
-log.addHandler(logging.NullHandler())  # librdkafka's lines are for a log that somebody set up, not for the terminal
 
 Options = Mapping[str, str | int | float | bool]
 

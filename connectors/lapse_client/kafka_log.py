@@ -1,0 +1,56 @@
+"""The log of librdkafka: what it says again and again while no broker answers is told twice a minute."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+_EVERY_S: Final = 30.0
+_MOST_KEPT: Final = 1_000
+_NUMBER: Final = re.compile(r"\d+")
+
+
+class Seldom(logging.Filter):
+    """Lets a warning or an error through once in a while; the next one like it tells how many were left out.
+
+    librdkafka begins anew with the addresses it was given when no broker answers, and logs each attempt: twenty lines
+    a second for each consumer. Lines that differ in numbers only are alike.
+
+    Args:
+        every_s: once in so many seconds.
+        clock: seconds that only go on.
+    """
+
+    def __init__(self, every_s: float = _EVERY_S, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._every_s = every_s
+        self._clock = clock
+        self._told: dict[str, tuple[float, int]] = {}
+        self._lock = threading.Lock()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether a line is told."""
+        if record.levelno < logging.WARNING:
+            return True
+        text, now_s = record.getMessage(), self._clock()
+        alike = _NUMBER.sub("", text)
+        with self._lock:
+            told_s, left_out = self._told.get(alike, (None, 0))
+            if told_s is not None and now_s - told_s < self._every_s:
+                self._told[alike] = told_s, left_out + 1
+                return False
+            if len(self._told) >= _MOST_KEPT:
+                self._told.clear()
+            self._told[alike] = now_s, 0
+        if left_out:
+            record.msg, record.args = f"{text} ({left_out:,} more like this since the last one)", None
+        return True
+
+
+log = logging.getLogger("lapse_client.kafka")
+log.addHandler(logging.NullHandler())  # librdkafka's lines are for a log that somebody set up, not for the terminal
+log.addFilter(Seldom())
