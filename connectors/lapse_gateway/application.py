@@ -19,6 +19,7 @@ from starlette.routing import BaseRoute, Mount, Route, Router
 
 from lapse import __version__
 from lapse.core.error_code import ErrorCode
+from lapse.core.near_name import question
 from lapse_client.error import LapseError, UnknownEntity
 from lapse_gateway import (
     body,
@@ -251,15 +252,26 @@ async def _astray(request: Request, error: Exception) -> Response:
     """There is no such path, or not with this method."""
     assert isinstance(error, HTTPException)
     path = request.url.path[:100]
-    fault = Fault("unknown_path", f"there is no {path}; /openapi.json names what there is")
+    asked = request.url.path.removeprefix(request.scope.get("root_path", ""))
+    fault = Fault("unknown_path", f"there is no {path}{_meant(asked)}; /openapi.json names what there is")
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-        asked = request.url.path.removeprefix(request.scope.get("root_path", ""))
         allowed = sorted(one.method for one in OPERATIONS if _pattern(one.path).fullmatch(asked))
         text = f"{path} is asked for by {' or '.join(allowed)}, not by {request.method[:20]}"
         fault = Fault("method_not_allowed", text, {"Allow": ", ".join(allowed)})
     # A browser that goes somewhere names HTML first; programs name JSON, anything or nothing.
     people = request.headers.get("accept", "").startswith("text/html")
     return refused(fault, False, "") if people else _refused(fault)
+
+
+def _meant(asked: str) -> str:
+    """The path that was perhaps meant, with the names of the one that was asked for."""
+    parts = asked.split("/")
+    known = set()
+    for one in DESCRIBED:
+        places = one.path.split("/")
+        if len(places) == len(parts):
+            known.add("/".join(part if "{" in place else place for place, part in zip(places, parts, strict=True)))
+    return question(asked, known)
 
 
 @functools.cache

@@ -7,9 +7,11 @@ from typing import Final, TypeVar
 
 import orjson
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 from starlette.requests import ClientDisconnect, Request
 
 from lapse.core.error_code import ErrorCode
+from lapse.core.near_name import question
 from lapse_gateway.fault import Fault
 
 _MOST_FAULTS: Final = 5
@@ -73,7 +75,7 @@ def decode(body: bytes, model: type[Model]) -> Model:
     except ValidationError as error:
         faults = error.errors(include_url=False, include_context=False, include_input=False)
         told = "; ".join(
-            f"{'.'.join(map(str, fault['loc'])) or 'body'}: {_sentence(fault['msg'])}"
+            f"{'.'.join(map(str, fault['loc'])) or 'body'}: {_sentence(fault['msg'])}{_meant(fault, model)}"
             for fault in faults[:_MOST_FAULTS]
         )
         more = f"; and {len(faults) - _MOST_FAULTS} more faults" if len(faults) > _MOST_FAULTS else ""
@@ -82,6 +84,15 @@ def decode(body: bytes, model: type[Model]) -> Model:
 
 def _kind(value: object) -> str:
     return "an array" if isinstance(value, list) else "null" if value is None else f"a {type(value).__name__}"
+
+
+def _meant(fault: ErrorDetails, model: type[BaseModel]) -> str:
+    """The field that was perhaps meant by one that is unknown; empty for another fault."""
+    if fault["type"] != "extra_forbidden":
+        return ""
+    schema = model.model_json_schema()
+    tables = (schema, *schema.get("$defs", {}).values())
+    return question(str(fault["loc"][-1]), [name for table in tables for name in table.get("properties", {})])
 
 
 def _sentence(text: str) -> str:

@@ -90,6 +90,8 @@ _BAD: Final = "invalid_argument"
 
 CASES: Final = (
     Case(shown="`GET /v1/quues`", method="GET", path="/v1/quues", code="unknown_path", status=404),
+    Case(shown="`GET /v1/queue/orders`", method="GET", path="/v1/queue/orders", code="unknown_path", status=404),
+    Case(shown="`GET /v1/orders`", method="GET", path="/v1/orders", code="unknown_path", status=404),
     Case(
         shown="`PUT /v1/queues/orders`",
         method="PUT",

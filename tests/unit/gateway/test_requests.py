@@ -22,6 +22,20 @@ def test_a_bad_request_is_refused_in_words(case: Case) -> None:
         assert word not in told["text"]
 
 
+@pytest.mark.feature("X7")
+@pytest.mark.parametrize(
+    ("shown", "meant"),
+    [
+        ("`GET /v1/quues`", "'/v1/queues'"),
+        ("`GET /v1/queue/orders`", "'/v1/queues/orders'"),
+        ('`{"messages": [{"value": 1, "txet": "a"}]}`', "'text'"),
+    ],
+)
+def test_the_nearest_path_or_field_is_named(shown: str, meant: str) -> None:
+    (case,) = [one for one in CASES if one.shown == shown]
+    assert f"(did you mean {meant}?)" in ask(case).json()["error"]["text"]
+
+
 def test_no_key_is_told() -> None:
     for case in CASES:
         assert KEY not in ask(case).text
