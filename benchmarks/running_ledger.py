@@ -84,7 +84,8 @@ def run(bootstrap_servers: str, rate: int = 10_000, seconds: float = 180.0, ever
     warm_s = min(_WARM_S, seconds / 2)
     warm = [(passed, one) for passed, one in lags if passed > warm_s]
     if len(warm) < 2:
-        raise RuntimeError(f"only {len(warm)} batches ended behind the first {warm_s:g} s; take more --seconds")
+        ended = ", ".join(f"{passed:.0f} s" for passed, _ in lags) or "never"
+        raise RuntimeError(f"too few batches ended behind the first {warm_s:g} s ({ended}); take more --seconds")
     between = [later[0] - sooner[0] for sooner, later in pairwise(warm)]
     return {
         "rate": rate,

@@ -13,14 +13,24 @@ from lapse.simulation.recorded_journal import RecordedEpoch
 
 
 def began_ms(epoch: RecordedEpoch) -> int:
-    """The instant that an epoch begins with, ms since the epoch.
+    """When an epoch began, ms since the epoch: nothing was decided as of an earlier instant.
 
-    One that is gone on with begins with what its shard had heard of by then. Its journal was written later: the shard
-    took in messages meanwhile, and they have earlier instants.
+    One that is gone on with began when its shard was taken over. A command that is still to come may have an instant
+    not long after that.
     """
+    told = next((step.instants["began"] for step in epoch.steps if "began" in step.instants), None)
+    if told is not None:
+        return told
     if epoch.taken_over:
-        instants = next((step.instants for step in epoch.steps if "began" in step.instants), {})
-        return instants.get("began", epoch.begin.at_ms)
+        return epoch.begin.at_ms
+    return heard_of_ms(epoch) if epoch.taken_over_ms is None else epoch.taken_over_ms
+
+
+def heard_of_ms(epoch: RecordedEpoch) -> int:
+    """The latest instant that its shard had heard of where an epoch is gone on with, ms since the epoch.
+
+    The journal before was written later: the shard took in messages meanwhile, and they have earlier instants.
+    """
     return next((step.instants["from"] for step in epoch.steps if "from" in step.instants), epoch.begin.at_ms)
 
 
@@ -33,14 +43,14 @@ def reached_ms(read: Iterable[Any]) -> int:
     return max((record.timestamp for record in read if record.key == TICK_KEY), default=0)
 
 
-def hear(machine: QueueMachine, read: Iterable[Any], authorizer: CommandAuthorizer | None, taken_over_ms: int) -> None:
+def hear(machine: QueueMachine, read: Iterable[Any], authorizer: CommandAuthorizer | None, unheard_ms: int) -> None:
     """Know when each subscription was heard last: it does not begin a heartbeat timeout here (Q5).
 
     Args:
         machine: the shard's; it has begun.
         read: the commands before the epoch is gone on with.
         authorizer: reads them where users are configured, and is not used for anything else; None = there are none.
-        taken_over_ms: when the shard was taken over, ms since the epoch: from then on each had one timeout (C5).
+        unheard_ms: from when on the others have one timeout, ms since the epoch.
     """
     known = {one.id: one for one in machine.shard.subscriptions()}
     heard: dict[str, int] = {}
@@ -48,7 +58,9 @@ def hear(machine: QueueMachine, read: Iterable[Any], authorizer: CommandAuthoriz
         if admitted.command.subscription in known:
             heard[admitted.command.subscription] = admitted.at_ms
     for name, at_ms in heard.items():
-        known[name].last_seen_ms = max(at_ms, taken_over_ms)
+        known[name].last_seen_ms = max(at_ms, known[name].last_seen_ms)
+    for name in known.keys() - heard.keys():
+        known[name].last_seen_ms = max(unheard_ms, known[name].last_seen_ms)
 
 
 def _admitted(read: Iterable[Any], authorizer: CommandAuthorizer | None) -> Iterator[Admitted]:

@@ -47,7 +47,7 @@ class RecordedEpoch:
         begin: where it began.
         steps: what it did.
         taken_over: whether it begins here; else it is gone on with.
-        taken_over_ms: when it was taken over, if it is gone on with, ms since the epoch; 0 = the journal tells no more.
+        taken_over_ms: when it was taken over, if it is gone on with, ms since the epoch; None = it is not told.
         definition: version of the queue's definition that its owner went by; 0 = that of its `lapse.toml` (C66).
     """
 
@@ -55,7 +55,7 @@ class RecordedEpoch:
     begin: RecordedStep
     steps: list[RecordedStep] = field(default_factory=list)
     taken_over: bool = True
-    taken_over_ms: int = 0
+    taken_over_ms: int | None = None
     definition: int = 0
 
 
@@ -91,13 +91,14 @@ class RecordedJournal:
                 *alone, step = _steps(record)
                 if claimed or not self.epochs:
                     taken_over = claimed and not is_before
-                    began_ms = step.at_ms if claimed and is_before else 0
+                    began_ms = step.at_ms if claimed and is_before else None
                     self.epochs.append(RecordedEpoch(told.epoch, step, [], taken_over, began_ms, definition))
                     claimed = False
                 elif is_before:
                     epoch = self.epochs[-1]
                     epoch.begin, epoch.taken_over = step, False
-                    epoch.taken_over_ms = step.instants.get("began", epoch.taken_over_ms)
+                    told_ms = (one.instants["began"] for one in (*alone, step) if "began" in one.instants)
+                    epoch.taken_over_ms = next(told_ms, epoch.taken_over_ms)
                 else:
                     self.epochs[-1].steps += [*alone, step]
                 if is_before:

@@ -124,10 +124,13 @@ class ReplayedShard:
 
     def _go_on(self, machine: QueueMachine, epoch: RecordedEpoch, serving: Serving) -> None:
         """Know what the owner had read before, where its journal does not say it."""
-        read = self._recording.log(*self._commands)[: epoch.begin.positions.get(self._commands, 0)]
+        log = self._recording.log(*self._commands)
+        read = log[: epoch.begin.positions.get(self._commands, 0)]
         self._reached_ms = gone_on.reached_ms(read)
         authorizer = None if serving.guard is None else CommandAuthorizer(serving.guard, self._partition)
-        gone_on.hear(machine, read, authorizer, epoch.taken_over_ms)
+        # Where Kafka has removed some of its commands, a subscription may have been heard since.
+        unheard_ms = gone_on.heard_of_ms(epoch) if log.begins else gone_on.began_ms(epoch)
+        gone_on.hear(machine, read, authorizer, unheard_ms)
 
     def _check(self, epoch: RecordedEpoch) -> None:
         """Whether everything that the epoch read is there."""

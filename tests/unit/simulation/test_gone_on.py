@@ -59,7 +59,9 @@ class Life:
         machine.begin_topics([], {})
         self._write([(claim_key(1), b"a worker"), *machine.take_over(0), self._progress({})], 1)
 
-    def step(self, records: Sequence[Recorded], journaled_ms: int, *, acts: bool = True) -> None:
+    def step(
+        self, records: Sequence[Recorded], journaled_ms: int, *, acts: bool = True, delivered_ms: int | None = None
+    ) -> None:
         """Go through a step that reads records, and whose journal is written at an instant."""
         machine, inbox = self.machine, self._inbox
         machine.begin_step()
@@ -69,6 +71,8 @@ class Life:
         inbox.take_commands(100, None, self._tick)
         if acts and machine.is_due(self._reached_ms):
             machine.advance(self._reached_ms)
+        if delivered_ms is not None:
+            machine.deliver(delivered_ms)
         effects = at_once(machine.finish(lambda _: pytest.fail("there are no letters")))
         self.events = [decode(one.value) for one in outputs_of(effects.before) if one.value is not None]
         self._write([*effects.ahead, *effects.journal, self._progress(effects.instants)], journaled_ms)
@@ -111,4 +115,17 @@ def test_what_the_journal_before_does_not_say_is_known(
     assert [(one.taken_over, len(one.steps)) for one in journal.epochs] == [(False, 1)]
     events = list(ReplayedShard("q", {0: Serving(CONFIG, None, None)}, 0, recording, journal).events())
     assert [(one.event, one.at_ms) for one in life.events] == list(told)
+    assert events == life.events
+
+
+@pytest.mark.feature("X10", "C1")
+def test_a_command_has_its_own_instant_also_where_the_shard_has_heard_of_a_later_one() -> None:
+    first, second = [message(0, 5, b"0")], [command(0, 30, command="expire", bookmarks=["t:0:0"])]
+    recording = Recording({"t": 1, COMMANDS.topic: 1}, [*first, *second])
+    life = Life(recording)
+    life.step(first, WRITTEN_MS, delivered_ms=45)
+    life.step(second, 6_000)
+    journal = RecordedJournal(life.journal, since_ms=WRITTEN_MS + 1)
+    events = list(ReplayedShard("q", {0: Serving(CONFIG, None, None)}, 0, recording, journal).events())
+    assert [(one.event, one.at_ms) for one in life.events] == [("expired", 30)]
     assert events == life.events
