@@ -151,7 +151,7 @@ def run(
         create(bootstrap_servers, name)
         worker.apply()
         worker.start()
-        with _gateway(bootstrap_servers) as (address, gateway):
+        with opened(bootstrap_servers) as (address, gateway):
             caller = Caller(address, name)
             caller.publish([0])
             worker.until(lambda: _received(caller), PATIENCE_S)
@@ -187,7 +187,7 @@ def _keep_to(cores: int) -> None:
 
 
 @contextlib.contextmanager
-def _gateway(bootstrap_servers: str) -> Iterator[tuple[str, psutil.Process]]:
+def opened(bootstrap_servers: str) -> Iterator[tuple[str, psutil.Process]]:
     """A gateway in a process of its own: its address, and the process."""
     with tempfile.NamedTemporaryFile("r+", prefix="lapse-gateway-") as log:
         command = [sys.executable, "-m", "lapse", "gateway", "--port", "0", "-b", bootstrap_servers]
