@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from lapse.core.queue import command as commands
+from lapse.core.queue import settlement_command as commands
 from lapse.core.queue.command import QueueCommands
 from lapse.protocol.command import Command
+from lapse.runtime.kafka.output import Output
+from lapse.runtime.queue.machine import QueueMachine
 from lapse.testing import Lapse
 from lapse_client import CommandFailed, Queue
 from lapse_client.queue import Settling
+from unit.runtime.test_queue_machine import command, finish, machine
 
 pytestmark = pytest.mark.feature("Q8", "C60")
 
@@ -25,8 +30,8 @@ def parts(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     found: list[bool] = []
     whole = QueueCommands.settle_some
 
-    def noted(self, command, at_ms, step):
-        more = whole(self, command, at_ms, step)
+    def noted(self, command, at_ms, step, row_filter):
+        more = whole(self, command, at_ms, step, row_filter)
         if command.filter:
             found.append(more)
         return more
@@ -69,3 +74,67 @@ def test_what_is_refused_settles_nothing(lapse: Lapse, parts: list[bool]) -> Non
         with pytest.raises(CommandFailed, match="takes no state"):
             queue._ask(Command.of(command="purge", state="leased"))
         assert queue.depth()["available"] == COUNT
+
+
+def asked(count: int, name: str, bookmarks: list[str], **fields: object) -> tuple[QueueMachine, list[int], dict]:
+    """A command by bookmarks on a shard that has leased everything: the depth after each step, and the answer."""
+    one = machine(count)
+    command(one, 1_000, "subscribe", max_backlog=count)
+    while one.deliver(1_000):
+        finish(one)
+    finish(one)
+    command(one, 1_001, name, bookmarks=bookmarks, answer="all", **fields)
+    depths, told = [], []
+    while not told:
+        if depths:
+            one.go_on()
+        told = [json.loads(some.value) for some in finish(one).after if isinstance(some, Output)]
+        depths.append(one.shard.depth()["depth"])
+    return one, depths, told[0]
+
+
+@pytest.mark.parametrize("how", ["acknowledge", "cancel", "expire", "renew"])
+def test_bookmarks_in_any_order_are_settled_some_in_each_step_and_answered_in_theirs(
+    monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr(commands, "NAMED_AT_ONCE", 100)
+    offsets = [(at * 607) % 1_000 for at in range(1_000)]
+    named = [f"orders:0:{offset}" for offset in offsets] + ["orders:1:5", "orders:0:2000-2001"]
+    one, depths, told = asked(1_000, how, named)
+    results = {text: settled["result"] for settled in told["settlements"] for text in [settled["bookmarks"]]}
+    assert list(results) == named
+    assert [results[text] for text in named] == ["settled"] * 1_000 + ["unknown"] * 2
+    if how in ("acknowledge", "expire"):
+        assert depths == [900 - 100 * at for at in range(10)] + [0], "two are left that are not there"
+    elif how == "cancel":
+        assert one.shard.depth()["leased"] == 0
+
+
+def test_of_a_message_that_is_named_twice_the_first_counts_in_whatever_part_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(commands, "NAMED_AT_ONCE", 3)
+    named = ["orders:0:1#7", "orders:0:2", "orders:0:3", "orders:0:4", "orders:0:1#1", "orders:0:2"]
+    one, _, told = asked(6, "acknowledge", named)
+    results = [(settled["bookmarks"], settled["result"]) for settled in told["settlements"]]
+    assert sorted(results) == [
+        ("orders:0:1", "stale"),
+        ("orders:0:1", "stale"),
+        ("orders:0:2", "already_settled"),
+        ("orders:0:2", "settled"),
+        ("orders:0:3", "settled"),
+        ("orders:0:4", "settled"),
+    ]
+    assert one.shard.depth()["depth"] == 3
+
+
+@pytest.mark.feature("X7")
+@pytest.mark.parametrize("how", ["acknowledge", "cancel", "expire", "renew"])
+def test_bookmarks_that_name_the_same_messages_over_and_over_are_refused(
+    monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr(commands, "MOST_REPEATED", 1_000)
+    one, _, told = asked(100, how, ["orders:0:0-99"] * 200)
+    assert told["code"] == "too_costly"
+    assert "the 200 bookmarks name 20000 messages in all, of 4096 that may be there" in told["error"]
+    assert one.shard.depth()["leased"] == 100

@@ -10,7 +10,7 @@ from typing import Any, Final
 from lapse.core.error_code import ErrorCode
 from lapse.core.expression import ExpressionError
 from lapse.core.near_name import question
-from lapse.core.queue.answer import bounded, open_subscription, shown, size
+from lapse.core.queue.answer import open_subscription, shown
 from lapse.core.queue.dispatch import STEP_MESSAGES
 from lapse.core.queue.inquiry import PLACED
 from lapse.core.queue.rewind_command import rewind_refusal
@@ -18,15 +18,14 @@ from lapse.core.queue.rewinding import Wish
 from lapse.core.queue.rewinds import Rewind
 from lapse.core.queue.row_filter import finds_spare, peeks_at_some
 from lapse.core.queue.settings import Semantics
-from lapse.core.queue.settlement import Claim, Outcome, Result, SettleAction
+from lapse.core.queue.settlement import Claim
+from lapse.core.queue.settlement_command import SettlementCommands, is_refused
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step
-from lapse.core.queue.target_depth import UNLIMITED
 from lapse.core.queue.transfer_command import TransferCommands
 from lapse.core.shard.answer import CommandAnswer, Counts
 from lapse.core.shard.refused import CommandRefused
 from lapse.core.shard.subscriptions import listed
-from lapse.protocol.bookmark import BookmarkRange
 from lapse.protocol.command import MOST_PEEKED, QUEUE_COMMANDS, Command
 
 
@@ -48,24 +47,21 @@ class QueueCommands:
         self._row_filter: str | None = None
         self._purged: Counter[str] = Counter()
         """What a purge that is under way has removed, by state."""
-        self._settled: list[Outcome] = []
-        """What a settlement by filter that is under way has done so far."""
-        self._settled_to = -1
-        """The last segment in which it has settled; -1 = none is under way."""
         self.oldest_ms: int | None = None
         """Arrival of the oldest message, looked up in time for a depth command; None = there is none."""
         self.counted: Rewind | None = None
         """A dry run of a rewind that is at its end and is about to be answered."""
+        self._settling = SettlementCommands(shard, lambda: self._row_filter or "")
         self._transfers = TransferCommands(shard, lambda: self._row_filter is None)
         self._handlers: dict[str, Callable[[Command, int, Step], dict[str, Any]]] = {
             **self._transfers.handlers,
             "subscribe": self._subscribe,
             "unsubscribe": self._unsubscribe,
             "heartbeat": self._heartbeat,
-            "acknowledge": self._settle,
-            "cancel": self._settle,
-            "expire": self._settle,
-            "renew": self._renew,
+            "acknowledge": self._settling.settle,
+            "cancel": self._settling.settle,
+            "expire": self._settling.settle,
+            "renew": self._settling.renew,
             "depth": self._depth,
             "subscriptions": self._subscriptions,
             "sow": self._peek,
@@ -84,7 +80,9 @@ class QueueCommands:
         if command.command not in _LOOKING_AHEAD or command.filter:
             return []
         try:
-            named = self._claims(command) if command.command == "acknowledge" else self._transfers.claims(command)
+            named = (
+                self._settling.claims(command) if command.command == "acknowledge" else self._transfers.claims(command)
+            )
             return self._shard.looks_ahead(named)
         except ValueError:
             return []
@@ -138,7 +136,7 @@ class QueueCommands:
         if command.filter or not (command.command in _SETTLING or peeks_at_some(command)):
             return []
         try:
-            return self._claims(command)
+            return self._settling.claims(command)
         except ValueError:
             return []
 
@@ -238,82 +236,6 @@ class QueueCommands:
             )
         return {}
 
-    def _claims(self, command: Command) -> list[Claim]:
-        if command.filter and command.bookmarks:
-            raise CommandRefused(f"{command.command}: name either bookmarks or a filter, not both")
-        if command.filter:
-            return self._shard.selected(command.filter)
-        if not command.bookmarks:
-            raise CommandRefused(f"{command.command}: field bookmarks names no message")
-        try:
-            named = [BookmarkRange.parse(text) for text in command.bookmarks]
-        except ValueError as error:
-            raise CommandRefused(f"{command.command}: {error}") from error
-        return [Claim(one.topic, one.partition, one.first, one.last, one.delivery_count, one.epoch) for one in named]
-
-    def settle_some(self, command: Command, at_ms: int, step: Step) -> bool:
-        """Begin, or go on with, a settlement by filter of very many messages; whether there is more of that (C60).
-
-        A part ends with a segment. `handle` does the last part, and answers for all.
-        """
-        if command.command not in _SETTLED_IN_PARTS or not command.filter or _is_refused(command):
-            return False
-        claims, at = self._shard.selected_part(command.filter, self._settled_to, SETTLED_AT_ONCE)
-        if at is None:
-            return False
-        self._settled += self._settle_claims(command, claims, at_ms, step)
-        self._settled_to = at
-        return True
-
-    def _settle_claims(self, command: Command, claims: list[Claim], at_ms: int, step: Step) -> list[Outcome]:
-        if command.filter:
-            self._shard.end_leases_of(claims, at_ms, step)  # a crowd may be in their way (C60)
-        return self._shard.settle(
-            SettleAction(command.command),
-            command.subscription,
-            claims,
-            at_ms,
-            step,
-            command.delay_ms,
-            "" if command.filter else self._row_filter or "",
-            command.fault if command.command == "expire" else "",
-        )
-
-    def _settle(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
-        if self._settled_to >= 0:
-            claims, _ = self._shard.selected_part(command.filter or "", self._settled_to, UNLIMITED)
-            outcomes = [*self._settled, *self._settle_claims(command, claims, at_ms, step)]
-            self._settled, self._settled_to = [], -1
-        else:
-            outcomes = self._settle_claims(command, self._claims(command), at_ms, step)
-        if not command.filter:
-            return bounded(outcomes, command, {})
-        settled = [outcome for outcome in outcomes if outcome.result is Result.SETTLED]
-        outcomes = [outcome for outcome in outcomes if outcome.result is not Result.TIME_LIMIT]  # as if it had left
-        out_of_sight = len(self._shard.selected_scheduled(command.filter))  # untouched, whatever names them (C16)
-        counts = {"settled": size(settled), "skipped": size(outcomes) - size(settled) + out_of_sight}
-        return bounded(settled, command, counts)
-
-    def _renew(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
-        longest_ms = self._shard.settings.max_lease_ms
-        if command.lease_ms is not None and command.lease_ms > longest_ms:
-            raise CommandRefused(
-                f"renew: lease_ms is {command.lease_ms}; the queue's max_lease_period is {longest_ms} ms"
-            )
-        subscription, claims = self._named(command), self._claims(command)
-        if command.filter:
-            self._shard.end_leases_of(claims, at_ms, step)
-        outcomes, until_ms = self._shard.renew(
-            subscription,
-            claims,
-            at_ms,
-            step,
-            command.lease_ms,
-            "" if command.filter else self._row_filter or "",
-        )
-        renewed = any(outcome.result is Result.SETTLED for outcome in outcomes)
-        return bounded(outcomes, command, {}) | {"lease_until_ms": until_ms if renewed else None}
-
     def _pause(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
         self._shard.pause(at_ms, step)
         return {}
@@ -331,12 +253,17 @@ class QueueCommands:
         stayed = {f"skipped_{state}": count for state, count in left.items() if count}
         return {"counts": {"removed": sum(removed.values()), "skipped": sum(left.values()), **removed, **stayed}}
 
+    def settle_some(self, command: Command, at_ms: int, step: Step, row_filter: str | None) -> bool:
+        """See `SettlementCommands.settle_some`."""
+        self._row_filter = row_filter
+        return self._settling.settle_some(command, at_ms, step)
+
     def purge_some(self, command: Command, at_ms: int, step: Step) -> bool:
         """Begin, or go on with, a purge of very many messages; whether there is more of that (C60).
 
         Those with places leave many thousands at a time, scheduled ones some thousands; `handle` does what is left.
         """
-        if command.command != "purge" or _is_refused(command):
+        if command.command != "purge" or is_refused(command):
             return False
         state, text = self._shard.state, command.filter or ""
         if sum(state.outline(index).held for index in state.segments) > PURGED_AT_ONCE:
@@ -396,7 +323,7 @@ class QueueCommands:
         if command.bookmarks and command.state:
             raise CommandRefused("sow: name either bookmarks or a state; with bookmarks messages in any state are told")
         if command.bookmarks:
-            found = self._shard.named(self._claims(command), at_ms, self._refused, self._row_filter or "")
+            found = self._shard.named(self._settling.claims(command), at_ms, self._refused, self._row_filter or "")
             all_seen = self._row_filter is None
             return {"messages": tuple(shown(one, all_seen) for one in islice(found, MOST_PEEKED))}
         skip, limit = command.skip or 0, min(command.top_n if command.top_n is not None else MOST_PEEKED, MOST_PEEKED)
@@ -410,21 +337,12 @@ class QueueCommands:
 PURGED_AT_ONCE: Final = 65_536
 """About how many messages with places leave in one step of a purge: an event of ranges takes milliseconds."""
 
-SETTLED_AT_ONCE: Final = 32_768
-"""About how many messages one step of a settlement by filter settles; of scattered ones an eighth (C60)."""
-
-_SETTLED_IN_PARTS: Final = frozenset({"acknowledge", "cancel", "expire"})
 _SETTLING = frozenset({"acknowledge", "cancel", "expire", "renew"})
 _SELECTING = frozenset({"acknowledge", "cancel", "expire", "renew", "purge", "sow", "depth", "transfer"})
 _ABOUT_SCHEDULED = frozenset({"acknowledge", "cancel", "expire", "purge", "sow", "depth", "transfer"})
 """Commands whose filters reach messages that are not visible yet."""
 
 _LOOKING_AHEAD = frozenset({"acknowledge", "transfer", "transfer_accept"})
-
-
-def _is_refused(command: Command) -> bool:
-    """Whether a command that may take several steps has fields that it does not take: `handle` says so."""
-    return bool(command.bookmarks or command.select or command.state)
 
 
 def _counts_nothing(command: Command) -> bool:

@@ -243,7 +243,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         if (
             self.crowd.is_before(at_ms, command.command)
             or self._commands.purge_some(command, at_ms, self._step)
-            or self._commands.settle_some(command, at_ms, self._step)
+            or self._commands.settle_some(command, at_ms, self._step, admitted.row_filter)
         ):
             self._put_off(admitted.offset, lambda: self._do_next_part(admitted))
             return
