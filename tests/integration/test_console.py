@@ -32,6 +32,12 @@ SOW = {"prices": {}, "planned-prices": {}}
 LAPSE = {"metrics_port": free_port()}
 
 
+def audited(gateway: Door, name: str) -> list[dict]:
+    """The audit records about an entity."""
+    lines = [line for line in gateway.process.text.splitlines() if "lapse_gateway.audit" in line and name in line]
+    return [json.loads(line[line.index("{") :]) for line in lines]
+
+
 def test_the_overview_says_what_needs_somebody_and_goes_on_by_itself(gateway: Door, view: "playwright.Page") -> None:
     name = gateway.deployment.name("orders")
     view.goto(f"{gateway.address}/?find={gateway.deployment.token}")
@@ -144,6 +150,8 @@ def test_a_message_is_found_and_its_life_is_told(gateway: Door, view: "playwrigh
     playwright.expect(view.locator("#preview")).to_contain_text("1 message")
     view.get_by_role("button", name="Expire", exact=True).click()
     notice(view, "settled")
+    (record,) = audited(gateway, name)
+    assert (record["did"], record["bookmark"], record["result"]) == ("expire", bookmark, "settled")
     view.reload()
     playwright.expect(view.locator("main")).to_contain_text("The queue does not hold it now")
     assert view.get_by_role("button", name="Expire it now").count() == 0
@@ -173,8 +181,7 @@ def test_a_purge_is_shown_first_and_takes_what_was_shown(gateway: Door, view: "p
     notice(view, "4 messages are taken out")
     playwright.expect(view.locator("#messages")).to_contain_text("No message matches")
     assert gateway.depth("purged")["depth"] == 6
-    (line,) = (line for line in gateway.process.text.splitlines() if "audit" in line and name in line)
-    record = json.loads(line[line.index("{") :])
+    (record,) = audited(gateway, name)
     assert (record["did"], record["filter"], record["removed"]) == ("purge", "/n < 4", 4)
 
 
@@ -225,10 +232,7 @@ def test_what_has_left_is_shown_first_and_comes_back_once(gateway: Door, view: "
     notice(view, "3 messages came back")
     playwright.expect(view.locator("#messages tbody")).to_contain_text("~1")
     assert gateway.depth("rewound")["depth"] == 4
-    (line,) = (
-        line for line in gateway.process.text.splitlines() if "audit" in line and name in line and "rewind" in line
-    )
-    record = json.loads(line[line.index("{") :])
+    (record,) = (one for one in audited(gateway, name) if one["did"] == "rewind")
     assert (record["filter"], record["counts"]["rewound"]) == ("(/n < 4)", 3)
 
 
@@ -329,14 +333,24 @@ def test_events_are_followed_as_they_are_told(gateway: Door, view: "playwright.P
     playwright.expect(view.locator("#tail-state")).to_have_text("Stopped.")
 
 
-def test_a_queue_is_paused_and_resumed(gateway: Door, view: "playwright.Page") -> None:
-    view.goto(f"{gateway.address}/console/queues/{gateway.deployment.name('paused')}")
+def test_a_queue_is_paused_and_resumed_by_the_keyboard_alone(gateway: Door, view: "playwright.Page") -> None:
+    name = gateway.deployment.name("paused")
+    view.goto(f"{gateway.address}/console/queues/{name}")
     gateway.publish("paused", 1)
-    for action, done, received in (("Pause", "Deliveries are stopped", 0), ("Resume", "Deliveries go on", 1)):
-        view.get_by_role("button", name=f"{action}…").click()
-        view.get_by_role("button", name=action, exact=True).click()
+    for action, says, done, received in (
+        ("Pause", "Stop all deliveries", "Deliveries are stopped", 0),
+        ("Resume", "Deliver again", "Deliveries go on", 1),
+    ):
+        view.get_by_role("button", name=f"{action}…").focus()
+        view.keyboard.press("Enter")
+        playwright.expect(view.get_by_role("dialog")).to_contain_text(says)
+        playwright.expect(view.get_by_role("button", name="Leave it")).to_be_focused()
+        view.keyboard.press("Tab")
+        playwright.expect(view.get_by_role("button", name=action, exact=True)).to_be_focused()
+        view.keyboard.press("Enter")
         notice(view, done)
         assert len(gateway.receive("paused", wait_s=1 if not received else 30)) == received
+    assert [one["did"] for one in audited(gateway, name)] == ["pause", "resume"]
 
 
 @pytest.mark.feature("L13", "Q15")
@@ -374,6 +388,8 @@ def test_dead_letters_are_shown_by_reason_and_sent_back_once(gateway: Door, view
     playwright.expect(view.locator("#preview")).to_contain_text("2 letters go back")
     view.get_by_role("button", name="Send 2").click()
     notice(view, "2 letters are sent back")
+    (record,) = audited(gateway, name)
+    assert (record["did"], record["filter"], record["sent"]) == ("redrive", "/n > 0", 2)
     until(lambda: gateway.depth("died")["depth"] == 2, "they are back")
     view.get_by_role("button", name="Send them back").click()
     playwright.expect(view.get_by_role("dialog")).to_contain_text("2 (sent before)")
@@ -412,8 +428,7 @@ def test_a_dead_letter_is_edited_shown_and_sent_back(gateway: Door, view: "playw
     assert (message["key"], message["value"], message["headers"][0]) == ("k", {"n": 1}, ["trace", "seventeen"])
     view.get_by_role("button", name="Preview").click()
     playwright.expect(view.locator("#preview")).to_contain_text("It is not sent: sent before")
-    (line,) = (line for line in gateway.process.text.splitlines() if "audit" in line and name in line)
-    record = json.loads(line[line.index("{") :])
+    (record,) = audited(gateway, name)
     assert (record["did"], record["edited"], record["sent"]) == ("redrive", True, 1)
 
 
