@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from queue import Empty
@@ -14,7 +15,16 @@ from kombu.transport.base import to_rabbitmq_queue_arguments
 from kombu.transport.virtual.base import queue_declare_ok_t
 from kombu.utils.uuid import uuid
 
-from lapse_client import Admin, CommandFailed, Delivery, LapseError, Queue, QueueSubscriber, UnknownEntity
+from lapse_client import (
+    Admin,
+    CommandFailed,
+    Delivery,
+    EntityDeleted,
+    LapseError,
+    Queue,
+    QueueSubscriber,
+    UnknownEntity,
+)
 from lapse_kombu import task_message
 from lapse_kombu.consumption import Consumption, Listening
 from lapse_kombu.task_message import TaskMessage
@@ -34,6 +44,9 @@ _TURN_S: Final = 0.02
 
 _GET_S: Final = 0.5
 """How long a single `get` waits for a message that the queue may have."""
+
+_GOING_S: Final = 0.5
+"""The topics of a deleted queue go within seconds: who declares it again, as Celery does, tries so often, s."""
 
 _IDLE_AT_LEAST_MS: Final = 300_000
 """A temporary queue lives for so long at least without use (Q18)."""
@@ -367,8 +380,18 @@ class Channel(virtual.Channel):
         return self.Message(raw, channel=self)
 
     def _subscriber(self, queue: str, backlog: int) -> QueueSubscriber:
-        subscriber = QueueSubscriber(_legal(queue), backlog, connection=self.connection.lapse, ack_interval_ms=5)
-        subscriber.start()
+        name, known = _legal(queue), self.connection.known
+        subscriber = QueueSubscriber(name, backlog, connection=self.connection.lapse, ack_interval_ms=5)
+        try:
+            subscriber.start()
+        except (CommandFailed, UnknownEntity) as error:
+            if name not in known or (isinstance(error, CommandFailed) and error.code != "deleted"):
+                raise
+            known.discard(name)
+            time.sleep(_GOING_S)
+            raise EntityDeleted(
+                name, f"it was deleted after it was declared, and may be declared again: {error}"
+            ) from error
         return subscriber
 
     def _leave(self, subscriber: QueueSubscriber) -> None:

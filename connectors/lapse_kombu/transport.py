@@ -13,7 +13,7 @@ from typing import Any, Final
 from kombu.transport import virtual
 from kombu.transport.virtual.base import BrokerState
 
-from lapse_client import Connection, ConnectionFailed, LapseError, Publisher, UnknownEntity
+from lapse_client import Connection, ConnectionFailed, EntityDeleted, LapseError, Publisher, UnknownEntity
 from lapse_client.admin import DEFAULT_DEPLOYMENT
 from lapse_kombu.channel import Channel
 from lapse_kombu.transient import Transient
@@ -45,9 +45,9 @@ class Transport(virtual.Transport):
     default_port = _PORT
     driver_type = "lapse"
     driver_name = "lapse"
-    connection_errors = (ConnectionFailed, *virtual.Transport.connection_errors)
+    connection_errors = (ConnectionFailed, EntityDeleted, *virtual.Transport.connection_errors)
     channel_errors = (LapseError, *virtual.Transport.channel_errors)
-    recoverable_connection_errors = (ConnectionFailed,)
+    recoverable_connection_errors = (ConnectionFailed, EntityDeleted)  # a queue that was deleted is declared again
     recoverable_channel_errors = ()
     implements = virtual.Transport.implements.extend(
         asynchronous=True, exchange_type=frozenset(["direct", "topic", "fanout"])

@@ -198,6 +198,26 @@ def test_an_event_loop_hands_out_and_settles(here: Deployment, connection: kombu
         assert not hub.on_tick
 
 
+@pytest.mark.feature("X3", "C4", "Q23")
+def test_a_queue_that_is_deleted_under_its_consumer_is_declared_again(
+    here: Deployment, connection: kombu.Connection
+) -> None:
+    """The consumer's connection ends with an error after which kombu and Celery begin anew, until there is a queue."""
+    queue = kombu.Queue(here.name("gone"), routing_key=here.name("gone"))
+    with contextlib.closing(connection.clone()) as first, kombu.Consumer(first, [queue]):
+        here.lapse("queue", "delete", queue.name, "--force", "--yes")
+        with pytest.raises(first.recoverable_connection_errors, match="is no more"):
+            first.drain_events(timeout=20)
+
+    def works_again() -> bool:
+        with contextlib.closing(connection.clone()) as again, contextlib.suppress(*again.recoverable_connection_errors):
+            again.Producer().publish("after", routing_key=queue.name, declare=[queue])
+            return "after" in drain(again, queue, 1)
+        return False
+
+    until(works_again, "the queue is there again", 30)
+
+
 @pytest.mark.feature("X3", "Q5", "Q6")
 def test_leases_are_renewed_while_a_message_is_worked_on(here: Deployment, connection: kombu.Connection) -> None:
     """The queue's leases last two seconds here, and the work takes three."""

@@ -59,7 +59,7 @@ def asker(command: Command, encoding: Encoding) -> Asker:
 def deleted(entity: str, retirement: Retirement) -> Refusal:
     """What a command to a deleted entity is answered."""
     why = "it was idle" if retirement.cause is Cause.IDLE else "by command"
-    text = f"deleted: {entity} is no more ({why}). `lapse apply` creates it anew; workers then have to be started again"
+    text = f"deleted: {entity} is no more ({why}). `lapse apply` creates it anew, if lapse.toml still has it"
     return Refusal(ErrorCode.DELETED, text)
 
 
