@@ -162,7 +162,9 @@ def test_what_another_thread_settles_makes_room_at_once(here: Deployment, connec
                 assert [body for body, _ in held] == [number], "one at a time"
                 with pytest.raises(TimeoutError):
                     connection.drain_events(timeout=0)
-                threading.Timer(0.1, held.pop()[1].ack).start()
+                settling = threading.Timer(0.1, held.pop()[1].ack)
+                settling.start()
+            settling.join()
             consumer.qos(prefetch_count=3)  # as when Celery's pool grows
             for number in range(3):
                 connection.Producer().publish(number, routing_key=name)
@@ -203,7 +205,7 @@ def test_a_queue_that_is_deleted_under_its_consumer_is_declared_again(
     here: Deployment, connection: kombu.Connection
 ) -> None:
     """The consumer's connection ends with an error after which kombu and Celery begin anew, until there is a queue."""
-    queue = kombu.Queue(here.name("gone"), routing_key=here.name("gone"))
+    queue = kombu.Queue(here.name("deleted"), routing_key=here.name("deleted"))
     with contextlib.closing(connection.clone()) as first, kombu.Consumer(first, [queue]):
         here.lapse("queue", "delete", queue.name, "--force", "--yes")
         with pytest.raises(first.recoverable_connection_errors, match="is no more"):

@@ -265,7 +265,7 @@ def test_a_query_that_takes_too_much_work_is_refused_with_the_reason(name: str, 
     (answer,) = [decode_answer(one.value) for one in finish(running).after if isinstance(one, Output)]
     assert answer.status == "error"
     assert answer.error.startswith(f"{name}: stopped after 0.0 s of work on 10 messages")
-    assert running.gauges() == {"records": 500, "dying": 0, "subscriptions": 0}
+    assert running.gauges() == {"records": 500, "dying": 0, "scheduled": 0, "subscriptions": 0}
     assert not running.deliver(T + 2), "nothing is left of it"
 
 
