@@ -231,7 +231,7 @@ def test_the_documented_diagram_is_what_the_shard_does() -> None:
     assert documented.splitlines() == list(diagram())
 
 
-def test_every_verb_about_messages_is_in_the_diagram() -> None:
+def test_every_change_about_messages_is_in_the_diagram() -> None:
     shown = {kind for line in diagram() for kind in line.partition(": ")[2].split(", ")}
     assert {kind.name.lower() for kind in ABOUT_MESSAGES} == shown - {""}
 
