@@ -15,7 +15,7 @@ from lapse_spark import archive as archive_job
 from lapse_spark import audit, delta, inquiry, read, upkeep
 from lapse_spark import monitor as monitor_job
 from lapse_spark.ledger_command import ledger
-from lapse_spark.option import INSTANT, Cluster, cluster, kept_as, print_json, stream_options, working
+from lapse_spark.option import INSTANT, Cluster, check_written, cluster, kept_as, print_json, stream_options, working
 from lapse_spark.redrive import Choice, Target
 from lapse_spark.report import Report
 from lapse_spark.state import state
@@ -190,6 +190,8 @@ def redrive(
     send: bool,
 ) -> None:
     """Send dead letters back, each once; the directory AUDIT remembers which were sent."""
+    if archive_path is not None:
+        check_written(archive_path, cluster.config, "archive")
     knowing = archive_path is not None and (kind == "delta" or delta.is_here(archive_path))
     session = cluster.session("redrive", delta=knowing)
     choice = Choice(

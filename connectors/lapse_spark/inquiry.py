@@ -14,7 +14,16 @@ from lapse.protocol.bookmark import Bookmark
 from lapse_spark import account, delivery, lifetime, overview, quarantine, read
 from lapse_spark import ledger as ledger_job
 from lapse_spark import lives as lives_job
-from lapse_spark.option import DURATION, Cluster, cluster, event_schemas, plain_faults, print_json, working
+from lapse_spark.option import (
+    DURATION,
+    Cluster,
+    check_written,
+    cluster,
+    event_schemas,
+    plain_faults,
+    print_json,
+    working,
+)
 from lapse_spark.report import Report
 from lapse_spark.session import session
 
@@ -131,6 +140,7 @@ def _tell_lifetimes(told: DataFrame, at: tuple[int, ...], entity: str, as_json: 
 def report(path: str, output: Path | None, ledgers: tuple[Path, ...], master: str | None, as_json: bool) -> None:
     """Show what the monitor has counted in the directory PATH."""
     with plain_faults(), working("Reading"):
+        check_written(path)
         found = [ledger_job.Ledger.from_json(file.read_bytes()) for file in ledgers]
         page = overview.build(session("lapse report", master=master), path, found)
     if output is not None:

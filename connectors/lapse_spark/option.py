@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -232,6 +233,26 @@ def event_schemas(command: Callable[..., None]) -> Callable[..., None]:
         multiple=True,
         help="The event.avsc of another version of lapse whose workers have written events; may be repeated.",
     )(command)
+
+
+def check_written(path: str, config: Mapping[str, str] = {}, made_by: str = "monitor") -> None:
+    """See that a directory of this machine is there before Spark starts, which takes seconds and may find nothing.
+
+    Args:
+        path: the directory. With a scheme, or where Spark is set up for another file system, only Spark can say.
+        config: further Spark settings.
+        made_by: the job that writes it.
+
+    Raises:
+        ValueError: it is not there.
+    """
+    elsewhere = "fs.defaultFS" in " ".join(config) or any(os.environ.get(name) for name in _SET_UP)
+    if "://" not in path and not elsewhere and not Path(path.removeprefix("file:")).exists():
+        raise ValueError(f"{path}: no output of the {made_by}; run it first: lapse spark {made_by} {path}")
+
+
+_SET_UP: Final = ("HADOOP_CONF_DIR", "SPARK_CONF_DIR", "SPARK_HOME")
+"""Where one of these is set, a path without a scheme may be another machine's."""
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import click
 from rich.console import Console
 
 from lapse_spark import alert, anomaly, delta
-from lapse_spark.option import Cluster, cluster, kept_as, plain_faults, print_json, working
+from lapse_spark.option import Cluster, check_written, cluster, kept_as, plain_faults, print_json, working
 from lapse_spark.output import TABLES
 from lapse_spark.report import Report
 from lapse_spark.session import session
@@ -49,6 +49,8 @@ def alerts(
     webhook: str,
 ) -> None:
     """Report unusual findings in the monitor's directory PATH, each of them once."""
+    cluster.await_broker()
+    check_written(path, cluster.config)
     with working("Looking"):
         new = alert.run(
             cluster.session("alerts"),
@@ -78,6 +80,7 @@ def alerts(
 def compact(path: str, kind: delta.Kind | None, master: str | None, as_json: bool) -> None:
     """Merge the files in a directory of the monitor or the archive; not while the job runs."""
     with plain_faults(), working("Compacting"):
+        check_written(path, made_by="archive")
         knowing = kind == "delta" or delta.is_here(path)
         output = delta.output(session("lapse compact", master=master, delta=knowing), path, kind)
         merged = {table: output.compact(table) for table in TABLES}
