@@ -78,6 +78,8 @@ def test_places_are_judged_once_and_the_work_is_counted(matching: Told) -> None:
     assert matching.work == [("even", 3), ("even", 1)]
     assert matching.known("even", 0, index=1) == [UNKNOWN]
     assert matching.known("", 0, 7) == [YES, YES]
+    with pytest.raises(ValueError, match="shorter"):
+        matching.judge([0, 1], [None])
 
 
 def test_a_payload_is_read_before_the_work_of_a_filter_begins(matching: Told) -> None:
@@ -96,10 +98,11 @@ def test_a_payload_is_read_before_the_work_of_a_filter_begins(matching: Told) ->
     read_within.clear()
     matching.judge([2], [Message()])  # type: ignore[list-item]
     assert read_within[0] == "", "one of the two looks at it"
-    matching.keep([])
+    matching.keep(["constant"])
+    del matching.filters["constant"].uses_payload
     read_within.clear()
-    matching.judge([0], [Message()])  # type: ignore[list-item]
-    assert read_within == [], "nobody asks for it"
+    matching.judge([3], [Message()])  # type: ignore[list-item]
+    assert set(read_within) == {"constant"}, "nobody is known to look at it"
 
 
 def test_a_filter_that_no_subscription_has_any_more_is_forgotten(matching: Told) -> None:
@@ -157,7 +160,7 @@ def test_how_far_a_selection_was_judged_is_known_while_it_lasts(matching: Told) 
 
 def test_a_segment_is_hopeless_once_no_filter_can_match_in_it(matching: Told) -> None:
     matching.keep(["even", "other"])
-    assert not matching.hopeless(["even"], 0, 1), "it was not tried"
+    assert matching.hopeless(["even"], 0, 1) is False, "it was not tried"
     matching.tell(1, 3, 4)
     assert matching.hopeless(["even", "other"], 0, 2)
     assert not matching.hopeless(["even"], 0, 3), "one matches"
