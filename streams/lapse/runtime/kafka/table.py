@@ -70,6 +70,8 @@ class SelfRestoredTables(TableManager):
         self._rebalancing = asyncio.Lock()
         self._closed = False
         self._begun: set[asyncio.Task[None]] = set()
+        self._over = asyncio.Event()
+        """Set whenever the last take-over that had begun has ended."""
         self._places = asyncio.Semaphore(_AT_ONCE)
 
     async def on_start(self) -> None:
@@ -125,6 +127,7 @@ class SelfRestoredTables(TableManager):
             app: Any = self.app
             serves = any(entity.runners for entity in app.entities.values())
             self._places = asyncio.Semaphore(_BESIDE if serves else _AT_ONCE)
+        self._over.clear()
         task = asyncio.create_task(self._in_turn(take_over), name=f"take-over {name}")
         self._begun.add(task)
         task.add_done_callback(lambda done: self._ended(name, done))
@@ -135,13 +138,15 @@ class SelfRestoredTables(TableManager):
 
     def _ended(self, name: str, task: asyncio.Task[None]) -> None:
         self._begun.discard(task)
+        if not self._begun:
+            self._over.set()
         if not task.cancelled() and (error := task.exception()) is not None:
             end_process(f"{name}: could not be taken over: {error}", error)
 
     async def restored(self) -> None:
         """Wait for all take-overs that have begun."""
-        while self._begun:
-            await asyncio.wait(self._begun)
+        while self._begun:  # fifty that wait for fifty tasks would add 2,500 callbacks
+            await self._over.wait()
 
     @contextlib.asynccontextmanager
     async def still(self) -> AsyncIterator[bool]:
