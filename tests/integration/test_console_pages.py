@@ -65,7 +65,7 @@ def test_pages_fit_a_phone_and_keep_the_rules_of_accessibility(
         view.get_by_role("button", name="Follow events").click()
         playwright.expect(view.locator("#messages tbody tr")).to_have_count(13)
         view.get_by_role("button", name="Purge by key and filter").click()
-        playwright.expect(view.locator("#preview")).to_be_visible()
+        playwright.expect(view.get_by_role("dialog").locator("#preview")).to_be_visible()
         wrong["a dialog"] = axe.faults(view)
         view.get_by_role("button", name="Leave it").click()
         view.evaluate("scrollTo(0, 0)")

@@ -5,8 +5,11 @@ const at = document.body.dataset.at ?? "";  // where the pages of this deploymen
 const dialog = document.getElementById("dialog");
 const notice = document.getElementById("notice");
 
-document.body.addEventListener("htmx:afterSwap", (event) => {
+// Until htmx has settled what it put in, a form in it is the browser's own: Enter would leave the page.
+document.body.addEventListener("htmx:afterSettle", (event) => {
   if (event.detail.target === dialog && !dialog.open) dialog.showModal();
+});
+document.body.addEventListener("htmx:afterSwap", (event) => {
   if (event.detail.target === notice) {
     dialog.close();
     fade();
