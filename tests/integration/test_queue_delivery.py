@@ -33,6 +33,7 @@ QUEUES = {
     "hung": {"lease_period": "1s", "max_deliveries": 3, "fairness": "proportional"},
     "hung-first": {"lease_period": "1s", "max_deliveries": 3, "fairness": "fast"},
     "rotating": {},
+    "handed-on": {},
     "paused": {},
     "purged": {"lease_period": "60s"},
     "order": {"partitions": 3},
@@ -228,6 +229,31 @@ def test_equals_get_one_message_after_the_other_in_turn(served: Deployment) -> N
             (delivery,) = take(subscriber, 1, 10)
             assert delivery.value == str(number).encode()
             subscriber.settle("acknowledge", [delivery], wait=True)
+
+
+@pytest.mark.feature("C49", "Q14")
+def test_what_is_cancelled_goes_to_another_one_that_may_have_it_and_has_room(served: Deployment) -> None:
+    """Its last holder gets it again while the other one's filter excludes it, or the other one has no room."""
+    served.write("handed-on", '{"n": 1}')
+
+    def handed(giver: QueueSubscriber, held: Delivery, receiver: QueueSubscriber) -> Delivery:
+        giver.settle("cancel", [held], wait=True)
+        (again,) = take(receiver, 1, 10)
+        assert (again.bookmark, again.delivery_count) == (held.bookmark, held.delivery_count + 1)
+        return again
+
+    with served.subscriber("handed-on") as first, served.subscriber("handed-on", filter="/n = 2") as picky:
+        (held,) = take(first, 1)
+        held = handed(first, held, first)
+        with served.subscriber("handed-on") as second:
+            held = handed(first, held, second)
+            served.write("handed-on", '{"n": 3}')
+            (other,) = take(first, 1, 10)
+            held = handed(second, held, second)
+            first.settle("acknowledge", [other], wait=True)
+            held = handed(second, held, first)
+            first.settle("acknowledge", [held], wait=True)
+        assert picky.receive(0) is None
 
 
 @pytest.mark.feature("Q5")

@@ -230,9 +230,12 @@ def test_a_lease_protects_an_expired_message_until_it_ends(served: Deployment) -
     assert served.depth("leased")["depth"] == 0
 
 
-@pytest.mark.feature("L6", "L9", "L11", "C3")
+@pytest.mark.feature("L6", "L9", "L11", "C3", "C53")
 def test_switched_off_keeps_messages_and_switched_on_acts_at_once(deploy: Deploy) -> None:
-    """Disabled: an expired message is delivered like any other. Enabled by a restart: it leaves at once, by itself."""
+    """Disabled: an expired message is delivered like any other. Enabled by a restart: it leaves at once, by itself.
+
+    That was decided once lifetimes were acted on, and the letter says when.
+    """
     here = deploy({"off": {}}).apply()
     worker = here.worker().wait_for_shards(1)
     here.write("off", "a", "b", headers=ttl(500))
@@ -248,11 +251,12 @@ def test_switched_off_keeps_messages_and_switched_on_acts_at_once(deploy: Deploy
     assert here.depth("off")["depth"] == 1
     assert worker.stop() == 0
     here.configure({"off": ENABLED})
-    began = time.monotonic()
+    began, switched_ms = time.monotonic(), broker_now_ms()
     worker.start()
     (letter,) = here.letters("off", 1, 30)
     assert letter.value() == b"b"
     assert texts(letter)["lapse-reasons"] == "time_limit"
+    assert int(texts(letter)["lapse-expires-at-ms"]) < switched_ms <= int(texts(letter)["lapse-expired-at-ms"])
     assert time.monotonic() - began < 25
     # Switched off again, what has a deadline stays.
     assert worker.stop() == 0

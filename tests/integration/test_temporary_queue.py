@@ -26,7 +26,8 @@ QUEUES = {
     "kept": {},
 }
 SHARDS = 7
-LATER = {"later": {"auto_delete_on_idle": "5m", "dead_letter_reasons": ["auto_deleted"]}}
+LATER = ("later", "delayed", "removed", "left", "put")
+GOES = {"expiration": "enabled", "dead_letter_reasons": ["auto_deleted"]}
 
 
 def worker(one: Deployment) -> WorkerProcess:
@@ -74,25 +75,54 @@ def test_a_queue_that_nobody_uses_deletes_itself_and_the_others_stay(deploy: Dep
     assert one.depth("kept")["depth"] == 1
 
 
-@pytest.mark.feature("C50", "C77", "Q18")
+def ask(one: Deployment, stem: str, command: str, transfer: str, *bookmarks: str, to: str = "") -> None:
+    """One stage of a transfer, as `lapse transfer` asks for it."""
+    with Side(one.connection, one.name(stem), 20) as side:
+        side.ask(Command(command=command, transfer=transfer, bookmarks=bookmarks, to=to))
+
+
+@pytest.mark.feature("C50", "C77", "Q18", "C19", "L11")
 def test_a_message_that_comes_due_is_still_there_and_a_transfer_keeps_its_queue(deploy: Deploy) -> None:
-    """Scheduled further ahead than the idle time; then held for a transfer that nobody finishes for a while."""
-    one = deploy(LATER).apply()
-    worker(one).wait_for_shards(1)
+    """Scheduled, or delayed, further ahead than the idle time; expired; then at each stage of a transfer."""
+    one = deploy({stem: {"auto_delete_on_idle": "5m", **GOES} for stem in LATER}).apply()
+    worker(one).wait_for_shards(len(LATER))
+    name = one.name("put")
+    one.write("removed", "x", headers=[("lapse-ttl-ms", b"%d" % (IDLE_MS * 4 // 5))])
+    one.write("put", "not confirmed", headers=[("lapse-transfer", f"{name}/t-put".encode())])
+    one.write("left", "confirmed")
+    one.write("delayed", "in a while")
     at_ms = broker_now_ms() + 2 * IDLE_MS
     one.write("later", "end of day", headers=[("lapse-enqueue-at-ms", b"%d" % at_ms)])
-    until(lambda: broker_now_ms() > at_ms + IDLE_MS // 4, "its instant has come", 30)
+    with one.subscriber("delayed") as subscriber:
+        delivery = subscriber.receive(20)
+        assert delivery is not None
+        subscriber.settle("cancel", [delivery], delay_ms=2 * IDLE_MS, wait=True)
+        delayed_ms = broker_now_ms() + 2 * IDLE_MS
+    ask(one, "left", "transfer", "t-left", f"{one.name('left')}:0:0", to="elsewhere")
+    ask(one, "left", "transfer_confirm", "t-left", f"{one.name('left')}:0:0>elsewhere:0:5")
+    until(lambda: broker_now_ms() > max(at_ms, delayed_ms) + IDLE_MS // 4, "their instants have come", 30)
     assert one.depth("later")["available"] == 1
-    assert own(one, "later"), "the queue is there"
-    transfer, bookmarks = "t-kept", (f"{one.name('later')}:0:0",)
-    with one.queue("later") as later, Side(one.connection, one.name("later"), 20) as side:
-        side.ask(Command(command="transfer", transfer=transfer, bookmarks=bookmarks, to="elsewhere"))
-        time.sleep(2 * IDLE_MS / 1000)
-        assert own(one, "later"), "what is handed over keeps it"
-        with pytest.raises(CommandFailed, match=f"1 transferring. Unfinished is transfer {transfer}"):
-            later.delete(force=True)
-        side.ask(Command(command="transfer_cancel", transfer=transfer))
-        later.delete(force=True)
+    ask(one, "later", "transfer", "t-later", f"{one.name('later')}:0:0", to="elsewhere")
+    assert one.depth("delayed")["available"] == 1
+    until(lambda: not own(one, "removed"), "the queue of the message that expired is gone", 30)
+    (ended,) = [event.at_ms for event in one.events("removed") if event.event == "deleted"]
+    (expired,) = [event.at_ms for event in one.events("removed") if "time_limit" in event.reasons]
+    assert ended >= expired + IDLE_MS, "a removal begins the idle time anew"
+    until(lambda: not own(one, "delayed"), "nobody wanted what had been delayed", 30)
+    (letter,) = one.letters("delayed", 1)
+    assert dict(letter.headers() or [])["lapse-reasons"] == b"auto_deleted"
+    unfinished = {
+        "later": ("1 transferring", "transfer_cancel"),
+        "left": ("1 transferring", "transfer_finish"),
+        "put": ("1 unconfirmed", "transfer_discard"),
+    }
+    for stem, (what, end) in unfinished.items():
+        assert own(one, stem), "what is handed over keeps it"
+        with one.queue(stem) as queue:
+            with pytest.raises(CommandFailed, match=f"{what}. Unfinished is transfer t-{stem}"):
+                queue.delete(force=True)
+            ask(one, stem, end, f"t-{stem}")
+            queue.delete(force=True)
 
 
 @pytest.mark.feature("Q18", "Q23", "C39", "C50", "C65", "Q16", "L14")
