@@ -249,7 +249,10 @@ def test_scheduled_messages_are_shown_first_and_cancelled(gateway: Door, view: "
     playwright.expect(rows).to_have_count(5)
     playwright.expect(rows.first.locator('[data-name="state"]')).to_have_text(re.compile("^scheduled, due in 59 min"))
     view.get_by_label("Filter").fill("/n < 3")
-    cancel, preview = view.get_by_role("button", name="Cancel scheduled ones"), view.get_by_role("dialog").locator("#preview")
+    cancel, preview = (
+        view.get_by_role("button", name="Cancel scheduled ones"),
+        view.get_by_role("dialog").locator("#preview"),
+    )
     cancel.click()
     playwright.expect(preview).to_have_text(re.compile("^3 scheduled messages, due 20"))
     view.get_by_role("button", name="Leave them").click()
