@@ -24,6 +24,8 @@ _AT_ONCE = 500
 def run(messages: int = 100_000) -> Figures:
     """Update every record twice, query in any order and in one, delete a tenth, let all expire; each longest turn, ms.
 
+    Then schedule as many updates, list half of them and withdraw those, by filter.
+
     Besides, what a record weighs beyond its key and payload.
 
     Args:
@@ -33,6 +35,7 @@ def run(messages: int = 100_000) -> Figures:
     shard = SowShard(SowSettings(name="turns", expiration=Expiration(True)))
     lifetimes = [[("lapse-expires-at-ms", b"%d" % (_NOW_MS + 60_000 + ms))] for ms in range(1000)]
     longest: dict[str, float] = {"update": 0.0, "query": 0.0, "order": 0.0, "deletion": 0.0, "expiry": 0.0}
+    longest |= {"scheduling": 0.0, "listing": 0.0, "withdrawal": 0.0}
 
     def turn(what: str, do: Callable[[], object]) -> object:
         began = time.thread_time()
@@ -67,11 +70,40 @@ def run(messages: int = 100_000) -> Figures:
     more: object = True
     while more:
         more = turn("expiry", lambda: shard.advance(_NOW_MS + 61_000, Step(), _AT_ONCE))
+    _schedule(shard, messages, turn)
     return {
         "messages": messages,
         "bytes": weight / messages - payloads,
         **{f"{what}_ms": seconds * 1000 for what, seconds in longest.items()},
     }
+
+
+def _schedule(shard: SowShard, messages: int, turn: Callable[[str, Callable[[], object]], object]) -> None:
+    """Schedule updates, list some of them by filter, and withdraw half of them."""
+    now_ms = _NOW_MS + 62_000
+    for offset in range(0, messages, _AT_ONCE):
+        records = [
+            PlainRecord(
+                2 * messages + at,
+                now_ms,
+                b"k%d" % at,
+                order(at),
+                [("lapse-enqueue-at-ms", b"%d" % (now_ms + 90_000 + at))],
+            )
+            for at in range(offset, offset + _AT_ONCE)
+        ]
+        turn("scheduling", lambda records=records: shard.arrive("turns", 0, records, Step()))
+    step = Step()
+    asked = {"id": "s", "state": "scheduled", "filter": "/price >= 500"}
+    turn("listing", lambda: shard.command(Command(command="sow", **asked), now_ms, step))
+    for listing in step.queries:
+        while not listing.finished:
+            turn("listing", lambda listing=listing: shard.pull(listing, now_ms, Step()))
+    step = Step()
+    turn("withdrawal", lambda: shard.command(Command(command="sow_delete", **asked), now_ms, step))
+    for withdrawal in step.deletions:
+        while not withdrawal.finished:
+            turn("withdrawal", lambda withdrawal=withdrawal: shard.go_on(withdrawal, Step()))
 
 
 if __name__ == "__main__":

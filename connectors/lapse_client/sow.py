@@ -208,14 +208,10 @@ class SowClient(Client[SowRecord]):
             raise ValueError("withdraw: name either a filter or bookmarks")
         for text in named:
             BookmarkRange.parse(text)
-        session, withdrawn = self._live(), 0
-        asking = list(session.partitions)
-        while asking:
-            command = Command.of(command="sow_delete", state="scheduled", filter=filter, bookmarks=named)
-            answers = session.ask(asking, command, self._timeout_s)
-            withdrawn += sum(answer.counts.get("removed", 0) for answer in answers)
-            asking = [answer.partition for answer in answers if answer.counts.get("more")]
-        return withdrawn
+        session = self._live()
+        command = Command.of(command="sow_delete", state="scheduled", filter=filter, bookmarks=named)
+        answers = session.ask(session.partitions, command, self._timeout_s)
+        return sum(answer.counts.get("removed", 0) for answer in answers)
 
     def delete_topic(self, *, force: bool = False) -> dict[str, int]:
         """Delete the whole SOW topic, all shards or none, and wait until its topics are gone; closes the client.

@@ -288,6 +288,29 @@ def test_a_deletion_that_takes_too_much_work_is_refused_with_what_it_has_done(mo
     assert running.gauges()["records"] == left
 
 
+@pytest.mark.feature("X7", "L5", "C60")
+@pytest.mark.parametrize("name", ["sow", "sow_delete"])
+def test_filters_on_scheduled_updates_go_in_parts_and_are_refused_after_too_much_work(name: str, monkeypatch) -> None:
+    running = machine(max_scan=10)
+    headers = [("lapse-enqueue-at-ms", b"%d" % (T + 5_000))]
+    running.arrive("prices", 0, [Arrived(n, T, b"k%d" % n, b'{"n":1}', headers) for n in range(2_000)])
+    running.command(Arrived(0, T + 1, None, encode(Command(command=name, id="1", state="scheduled", filter="/n = 1"))))
+    effects = finish(running)
+    assert not [one for one in effects.after if isinstance(one, Output)], "not answered in the same step"
+    monkeypatch.setattr(effort, "MOST_S", -1.0)
+    running.go_on()
+    running.deliver(T + 1)
+    (answer,) = [decode_answer(one.value) for one in finish(running).after if isinstance(one, Output)]
+    assert (answer.status, answer.code) == ("error", "too_costly")
+    assert answer.error.startswith(f"{name}: stopped after 0.0 s of work on ")
+    left = running.gauges()["scheduled"]
+    assert (left == 2_000) == (name == "sow")
+    assert running.unfinished is None, "nothing is left of it"
+    running.go_on()
+    assert not running.deliver(T + 2)
+    assert running.gauges()["scheduled"] == left > 0
+
+
 @pytest.mark.feature("X7", "S6")
 def test_a_filter_that_takes_too_much_work_over_all_steps_ends_its_subscription_and_no_other(monkeypatch):
     one = machine()

@@ -20,7 +20,7 @@ from lapse.core.sow.ranking import Order
 from lapse.core.sow.record_names import Walk
 from lapse.core.sow.record_updates import RecordUpdates
 from lapse.core.sow.removal import Removals
-from lapse.core.sow.scheduled_updates import ScheduledUpdates, check_state
+from lapse.core.sow.scheduled_updates import Listing, Withdrawal, check_state
 from lapse.core.sow.select import Select
 from lapse.core.sow.state import SowState
 from lapse.core.sow.step import QueryAtWork, Step
@@ -47,12 +47,12 @@ class SowCommands:
         removals: how its records leave.
     """
 
-    __slots__ = ("_removals", "_scheduled", "_settings", "_state")
+    __slots__ = ("_removals", "_settings", "_state", "_updates")
 
     def __init__(self, state: SowState, updates: RecordUpdates, removals: Removals) -> None:
         self._state = state
         self._settings = state.settings
-        self._scheduled = ScheduledUpdates(state, updates)
+        self._updates = updates
         self._removals = removals
 
     def handle(self, command: Command, at_ms: int, step: Step, row_filter: str | None) -> None:
@@ -179,7 +179,10 @@ class SowCommands:
             raise CommandRefused("sow takes keys or a filter, neither bookmarks nor data")
         compiled = predicates(command.filter, row_filter, self._settings.compile_filter)
         if command.state:
-            self._tell(command, at_ms, step, self._scheduled.listed(command, compiled))
+            listing = Listing(self._state, command, at_ms, compiled)
+            listing.pull(at_ms, step)  # few are answered at once
+            if not listing.finished:
+                step.queries.append(listing)
             return
         order = None if command.order_by is None else Order.parse(command.order_by, self._settings.compile_value)
         inquiry = Inquiry(
@@ -214,12 +217,11 @@ class SowCommands:
             )
         if command.state:
             bookmarks = self._bookmarks(command.bookmarks) if command.bookmarks else None
-            return self._scheduled.withdraw_some(command, bookmarks, (*asked, *seen), at_ms, step)
-        deletion: Deletion
-        if command.keys or command.data:
+            deletion: Deletion = self._withdrawal(command, at_ms, (*asked, *seen), bookmarks)
+        elif command.keys or command.data:
             deletion = ByKeys(self._state, self._removals, command, at_ms, seen)
         else:
-            deletion = self._selection(command, at_ms, asked, seen, step)
+            deletion = self._selection(command, at_ms, asked, seen)
         deletion.go_on(step)
         if not deletion.finished:
             step.deletions.append(deletion)
@@ -233,12 +235,12 @@ class SowCommands:
         at_ms: int,
         asked: tuple[Predicate, ...],
         seen: tuple[Predicate, ...],
-        step: Step,
     ) -> Selection:
-        withdrawn, bookmarks = 0, None
+        withdrawal, bookmarks = None, None
         if command.bookmarks:
             bookmarks = self._bookmarks(command.bookmarks)
-            withdrawn = self._withdraw(bookmarks, seen, at_ms, step)
+            if self._state.schedule:
+                withdrawal = self._withdrawal(command, at_ms, seen, bookmarks)
         indexed = self._indexed((*asked, *seen))
         none_named = bookmarks is not None and not bookmarks
         walk = Walk(()) if none_named else self._state.record_names.walk() if indexed is None else Walk(indexed)
@@ -251,8 +253,14 @@ class SowCommands:
             seen,
             predicates=asked,
             bookmarks=bookmarks,
-            withdrawn=withdrawn,
+            withdrawal=withdrawal,
         )
+
+    def _withdrawal(
+        self, command: Command, at_ms: int, meant: tuple[Predicate, ...], bookmarks: Bookmarks | None
+    ) -> Withdrawal:
+        """Of the scheduled updates that are named, as far as a user sees them (L5, C82)."""
+        return Withdrawal(self._state, self._removals, self._updates, command, at_ms, meant, bookmarks)
 
     def _subscribe(self, command: Command, at_ms: int, step: Step, row_filter: str | None) -> Subscription:
         if not command.subscription:
@@ -302,7 +310,7 @@ class SowCommands:
             at_ms=at_ms,
             answered=command.answer == "all",
             only_counts=True,
-            scheduled=sum(self._scheduled.is_seen(version, seen) for _, version in self._state.schedule),
+            scheduled=self._state.schedule.versions(),
         )
         Query.begin(self._state, inquiry, step)
 
@@ -397,12 +405,6 @@ class SowCommands:
             if source is not None:
                 ranges.setdefault(source, []).append((named.first, named.last))
         return Bookmarks(ranges)
-
-    def _withdraw(self, bookmarks: Bookmarks, seen: tuple[Predicate, ...], at_ms: int, step: Step) -> int:
-        """Withdraw what is named of the scheduled versions, as far as a user sees it (L5, C82); returns how many."""
-        return self._scheduled.withdraw(
-            lambda one: bookmarks.have(one.source, one.offset) and self._scheduled.is_seen(one, seen), at_ms, step
-        )
 
 
 def _read_select(command: Command) -> Select | None:

@@ -104,6 +104,11 @@ class Deletion(ABC):
         return self._refusal is not None or self._walk.is_over
 
     @property
+    def left(self) -> int:
+        """How many names are left to be looked at."""
+        return self._walk.left
+
+    @property
     def is_answered(self) -> bool:
         """Whether its end is to be answered."""
         wanted = self._command.answer
@@ -113,10 +118,14 @@ class Deletion(ABC):
     def answer(self) -> CommandAnswer:
         """Its answer, with the figures so far."""
         command = self._command
-        counts = (("removed", self.removed), ("skipped", self.skipped))
         return CommandAnswer(
-            command.id, command.command, command.subscription, self._at_ms, self._refusal, counts=counts
+            command.id, command.command, command.subscription, self._at_ms, self._refusal, counts=self.counts
         )
+
+    @property
+    def counts(self) -> tuple[tuple[str, int], ...]:
+        """The figures of its answer so far."""
+        return (("removed", self.removed), ("skipped", self.skipped))
 
     def refuse(self, refusal: Refusal) -> None:
         """Do no more of it."""
@@ -150,10 +159,10 @@ class Selection(Deletion):
         row_filter: of the records, those that are there for the user at all (X4); empty = all are.
         predicates: which records are meant, all of them true.
         bookmarks: which updates; None = any.
-        withdrawn: how many scheduled updates have left already by the same command.
+        withdrawal: of the scheduled updates that the same command names; it goes first.
     """
 
-    __slots__ = ("_bookmarks", "_predicates")
+    __slots__ = ("_bookmarks", "_predicates", "_withdrawal")
 
     def __init__(
         self,
@@ -166,12 +175,30 @@ class Selection(Deletion):
         *,
         predicates: tuple[Predicate, ...] = (),
         bookmarks: Bookmarks | None = None,
-        withdrawn: int = 0,
+        withdrawal: Deletion | None = None,
     ) -> None:
         super().__init__(state, removals, command, at_ms, walk, row_filter)
         self._predicates = predicates
         self._bookmarks = bookmarks
-        self.removed = withdrawn
+        self._withdrawal = withdrawal
+
+    @property
+    def finished(self) -> bool:
+        """Whether every update and record was looked at, or the deletion is refused."""
+        return self._refusal is not None or (self._withdrawal is None and self._walk.is_over)
+
+    def go_on(self, step: Step, portion: int = PORTION) -> None:
+        """Look at the next scheduled updates; after the last one, at the next records."""
+        withdrawal = self._withdrawal
+        if withdrawal is None:
+            super().go_on(step, portion)
+            return
+        before, left = withdrawal.removed, withdrawal.left
+        withdrawal.go_on(step, portion)
+        self.removed += withdrawal.removed - before
+        if withdrawal.finished:
+            self._withdrawal = None
+            super().go_on(step, portion - left)  # a few are done at once
 
     def _look_at(self, journal_key: bytes, step: Step, /) -> None:
         entry = self._state.entries.get(journal_key)

@@ -11,10 +11,12 @@ from lapse.core.shard.answer import CommandAnswer
 from lapse.core.sow.ranking import Order, Ranking
 from lapse.core.sow.record import facts_of
 from lapse.core.sow.record_names import Walk
+from lapse.core.sow.scheduled_updates import is_seen
 from lapse.core.sow.select import Select
 from lapse.core.sow.state import SowState
 from lapse.core.sow.step import Kind, Message, Step
 from lapse.core.sow.subscription import Predicate
+from lapse.core.sow.version import Version
 from lapse.core.sow.view import View
 
 _SENT_COST: Final = 3
@@ -43,7 +45,7 @@ class Inquiry:
         answered: whether a answer follows the group's end.
         heartbeat_timeout_ms: of the subscription that follows; the answer says it. 0 = none does.
         only_counts: whether only the number of records is asked for.
-        scheduled: how many scheduled updates are listed beside it.
+        scheduled: scheduled updates, of which those that the predicates let through are counted beside it.
         select: which fields are returned; None = all.
     """
 
@@ -61,7 +63,7 @@ class Inquiry:
     answered: bool = True
     heartbeat_timeout_ms: int = 0
     only_counts: bool = False
-    scheduled: int = 0
+    scheduled: Sequence[Version] = ()
     select: Select | None = None
 
 
@@ -79,6 +81,7 @@ class Query:
 
     __slots__ = (
         "_begun_at",
+        "_counted",
         "_inquiry",
         "_left",
         "_looked_at",
@@ -86,6 +89,7 @@ class Query:
         "_ranked",
         "_ranking",
         "_scan",
+        "_scheduled",
         "_sent",
         "_skip",
         "_some",
@@ -110,6 +114,9 @@ class Query:
         self._skip = inquiry.skip
         self._left = inquiry.top_n
         self._sent = 0
+        self._counted = 0
+        """How many scheduled updates it has looked at."""
+        self._scheduled = 0
         self._scan = state.settings.max_scan
         self.finished = False
         """Whether the group's end was sent."""
@@ -184,6 +191,11 @@ class Query:
         """
         inquiry = self._inquiry
         self._scan = self._state.settings.max_scan if scan is None else scan
+        if self._counted < len(inquiry.scheduled):
+            some = inquiry.scheduled[self._counted : self._counted + self._scan]
+            self._counted += len(some)
+            self._scheduled += sum(is_seen(self._state, version, inquiry.predicates) for version in some)
+            return
         if self._ranking is not None and self._ranked is None:
             self._rank(self._ranking)
             if self._ranked is None:
@@ -276,7 +288,7 @@ class Query:
         if inquiry.answered:
             counts: tuple[tuple[str, int], ...] = (("records", self._sent),)
             if inquiry.only_counts:
-                counts += (("scheduled", inquiry.scheduled),)
+                counts += (("scheduled", self._scheduled),)
             if inquiry.heartbeat_timeout_ms:
                 counts += (("heartbeat_timeout_ms", inquiry.heartbeat_timeout_ms),)
             step.answers.append(

@@ -33,6 +33,11 @@ class Walk:
         """Whether there is nothing left."""
         return self._at >= self._end
 
+    @property
+    def left(self) -> int:
+        """How many names are left."""
+        return self._end - self._at
+
     def take(self, most: int) -> Sequence[bytes]:
         """Return the next names, so many at most; none at the end."""
         first = self._at

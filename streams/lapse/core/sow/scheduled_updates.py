@@ -1,20 +1,23 @@
-"""Scheduled updates, as commands list and withdraw them (L5, C47, C82)."""
+"""Scheduled updates, as commands list and withdraw them, in portions (L5, C47, C60, C82)."""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
-from typing import Any, Final
+from collections.abc import Iterator
+from itertools import islice
+from typing import Final
 
 from lapse.core.lifetime import NEVER
+from lapse.core.shard.answer import CommandAnswer
 from lapse.core.shard.refused import CommandRefused
-from lapse.core.sow.deletion import Bookmarks
+from lapse.core.sow.deletion import Bookmarks, Deletion
+from lapse.core.sow.record_names import Walk
 from lapse.core.sow.record_updates import RecordUpdates
+from lapse.core.sow.removal import Removals
 from lapse.core.sow.state import SowState
 from lapse.core.sow.step import Step
 from lapse.core.sow.subscription import Predicate
 from lapse.core.sow.version import Version
-from lapse.core.sow.version import journal_key as version_name
 from lapse.protocol.answer import ScheduledUpdate
 from lapse.protocol.command import MOST_UPDATES, Command
 
@@ -23,99 +26,161 @@ SCHEDULED: Final = "scheduled"
 
 _TAKE_IT: Final = frozenset({"sow", "sow_delete"})
 
+_Ranked = tuple[tuple[int, str, int, int], Version]
+
 
 def check_state(command: Command) -> None:
-    """Do nothing for a command that may name a state.
+    """Do nothing for a command that may name a state, and names what it means in a way that goes with it.
 
     Raises:
-        CommandRefused: it may not, or not this one.
+        CommandRefused: it may not, or not this one, or asks for what there is of records only.
     """
-    if command.state and (command.command not in _TAKE_IT or command.state != SCHEDULED):
+    if not command.state:
+        return
+    if command.command not in _TAKE_IT or command.state != SCHEDULED:
         raise CommandRefused(
             f"{command.command} of a SOW topic takes no state {command.state!r}: its records have none. sow and "
             'sow_delete take "scheduled", for updates whose instant has not come'
         )
+    if command.command == "sow_delete":
+        if command.keys or command.data:
+            raise CommandRefused("sow_delete of scheduled updates takes a filter or bookmarks, neither keys nor data")
+    elif command.keys or command.bookmarks or command.data or command.order_by is not None or command.select:
+        raise CommandRefused("sow of scheduled updates takes a filter, top_n and skip, and nothing else")
 
 
-class ScheduledUpdates:
-    """Looks at the scheduled updates of one shard, and withdraws them.
+def is_seen(state: SowState, version: Version, predicates: tuple[Predicate, ...]) -> bool:
+    """Whether filters let one through; one that deletes says nothing that a filter could match."""
+    if not predicates:
+        return True
+    if version.payload is None:
+        return False
+    view = state.view_of_version(version)
+    return all(predicate(view) is True for predicate in predicates)
+
+
+class Listing:
+    """Scheduled updates on their way to an answer, the next ones first, as they stood at the command.
+
+    Each lot is sorted as it is looked at, and all are merged as they go. So no portion takes longer than a lot does.
 
     Args:
         state: the shard's memory.
-        updates: what withdraws them.
+        command: which asks for them.
+        at_ms: as of when it counts, ms since the epoch.
+        predicates: which of them it means.
+
+    Attributes:
+        finished: whether it is answered, or nobody waits for it any more.
     """
 
-    __slots__ = ("_state", "_updates")
+    __slots__ = (
+        "_at_ms",
+        "_command",
+        "_left",
+        "_lots",
+        "_merged",
+        "_passed",
+        "_predicates",
+        "_seen",
+        "_shown",
+        "_state",
+        "finished",
+    )
 
-    def __init__(self, state: SowState, updates: RecordUpdates) -> None:
+    def __init__(self, state: SowState, command: Command, at_ms: int, predicates: tuple[Predicate, ...]) -> None:
         self._state = state
-        self._updates = updates
+        self._command = command
+        self._at_ms = at_ms
+        self._predicates = predicates
+        self._left: Iterator[Version] = iter(state.schedule.versions())
+        self._lots: list[list[_Ranked]] = []
+        self._merged: Iterator[_Ranked] | None = None
+        self._passed = 0
+        self._seen = 0
+        self._shown: list[ScheduledUpdate] = []
+        self.finished = False
 
-    def listed(self, command: Command, predicates: tuple[Predicate, ...]) -> dict[str, Any]:
-        """What is answered to `sow` of scheduled updates: the next ones first.
+    @property
+    def subscription(self) -> str:
+        """Who asked."""
+        return self._command.subscription
 
-        Raises:
-            CommandRefused: the command asks for what there is of records only.
-        """
-        if command.keys or command.bookmarks or command.data or command.order_by is not None or command.select:
-            raise CommandRefused("sow of scheduled updates takes a filter, top_n and skip, and nothing else")
+    @property
+    def command_id(self) -> str:
+        """Id of the command that asked."""
+        return self._command.id
+
+    @property
+    def command(self) -> str:
+        """Name of the command that asked."""
+        return self._command.command
+
+    @property
+    def at_ms(self) -> int:
+        """The instant of the command that asked, ms since the epoch."""
+        return self._at_ms
+
+    @property
+    def withholds_any(self) -> bool:
+        """Whether it left out records: it shows none."""
+        return False
+
+    def abandon(self) -> None:
+        """End without a word."""
+        self.finished = True
+        self._left, self._lots, self._merged = iter(()), [], None
+
+    def pull(self, now_ms: int, step: Step, scan: int | None = None) -> None:
+        """Look at some of the updates; once all were seen, go through those that are meant; then comes the answer."""
+        left = self._state.settings.max_scan if scan is None else scan
+        if self._merged is None:
+            left -= self._look(left)
+        if self._merged is not None:
+            self._show(self._merged, left, step)
+
+    def _look(self, most: int) -> int:
+        """Look at the next updates, at so many; returns at how many."""
+        state = self._state
+        lot = list(islice(self._left, most))
+        ranked = sorted((self._turn(one), one) for one in lot if is_seen(state, one, self._predicates))
+        if ranked:
+            self._lots.append(ranked)
+            self._seen += len(ranked)
+        if len(lot) < most:
+            self._merged = heapq.merge(*self._lots)
+        return len(lot)
+
+    def _show(self, merged: Iterator[_Ranked], most: int, step: Step) -> None:
+        """Pass over the next updates, or show them, so many."""
+        command = self._command
         skip = command.skip or 0
-        most = MOST_UPDATES if command.top_n is None else min(command.top_n, MOST_UPDATES)
-        seen = [version for version in self._all() if self.is_seen(version, predicates)]
-        first = heapq.nsmallest(skip + most, seen, key=self._turn)
-        return {"updates": tuple(map(self._shown, first[skip:])), "counts": {SCHEDULED: len(seen)}}
+        end = skip + (MOST_UPDATES if command.top_n is None else min(command.top_n, MOST_UPDATES))
+        for _, version in islice(merged, min(most, end - self._passed)):
+            if self._passed >= skip:
+                self._shown.append(self._as_shown(version))
+            self._passed += 1
+        if self._passed == min(end, self._seen):
+            self._finish(step)
 
-    def withdraw(self, is_meant: Callable[[Version], bool], at_ms: int, step: Step, most: int | None = None) -> int:
-        """Withdraw those that are meant, the next ones first where there is a limit; returns how many."""
-        meant = [version for version in self._all() if is_meant(version)]
-        if most is not None and most < len(meant):
-            meant = heapq.nsmallest(most, meant, key=self._turn)
-        for version in meant:
-            self._updates.withdraw(version_name(version.source, version.offset), at_ms, step)
-        return len(meant)
-
-    def withdraw_some(
-        self,
-        command: Command,
-        bookmarks: Bookmarks | None,
-        predicates: tuple[Predicate, ...],
-        at_ms: int,
-        step: Step,
-    ) -> dict[str, int | None]:
-        """Do what `sow_delete` of scheduled updates asks for, a bounded number of times; records stay as they are.
-
-        Returns:
-            How many were `removed`, and 1 as `more` if others are meant as well.
-
-        Raises:
-            CommandRefused: the command names them in another way.
-        """
-        if command.keys or command.data:
-            raise CommandRefused("sow_delete of scheduled updates takes a filter or bookmarks, neither keys nor data")
-
-        def is_meant(version: Version) -> bool:
-            named = bookmarks is None or bookmarks.have(version.source, version.offset)
-            return named and self.is_seen(version, predicates)
-
-        removed = self.withdraw(is_meant, at_ms, step, MOST_UPDATES)
-        return {"removed": removed, "more": int(removed == MOST_UPDATES)}
-
-    def is_seen(self, version: Version, predicates: tuple[Predicate, ...]) -> bool:
-        """Whether filters let one through; one that deletes says nothing that a filter could match."""
-        if not predicates:
-            return True
-        if version.payload is None:
-            return False
-        view = self._state.view_of_version(version)
-        return all(predicate(view) is True for predicate in predicates)
-
-    def _all(self) -> Iterator[Version]:
-        return (version for _, version in self._state.schedule)
+    def _finish(self, step: Step) -> None:
+        if self._command.answer == "all":
+            step.answers.append(
+                CommandAnswer(
+                    self.command_id,
+                    self.command,
+                    self.subscription,
+                    self._at_ms,
+                    counts=((SCHEDULED, self._seen),),
+                    facts=(("updates", tuple(self._shown)),),
+                )
+            )
+        self.abandon()
 
     def _turn(self, version: Version) -> tuple[int, str, int, int]:
         return version.enqueue_at_ms, *self._state.sources[version.source], version.offset
 
-    def _shown(self, version: Version) -> ScheduledUpdate:
+    def _as_shown(self, version: Version) -> ScheduledUpdate:
         return ScheduledUpdate(
             bookmark=str(self._state.bookmark(version.source, version.offset)),
             key=version.key.decode("utf-8", "replace"),
@@ -123,3 +188,52 @@ class ScheduledUpdates:
             enqueue_at_ms=version.enqueue_at_ms,
             expires_at_ms=None if version.deadline_ms == NEVER else version.deadline_ms,
         )
+
+
+class Withdrawal(Deletion):
+    """A withdrawal of scheduled updates by a filter or by bookmarks; records stay as they are.
+
+    An update that takes effect between two portions, because another of its key came, stays as well.
+
+    Args:
+        state: the shard's memory.
+        removals: how what is there leaves.
+        updates: what withdraws them.
+        command: which asks for it.
+        at_ms: as of when it counts, ms since the epoch.
+        predicates: which of them it means, all of them true.
+        bookmarks: which updates; None = any.
+    """
+
+    __slots__ = ("_bookmarks", "_predicates", "_updates")
+
+    def __init__(
+        self,
+        state: SowState,
+        removals: Removals,
+        updates: RecordUpdates,
+        command: Command,
+        at_ms: int,
+        predicates: tuple[Predicate, ...],
+        bookmarks: Bookmarks | None = None,
+    ) -> None:
+        none_named = bookmarks is not None and not bookmarks
+        super().__init__(state, removals, command, at_ms, Walk(() if none_named else state.schedule.names()))
+        self._updates = updates
+        self._predicates = predicates
+        self._bookmarks = bookmarks
+
+    @property
+    def counts(self) -> tuple[tuple[str, int], ...]:
+        """How many it has withdrawn so far."""
+        return (("removed", self.removed),)
+
+    def _look_at(self, journal_key: bytes, step: Step, /) -> None:
+        version = self._state.schedule.get(journal_key)
+        if version is None:
+            return
+        if self._bookmarks is not None and not self._bookmarks.have(version.source, version.offset):
+            return
+        if is_seen(self._state, version, self._predicates):
+            self._updates.withdraw(journal_key, self._at_ms, step)
+            self.removed += 1

@@ -101,6 +101,14 @@ class Schedule:
     def __iter__(self) -> Iterator[tuple[bytes, Version]]:
         return iter(self._versions.items())
 
+    def versions(self) -> list[Version]:
+        """Return the versions as they stand now, in any order."""
+        return list(self._versions.values())
+
+    def names(self) -> list[bytes]:
+        """Return their journal keys as they stand now, in any order."""
+        return list(self._versions)
+
     def put(self, journal_key: bytes, version: Version) -> None:
         """Add a version under its journal key."""
         self._versions[journal_key] = version

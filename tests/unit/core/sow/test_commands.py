@@ -6,7 +6,6 @@ import pytest
 
 from lapse.core.shard.event import EventKind
 from lapse.core.sow.step import Kind, OutOfFocus, Step
-from lapse.protocol.command import MOST_UPDATES
 from unit.core.sow.make import Desk, T, shard_of
 
 
@@ -592,9 +591,9 @@ def test_scheduled_updates_are_listed_and_withdrawn_and_records_are_left_alone()
         (answer,) = desk.ask("sow_delete", 11, state="scheduled", **asked).answers
         return dict(answer.counts)
 
-    assert withdrawn(filter="/n > 1", row_filter="/n = 1") == {"removed": 0, "more": 0}
-    assert withdrawn(filter="/n > 2") == {"removed": 1, "more": 0}
-    assert withdrawn(bookmarks=("t:0:0-3",)) == {"removed": 3, "more": 0}
+    assert withdrawn(filter="/n > 1", row_filter="/n = 1") == {"removed": 0}
+    assert withdrawn(filter="/n > 2") == {"removed": 1}
+    assert withdrawn(bookmarks=("t:0:0-3",)) == {"removed": 3}
     assert listed() == []
     assert desk.select(12) == [{"n": 9}]
     for command, asked in (
@@ -607,18 +606,6 @@ def test_scheduled_updates_are_listed_and_withdrawn_and_records_are_left_alone()
         assert "scheduled" in answer.error
     (answer,) = desk.ask("sow", 12, state="leased").answers
     assert 'sow and sow_delete take "scheduled"' in answer.error
-
-
-@pytest.mark.feature("L5", "C60")
-def test_a_command_withdraws_a_bounded_number_of_updates_the_next_ones_first() -> None:
-    desk = Desk(shard_of())
-    for n in range(MOST_UPDATES + 5):
-        desk.put(f"k{n}", {"n": n}, n, lapse_enqueue_at_ms=T + 90_000 - n)
-    (answer,) = desk.ask("sow_delete", 10, state="scheduled", filter="TRUE").answers
-    assert dict(answer.counts) == {"removed": MOST_UPDATES, "more": 1}
-    assert [version.key for _, version in desk.shard.state.schedule] == [b"k%d" % n for n in range(5)]
-    (answer,) = desk.ask("sow_delete", 11, state="scheduled", filter="TRUE").answers
-    assert dict(answer.counts) == {"removed": 5, "more": 0}
 
 
 @pytest.mark.feature("S1", "X2", "X4")

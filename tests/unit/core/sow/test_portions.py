@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +13,10 @@ from lapse.core.sow import record_names
 from lapse.core.sow.deletion import Bookmarks
 from lapse.core.sow.field_path import parse as path
 from lapse.core.sow.record_names import RecordNames
+from lapse.core.sow.state import SowState
 from lapse.core.sow.step import Step
+from lapse.core.sow.version import Version
+from lapse.core.sow.view import View
 from lapse.protocol.command import Command
 from unit.core.sow.make import Desk, T, shard_of
 
@@ -98,6 +104,101 @@ def test_a_deletion_by_bookmarks_looks_in_portions_too() -> None:
     step = desk.ask("sow_delete", 10, bookmarks=ranges)
     assert dict(step.answers[0].counts) == {"removed": 151, "skipped": 0}
     assert {row["n"] for row in desk.select(20)} == set(range(150, 1_299))
+
+
+def scheduled() -> Desk:
+    """A topic with scheduled updates only; those that came last take effect first."""
+    desk = Desk(shard_of())
+    for number in range(COUNT):
+        desk.put(f"k{number}", {"n": number}, 0, lapse_enqueue_at_ms=T + 90_000 - number)
+    return desk
+
+
+@pytest.fixture
+def tried(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """On how many scheduled updates filters were tried since it was called last."""
+    count, view_of = [0], SowState.view_of_version
+
+    def counted(state: SowState, version: Version) -> View:
+        count[0] += 1
+        return view_of(state, version)
+
+    def since() -> int:
+        some, count[0] = count[0], 0
+        return some
+
+    monkeypatch.setattr(SowState, "view_of_version", counted)
+    return since
+
+
+@pytest.mark.feature("L5", "C60")
+def test_scheduled_updates_are_listed_in_portions_as_they_stood(tried: Callable[[], int]) -> None:
+    desk = scheduled()
+    step = desk.ask("sow", 10, state="scheduled", filter="/n >= 100", skip=50)
+    assert not step.answers
+    assert 0 < tried() <= 250
+    (listing,) = step.queries
+    desk.ask("sow_delete", 11, state="scheduled", filter="/n >= 1000")
+    desk.put("later", {"n": 2_000}, 12, lapse_enqueue_at_ms=T + 50)
+    answers = []
+    tried()
+    while not listing.finished:
+        answers += desk.step(lambda step: desk.shard.pull(listing, T + 13, step, 100)).answers
+        assert tried() <= 100
+    (answer,) = answers
+    assert dict(answer.counts) == {"scheduled": COUNT - 100}
+    (_, updates) = answer.facts[0]
+    assert [one.key for one in updates] == [f"k{number}" for number in range(COUNT - 51, COUNT - 51 - 1_000, -1)]
+
+
+@pytest.mark.feature("L5", "C60", "C82")
+@pytest.mark.parametrize(
+    ("asked", "row_filter"), [({"filter": "/n >= 100"}, None), ({"bookmarks": ("t:0:100-1299",)}, "/n >= 0")]
+)
+def test_scheduled_updates_are_withdrawn_in_portions(
+    asked: dict[str, Any], row_filter: str | None, tried: Callable[[], int]
+) -> None:
+    desk = scheduled()
+    step = Step()
+    command = Command(command="sow_delete", id="d", state="scheduled", **asked)
+    desk.shard.command(command, T + 10, step, row_filter)
+    desk.keep(step)
+    (deletion,) = step.deletions
+    assert not step.answers
+    assert 0 < tried() <= 500
+    desk.put("later", {"n": 2_000}, 11, lapse_enqueue_at_ms=T + 90_000)
+    answers = []
+    while not deletion.finished:
+        part = desk.step(lambda step: desk.shard.go_on(deletion, step, 100))
+        assert len(part.events) <= 100
+        assert tried() <= 100
+        answers += part.answers
+    assert [dict(answer.counts) for answer in answers] == [{"removed": COUNT - 100}]
+    assert {version.key for _, version in desk.shard.state.schedule} == {b"later", *(b"k%d" % n for n in range(100))}
+
+
+@pytest.mark.feature("L5", "C60", "C82")
+def test_bookmarks_and_a_users_depth_look_at_scheduled_updates_in_portions(tried: Callable[[], int]) -> None:
+    desk = scheduled()
+    desk.put("k1", {"n": 1}, 5)
+    step = desk.ask("depth", 10, row_filter="/n < 700")
+    (query,) = step.queries
+    answers = []
+    while not query.finished:
+        answers += desk.step(lambda step: desk.shard.pull(query, T + 13, step, 100)).answers
+        assert tried() <= 100
+    assert [dict(answer.counts) for answer in answers] == [{"records": 1, "scheduled": 700}]
+    step = Step()
+    desk.shard.command(Command(command="sow_delete", id="d", bookmarks=("t:0:0-1400",)), T + 20, step, "/n < 700")
+    desk.keep(step)
+    assert 0 < tried() <= 500
+    (deletion,) = step.deletions
+    while not deletion.finished:
+        part = desk.step(lambda step: desk.shard.go_on(deletion, step, 100))
+        assert tried() <= 100
+        answers += part.answers
+    assert dict(answers[-1].counts) == {"removed": 701, "skipped": 0}
+    assert len(desk.shard.state.schedule) == COUNT - 700
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 6)), max_size=6), st.integers(0, 40))
