@@ -160,7 +160,7 @@ def answers(client: Queue, command: str, *bookmarks: str) -> list[str]:
     return [settlement.result for settlement in answer.settlements for _ in BookmarkRange.parse(settlement.bookmarks)]
 
 
-@pytest.mark.feature("L5", "Q8", "C16", "C17")
+@pytest.mark.feature("L5", "Q8", "C16", "C17", "C82", "Q15")
 def test_a_message_that_a_user_may_not_see_answers_as_one_that_never_was(office: Entitled) -> None:
     """Every command that settles, on messages of another in every state, one by one and as a range."""
     name = office.name("hidden")
@@ -194,6 +194,9 @@ def test_a_message_that_a_user_may_not_see_answers_as_one_that_never_was(office:
                 asked = Command(command=command, subscription="s", bookmarks=(whole,))
                 (told,) = alice._ask(asked)
                 assert [one.bookmarks for one in told.settlements] == [whole], "its parts would tell which there are"
+            for user, one in ((alice, office.bookmark("hidden", own)), (owner, states["scheduled"])):
+                assert user.depth()["scheduled"] == 1, "their own is counted, and seen"
+                assert [shown.bookmark for shown in user.peek() if shown.state == "scheduled"] == [one]
             assert answers(owner, "renew", states["settled"]) == ["already_settled"], "theirs, so they are told"
             assert answers(owner, "acknowledge", states["scheduled"]) == ["scheduled"]
             assert answers(alice, "cancel", office.bookmark("hidden", own)) == ["settled"], "withdrawn, as by anybody"

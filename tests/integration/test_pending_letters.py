@@ -74,20 +74,30 @@ def test_a_letter_that_is_too_large_waits_over_a_crash_while_others_pass_and_lea
     assert worker.running
 
 
-@pytest.mark.feature("C48", "C27", "Q12", "Q15")
+@pytest.mark.feature("C48", "C27", "Q12", "Q15", "Q20")
 def test_a_barrier_waits_until_the_letter_of_what_was_before_it_is_safe(deploy: Deploy) -> None:
-    """What comes behind the barrier waits with it; a crash changes nothing."""
-    deployment = deploy({"days": {"ordering": "total", "barrier": "/type = 'EOD'", "expiration": "enabled"}}).apply()
+    """What comes behind the barrier waits with it; a crash changes nothing. A group goes on meanwhile."""
+    days = {"ordering": "total", "barrier": "/type = 'EOD'", "expiration": "enabled"}
+    deployment = deploy({"days": days, "groups": {"group_by": "/g", "expiration": "enabled"}}).apply()
     letters = f"dlq.{deployment.name('days')}"
     limit(deployment, letters, 50_000)
-    worker = deployment.worker().wait_for_shards(1)
-    deployment.write("days", LARGE, headers=[("lapse-ttl-ms", b"1500")])
+    limit(deployment, f"dlq.{deployment.name('groups')}", 50_000)
+    worker = deployment.worker().wait_for_shards(2)
+    short = [("lapse-ttl-ms", b"1500")]
+    deployment.write("days", LARGE, headers=short)
     stop, _ = deployment.write("days", b'{"type": "EOD"}', b'{"n": 1}')
+    deployment.write("groups", b'{"g": 1, "pad": "%b"}' % LARGE, headers=short)
+    deployment.write("groups", b'{"g": 1}')
     until(lambda: deployment.depth("days")["dying"] == 1, "a dying message")
+    until(lambda: deployment.depth("groups")["dying"] == 1, "one of a group")
+    with deployment.subscriber("groups") as subscriber:
+        following = subscriber.receive(20)
+        assert following is not None
+        assert following.value == b'{"g": 1}'
     with deployment.subscriber("days", 5) as subscriber:
         assert subscriber.receive(3) is None
         worker.kill()
-        worker.start().wait_for_shards(1)
+        worker.start().wait_for_shards(2)
         assert subscriber.receive(3) is None
         figures = deployment.depth("days")
         assert (figures["dying_before_barrier"], figures["available"]) == (1, 2)

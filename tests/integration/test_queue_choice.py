@@ -6,6 +6,7 @@ import time
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from lapse.protocol.command import Command
 from lapse_client import Publisher
 from lapse_client.delivery import Delivery
 from support.created_topic import create
@@ -20,7 +21,7 @@ QUEUES = {
     "tenants": {"group_by": "/tenant", "group_limit": 2},
     "shallow": {"target_queue_depth": 3},
     "brimful": {"target_queue_depth": 2},
-    "swept": {},
+    "swept": {"lease_period": "60s"},
     "all": {"topics": ["left{}", "right{}"], "ordering": "total", "topic_expirations": {}},
     "wide": {
         "topic_pattern": "wide-.*{}",
@@ -75,16 +76,18 @@ def test_settlement_purge_and_peek_by_filter_cover_what_matches(served: Deployme
     assert taken(served, "plain", 2) == [{"n": 2}, {"n": 3}]
 
 
-@pytest.mark.feature("C86", "Q8", "Q12")
+@pytest.mark.feature("C86", "C48", "Q8", "Q12")
 def test_neither_a_filter_nor_a_range_takes_a_barrier_that_waits(served: Deployment) -> None:
     """It is released when what stood before it is gone; its own bookmark takes it."""
     written = served.write("guarded", *(json.dumps(one) for one in ({"n": 1}, {"type": "EOD"}, {"n": 2})))
     until(lambda: served.depth("guarded")["depth"] == 3, "three messages")
     first, marker, last = (served.bookmark("guarded", one) for one in written)
     with served.queue("guarded") as queue:
+        assert [one.waits_for for one in queue.peek()] == ["", "1 message before it", ""]
         results = queue.acknowledge([f"{marker}-{last.rpartition(':')[2]}"])
         assert [(str(one.messages), one.result) for one in results] == [(marker, "not_leased"), (last, "settled")]
-        assert queue.acknowledge(filter="/type = 'EOD'") == []
+        (told,) = queue._ask(Command(command="acknowledge", filter="/type = 'EOD'"))
+        assert (told.counts, told.settlements) == ({"settled": 0, "skipped": 1}, ())
         assert served.depth("guarded")["depth"] == 2
         queue.acknowledge([first])
         with served.subscriber("guarded", 0) as subscriber:
@@ -322,3 +325,18 @@ def test_a_purge_takes_scheduled_messages_with_a_filter_and_without_one(served: 
         assert (counts["removed"], counts["available"], counts["scheduled"]) == (3, 2, 1)
         counts = queue.purge()
         assert (counts["removed"], counts["available"], counts["scheduled"]) == (3, 2, 1)
+        for arguments in ({"filter": "/kind = 'a'"}, {}):
+            with served.subscriber("swept", 2) as subscriber:
+                published(served, "swept", {"kind": "a"}, {"kind": "a"}, {"kind": "a"})
+                first, second = (subscriber.receive(15) for _ in range(2))
+                assert first is not None
+                assert second is not None
+                subscriber.settle("cancel", [first], delay_ms=600_000, wait=True)
+                assert subscriber.receive(15) is not None
+                served.write("swept", json.dumps({"kind": "a"}), headers=later)
+                until(lambda: served.depth("swept")["scheduled"] == 1, "the scheduled one")
+                counts = queue.purge(**arguments)
+                states = {name: count for name, count in counts.items() if count}
+                assert states == {"removed": 2, "delayed": 1, "scheduled": 1, "skipped": 2, "skipped_leased": 2}
+                counts = queue.purge(leased=True, **arguments)
+                assert {name: count for name, count in counts.items() if count} == {"removed": 2, "leased": 2}

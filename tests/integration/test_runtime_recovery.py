@@ -2,6 +2,7 @@
 
 import signal
 import time
+from contextlib import ExitStack
 
 import orjson
 import psutil
@@ -240,27 +241,43 @@ def test_a_lease_protects_a_message_whose_record_kafka_deletes(deploy: Deploy) -
     assert {texts(letter)["lapse-reasons"] for letter in letters} == {"log_truncated"}
 
 
-@pytest.mark.feature("C79", "Q6", "Q16")
+@pytest.mark.feature("C79", "C36", "Q6", "Q16", "Q20")
 def test_what_was_sent_at_most_once_keeps_its_place_over_a_restart_and_gets_no_letter(deploy: Deploy) -> None:
-    """The next one comes when the first is acknowledged, whatever became of the worker and the record meanwhile."""
-    here = deploy({"sent": {"semantics": "at-most-once"}}, session_timeout="2s").apply()
-    worker = here.worker().wait_for_shards(1)
-    written = here.write("sent", "a", "b")
-    with here.subscriber("sent", 1) as subscriber:
-        first = subscriber.receive(20)
-        assert first is not None
-        admin = AdminClient({"bootstrap.servers": here.servers})
-        for future in admin.delete_records([Partition(here.name("sent"), 0, written[1].offset)]).values():
-            future.result()
+    """The next one comes when the first is acknowledged, whatever became of the worker and the record meanwhile.
+
+    The next one of its group, and a barrier, wait for that, too, though there is room. Its lifetime ends meanwhile.
+    """
+    once = {"semantics": "at-most-once", "expiration": "enabled"}
+    one_order = {"ordering": "total", "barrier": "/b = 'yes'"}
+    queues = {"sent": once, "group": once | {"group_by": "/g"}, "marked": once | one_order}
+    here = deploy(queues, session_timeout="2s").apply()
+    worker = here.worker().wait_for_shards(3)
+    next_ones = {"sent": b'{"n": 2}', "group": b'{"g": 1, "n": 2}', "marked": b'{"b": "yes"}'}
+    with ExitStack() as stack:
+        subscribers, first = {}, {}
+        for stem, following in next_ones.items():
+            ahead = {"group": b'{"g": 1}'}.get(stem, b"{}")
+            (gone,) = here.write(stem, ahead, headers=[("lapse-ttl-ms", b"5000")])
+            here.write(stem, following)
+            subscribers[stem] = stack.enter_context(here.subscriber(stem, 1 if stem == "sent" else 3))
+            first[stem] = subscribers[stem].receive(20)
+            assert first[stem] is not None
+            admin = AdminClient({"bootstrap.servers": here.servers})
+            for future in admin.delete_records([Partition(here.name(stem), 0, gone.offset + 1)]).values():
+                future.result()
         worker.kill()
-        worker.start().wait_for_shards(1)
-        assert subscriber.receive(8) is None
-        first.acknowledge()
-        second = subscriber.receive(20)
-        assert second is not None
-        assert second.value == b"b"
-        second.acknowledge()
-    assert not {"dead_lettered", "expired"} & {event.event for event in here.events("sent")}
+        worker.start().wait_for_shards(3)
+        assert subscribers["sent"].receive(8) is None
+        for stem, following in next_ones.items():
+            assert subscribers[stem].receive(0) is None
+            first[stem].acknowledge()
+            second = subscribers[stem].receive(20)
+            assert second is not None
+            assert second.value == following
+            if not second.is_barrier:
+                second.acknowledge()
+    for stem in next_ones:
+        assert not {"dead_lettered", "expired"} & {event.event for event in here.events(stem)}
 
 
 @pytest.mark.feature("C40", "L14", "D2", "Q12")

@@ -18,9 +18,11 @@ from lapse.core.reason import Reason
 from lapse.embedded import EmbeddedKafka
 from lapse.protocol.answer import QueuedMessage
 from lapse.protocol.bookmark import BookmarkRange
+from lapse.protocol.command import Command
 from lapse.protocol.event import EventKind
 from lapse.transfer.copier import Copier, TransferError
 from lapse.transfer.mover import Choice, Mover, Outcome
+from lapse.transfer.side import Side
 from lapse_client import dead_letter
 from lapse_client.error import UnknownEntity
 from support.deployment import Deploy, Deployment, broker_now_ms
@@ -308,6 +310,9 @@ def test_beyond_the_target_depth_it_is_advanced_to(sides: Sides, stem: str) -> N
     written = sides.here.write(topic, *(f"{number}" for number in range(50)))
     until(lambda: sides.here.depth(stem)["depth"] == 3, "three active messages")
     bookmark = sides.here.bookmark(topic, written[40])
+    with Side(sides.here.connection, sides.here.name(stem), 20) as side:
+        (answer,) = side.ask(Command(command="transfer", transfer="first", to="there", bookmarks=(bookmark,))).values()
+        assert (answer.counts["held"], answer.counts["advancing"]) == (0, 1), "it says that it is on its way there"
     assert sides.transfer(stem, "--bookmark", bookmark)["transferred"] == 1
     counts = sides.here.depth(stem)
     assert 40 <= counts["depth"] <= 43

@@ -1,6 +1,7 @@
 """A worker dies between journal and delivery: the new owner writes what is missing, and nothing else (C55, Q6)."""
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal
 
@@ -12,10 +13,10 @@ from support.deployment import Deploy, Deployment, WorkerProcess
 from support.log import until
 
 
-def worker(one: Deployment) -> WorkerProcess:
-    """The worker that dies once, at a payload that says so."""
+def worker(one: Deployment, *commands: str) -> WorkerProcess:
+    """The worker that dies once, at a payload that says so, or before it answers a command."""
     data = one.directory / f"data-{len(one.workers)}"
-    return one.run([str(Path(support.dying_worker.__file__)), str(one.config), str(data)])
+    return one.run([str(Path(support.dying_worker.__file__)), str(one.config), str(data), *commands])
 
 
 def dies(process: WorkerProcess) -> WorkerProcess:
@@ -51,6 +52,24 @@ def test_a_delivery_that_was_only_journaled_arrives_with_its_count_and_lease(
         assert subscriber.receive(2) is None
     until(lambda: here.depth("once")["depth"] == 0, "everything is settled")
     assert not {"dead_lettered", "expired"} & {event.event for event in here.events("once")}
+
+
+@pytest.mark.feature("C55", "X3", "Q8")
+@pytest.mark.parametrize("how", ["acknowledge", "expire"])
+def test_who_waits_for_an_answer_that_a_crash_swallowed_gets_it_from_the_next_owner(deploy: Deploy, how: str) -> None:
+    """The settlement was journaled, and took effect; asked again, that it is settled already is success."""
+    here = deploy({"asked": {"lease_period": "60s"}}, session_timeout="2s").apply()
+    process = worker(here, how).wait_for_shards(1)
+    with here.subscriber("asked", timeout_s=60) as subscriber, ThreadPoolExecutor(1) as threads:
+        here.write("asked", "x")
+        delivery = subscriber.receive(20)
+        assert delivery is not None
+        settled = threads.submit(subscriber.settle, how, [delivery], wait=True)
+        dies(process).start().wait_for_shards(1)
+        (result,) = settled.result()
+        assert (result.result, result.settled) == ("settled", True)
+    told = [event.event for event in here.events("asked") if event.messages]
+    assert told == [{"acknowledge": "acknowledged", "expire": "dead_lettered"}[how]], "it happened once"
 
 
 @pytest.mark.feature("C55", "Q9")

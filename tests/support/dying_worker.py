@@ -1,10 +1,11 @@
 """A worker that dies once around a delivery: after its journal, and before or after it is written.
 
 A payload that says `before` ends it between the journal and the delivery, one that says `after` once Kafka has the
-delivery, and one that says `half` once it has all deliveries of the step but this one. A second start with the same
-data directory is the worker as it is.
+delivery, and one that says `half` once it has all deliveries of the step but this one. With a command's name it ends
+between the journal and the first answer to that command instead. A second start with the same data directory is the
+worker as it is.
 
-    python dying_worker.py lapse.toml <data directory>
+    python dying_worker.py lapse.toml <data directory> [<command>]
 """
 
 import asyncio
@@ -30,6 +31,13 @@ def holds(output: Output | Packed, word: bytes) -> bool:
     return dict(output.headers).get("lapse-kind") == reference.KIND
 
 
+def answers(output: Output | Packed, command: str) -> bool:
+    """Whether an output is the answer to such a command."""
+    if isinstance(output, Packed) or dict(output.headers).get("lapse-kind") != b"answer":
+        return False
+    return command.encode() in (output.value or b"")
+
+
 def without(output: Output | Packed, word: bytes) -> Output | Packed:
     if isinstance(output, Packed):
         return output._replace(records=[record for record in output.records if word not in record])
@@ -37,7 +45,7 @@ def without(output: Output | Packed, word: bytes) -> Output | Packed:
 
 
 def main() -> None:
-    path, data_dir = sys.argv[1:]
+    path, data_dir, *commands = sys.argv[1:]
     died = Path(data_dir) / "died"
     send = BatchProducer.send
 
@@ -50,6 +58,8 @@ def main() -> None:
         outputs = list(outputs)
         if died.exists():
             return await send(self, outputs)
+        if any(answers(output, command) for output in outputs for command in commands):
+            end()
         if any(holds(output, b"before") for output in outputs):
             end()
         for word in (b"half", b"after"):
