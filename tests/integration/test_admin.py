@@ -10,6 +10,7 @@ from confluent_kafka import Consumer, TopicPartition
 from lapse.config import load
 from lapse.config.definition import Definition
 from lapse.core.error_code import ErrorCode
+from lapse.protocol import topic as names
 from lapse.runtime.topics.definitions import DefinitionsTopic
 from lapse_client import Admin, CommandFailed, EntityDeleted, LapseError, Publisher, Queue, QueueSubscriber, SowClient
 from lapse_client.aio import Admin as AsyncAdmin
@@ -100,12 +101,13 @@ def test_a_temporary_queue_takes_the_topics_along_that_were_created_with_it(depl
     with Admin(here.app_id, connection=here.connection) as admin:
         admin.create_queue(here.name("reply"), topics=[own, read, there], auto_delete_on_idle="5m", dead_letter=False)
         admin.alter_queue(here.name("reply"), lease_period="9s")
-        assert defined(here)[here.name("reply")].made == (own, read), "not the one that was there"
+        events = names.events(here.name("reply"))
+        assert defined(here)[here.name("reply")].made == (events, own, read), "not the one that was there"
         other.commit(offsets=[TopicPartition(read, 0, 0)], asynchronous=False)
         other.close()
         admin.delete_queue(here.name("reply"))
-        until(lambda: f"removed {own}, which was created with it" in worker.text, "its own topic goes", 40)
-        until(lambda: own not in here.connection.partitions(), "it is gone", 20)
+        until(lambda: f"removed {events}, {own}, which was created with it" in worker.text, "its own topic goes", 40)
+        until(lambda: not {events, own} & here.connection.partitions().keys(), "they are gone", 20)
     assert f"topic {read}, which was created with it, stays: others read it" in worker.text
     assert {read, there} <= here.connection.partitions().keys()
 

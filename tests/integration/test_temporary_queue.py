@@ -1,10 +1,12 @@
 """Temporary queues and SOW topics: they delete themselves when nobody uses them, and not before (Q18, Q23, C39)."""
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 import support.impatient_worker
 from lapse.config import load
@@ -39,6 +41,19 @@ def worker(one: Deployment) -> WorkerProcess:
 def own(one: Deployment, stem: str) -> set[str]:
     there = one.connection.partitions()
     return set(topic.own(one.app_id, one.name(stem))) & set(there)
+
+
+def named(one: Deployment, stem: str) -> set[str]:
+    """Every topic whose name has that of an entity in it, events and dead letters included."""
+    return {name for name in one.connection.partitions() if one.name(stem) in name or one.name(f"{stem}-in") in name}
+
+
+def remove(one: Deployment, *topics: str) -> None:
+    """Remove topics, as far as they are there."""
+    there = sorted(one.connection.partitions().keys() & set(topics))
+    admin = AdminClient({"bootstrap.servers": one.servers})
+    for removed in admin.delete_topics(there).values():
+        removed.result(15)
 
 
 @pytest.mark.feature("Q18", "C39", "C25", "L14", "D4")
@@ -126,10 +141,12 @@ def test_a_message_that_comes_due_is_still_there_and_a_transfer_keeps_its_queue(
 
 
 @pytest.mark.feature("Q18", "Q23", "C39", "C50", "C65", "Q16", "L14")
-def test_a_sow_topic_that_a_client_created_deletes_itself_and_its_topic_over_a_crash_at_the_instant(
-    deploy: Deploy,
-) -> None:
-    """The worker is killed when the topic has been idle for long enough; the next one carries the end out."""
+def test_what_a_client_created_deletes_itself_and_its_topics_over_crashes(deploy: Deploy) -> None:
+    """The worker dies when a SOW topic has been idle for long enough, and the next one carries the end out.
+
+    It dies between the topics and the definition of a queue, whose creation the next one carries out once more; of
+    another queue it has removed the own topics, and not what goes with it.
+    """
     one = deploy({}, definitions="topic")
     one.configure({}, {"prices": {}}, definitions="topic")
     one.apply()
@@ -143,6 +160,9 @@ def test_a_sow_topic_that_a_client_created_deletes_itself_and_its_topic_over_a_c
         admin.create_sow_topic(one.name("watched"), topic=one.name("watched-updates"), **settings)
         client = stack.enter_context(SowClient(one.name("watched"), connection=one.connection))
         stack.enter_context(client.sow_and_subscribe())
+        silent = {"auto_delete_on_idle": settings["auto_delete_on_idle"], "dead_letter": False}
+        later = {"auto_delete_on_idle": "5m"}
+        admin.create_queue(one.name("halfway"), topics=[one.name("halfway-in")], **{**silent, **later})
         admin.create_sow_topic(one.name("book"), topic=one.name("book-updates"), **settings)
         for key in ("a", "b", "c"):
             publisher.publish(one.name("book"), b'{"n": 1}', key=key)
@@ -151,10 +171,16 @@ def test_a_sow_topic_that_a_client_created_deletes_itself_and_its_topic_over_a_c
         time.sleep(IDLE_MS / 2_000)
         assert own(one, "book"), "it is not idle yet"
         time.sleep(max(0.0, used_s + IDLE_MS / 1_000 - time.monotonic()))
-        first.kill()
-        second = worker(one)
+        with ThreadPoolExecutor(1) as threads:
+            created = threads.submit(admin.create_queue, one.name("cut"), topics=[one.name("cut-in")], **silent)
+            until(lambda: not first.running, "it died between topics and definition")
+            remove(one, *topic.own(one.app_id, one.name("halfway")))
+            second = worker(one)
+            assert created.result().changed
         gone = {*topic.own(one.app_id, one.name("book")), one.name("book-updates")}
         until(lambda: not gone & one.connection.partitions().keys(), "it is gone, and the topic made with it", 60)
+        until(lambda: not named(one, "halfway"), "what was left of the queue that was removed halfway", 30)
+        until(lambda: not named(one, "cut"), "the queue that was created twice is gone, and all of its topics", 30)
         letters = one.letters("book", 3)
         assert {dict(letter.headers() or [])["lapse-reasons"] for letter in letters} == {b"auto_deleted"}
         told = [event for event in one.events("book") if event.event == "deleted"]

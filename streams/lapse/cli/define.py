@@ -141,17 +141,19 @@ def _made(
     Raises:
         OutdatedChange: somebody changes definitions all the time.
     """
+    created: set[str] = set()
     for _ in range(_TRIES - 1):
         try:
-            return _tried(asked, topic, config, beside, dry_run)
+            return _tried(asked, topic, config, beside, dry_run, created)
         except OutdatedChange:
             time.sleep(_AGAIN_S * random.uniform(1, 5))  # noqa: S311  # two are not to meet again
-    return _tried(asked, topic, config, beside, dry_run)
+    return _tried(asked, topic, config, beside, dry_run, created)
 
 
 def _tried(
-    asked: Request, topic: DefinitionsTopic, config: Config, beside: Path, dry_run: bool
+    asked: Request, topic: DefinitionsTopic, config: Config, beside: Path, dry_run: bool, created: set[str]
 ) -> tuple[Draft, list[Difference]]:
+    """Try it once; `created` takes in the topics that are created, so that the next try knows whose they are."""
     there, deleted = settled(topic.read_to_change, config, {asked.name})
     made = draft(asked, there, config, beside, deleted)
     made.check_state(lambda definition: live(definition, config))
@@ -159,7 +161,8 @@ def _tried(
     cluster, differences, _ = made.differences()
     if made.differs is None and any(one.create is not None and name in one.bars for one in differences):
         made = made.anew(asked)
-    made = made.with_topics(differences)
+    made = made.with_topics(differences, created)
+    created.update(made.after.made)
     if not dry_run:
         mend(cluster, differences)
         if made.differs is not None:

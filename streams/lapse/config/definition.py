@@ -56,7 +56,8 @@ class Definition:
         origin: where it came from, for people.
         settings: what stands in its table.
         command: id of the client's command that it came from, which may be carried out twice; empty = from none.
-        made: the underlying topics that were created with a temporary queue, which may go with it (C65).
+        made: topics that were created with a temporary entity and may go with it: those it reads, its events and its
+            dead letters (C65).
     """
 
     name: str

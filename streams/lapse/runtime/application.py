@@ -111,6 +111,7 @@ class LapseApp(faust.App):
             self.definitions.start()
         if self.definer is not None:
             self.definer.start()
+        self.beside(self.entity_cleanup.finish())
         self.late_entities.start()
         await super().on_start()
 

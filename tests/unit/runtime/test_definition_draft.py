@@ -126,18 +126,24 @@ def test_settings_are_patched() -> None:
 
 
 @pytest.mark.feature("C65")
-def test_a_temporary_queue_remembers_the_underlying_topics_that_are_created_with_it() -> None:
+def test_a_temporary_queue_remembers_the_topics_that_are_created_with_it() -> None:
     lacking = [
         Difference("fresh", "missing", Wanted("fresh", Role.UNDERLYING, "fresh", 1)),
+        Difference("lapse.events.fresh", "missing", Wanted("lapse.events.fresh", Role.EVENTS, "fresh", 1)),
+        Difference("dlq.fresh", "missing", Wanted("dlq.fresh", Role.DEAD_LETTERS, "fresh", 1)),
+        Difference("letters", "missing", Wanted("letters", Role.DEAD_LETTERS, "fresh", 1)),
         Difference("lapse.fresh.commands", "missing", Wanted("lapse.fresh.commands", Role.COMMANDS, "fresh", 1)),
         Difference("there", "has a limit", alter={"max.message.bytes": "1"}),
     ]
     made = ask("fresh", {"auto_delete_on_idle": "5m"}, new=True).with_topics(lacking).after
-    assert made.made == ("fresh",)
+    all_of_it = ("dlq.fresh", "fresh", "lapse.events.fresh")
+    assert made.made == all_of_it
+    again = ask("fresh", {"auto_delete_on_idle": "5m"}, new=True).with_topics(lacking[1:], ["fresh", "another's"]).after
+    assert again.made == all_of_it, "a first try had created one of them"
     assert Definition.decode("fresh", made.encode()) == made
     changed = Request("fresh", "queue", {"max_cancels": 1}, "bob", new=False)
     later = draft(changed, {"fresh": made}, Config(), Path()).with_topics(lacking)
-    assert later.after.made == ("fresh",), "what is created later is not its own"
+    assert later.after.made == all_of_it, "what is created later is not its own"
     assert ask("fresh", {}, new=True).with_topics(lacking).after.made == (), "it is not temporary"
 
 
@@ -158,6 +164,15 @@ def test_what_a_temporary_queue_takes_along_nobody_else_reads() -> None:
     del follower._found["second"]
     del follower._found["reader"]
     assert follower.taken_along(["reply"]) == ["own", "read"]
+    made = ("dlq.reply", "lapse.events.reply", "own")
+    follower._found["reply"] = replace(reply, made=made).encode()
+    assert follower.taken_along(["reply"]) == [*made]
+    elsewhere = replace(reply, made=made, settings={**reply.settings, "dead_letter": "letters"})
+    follower._found["reply"] = elsewhere.encode()
+    assert follower.taken_along(["reply"]) == ["dlq.reply", "own"], "the letters stay, and the events with them"
+    follower._found["reply"] = replace(reply, made=made).encode()
+    follower._found["other"] = Definition("other", "queue", 1, "bob", {"dead_letter": "dlq.reply"}).encode()
+    assert follower.taken_along(["reply"]) == ["lapse.events.reply", "own"], "another queue writes its letters there"
     lasting = replace(reply, settings={"topics": ["own", "read"]})
     follower._found["reply"] = lasting.encode()
     assert follower.taken_along(["reply"]) == [], "it is not temporary any more"

@@ -36,6 +36,7 @@ from lapse.runtime.topics.definition_request import asked
 from lapse.runtime.topics.definitions import DefinitionsTopic, OutdatedChange
 from lapse.runtime.topics.deleted_entities import settled
 from lapse.runtime.topics.topology import TopologyError
+from lapse.runtime.topics.unfinished_creations import UnfinishedCreations
 from lapse.runtime.topics.worker_messages import WorkerMessages
 from lapse.runtime.tp import TP
 from lapse.runtime.watch import end_process
@@ -81,6 +82,7 @@ class Definer:
         self._refusals = RefusalLog(self._definer)
         self._output = ShardOutput(self._definer, 0, 0, "", 1)
         self._output.users = None if guard is None else guard.entitlements.keys()
+        self._creations = UnfinishedCreations(services.connection, self._topic)
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -113,8 +115,10 @@ class Definer:
                 consumer.subscribe([self._topic], listener=_Listener(self._forget))
                 while True:
                     for place, records in (await consumer.getmany(timeout_ms=_WAIT_MS)).items():
+                        await self._creations.begin(consumer, place, records[0].offset)
                         await self._carry_out(place, records)
                         await consumer.commit({place: records[-1].offset + 1})
+                        self._creations.end()
             except (CommitFailedError, IllegalStateError):
                 logger.debug("%s: another worker goes on, and does again what is not answered", self._topic)
             except (KafkaError, OSError) as error:
@@ -145,6 +149,7 @@ class Definer:
     def _forget(self) -> None:
         """Another worker may have carried out commands meanwhile."""
         self._authorizer = None
+        self._creations.forget()
 
     async def _carry_out(self, place: TopicPartition, records: list[Any]) -> None:
         if self._guard is not None and self._authorizer is None:
@@ -217,7 +222,9 @@ class Definer:
             made.check_state(lambda _: live)
         if made.differs is None and any(one.create is not None and request.name in one.bars for one in differences):
             made = made.anew(request)
-        made = made.with_topics(differences)
+        made = made.with_topics(differences, self._creations.topics)
+        if made.differs is not None and made.differs.before is None:
+            await self._creations.note(made.after.made)
         await asyncio.to_thread(mend, cluster, differences)
         if made.differs is not None:
             await asyncio.to_thread(self._definitions.publish, [made.after])

@@ -14,6 +14,7 @@ from typing import Any, Final
 from lapse.config import Config, QueueConfig, SowConfig
 from lapse.config.definition import WORD, Definition, DefinitionChange, Kind, among, change, only, with_entity
 from lapse.core.error_code import ErrorCode, Refusal
+from lapse.protocol import topic as names
 from lapse.runtime.topics.cluster import Cluster
 from lapse.runtime.topics.difference import Difference
 from lapse.runtime.topics.wanted import Role
@@ -88,14 +89,22 @@ class Draft:
         after = replace(self.after, version=self.after.version + 1, origin=request.origin, command=request.command)
         return replace(self, after=after, differs=DefinitionChange(None, after))
 
-    def with_topics(self, differences: Iterable[Difference]) -> Draft:
-        """The same, and a temporary entity that is new remembers the underlying topics created with it (C65)."""
+    def with_topics(self, differences: Iterable[Difference], made_before: Iterable[str] = ()) -> Draft:
+        """The same, and a temporary entity that is new remembers the topics created with it that go with it (C65).
+
+        Args:
+            differences: what is lacking; its topics are created.
+            made_before: topics that an earlier try at the same request created, and that are there since.
+        """
         entities: Mapping[str, QueueConfig | SowConfig] = {**self.config.queue, **self.config.sow}
-        entity = entities.get(self.after.name)
+        name = self.after.name
+        entity = entities.get(name)
         if entity is None or not entity.auto_delete_on_idle or self.differs is None or self.differs.before is not None:
             return self
-        made = [one.topic for one in differences if one.create is not None and one.create.role is Role.UNDERLYING]
-        return replace(self, after=replace(self.after, made=tuple(made)))
+        own = {*entity.underlying(name), names.events(name), names.dead_letters(name)}
+        created = [one.create for one in differences if one.create is not None]
+        made = {topic.name for topic in created if topic.role is Role.UNDERLYING or topic.name in own}
+        return replace(self, after=replace(self.after, made=tuple(sorted(made | own.intersection(made_before)))))
 
     def check_state(self, live: Callable[[Definition], int | None]) -> None:
         """See whether what is live allows it (C65).

@@ -10,6 +10,7 @@ import contextlib
 import logging
 import sys
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from lapse.config import Config
@@ -25,9 +26,10 @@ from lapse.config.definition import (
     with_settings,
     without,
 )
+from lapse.protocol import topic as names
 from lapse.runtime.topics.cluster import Cluster
 from lapse.runtime.topics.definition_draft import LIVE
-from lapse.runtime.topics.definitions import DefinitionsTopic, OutdatedChange, note
+from lapse.runtime.topics.definitions import DefinitionsTopic, OutdatedChange, note, understood
 from lapse.runtime.topics.topic_follower import TopicFollower
 from lapse.runtime.topics.topology import Topology, TopologyError
 
@@ -106,7 +108,7 @@ class DefinitionFollower:
         return 0 if served is None else served.version
 
     def taken_along(self, entities: Collection[str]) -> list[str]:
-        """The underlying topics that go with temporary entities: created with them, and read by no other one (C65)."""
+        """The topics that go with temporary entities: created with them, and used by no other one (C65)."""
         others: dict[str, Definition] = {}
         for other, value in self._found.items():
             with contextlib.suppress(ValueError):
@@ -115,7 +117,9 @@ class DefinitionFollower:
         for name in entities:
             own = others.pop(name, None) or self._serving.get(name)
             if own is not None and own.settings.get("auto_delete_on_idle"):
-                made.update(dict.fromkeys(own.made))
+                # Letters that went to a topic of another name stay, and so do the events that they belong to.
+                stays = names.events(name) if isinstance(own.settings.get("dead_letter"), str) else ""
+                made.update(dict.fromkeys(topic for topic in own.made if topic != stays))
         if not made:
             return []
         try:
@@ -123,7 +127,30 @@ class DefinitionFollower:
         except ValueError as error:
             logger.warning("%s: underlying topics stay: %s", ", ".join(entities), error)
             return []
-        return [topic for topic in made if not config.readers(topic)]
+        written = {one.dead_letter_topic(name) for name, one in (*config.queue.items(), *config.sow.items())}
+        return [topic for topic in made if topic not in written and not config.readers(topic)]
+
+    async def unfinished(self, there: AbstractSet[str]) -> list[str]:
+        """The temporary entities that are deleted, and defined still: the worker that ended them was killed meanwhile.
+
+        Args:
+            there: the topics on the cluster.
+        """
+        if not any(one.made and name not in self._app.entities for name, one in self._serving.items()):
+            return []
+        found, offsets = await asyncio.to_thread(self._topic.read_with_offsets)
+        gone = [
+            name
+            for name, one in understood(found).items()
+            if one.settings.get("auto_delete_on_idle")
+            and name not in self._app.entities
+            and not there & {*names.own(self._config.lapse.app_id, name)}
+            and there & {*one.made}
+        ]
+        self._found = {**found, **self._found}
+        for name in gone:
+            self._served_by.setdefault(name, offsets[name])
+        return gone
 
     async def withdraw(self, entities: Iterable[str]) -> None:
         """Take out the definitions of entities whose topics were removed."""

@@ -92,6 +92,14 @@ class DefinitionsTopic:
         there = self._read()
         return None if there is None else there[0]
 
+    def read_with_offsets(self) -> tuple[dict[str, bytes], dict[str, int]]:
+        """The definitions, encoded, and the offset of each, by entity.
+
+        Raises:
+            TopologyError: it cannot be read.
+        """
+        return self._read() or ({}, {})
+
     def read_to_change(self) -> dict[str, Definition]:
         """What is defined, before one entity is created or changed.
 
@@ -195,7 +203,7 @@ class DefinitionsTopic:
             self._create()
             producer = Producer({**self._settings, "transactional.id": self.name, "acks": "all"})
             producer.init_transactions(_WRITES_S)
-            found, offsets = self._read() or ({}, {})
+            found, offsets = self.read_with_offsets()
             versions = {name: decoded.version for name, decoded in understood(found).items()}
             wanted: list[Definition | _Withdrawal] = []
             for one in changed:

@@ -5,8 +5,8 @@ conductor that it does not read these topics, and the group balances itself anew
 are theirs now: they find that all is done, let go likewise, and so on. The last one removes the topics, so nobody ever
 reads a topic that is gone. The changelog goes last: whoever finds some of the topics can see in it that the others are
 gone for good. Underlying topics and dead letters are the user's and stay, and so do the events, which tell what became
-of every message. Only underlying topics that were created with a temporary entity go with it, if nobody else reads
-them.
+of every message. Only a temporary entity takes along what was created with it: the topics that it reads, and its events
+if it leaves no dead letters; each if nobody else reads it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import logging
 import struct
 import time
 from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from aiokafka.admin import AIOKafkaAdminClient
@@ -25,6 +26,8 @@ from aiokafka.errors import KafkaError, for_code
 from confluent_kafka import KafkaException
 
 from lapse.protocol import topic as names
+from lapse.runtime.topics.topology import TopologyError
+from lapse.runtime.tp import TP
 
 if TYPE_CHECKING:
     from lapse.runtime.kafka.agent import WorkerAgent
@@ -72,7 +75,10 @@ class EndedDefinitions(Protocol):
     """The definitions of entities, as far as their end concerns them."""
 
     def taken_along(self, entities: Collection[str]) -> list[str]:
-        """The underlying topics that go with entities."""
+        """The topics that go with entities, besides their own."""
+
+    async def unfinished(self, there: AbstractSet[str]) -> list[str]:
+        """The entities whose own topics are removed, and not what goes with them, of all topics that are there."""
 
     async def withdraw(self, entities: Iterable[str]) -> None:
         """Take out the definitions of entities whose topics were removed."""
@@ -135,6 +141,25 @@ class EntityCleanup:
             gone = [one for one in app.entities.values() if names.changelog(app.conf.id, one.name) not in there]
             if gone:
                 await self._let_go(gone)
+
+    async def finish(self) -> None:
+        """Remove what goes with entities whose end another worker began, and was killed (C4, C65)."""
+        if self._definitions is None:
+            return
+        async with self.busy:
+            try:
+                if left := await self._definitions.unfinished(await self._there()):
+                    await self._finish(left)
+            except (KafkaError, OSError, TopologyError) as error:
+                logger.error("cannot remove what is left of deleted entities: %s. The next worker tries again", error)
+
+    async def _finish(self, entities: list[str]) -> None:
+        admin = AIOKafkaAdminClient(**self._connection)
+        try:
+            await admin.start()
+            await self._end(admin, entities)
+        finally:
+            await admin.close()
 
     async def _there(self) -> set[str]:
         """Every topic on the cluster, once a broker answers."""
@@ -227,9 +252,14 @@ class EntityCleanup:
                     left.remove(name)
         for name in left:
             logger.info("%s is deleted; removed %s", name, ", ".join(one for one in own[name] if one in there))
-        if self._definitions is not None and left:
-            await self._take_along(admin, left, self._definitions.taken_along(left))
-            await self._definitions.withdraw(left)
+        if left:
+            await self._end(admin, left)
+
+    async def _end(self, admin: AIOKafkaAdminClient, entities: list[str]) -> None:
+        """Remove what goes with entities whose own topics are gone, and take their definitions out."""
+        if self._definitions is not None:
+            await self._take_along(admin, entities, self._definitions.taken_along(entities))
+            await self._definitions.withdraw(entities)
 
     async def _delete_topics(self, admin: AIOKafkaAdminClient, topics: list[str]) -> dict[str, str]:
         """Delete topics, some at a time; returns those that are refused, each with why."""
@@ -244,16 +274,39 @@ class EntityCleanup:
         return refused
 
     async def _take_along(self, admin: AIOKafkaAdminClient, entities: list[str], topics: list[str]) -> None:
-        """Remove underlying topics that were created with temporary entities, where no other group reads them (C65)."""
+        """Remove topics that were created with temporary entities, where nobody else reads them (C65).
+
+        Dead letters stay, and with them the events, which tell where they come from.
+        """
         if not topics:
             return
-        read = await self._read_by_groups(admin)
-        name = ", ".join(entities)
-        for topic in sorted(read.intersection(topics)):
-            logger.info("%s is deleted; topic %s, which was created with it, stays: others read it", name, topic)
-        if left := [one for one in topics if one not in read]:
-            await admin.delete_topics(left)
-            logger.info("%s is deleted; removed %s, which was created with it", name, ", ".join(left))
+        read = (await self._read_by_groups(admin)).intersection(topics)
+        shown = ", ".join(entities)
+        for topic in sorted(read):
+            logger.info("%s is deleted; topic %s, which was created with it, stays: others read it", shown, topic)
+        there = await self._there()
+        going = there.intersection(topics) - read
+        for name in entities:
+            letters = names.dead_letters(name)
+            if letters in going and await self._holds_something(admin, letters):
+                going.remove(letters)
+            if letters in there - going:
+                going.discard(names.events(name))
+        if left := sorted(going):
+            self._app.services.forget(left)
+            refused = await self._delete_topics(admin, left)
+            gone = ", ".join(topic for topic in left if topic not in refused)
+            logger.info("%s is deleted; removed %s, which was created with it", shown, gone)
+            if refused:
+                why = ", ".join(f"{topic}: {one}" for topic, one in refused.items())
+                logger.error("%s is deleted; what was created with it could not be removed: %s", shown, why)
+
+    async def _holds_something(self, admin: AIOKafkaAdminClient, topic: str) -> bool:
+        """Whether something was ever written to a topic; so it is as well where that cannot be found out."""
+        (described,) = await admin.describe_topics([topic])
+        places = [TP(topic, one["partition"]) for one in described["partitions"]]
+        ends = await self._app.services.aside_reader.ends_there(places)
+        return not places or len(ends) < len(places) or any(ends.values())
 
     async def _read_by_groups(self, admin: AIOKafkaAdminClient) -> set[str]:
         """The topics that other consumer groups read, or have read."""

@@ -1,0 +1,89 @@
+"""What a definer has begun to create: topics that it made for temporary entities that are not defined yet (C65).
+
+The topics are there before the definition that says whose they are. If the definer is killed in between, or somebody
+else changes definitions at that moment, the command is carried out once more, and finds the topics there. A note says
+that they were not there before the command. It is kept with the committed offset of the commands, so it is safe before
+the first topic is created, and goes when the command is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Final
+
+import orjson
+from aiokafka import AIOKafkaConsumer
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.structs import OffsetAndMetadata, TopicPartition
+
+_MOST_BYTES: Final = 4_096
+"""Kafka's default limit of what stands beside an offset; a note that is longer is kept in memory alone."""
+
+
+class UnfinishedCreations:
+    """Remembers which topics commands that are not done yet have created.
+
+    Args:
+        connection: aiokafka's settings: brokers and security.
+        group: whose offsets of the commands they are.
+    """
+
+    def __init__(self, connection: Mapping[str, Any], group: str) -> None:
+        self._connection = connection
+        self._group = group
+        self._topics: frozenset[str] | None = None
+        self._consumer: AIOKafkaConsumer | None = None
+        self._place = TopicPartition("", 0)
+        self._offset = 0
+
+    @property
+    def topics(self) -> Collection[str]:
+        """The topics that were not there before the commands that are under way."""
+        return self._topics or frozenset()
+
+    async def begin(self, consumer: AIOKafkaConsumer, place: TopicPartition, offset: int) -> None:
+        """Know which commands come next: those from an offset on, perhaps for the second time.
+
+        Raises:
+            KafkaError: the note that was kept cannot be read.
+        """
+        self._consumer, self._place, self._offset = consumer, place, offset
+        if self._topics is None:
+            self._topics = await self._read()
+
+    async def note(self, topics: Iterable[str]) -> None:
+        """Remember some more topics, before they are created.
+
+        Raises:
+            KafkaError: another worker carries the commands out now.
+        """
+        noted = frozenset(self.topics).union(topics)
+        if noted == self._topics:
+            return
+        self._topics = noted
+        text = orjson.dumps(sorted(noted)).decode()
+        if self._consumer is not None and len(text) <= _MOST_BYTES:
+            await self._consumer.commit({self._place: OffsetAndMetadata(self._offset, text)})
+
+    def end(self) -> None:
+        """Know that the commands are done, and their offset is committed."""
+        self._topics = frozenset()
+
+    def forget(self) -> None:
+        """Know nothing: another worker may have carried out commands meanwhile."""
+        self._topics = None
+
+    async def _read(self) -> frozenset[str]:
+        admin = AIOKafkaAdminClient(**self._connection)
+        try:
+            await admin.start()
+            committed = await admin.list_consumer_group_offsets(self._group, partitions=[self._place])
+        finally:
+            await admin.close()
+        found = committed.get(self._place)
+        if found is None or found.offset != self._offset or not found.metadata:
+            return frozenset()
+        try:
+            return frozenset(map(str, orjson.loads(found.metadata)))
+        except (orjson.JSONDecodeError, TypeError):
+            return frozenset()
