@@ -56,6 +56,14 @@ class Bookmark(NamedTuple):
         return cls(found.topic, found.partition, found.first)
 
 
+def range_text(topic: str, partition: int, first: int, last: int) -> str:
+    """The text form of consecutive positions, both ends included, without a fencing token."""
+    if last == first:
+        return f"{topic}:{partition}:{shown(first)}"
+    generation = f"~{generation_of(first)}" if first >= FIRST_REWOUND else ""
+    return f"{topic}:{partition}:{offset_of(first)}-{offset_of(last)}{generation}"
+
+
 @dataclass(frozen=True, slots=True)
 class BookmarkRange:
     """Consecutive offsets of one partition, both ends included (Q8).
@@ -77,11 +85,9 @@ class BookmarkRange:
     epoch: int | None = None
 
     def __str__(self) -> str:
-        end = "" if self.last == self.first else f"-{offset_of(self.last)}"
-        end += f"~{generation}" if (generation := generation_of(self.first)) else ""
         token = "" if self.delivery_count is None else f"#{self.delivery_count}"
         token += "" if self.epoch is None else f"@{self.epoch}"
-        return f"{self.topic}:{self.partition}:{offset_of(self.first)}{end}{token}"
+        return range_text(self.topic, self.partition, self.first, self.last) + token
 
     def __len__(self) -> int:
         return self.last - self.first + 1

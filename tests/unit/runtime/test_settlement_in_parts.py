@@ -6,8 +6,10 @@ import json
 
 import pytest
 
+from lapse.core.queue import named_settlement as named_parts
 from lapse.core.queue import settlement_command as commands
 from lapse.core.queue.command import QueueCommands
+from lapse.core.queue.shard import QueueShard
 from lapse.protocol.command import Command
 from lapse.runtime.kafka.output import Output
 from lapse.runtime.queue.machine import QueueMachine
@@ -97,7 +99,8 @@ def asked(count: int, name: str, bookmarks: list[str], **fields: object) -> tupl
 def test_bookmarks_in_any_order_are_settled_some_in_each_step_and_answered_in_theirs(
     monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    monkeypatch.setattr(commands, "NAMED_AT_ONCE", 100)
+    monkeypatch.setattr(named_parts, "WORK_AT_ONCE", 100 + named_parts.SEGMENT_WORK)
+    monkeypatch.setattr(named_parts, "READ_AT_ONCE", 400)
     offsets = [(at * 607) % 1_000 for at in range(1_000)]
     named = [f"orders:0:{offset}" for offset in offsets] + ["orders:1:5", "orders:0:2000-2001"]
     one, depths, told = asked(1_000, how, named)
@@ -105,7 +108,7 @@ def test_bookmarks_in_any_order_are_settled_some_in_each_step_and_answered_in_th
     assert list(results) == named
     assert [results[text] for text in named] == ["settled"] * 1_000 + ["unknown"] * 2
     if how in ("acknowledge", "expire"):
-        assert depths == [900 - 100 * at for at in range(10)] + [0], "two are left that are not there"
+        assert depths == [1_000] * 3 + [900 - 100 * at for at in range(10)] + [0], "two are left that are not there"
     elif how == "cancel":
         assert one.shard.depth()["leased"] == 0
 
@@ -113,7 +116,8 @@ def test_bookmarks_in_any_order_are_settled_some_in_each_step_and_answered_in_th
 def test_of_a_message_that_is_named_twice_the_first_counts_in_whatever_part_it_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(commands, "NAMED_AT_ONCE", 3)
+    monkeypatch.setattr(named_parts, "WORK_AT_ONCE", 3 + named_parts.SEGMENT_WORK)
+    monkeypatch.setattr(named_parts, "READ_AT_ONCE", 2)
     named = ["orders:0:1#7", "orders:0:2", "orders:0:3", "orders:0:4", "orders:0:1#1", "orders:0:2"]
     one, _, told = asked(6, "acknowledge", named)
     results = [(settled["bookmarks"], settled["result"]) for settled in told["settlements"]]
@@ -133,8 +137,31 @@ def test_of_a_message_that_is_named_twice_the_first_counts_in_whatever_part_it_i
 def test_bookmarks_that_name_the_same_messages_over_and_over_are_refused(
     monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    monkeypatch.setattr(commands, "MOST_REPEATED", 1_000)
+    monkeypatch.setattr(named_parts, "MOST_REPEATED", 1_000)
     one, _, told = asked(100, how, ["orders:0:0-99"] * 200)
     assert told["code"] == "too_costly"
-    assert "the 200 bookmarks name 20000 messages in all, of 4096 that may be there" in told["error"]
+    assert "the 200 bookmarks name 20000 messages or more, of 4096 that may be there" in told["error"]
     assert one.shard.depth()["leased"] == 100
+
+
+@pytest.mark.parametrize("spread", [1, 4_096])
+def test_the_work_of_a_part_counts_the_segments_that_it_begins_with(
+    monkeypatch: pytest.MonkeyPatch, spread: int
+) -> None:
+    """Messages far apart take longer than so many beside each other."""
+    done: list[int] = []
+    whole = QueueShard.settle
+
+    def noted(self, action, subscription, claims, *more, **named):
+        done.append(len(claims))
+        return whole(self, action, subscription, claims, *more, **named)
+
+    monkeypatch.setattr(QueueShard, "settle", noted)
+    monkeypatch.setattr(named_parts, "WORK_AT_ONCE", 10 * (1 + named_parts.SEGMENT_WORK))
+    count = 25 if spread > 1 else 500
+    bookmarks = [f"orders:0:{at * spread}" for at in range(count)]
+    one, _, told = asked(1 + (count - 1) * spread, "acknowledge", bookmarks[::-1])
+    assert [settled["bookmarks"] for settled in told["settlements"]] == bookmarks[::-1]
+    assert sum(done) == count
+    assert max(done) == (10 if spread > 1 else 10 * (1 + named_parts.SEGMENT_WORK) - named_parts.SEGMENT_WORK)
+    assert one.shard.depth()["depth"] == (count - 1) * (spread - 1)

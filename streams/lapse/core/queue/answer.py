@@ -10,7 +10,7 @@ from lapse.core.queue.step import Queued
 from lapse.core.queue.subscription import Subscription
 from lapse.core.shard.subscriptions import SHOWN_FILTER
 from lapse.protocol.answer import OpenSubscription, QueuedMessage, Settlement
-from lapse.protocol.bookmark import Bookmark, BookmarkRange
+from lapse.protocol.bookmark import Bookmark, range_text
 from lapse.protocol.command import Command
 
 
@@ -66,7 +66,7 @@ def settlements(outcomes: Sequence[Outcome], command: Command) -> tuple[Settleme
     """What became of messages, as far as a command asks for it."""
     return tuple(
         Settlement(
-            bookmarks=str(BookmarkRange(outcome.topic, outcome.partition, outcome.first, outcome.last)),
+            bookmarks=range_text(outcome.topic, outcome.partition, outcome.first, outcome.last),
             result=outcome.result.value,
         )
         for outcome in outcomes

@@ -77,7 +77,7 @@ class QueueCommands:
 
     def looks_ahead(self, command: Command) -> list[tuple[str, int]]:
         """Sources of which an acknowledgment or a transfer names messages that are not active yet (Q13)."""
-        if command.command not in _LOOKING_AHEAD or command.filter:
+        if command.command not in _LOOKING_AHEAD or command.filter or self._shard.settings.target_depth is None:
             return []
         try:
             named = (

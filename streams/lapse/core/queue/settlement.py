@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from itertools import pairwise
@@ -100,29 +99,6 @@ def each_once(claims: Iterable[Claim], outcomes: list[Outcome]) -> Iterator[Clai
             at = high + 1
         if at <= claim.last:
             yield claim._replace(first=at)
-
-
-def ascending(claims: list[Claim]) -> list[Claim]:
-    """The claims by source and offset, so that those of a segment are settled together; as they are if two overlap."""
-    by_offset = sorted(claims, key=_place)
-    if any(one[:2] == other[:2] and one.last >= other.first for one, other in pairwise(by_offset)):
-        return claims  # then the first of the two counts (C16)
-    return by_offset
-
-
-def as_named(outcomes: list[Outcome], claims: Sequence[Claim]) -> list[Outcome]:
-    """Outcomes of claims that do not overlap, in the order in which these were named."""
-    numbered = sorted((*_place(claim), number) for number, claim in enumerate(claims))
-
-    def named(one: Outcome) -> tuple[int, int]:
-        at = bisect_right(numbered, (one.topic, one.partition, one.first, len(numbered))) - 1
-        return numbered[at][3], one.first
-
-    return sorted(outcomes, key=named)
-
-
-def _place(claim: Claim) -> tuple[str, int, int]:
-    return claim.topic, claim.partition, claim.first
 
 
 def join(outcomes: list[Outcome], since: int) -> None:

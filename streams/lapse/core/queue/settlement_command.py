@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
-from lapse.core.error_code import ErrorCode
 from lapse.core.queue import settlement
 from lapse.core.queue.answer import bounded, size
-from lapse.core.queue.segment import SIZE
+from lapse.core.queue.named_settlement import NamedSettlement
 from lapse.core.queue.settlement import Claim, Outcome, Result, SettleAction
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step
 from lapse.core.queue.target_depth import UNLIMITED
 from lapse.core.shard.refused import CommandRefused
-from lapse.protocol.bookmark import BookmarkRange
 from lapse.protocol.command import Command
 
 SETTLED_AT_ONCE: Final = 32_768
 """About how many messages one step of a settlement by filter settles; of scattered ones an eighth (C60)."""
-
-NAMED_AT_ONCE: Final = 5_000
-"""How many bookmarks one step settles: as many as a command of the client has at most (C60)."""
-
-MOST_REPEATED: Final = 1_000_000
-"""So many messages may be named more than twice, or not be there (X7)."""
 
 _IN_PARTS_BY_FILTER: Final = frozenset({"acknowledge", "cancel", "expire"})
 _IN_PARTS_BY_BOOKMARKS: Final = _IN_PARTS_BY_FILTER | {"renew"}
@@ -46,10 +37,8 @@ class SettlementCommands:
         """What a settlement that is under way has done so far."""
         self._settled_to = -1
         """The last segment in which one by filter has settled; -1 = none is under way."""
-        self._named: list[Claim] = []
-        """What one by bookmarks that is under way names."""
-        self._left: deque[Claim] = deque()
-        """What it has not settled yet."""
+        self._by_bookmarks: tuple[Command, NamedSettlement] | None = None
+        """The latest one by bookmarks."""
         self._renewed_to_ms = 0
 
     def claims(self, command: Command) -> list[Claim]:
@@ -64,33 +53,20 @@ class SettlementCommands:
             return self._shard.selected(command.filter)
         if not command.bookmarks:
             raise CommandRefused(f"{command.command}: field bookmarks names no message")
-        try:
-            named = [BookmarkRange.parse(text) for text in command.bookmarks]
-        except ValueError as error:
-            raise CommandRefused(f"{command.command}: {error}") from error
-        claims = [Claim(one.topic, one.partition, one.first, one.last, one.delivery_count, one.epoch) for one in named]
-        if len(claims) > 1:
-            self._bear(command, claims)
-        return claims
+        return self._named_by(command).claims()
 
-    def _bear(self, command: Command, claims: list[Claim]) -> None:
-        """Refuse a command that names the same messages over and over: it could take minutes (X7)."""
-        state = self._shard.state
-        there = len(state.segments) * SIZE + len(state.scheduled)
-        looks = sum(min(claim.last - claim.first + 1, there) for claim in claims)
-        if looks > 2 * there + MOST_REPEATED:
-            raise CommandRefused(
-                f"{command.command}: the {len(claims)} bookmarks name {looks} messages in all, of {there} that may be "
-                "there. Name each message once",
-                ErrorCode.TOO_COSTLY,
-            )
+    def _named_by(self, command: Command) -> NamedSettlement:
+        """What a command names by bookmarks; it is read once."""
+        if self._by_bookmarks is None or self._by_bookmarks[0] is not command:
+            self._by_bookmarks = command, NamedSettlement(command, self._shard.state)
+        return self._by_bookmarks[1]
 
     def settle_some(self, command: Command, at_ms: int, step: Step) -> bool:
         """Begin, or go on with, a settlement of very many messages; whether there is more of that.
 
         A part by filter ends with a segment. `settle` or `renew` does the last part, and answers for all.
         """
-        if len(command.bookmarks) > NAMED_AT_ONCE:
+        if command.bookmarks:
             return self._settle_some_named(command, at_ms, step)
         if command.command not in _IN_PARTS_BY_FILTER or not command.filter or is_refused(command):
             return False
@@ -141,32 +117,31 @@ class SettlementCommands:
             return False
         if command.command == "renew" and (not command.subscription or self._is_too_long(command)):
             return False
-        if not self._named:
-            try:
-                self._named = self.claims(command)
-            except CommandRefused:  # `handle` says so
-                return False
-            self._left = deque(settlement.ascending(self._named))
-        if len(self._left) <= NAMED_AT_ONCE:
+        named = self._named_by(command)
+        if not named.began and named.is_small:
             return False
-        part = [self._left.popleft() for _ in range(NAMED_AT_ONCE)]
-        self._settled += self._carry_out(command, self._once(part), at_ms, step)
+        if not named.is_read:
+            named.read_some()
+            return True
+        if named.is_last:
+            return False
+        part = self._once(named, named.take())
+        if self._shard.is_due(at_ms):
+            self._shard.end_leases_of(part, at_ms, step)  # a crowd may be in their way (C60)
+        named.settled(self._carry_out(command, part, at_ms, step))
         return True
 
     def _settle_named(self, command: Command, at_ms: int, step: Step) -> list[Outcome]:
         """Settle what bookmarks name, or the last part of that."""
-        named = self._named or self.claims(command)
-        if len(named) == 1:
-            return self._carry_out(command, named, at_ms, step)
-        ordered = settlement.ascending(named)
-        left = self._once(list(self._left) if self._named else ordered)
-        outcomes = [*self._settled, *self._carry_out(command, left, at_ms, step)]
-        self._settled, self._named, self._left = [], [], deque()
-        return outcomes if ordered == named else settlement.as_named(outcomes, named)
+        self.claims(command)
+        named = self._named_by(command)
+        self._by_bookmarks = None
+        named.settled(self._carry_out(command, self._once(named, named.rest()), at_ms, step))
+        return named.told()
 
-    def _once(self, claims: list[Claim]) -> list[Claim]:
+    def _once(self, named: NamedSettlement, claims: list[Claim]) -> list[Claim]:
         """The claims without what an earlier part named with a stale token."""
-        return list(settlement.each_once(claims, self._settled)) if self._settled else claims
+        return list(settlement.each_once(claims, named.outcomes)) if named.outcomes and named.overlaps else claims
 
     def _carry_out(self, command: Command, claims: list[Claim], at_ms: int, step: Step) -> list[Outcome]:
         if command.filter:
