@@ -1,5 +1,6 @@
 """A broker, and no worker: whoever asks is told soon, in one sentence; and who insists is served once one runs (X7)."""
 
+import json
 import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -7,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from lapse.doctor import lag, service
 from lapse_client import AnswerTimeout, Connection, QueueSubscriber, SowClient, attendance
 from lapse_client.queue import Queue
 from support.deployment import Deploy, Deployment
@@ -94,6 +96,50 @@ def test_commands_that_look_end(idle: Deployment, words: tuple[str, ...], monkey
     assert done.returncode == 1
     (line,) = (done.stdout if words[0] == "top" else done.stderr).splitlines()
     assert "Check that a worker runs (`lapse worker`)" in line
+
+
+def test_the_doctor_asks_all_at_once_and_tells_of_many_in_one_line(
+    idle: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lapse.doctor.service._PATIENCE_S", SILENCE_S)
+
+    def told() -> list[str]:
+        done = idle.lapse("doctor", "--json")
+        assert done.returncode == 1
+        found = map(json.loads, done.stdout.splitlines())
+        return [f"{one['about']}: {one['told']}" for one in found if "no answer" in one["told"]]
+
+    orders, prices = f"queue {idle.name('orders')}", f"SOW topic {idle.name('prices')}"
+    assert told() == [f"{what}: no answer within 0.3 s" for what in (orders, prices)]
+    monkeypatch.setattr("lapse.doctor.service._NAMED", 1)
+    assert told() == [f"entities: no answer within 0.3 s from 2 of 2: {orders} …"]
+
+
+def test_the_doctor_ends_soon() -> None:
+    assert service._PATIENCE_S + lag._PATIENCE_S <= 8, "whatever the number of entities: they are asked together"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("monitor out --pattern nowhere", "no topic matches --pattern 'nowhere'; dead-letter topics: "),
+        ("archive out --pattern nowhere", "no topic matches --pattern 'nowhere'; dead-letter topics: "),
+        ("redrive out --pattern nowhere", "no topic matches --pattern 'nowhere'; dead-letter topics: "),
+        ("redrive out --entity nowhere", "there is no queue or SOW topic 'nowhere' on this cluster; there is: "),
+        ("redrive out --to nowhere", "there is no topic 'nowhere' on this cluster; there is: "),
+        (
+            "redrive out --to lapse.redriven",
+            "lapse.redriven is a topic that lapse or Kafka writes itself; send letters",
+        ),
+        ("alerts . --topic nowhere", "there is no topic 'nowhere' on this cluster; there is: "),
+        ("alerts nowhere", "nowhere: no output of the monitor; run it first: lapse spark monitor nowhere"),
+    ],
+)
+def test_a_spark_job_with_a_wrong_name_ends_before_spark_begins(idle: Deployment, words: str, says: str) -> None:
+    done = idle.lapse("spark", *words.split())
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"Error: {says}")
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, wait
+from contextlib import ExitStack
 from typing import Any, Final
 
 from lapse.config import Config
@@ -13,12 +14,17 @@ from lapse.doctor.finding import Finding, fine, warning, wrong
 from lapse.doctor.lag import of_lag
 from lapse_client.connection import Connection
 from lapse_client.error import LapseError, UnknownEntity
-from lapse_client.queue import Queue
-from lapse_client.sow import SowClient
+from lapse_client.queues import Figures, Queues
 
-_AT_ONCE: Final = 16
 _PATIENCE_S: Final = 5.0
+"""How long all entities together may take to answer, s: they are asked at once."""
+
 _SLOW_S: Final = 1.0
+
+_NAMED: Final = 10
+"""So many entities that do not answer have a finding each; of more of them a single one tells."""
+
+_RUN_ONE: Final = "Is a worker running? Its log says what it waits for"
 
 
 def of_service(config: Config, connection: Connection) -> list[Finding]:
@@ -28,40 +34,93 @@ def of_service(config: Config, connection: Connection) -> list[Finding]:
         config: the entities, and the skew of clocks that is allowed.
         connection: the cluster.
     """
-    names = [*config.queue, *config.sow]
-    if not names:
+    if not config.queue and not config.sow:
         return [warning("entities", "lapse.toml names none", "Add [queue.<name>] or [sow.<name>], then `lapse apply`")]
-    with ThreadPoolExecutor(min(_AT_ONCE, len(names))) as threads:
-        found = [one for some in threads.map(lambda name: list(_of(name, config, connection)), names) for one in some]
-    return [*found, *of_lag(config, connection), *_clock(config, connection)]
+    return [*_of_entities(config, connection), *of_lag(config, connection), *_clock(config, connection)]
 
 
-def _of(name: str, config: Config, connection: Connection) -> Iterator[Finding]:
-    """Ask one entity."""
-    what, began_s = ("queue" if name in config.queue else "SOW topic"), time.monotonic()
-    figures: dict[str, Any] = {}
-    try:
-        if name in config.queue:
-            with Queue(name, connection=connection, timeout_s=_PATIENCE_S) as queue:
-                figures = queue.depth()
+class _Asked:
+    """An entity that was asked for its figures.
+
+    Args:
+        kind: `queue` or `SOW topic`.
+        name: its name.
+        answer: its figures to come.
+
+    Attributes:
+        what: it, in words.
+        answer: see above.
+    """
+
+    def __init__(self, kind: str, name: str, answer: Future[Figures]) -> None:
+        self.what = f"{kind} {name}"
+        self.answer = answer
+        self._kind, self._name = kind, name
+        self._began_s = time.monotonic()
+        self._ended_s = self._began_s
+        answer.add_done_callback(self._end)
+
+    def _end(self, _: Future[Figures]) -> None:
+        self._ended_s = time.monotonic()
+
+    def is_silent(self) -> bool:
+        """Whether no answer has come; one that comes later is not taken any more."""
+        return self.answer.cancel() or self.answer.cancelled()
+
+    def findings(self) -> Iterator[Finding]:
+        """What the answer says; only where it has come."""
+        if (error := self.answer.exception()) is not None:
+            yield _refused(self.what, error)
+            return
+        figures = self.answer.result() if self._kind == "queue" else {}
+        took_s = self._ended_s - self._began_s
+        told = f"answers after {took_s * 1000:.0f} ms" + (f", {_held(figures)}" if figures else "")
+        if took_s > _SLOW_S:
+            yield warning(self.what, told, "The worker lags behind, or is busy: see its log, and `lapse top`")
         else:
-            with SowClient(name, connection=connection, timeout_s=_PATIENCE_S) as sow:
-                next(iter(sow.query(top_n=1)), None)
-    except UnknownEntity as error:
-        yield wrong(f"{what} {name}", str(error), "Its topics are told above: mend those first")
+            yield fine(self.what, told)
+        yield from _stuck(self._name, figures)
+
+
+def _of_entities(config: Config, connection: Connection) -> Iterator[Finding]:
+    """Ask all entities at once, so that those that nobody runs are waited for together."""
+    topics, asked = connection.partitions(), list[_Asked]()
+    with ExitStack() as clients:
+        for kind, names in (("queue", config.queue), ("SOW topic", config.sow)):
+            there = list[str]()
+            for name in names:
+                try:
+                    connection.shards(kind, name, topics)
+                    there.append(name)
+                except LapseError as error:
+                    yield _refused(f"{kind} {name}", error)
+            if there:
+                client = Queues(there, sow=kind != "queue", connection=connection, timeout_s=_PATIENCE_S)
+                clients.enter_context(client)
+                asked += [_Asked(kind, name, client.depth(name)) for name in there]
+        wait([one.answer for one in asked], _PATIENCE_S)
+        silent = [one.what for one in asked if one.is_silent()]
+    for one in asked:
+        if one.what not in silent:
+            yield from one.findings()
+    yield from _silent(silent, len(asked))
+
+
+def _silent(silent: list[str], asked: int) -> Iterator[Finding]:
+    """What is told of entities that do not answer."""
+    told = f"no answer within {_PATIENCE_S:g} s"
+    if len(silent) <= _NAMED:
+        for what in silent:
+            yield wrong(what, told, _RUN_ONE)
         return
-    except LapseError as error:
-        yield wrong(
-            f"{what} {name}", f"does not answer: {error}", "Is a worker running? Its log says what it waits for"
-        )
-        return
-    took_s = time.monotonic() - began_s
-    told = f"answers after {took_s * 1000:.0f} ms" + (f", {_held(figures)}" if figures else "")
-    if took_s > _SLOW_S:
-        yield warning(f"{what} {name}", told, "The worker lags behind, or is busy: see its log, and `lapse top`")
-    else:
-        yield fine(f"{what} {name}", told)
-    yield from _stuck(name, figures)
+    yield wrong("entities", f"{told} from {len(silent):,} of {asked:,}: {', '.join(silent[:_NAMED])} …", _RUN_ONE)
+
+
+def _refused(what: str, error: BaseException) -> Finding:
+    """Why an entity cannot be asked."""
+    if isinstance(error, UnknownEntity):
+        return wrong(what, str(error), "Its topics are told above: mend those first")
+    return wrong(what, f"does not answer: {error}", _RUN_ONE)
 
 
 def _held(figures: dict[str, Any]) -> str:
