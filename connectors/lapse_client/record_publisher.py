@@ -105,7 +105,8 @@ class RecordPublisher(Client[None]):
             delta: merge into the stored record of a SOW topic, instead of replacing it.
 
         Raises:
-            InvalidPublication: a value out of range, or two lifetimes at once; nothing was sent.
+            InvalidPublication: a value out of range, two lifetimes at once, or a topic that only lapse writes; nothing
+                was sent.
             UnknownEntity: there is neither a topic nor a queue of this name.
             PublishFailed: an *earlier* record was not taken, or there is no room for this one.
         """
@@ -217,7 +218,7 @@ class RecordPublisher(Client[None]):
 
         Raises:
             UnknownEntity: there is neither a topic nor a queue of this name.
-            InvalidPublication: the queue says no such topic.
+            InvalidPublication: the queue says no such topic, or it is one that only lapse writes.
         """
         known = self._targets.get(to) if time.monotonic() < self._targets_until else None
         return known or self._target(to)
@@ -334,7 +335,12 @@ class RecordPublisher(Client[None]):
             self._targets[to] = answer.publish_target
         else:
             raise self._connection.unknown("topic or queue", to, filter(is_for_people, existing), to)
-        return self._targets[to]
+        if topics.is_own(target := self._targets[to], existing):
+            del self._targets[to]
+            raise InvalidPublication(
+                f"{target} is a topic that only lapse writes: publish to a queue, a SOW topic, or one of their topics"
+            )
+        return target
 
     def _reported(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Final
 
 PREFIX: Final = "lapse."
 DEAD_LETTER_PREFIX: Final = "dlq."
 DEFINITIONS_PREFIX: Final = "definitions."
 """No entity is called so: topics about definitions begin with it (Q23)."""
+
+_CHANGELOG: Final = "-changelog"
+_USUAL_DEPLOYMENT: Final = "lapse"
 
 NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}\Z")
 """What an entity may be called: a Kafka topic name, short enough for the longest name made of it."""
@@ -82,4 +85,27 @@ def own(app_id: str, entity: str) -> tuple[str, ...]:
 
 def changelog(app_id: str, entity: str) -> str:
     """Journal of an entity: Faust's changelog topic of its table."""
-    return f"{app_id}-{table(entity)}-changelog"
+    return f"{app_id}-{table(entity)}{_CHANGELOG}"
+
+
+def is_own(name: str, existing: Container[str]) -> bool:
+    """Whether only lapse writes a topic.
+
+    A changelog is known by its entity, and by its deployment: the one that is called `lapse`, or one whose definitions
+    are in Kafka. Another Faust app may have a table of the same name, and a publisher a topic that ends so.
+
+    Args:
+        name: the topic.
+        existing: the topics of the cluster.
+    """
+    if name.startswith(PREFIX):
+        return True
+    words = name.removesuffix(_CHANGELOG).split("-")
+    return name.endswith(_CHANGELOG) and any(
+        commands("-".join(words[at:])) in existing and _is_deployment("-".join(words[:at]), existing)
+        for at in range(1, len(words))
+    )
+
+
+def _is_deployment(app_id: str, existing: Container[str]) -> bool:
+    return app_id == _USUAL_DEPLOYMENT or definitions(app_id) in existing

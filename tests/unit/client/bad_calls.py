@@ -92,6 +92,11 @@ def _nowhere(delivery: Delivery) -> None:
         tx.produce("nowhere", b"A")
 
 
+def _inside(delivery: Delivery) -> None:
+    with delivery.transaction() as tx:
+        tx.produce("lapse.events.orders", b"A")
+
+
 def _late(delivery: Delivery) -> None:
     with delivery.transaction() as tx:
         pass
@@ -118,6 +123,7 @@ TRANSACTIONS: Final = (
     _work('`tx.produce("orders", {"a": 1})`', lambda one: _write(one, {"a": 1})),
     _work('`tx.produce("orders", b"A", key=7)`', lambda one: _write(one, b"A", 7)),
     _work('`tx.produce("nowhere", b"A")`', _nowhere),
+    _work('`tx.produce("lapse.events.orders", b"A")`', _inside),
     _work("`delivery.transaction()` of an at-most-once queue", lambda one: one.transaction(), "once"),
     _work("`tx.produce(…, ttl_ms=-1)`", _produce),
     _work('`tx.produce("orders", …)` behind the block', _late),
@@ -159,6 +165,8 @@ def _define(shown: str, define: Callable[[Admin], object]) -> Case:
 
 
 OTHERS: Final = (
+    _request('`publish("lapse.orders.commands", b"A")`', lambda one: one.publish("lapse.orders.commands", b"A")),
+    _request('`publish("lapse-orders-changelog", b"A")`', lambda one: one.publish("lapse-orders-changelog", b"A")),
     _request('`publish("orders", {"a": 1})`, without a serializer', lambda one: one.publish("orders", {"a": 1})),
     _work("`raise Retry(after=-1)`", lambda one: _raise(one, -1)),
     _work('`raise Retry(after="5s")`', lambda one: _raise(one, "5s")),

@@ -31,3 +31,26 @@ def test_a_name_is_short_and_a_topics(name):
 @pytest.mark.parametrize("name", ["", ".", "..", "-q", "a b", "a/b", "ä", "a" * 201, "q\n"])
 def test_other_names_are_refused(name):
     assert not topic.NAME.match(name)
+
+
+@pytest.mark.feature("X7")
+@pytest.mark.parametrize(
+    ("name", "own"),
+    [
+        ("lapse.q.commands", True),
+        ("lapse.q.deliveries.alice", True),
+        ("lapse.events.gone", True),
+        ("lapse.redriven", True),
+        ("lapse-q-changelog", True),
+        ("shop-a-b-changelog", True),
+        ("other-q-changelog", False),
+        ("lapse-page-changelog", False),
+        ("-changelog", False),
+        ("q", False),
+        ("dlq.q", False),
+        ("__consumer_offsets", False),
+    ],
+)
+def test_a_topic_that_only_lapse_writes_is_known(name, own):
+    existing = {"lapse.q.commands", "lapse.a-b.commands", "lapse.definitions.shop", "q", "lapse-page-changelog"}
+    assert topic.is_own(name, existing) is own
