@@ -6,6 +6,7 @@ without it closes the connection; of that there is a line only.
 
 from __future__ import annotations
 
+import re
 import threading
 from typing import Any, Final
 
@@ -20,6 +21,9 @@ _NO_CAUSES: Final = frozenset({KafkaError._ALL_BROKERS_DOWN})
 _CLOSED: Final = "Disconnected"
 _NO_KAFKA: Final = "Invalid response size"
 """What answers is too large by far, for it is text: a web server's, for example."""
+
+_OWN_WORDS: Final = re.compile(r"\A\S+/(?:bootstrap|-?\d+): | \(after \d+ms in state [^)]*\)|ipv[46]#")
+"""What librdkafka adds for itself: which of its connections, in which of its states, and the family of an address."""
 
 
 class Silence:
@@ -44,7 +48,7 @@ class Silence:
     @property
     def refusal(self) -> str:
         """What a broker has said that will have none of us, since the last `forget`; empty = none has."""
-        return self._refusal.str() if self._refusal is not None else ""
+        return _plain(self._refusal.str()) if self._refusal is not None else ""
 
     def forget(self) -> None:
         """Forget refusals: only those of the next try count."""
@@ -61,7 +65,7 @@ class Silence:
         if _NO_KAFKA in (line if error is None else error.str()):
             return "what answers there is no Kafka, but another program"
         if error is not None:
-            return error.str()
+            return _plain(error.str())
         if _CLOSED in line:
             return (
                 "connections are closed before there is an answer, as by a listener that wants TLS or SASL, or by "
@@ -86,3 +90,8 @@ class Silence:
                 self._error = error
             if error.code() in _REFUSED:
                 self._refusal = error
+
+
+def _plain(text: str) -> str:
+    """A cause without what only librdkafka's authors want to know."""
+    return _OWN_WORDS.sub("", text)
