@@ -190,6 +190,20 @@ class Connection:
         found = self._metadata.hidden([name])
         return UnknownEntity("topic", name, (), found) if found else None
 
+    def blind(self, what: str, prefix: str) -> LapseError | None:
+        """That the brokers do not let this user see topics of a kind, if that is so: a list of them may lack all.
+
+        Args:
+            what: these are, for the error's text.
+            prefix: with which their names begin.
+        """
+        if self.transport.settles or not self._metadata.hidden([f"{prefix}{uuid4().hex}"]):
+            return None
+        return LapseError(
+            f"{what}: the brokers do not let this user see topics {prefix}*, if there are any. Have Describe on them "
+            "granted (docs/operations.md, Rights), or connect as another user"
+        )
+
     def no_partition(self, place: str, topics: Mapping[str, int]) -> UnknownEntity:
         """Why a message cannot be where a bookmark says: its topic is not there, or has fewer partitions.
 

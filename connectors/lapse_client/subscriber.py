@@ -11,6 +11,7 @@ from typing import ClassVar, Final
 
 from confluent_kafka import KafkaException, TopicPartition
 
+from lapse.protocol import topic
 from lapse_client.client import Client
 from lapse_client.connection import Connection, log_end
 from lapse_client.delivery import Delivery
@@ -327,7 +328,8 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
         known = self._connection.queues()
         matching = [name for name in known if self.queue.fullmatch(name)]
         if not matching:
-            raise UnknownEntity("queue that matches", self.queue.pattern, known)
+            blind = None if known else self._connection.blind("queues", topic.PREFIX)
+            raise blind or UnknownEntity("queue that matches", self.queue.pattern, known)
         return [(name, self._connection.shards("queue", name)) for name in matching]
 
     def look_for(self, pattern: re.Pattern[str]) -> None:

@@ -10,7 +10,7 @@ from typing import Final, Literal, cast
 import click
 from rich.console import Console
 
-from lapse.protocol.redrive import MAX_REDRIVES
+from lapse.protocol.redrive import MAX_REDRIVES, unfit
 from lapse_spark import archive as archive_job
 from lapse_spark import audit, delta, inquiry, read, upkeep
 from lapse_spark import monitor as monitor_job
@@ -56,6 +56,7 @@ def monitor(
     strict: bool,
 ) -> None:
     """Count dead letters by entity, reasons and window into the directory PATH, each letter once."""
+    cluster.await_letters(pattern, later=every is not None)
     session = cluster.session("monitor")
     with working("Counting dead letters") as watch:
         standing = monitor_job.run(
@@ -108,11 +109,14 @@ def archive(
     """Keep dead letters with all their bytes, as Parquet or Delta, in the directory PATH."""
     if dry_run and purge_before is None:
         raise ValueError("--dry-run goes with --purge-before; without it letters are archived")
-    session = cluster.session("archive", delta=kind == "delta" or delta.is_here(path))
+    knowing = kind == "delta" or delta.is_here(path)
     if purge_before is not None:
+        session = cluster.session("archive", delta=knowing)
         days = archive_job.purge(session, path, purge_before.date(), dry_run=dry_run)
         print_json({"deleted": [day.isoformat() for day in days], "dry_run": dry_run})
         return
+    cluster.await_letters(pattern, later=every is not None)
+    session = cluster.session("archive", delta=knowing)
     with working("Archiving dead letters") as watch:
         standing = archive_job.run(
             session,
@@ -192,6 +196,12 @@ def redrive(
     """Send dead letters back, each once; the directory AUDIT remembers which were sent."""
     if archive_path is not None:
         check_written(archive_path, cluster.config, "archive")
+    else:
+        cluster.await_letters(pattern, entity)
+    if to:
+        if why := unfit(to):
+            raise ValueError(why)
+        cluster.await_topics([to])
     knowing = archive_path is not None and (kind == "delta" or delta.is_here(archive_path))
     session = cluster.session("redrive", delta=knowing)
     choice = Choice(

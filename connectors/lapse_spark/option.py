@@ -27,6 +27,7 @@ from lapse_client.instant import instant_ms
 from lapse_spark import lapse_toml
 from lapse_spark.connection import Connection
 from lapse_spark.quarantine import Quarantined
+from lapse_spark.read import DEAD_LETTER_PATTERN
 from lapse_spark.session import session
 from lapse_spark.stream import Standing
 
@@ -97,6 +98,41 @@ class Cluster:
         for name in names:
             if name not in topics:
                 raise ours.unknown("topic", name, (one for one in topics if not one.startswith("__")), name)
+
+    def await_letters(self, pattern: str, names: Sequence[str] = (), *, later: bool = False) -> None:
+        """See that there are dead-letter topics before Spark starts, to which none is no fault.
+
+        Args:
+            pattern: Java's regular expression of them; empty = that of all default ones. Where there is none of these,
+                and this user would see them, nothing is wrong.
+            names: the entities whose letters are meant. Of one that is deleted there is still the topic.
+            later: whether topics that come later are read as well: none yet is only worth a warning.
+
+        Raises:
+            ConnectionFailed: no broker answered within some seconds.
+            LapseError: the brokers do not let this user see any, or there is no such entity.
+            ValueError: no topic matches.
+        """
+        try:
+            ours = self.connection.of_lapse()
+            matches = re.compile(pattern or DEAD_LETTER_PATTERN).fullmatch
+        except (ValueError, re.error):  # options, or an expression, that only Java knows: Spark alone can say
+            return
+        ours.await_broker(_PATIENCE_S)
+        topics = ours.partitions()
+        letters = sorted(name for name in topics if name.startswith(topic.DEAD_LETTER_PREFIX))
+        if not letters and (blind := ours.blind("dead-letter topics", topic.DEAD_LETTER_PREFIX)):
+            raise blind
+        known = {*entities(topics, sow=False), *entities(topics, sow=True)}
+        for name in names if not pattern else ():
+            if name not in known and topic.dead_letters(name) not in topics:
+                raise ours.unknown("queue or SOW topic", name, known, topic.dead_letters(name))
+        if not pattern or any(map(matches, topics)):
+            return
+        told = f"no topic matches --pattern {pattern!r}; dead-letter topics: {', '.join(letters) or 'none'}"
+        if not later:
+            raise ValueError(f"{told}. Correct it, or leave it out for all of {topic.DEAD_LETTER_PREFIX}*")
+        click.echo(f"Warning: {told}. Those that come later are read", err=True)
 
     def now_ms(self, entity: str = "") -> int:
         """The broker's time, ms since the epoch (C3); where it cannot be found this machine's, and a warning says so.

@@ -51,6 +51,8 @@ def alerts(
     """Report unusual findings in the monitor's directory PATH, each of them once."""
     cluster.await_broker()
     check_written(path, cluster.config)
+    if topic:
+        cluster.await_topics([topic])
     with working("Looking"):
         new = alert.run(
             cluster.session("alerts"),

@@ -107,10 +107,20 @@ def test_who_lacks_rights_is_told_which_and_waits_for_nothing(office: Office) ->
         (("dlq", "show", office.orders), f"dlq.{office.orders}"),
         (("explain", f"{office.orders}:0:0", "--entity", office.orders), f"lapse.{office.orders}.commands"),
         (("explain", f"{office.orders}:0:0"), office.orders),
+        (("top", office.orders), f"lapse.{office.orders}.commands"),
+        (("transfer", office.orders, "--all", "--to", office.broker.plain), f"lapse.{office.orders}.commands"),
         (("spark", "ledger", "--queue", office.orders, "--topics", office.orders), f"lapse.events.{office.orders}"),
+        (("spark", "lives", "--entity", office.orders, "--output", "out"), f"lapse.events.{office.orders}"),
+        (("spark", "alerts", ".", "--topic", office.orders), office.orders),
     ]
     for arguments, topic in client:
         assert f"do not let this user see {topic}, if it is there" in office.refused(*arguments)
+    for arguments, topics in [
+        (("dlq", "ls"), "dlq.*"),
+        (("top",), "lapse.*"),
+        *((("spark", job, "out"), "dlq.*") for job in ("archive", "monitor", "redrive")),
+    ]:
+        assert f"the brokers do not let this user see topics {topics}, if there are any" in office.refused(*arguments)
     definitions = names.definitions(office.served.app_id)
     for arguments in (
         ("definitions",),

@@ -85,9 +85,11 @@ def ls(name: str | None, bootstrap_servers: str | None, as_json: bool) -> None:
                 for found, count in sorted(connection.partitions().items())
                 if found.startswith(topic.DEAD_LETTER_PREFIX)
             ]
+            if not rows and (blind := connection.blind("dead-letter topics", topic.DEAD_LETTER_PREFIX)):
+                raise blind
         else:
             rows = _counted(DeadLetterReader(name, connection=connection))
-    _print(rows, as_json, name or "dead-letter topics")
+    _print(rows, as_json, name or "dead-letter topics", "no letters" if name else "none")
 
 
 @dlq.command()
@@ -355,13 +357,13 @@ def _as_dict(letter: DeadLetter) -> dict[str, Any]:
     }
 
 
-def _print(rows: list[dict[str, Any]], as_json: bool, title: str) -> None:
+def _print(rows: list[dict[str, Any]], as_json: bool, title: str, nothing: str = "no letters") -> None:
     if as_json:
         for row in rows:
             click.echo(orjson.dumps(row))
         return
     if not rows:
-        click.echo(f"{title}: no letters.")
+        click.echo(f"{title}: {nothing}.")
         return
     table = Table(title=title)
     for name, value in rows[0].items():

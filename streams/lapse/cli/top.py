@@ -17,6 +17,7 @@ from rich.text import Text
 
 from lapse.cli import cluster
 from lapse.cli.tables import fitted, print_table
+from lapse.protocol import topic
 from lapse.protocol.command_field import QUEUE_STATES
 from lapse_client.connection import Connection, entities
 from lapse_client.error import LapseError
@@ -24,6 +25,7 @@ from lapse_client.queues import Figures, Queues
 
 _PATIENCE_S: Final = 3.0
 _SILENT: Final = f"no answer within {_PATIENCE_S:g} s. Check that a worker runs (`lapse worker`), and its log"
+_NONE: Final = "there are no queues on this cluster; `lapse apply` makes those of lapse.toml"
 _STATES: Final = (*QUEUE_STATES, "depth")
 
 
@@ -74,10 +76,11 @@ def top(names: tuple[str, ...], every: float, bootstrap_servers: str | None, as_
         known = entities(connection.partitions(), sow=False)
         for name in names:
             connection.shards("queue", name)
+        blind = None if names or known else connection.blind("queues", topic.PREFIX)
     except LapseError as error:
         raise click.ClickException(str(error)) from error
     if not names and not known:
-        raise click.ClickException("there are no queues on this cluster; `lapse apply` makes those of lapse.toml")
+        raise click.ClickException(str(blind or _NONE))
     with _watched(names or tuple(known), connection) as (queues, look):
         if as_json:
             look()
