@@ -135,7 +135,7 @@ class NamedSettlement:
             self._numbers.append(_numbers_of(outcomes, self._part, self._order[self._at - len(self._part) : self._at]))
         self.outcomes += outcomes
 
-    def told(self) -> list[Outcome]:
+    def as_named(self) -> list[Outcome]:
         """What has become of all, in the order of the command."""
         if self._order is None:
             return self.outcomes

@@ -137,7 +137,7 @@ class SettlementCommands:
         named = self._named_by(command)
         self._by_bookmarks = None
         named.settled(self._carry_out(command, self._once(named, named.rest()), at_ms, step))
-        return named.told()
+        return named.as_named()
 
     def _once(self, named: NamedSettlement, claims: list[Claim]) -> list[Claim]:
         """The claims without what an earlier part named with a stale token."""
