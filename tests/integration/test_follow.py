@@ -61,7 +61,10 @@ def test_whatever_is_killed_nothing_is_lost_nor_delivered_on_both_sides(sides: S
 
 @pytest.mark.feature("Q26", "Q14", "C73")
 def test_consumers_with_filters_get_what_matches_whatever_is_killed(sides: Sides) -> None:
-    """A consumer there with a filter, one here with another one: one that may have it takes each message, once."""
+    """A consumer there with a filter, one here with another one: one that may have it takes each message, once.
+
+    Some of what is published there only the consumer here may have, so messages go both ways at once.
+    """
     now_ms = broker_now_ms()
     deadlines: dict[bytes, int | None] = {}
     for number in range(240):
@@ -70,30 +73,38 @@ def test_consumers_with_filters_get_what_matches_whatever_is_killed(sides: Sides
         headers = [("lapse-expires-at-ms", b"%d" % deadlines[value])]
         sides.here.write("orders", value, partition=number % 2, headers=headers)
     until(lambda: sides.here.depth("orders")["available"] == len(deadlines), "all messages")
+    for number in range(240, 280):
+        value = b'{"n": %d, "of": "home"}' % number
+        deadlines[value] = now_ms + 3_600_000 + number
+        headers = [("lapse-expires-at-ms", b"%d" % deadlines[value])]
+        sides.there.write("orders", value, partition=number % 2, headers=headers)
+    home = {value for value in deadlines if b"home" in value}
     with Consumer(sides.there, "orders", 7, 0.005, "/of IN ('there', 'here')") as there:
         for moment in ("put", "confirm", "accept"):
             sides.killed(moment, "orders", "--follow")
-        with Consumer(sides.here, "orders", 2, 0.05, "/of = 'here'") as here:
-            with sides.following("orders") as follower:
-                until(lambda: len(there.got) > 30, "messages there", 30)
+        with Consumer(sides.here, "orders", 2, 0.05, "/of IN ('here', 'home')") as here:
+            with sides.following("orders") as follower, sides.following("orders", back=True) as backwards:
+                until(lambda: len(there.got) > 30 and home & here.got.keys(), "messages on both ways", 30)
                 follower.kill()
+                backwards.kill()
             for side in sides:
                 side.workers[0].kill()
                 side.workers[0].start().wait_for_shards(4)
-            with sides.following("orders"):
-                until(lambda: len(here.got) + len(there.got) >= 160, "all that match", 60)
+            with sides.following("orders"), sides.following("orders", back=True):
+                until(lambda: len(here.got) + len(there.got) >= 200, "all that match", 60)
                 until(lambda: sides.here.depth("orders")["depth"] == 80, "what nobody may have stays", 30)
                 until(lambda: not sides.there.depth("orders")["depth"], "nothing waits there", 30)
                 sides.here.write("orders", '{"of": "there", "late": 1}')  # the filter is tried on what arrives, too
-                until(lambda: len(here.got) + len(there.got) >= 161, "the late one", 30)
+                until(lambda: len(here.got) + len(there.got) >= 201, "the late one", 30)
                 assert sides.here.depth("orders")["available"] == 80
                 with Consumer(sides.there, "orders", 10) as rest:  # no filter: the others are wanted now
                     until(lambda: len(rest.got) >= 80, "the others", 60)
     parts = [here.got, there.got, rest.got]
-    assert sum(map(len, parts)) == len({key for part in parts for key in part}) == 241
+    assert sum(map(len, parts)) == len({key for part in parts for key in part}) == 281
     assert {key: ms for part in parts for key, ms in part.items() if b"late" not in key} == deadlines
     assert here.got
-    assert all(b'"here"' in key for key in here.got)
+    assert home <= here.got.keys()
+    assert all(b'"here"' in key for key in here.got.keys() - home)
     assert not any(b'"nobody"' in key for key in there.got)
     assert sides.there.depth("orders")["unconfirmed"] == 0
 

@@ -224,7 +224,7 @@ def test_a_transaction_finds_out_what_another_had_committed(served: Deployment) 
 
 @pytest.mark.parametrize(("messages", "kills"), cases([(5_000, 3)], [(1_000_000, 60)]))
 def test_outputs_and_acknowledgments_agree_over_random_kills(served: Deployment, messages: int, kills: int) -> None:
-    """Two consumers work, and every half a second one of them is killed."""
+    """Two consumers work, and every second or two one of them is killed; once the worker is killed as well."""
     queue, topic = f"many{messages}", served.name(f"done{messages}")
     arguments = (support.atomic_consumer, served.servers, served.name(queue), topic)
     written = served.write(queue, *(b"%d" % number for number in range(messages)))
@@ -238,6 +238,9 @@ def test_outputs_and_acknowledgments_agree_over_random_kills(served: Deployment,
             consumers[kill % 2].kill()
             consumers[kill % 2].wait()
             consumers[kill % 2] = program(*arguments)
+            if kill == kills // 2:
+                served.workers[0].kill()
+                served.workers[0].start()
         until(lambda: served.depth(queue)["depth"] == 0, "all are acknowledged", 60 + messages / 1_000)
     finally:
         for one in consumers:
