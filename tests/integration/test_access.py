@@ -5,9 +5,11 @@ from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from lapse.protocol import topic
-from lapse_client import LapseError, Publisher
+from lapse.runtime.topics import access
+from lapse_client import Admin, LapseError, Publisher
 from lapse_client.connection import Connection
 from support.entitled import Entitled
 from support.log import until, write
@@ -19,7 +21,10 @@ PASSWORDS = {name: f"s3cret-of-{name}" for name in ("alice", "bob", "mallory")}
 USERS = {
     "alice": {
         "principal": "User:alice",
-        "entitlements": {".*": {"read": True, "publish": True, "filter": "/desk = 'A'"}},
+        "entitlements": {
+            ".*": {"read": True, "publish": True, "filter": "/desk = 'A'"},
+            "own{}": {"create": True, "read": True, "publish": True, "admin": True},
+        },
     },
     "bob": {"principal": "User:bob", "entitlements": {".*": {"read": True, "filter": "/desk = 'B'"}}},
 }
@@ -50,7 +55,7 @@ def office(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
         }
         deployment = Guarded(broker.servers, tmp_path_factory.mktemp("office"), {})
         deployment.users = USERS
-        deployment.configure({"orders": {}}, {"quotes": {}})
+        deployment.configure({"orders": {}}, {"quotes": {}}, definitions="topic")
         yield deployment
         deployment.close()
 
@@ -108,7 +113,7 @@ def test_apply_grants_what_users_need_and_nothing_to_others(office: Guarded) -> 
     assert wanted[orders] == {("User:alice", "WRITE"), (f"User:{USER}", "READ")}
     done = office.lapse("apply", "--yes")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "gave rights to 8" in done.stdout
+    assert "gave rights to 10" in done.stdout
     again = office.lapse("apply", "--yes")
     assert "Nothing to do: the cluster fits." in again.stdout
 
@@ -150,6 +155,18 @@ def test_apply_grants_what_users_need_and_nothing_to_others(office: Guarded) -> 
         ("alice", topic.deliveries(orders, "alice")),
     ):
         assert write_error(office, user, name) in (REFUSED, KafkaError.UNKNOWN_TOPIC_OR_PART), (user, name)
+    # What alice creates for a while takes the rights along that were given for it.
+    own, admin = office.name("own"), AdminClient({"bootstrap.servers": office.broker.plain})
+
+    def rights() -> int:
+        return sum(own in one.name for one in access.look(admin).bindings)
+
+    with Admin(office.app_id, connection=office.as_user("alice")) as creator:
+        assert creator.create_queue(own, auto_delete_on_idle="5m", dead_letter=False).changed
+        assert rights() > 5
+        creator.delete_queue(own)
+        until(lambda: not any(own in name for name in admin.list_topics(timeout=15).topics), "its topics go", 40)
+        until(lambda: not rights(), "the rights go", 10)
     # Who signs as alice with her key, and is somebody else to Kafka, cannot even send it.
     stranger = Connection(office.servers, office.options("mallory"), user="alice", secret=office.secret("alice"))
     with pytest.raises(LapseError):
@@ -172,7 +189,7 @@ def test_what_the_cluster_does_not_keep_is_told(kafka: str, tmp_path) -> None:
 
 def test_users_without_a_principal_are_named(office: Guarded) -> None:
     office.users = {**USERS, "carol": {"entitlements": {".*": {"read": True}}}}
-    office.configure({"orders": {}}, {"quotes": {}})
+    office.configure({"orders": {}}, {"quotes": {}}, definitions="topic")
     told = json.loads(office.lapse("check", "--json").stdout)
     (warning,) = told["warnings"]
     assert warning.startswith("users carol have no principal: `lapse apply` gives them no rights on the cluster")

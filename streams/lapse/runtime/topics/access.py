@@ -132,6 +132,33 @@ def give(admin: AdminClient, grants: Iterable[Grant]) -> None:
         time.sleep(_AGAIN_S)
 
 
+def take(admin: AdminClient, topics: Iterable[str]) -> None:
+    """Take away all rights on topics of these names; rights by prefix or on all topics stay.
+
+    Raises:
+        KafkaException: the cluster refused; not where it has no authorizer.
+    """
+    anything: Any = None  # what its types do not know
+    of_each = [
+        AclBindingFilter(
+            ResourceType.TOPIC,
+            topic,
+            ResourcePatternType.LITERAL,
+            anything,
+            anything,
+            AclOperation.ANY,
+            AclPermissionType.ANY,
+        )
+        for topic in topics
+    ]
+    for future in (admin.delete_acls(of_each) if of_each else {}).values():
+        try:
+            future.result(_PATIENCE_S)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.SECURITY_DISABLED:
+                raise
+
+
 def _covers(binding: Any, grant: Grant) -> bool:
     if binding.principal not in (grant.principal, "User:*") or binding.host != _EVERY:
         return False

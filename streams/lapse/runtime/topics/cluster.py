@@ -269,6 +269,17 @@ class Cluster:
         except KafkaException as error:
             raise TopologyError(f"a right could not be given: {error.args[0].str()}") from error
 
+    def revoke(self, topics: Iterable[str]) -> None:
+        """Take away the rights on topics that are removed for good (X4).
+
+        Raises:
+            TopologyError: the cluster refused.
+        """
+        try:
+            access.take(self._admin, topics)
+        except KafkaException as error:
+            raise TopologyError(f"a right could not be taken away: {error.args[0].str()}") from error
+
     def _is_retired(self, name: str, found: Topology) -> bool:
         """Whether the changelog, which goes last, says that an entity is deleted.
 

@@ -152,6 +152,24 @@ class DefinitionFollower:
             self._served_by.setdefault(name, offsets[name])
         return gone
 
+    async def revoke(self, entities: Collection[str], gone: Collection[str]) -> None:
+        """Take away the rights on topics of temporary entities: each has names of its own, and they would pile up.
+
+        Args:
+            entities: that are deleted.
+            gone: the topics that went with them, besides their own.
+        """
+        temporary = [name for name in entities if (one := self._serving.get(name)) is not None and one.made]
+        users = self._config.users
+        if not temporary or all(one.principal is None for one in users.values()):
+            return
+        own = [topic for name in temporary for topic in names.own(self._config.lapse.app_id, name)]
+        private = [names.deliveries(name, user) for name in temporary for user in users]
+        try:
+            await asyncio.to_thread(Cluster(self._config).revoke, [*own, *private, *gone])
+        except TopologyError as error:
+            logger.warning("%s: %s", ", ".join(temporary), error)
+
     async def withdraw(self, entities: Iterable[str]) -> None:
         """Take out the definitions of entities whose topics were removed."""
         served = {name: self._served_by.get(name, sys.maxsize) for name in entities}

@@ -80,6 +80,9 @@ class EndedDefinitions(Protocol):
     async def unfinished(self, there: AbstractSet[str]) -> list[str]:
         """The entities whose own topics are removed, and not what goes with them, of all topics that are there."""
 
+    async def revoke(self, entities: Collection[str], gone: Collection[str]) -> None:
+        """Take away the rights on topics of temporary entities, and on those that went with them."""
+
     async def withdraw(self, entities: Iterable[str]) -> None:
         """Take out the definitions of entities whose topics were removed."""
 
@@ -258,7 +261,8 @@ class EntityCleanup:
     async def _end(self, admin: AIOKafkaAdminClient, entities: list[str]) -> None:
         """Remove what goes with entities whose own topics are gone, and take their definitions out."""
         if self._definitions is not None:
-            await self._take_along(admin, entities, self._definitions.taken_along(entities))
+            gone = await self._take_along(admin, entities, self._definitions.taken_along(entities))
+            await self._definitions.revoke(entities, gone)
             await self._definitions.withdraw(entities)
 
     async def _delete_topics(self, admin: AIOKafkaAdminClient, topics: list[str]) -> dict[str, str]:
@@ -273,13 +277,13 @@ class EntityCleanup:
             }
         return refused
 
-    async def _take_along(self, admin: AIOKafkaAdminClient, entities: list[str], topics: list[str]) -> None:
-        """Remove topics that were created with temporary entities, where nobody else reads them (C65).
+    async def _take_along(self, admin: AIOKafkaAdminClient, entities: list[str], topics: list[str]) -> list[str]:
+        """Remove topics that were created with temporary entities, where nobody else reads them (C65); returns them.
 
         Dead letters stay, and with them the events, which tell where they come from.
         """
         if not topics:
-            return
+            return []
         read = (await self._read_by_groups(admin)).intersection(topics)
         shown = ", ".join(entities)
         for topic in sorted(read):
@@ -292,14 +296,15 @@ class EntityCleanup:
                 going.remove(letters)
             if letters in there - going:
                 going.discard(names.events(name))
-        if left := sorted(going):
-            self._app.services.forget(left)
-            refused = await self._delete_topics(admin, left)
-            gone = ", ".join(topic for topic in left if topic not in refused)
-            logger.info("%s is deleted; removed %s, which was created with it", shown, gone)
-            if refused:
-                why = ", ".join(f"{topic}: {one}" for topic, one in refused.items())
-                logger.error("%s is deleted; what was created with it could not be removed: %s", shown, why)
+        self._app.services.forget(going)
+        refused = await self._delete_topics(admin, sorted(going))
+        gone = sorted(going - refused.keys())
+        if gone:
+            logger.info("%s is deleted; removed %s, which was created with it", shown, ", ".join(gone))
+        if refused:
+            why = ", ".join(f"{topic}: {one}" for topic, one in refused.items())
+            logger.error("%s is deleted; what was created with it could not be removed: %s", shown, why)
+        return gone
 
     async def _holds_something(self, admin: AIOKafkaAdminClient, topic: str) -> bool:
         """Whether something was ever written to a topic; so it is as well where that cannot be found out."""
