@@ -19,7 +19,7 @@ pytestmark = pytest.mark.feature("C60")
 class Silent(TopicIds):
     """Where no controller answers, as while a broker stands still."""
 
-    async def of(self, topics: Iterable[str]) -> dict[str, str]:
+    async def of(self, topics: Iterable[str], *, once: bool = False) -> dict[str, str]:
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
 
 

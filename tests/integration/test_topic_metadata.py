@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.cluster import ClusterMetadata
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from lapse.runtime.journal.changelog import Changelog
 from lapse.runtime.journal.changelog_reader import ChangelogReader
 from lapse.runtime.kafka.metadata import know
 from lapse.runtime.shard.log_reader import LogReader
+from lapse.runtime.topics import topic_id
 from lapse.runtime.topics.topic_id import TopicIds
 from lapse.runtime.tp import TP
 
@@ -93,5 +95,23 @@ def test_shards_that_look_for_topics_share_one_look(
         assert len(looks) == 1
         await ids.listed()
         assert len(looks) == 2, "who needs the topics of now does not get those of before"
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("C60", "C90")
+def test_brokers_that_are_slow_to_describe_topics_are_asked_again_with_more_patience(
+    kafka: str, create_topic: Callable[..., str], unique: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker of a thousand queues ended where an answer took longer than 15 s: here nothing is answered in 1 ms."""
+    monkeypatch.setattr(topic_id, "_PATIENCE_S", 0.001)
+    monkeypatch.setattr(topic_id, "_AGAIN_S", 0.0)
+    one = create_topic(unique("one"), partitions=4)
+
+    async def run() -> None:
+        ids = TopicIds({"bootstrap.servers": kafka})
+        with pytest.raises(KafkaException, match="imed out"):
+            await ids.shapes([one, unique("none")], once=True)
+        assert {name: shape.partitions for name, shape in (await ids.shapes([one, unique("none")])).items()} == {one: 4}
 
     asyncio.run(run())

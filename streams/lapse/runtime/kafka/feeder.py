@@ -136,7 +136,7 @@ class Feeder:
         if time.monotonic() - self._looked_at < _LOOK_EVERY_S:
             return
         try:
-            there = await self._partitions()
+            there = await self._partitions(once=True)
         except KafkaException as error:  # what is read goes on; the next look may find the brokers
             logger.debug("%s, partition %d: cannot look for its topics: %s", runner.entity, runner.partition, error)
             return
@@ -168,12 +168,13 @@ class Feeder:
         """What is read: what is assigned, as far as it is there."""
         return self._assigned if not self._absent else {tp: None for tp in self._assigned if tp not in self._absent}
 
-    async def _partitions(self) -> list[TP]:
-        """The partitions that are the shard's."""
+    async def _partitions(self, *, once: bool = False) -> list[TP]:
+        """The partitions that are the shard's; see `TopicIds.shapes`."""
         self._looked_at = time.monotonic()
         if self._waits:
             return []
-        there = {name: shape.partitions for name, shape in (await self._topic_ids.shapes(self._topics)).items()}
+        shapes = await self._topic_ids.shapes(self._topics, once=once)
+        there = {name: shape.partitions for name, shape in shapes.items()}
         if self._pattern is not None:
             # All shards of a worker that look for topics share one look at the cluster.
             listed = await self._topic_ids.listed(_LOOK_EVERY_S / 2)

@@ -151,7 +151,7 @@ class LogReader:
             return True
         for _ in range(3):
             try:
-                there = await self._topic_ids.of([topic])
+                there = await self._topic_ids.of([topic], once=True)
             except KafkaException as error:
                 logger.debug("whether %s is there is not known: %s", topic, error)
                 return False
@@ -224,7 +224,7 @@ class LogReader:
         if not topics:
             return
         try:
-            there = (await self._topic_ids.of(topics)).keys()
+            there = (await self._topic_ids.of(topics, once=True)).keys()
         except KafkaException as error:
             logger.debug("which topics there are is not known: %s", error)
             return

@@ -20,7 +20,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it lists no
     ResourceType,
 )
 
-_PATIENCE_S: Final = 15.0
+_PATIENCE_S: Final = 60.0
 _SETTLE_S: Final = 5.0  # a broker confirms a right before it lists it
 _AGAIN_S: Final = 0.05
 _EVERY: Final = "*"
@@ -84,9 +84,9 @@ def look(admin: AdminClient) -> Access:
         KafkaException: it does not answer.
     """
     broker = ConfigResource(ResourceType.BROKER, str(min(admin.list_topics(timeout=_PATIENCE_S).brokers)))
-    (asked,) = admin.describe_configs([broker]).values()
+    (asked,) = admin.describe_configs([broker], request_timeout=_PATIENCE_S).values()
     try:
-        setting = asked.result(_PATIENCE_S).get(_AUTHORIZER)
+        setting = asked.result().get(_AUTHORIZER)
     except KafkaException as error:
         if error.args[0].code() == KafkaError.CLUSTER_AUTHORIZATION_FAILED:
             return Access(Authorizer.UNKNOWN)
@@ -103,7 +103,7 @@ def look(admin: AdminClient) -> Access:
         AclOperation.ANY,
         AclPermissionType.ALLOW,
     )
-    return Access(Authorizer.ON, tuple(admin.describe_acls(every).result(_PATIENCE_S)))
+    return Access(Authorizer.ON, tuple(admin.describe_acls(every, request_timeout=_PATIENCE_S).result()))
 
 
 def give(admin: AdminClient, grants: Iterable[Grant]) -> None:
@@ -125,8 +125,8 @@ def give(admin: AdminClient, grants: Iterable[Grant]) -> None:
         )
         for grant in wanted
     ]
-    for future in (admin.create_acls(bindings) if bindings else {}).values():
-        future.result(_PATIENCE_S)
+    for future in (admin.create_acls(bindings, request_timeout=_PATIENCE_S) if bindings else {}).values():
+        future.result()
     end_s = time.monotonic() + _SETTLE_S
     while wanted and look(admin).lacks(wanted) and time.monotonic() < end_s:
         time.sleep(_AGAIN_S)

@@ -36,6 +36,8 @@ from lapse.runtime.topics.wanted import MOST_BYTES, Wanted
 from lapse.silence import Silence
 
 _PATIENCE_S: Final = 15.0
+_SETTINGS_S: Final = 120.0
+"""How long the settings of topics are waited for, s: a broker that has made thousands of topics tells them slowly."""
 
 FIRST_ANSWER_S: Final = 2.5
 """How long a command waits for a broker, s: somebody sits in front of it. A worker has time."""
@@ -226,10 +228,11 @@ class Cluster:
         """The settings of topics, by name and setting; of what does not exist, or may not be asked for, none."""
         found: dict[str, Mapping[str, Any]] = {}
         resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
-        asked = [self._admin.describe_configs(some) for some in _parts(resources, lambda _: 4)]  # all under way at once
+        parts = _parts(resources, lambda _: 4)
+        asked = [self._admin.describe_configs(some, request_timeout=_SETTINGS_S) for some in parts]  # all at once
         for resource, future in itertools.chain.from_iterable(one.items() for one in asked):
             try:
-                found[resource.name] = future.result(_PATIENCE_S)
+                found[resource.name] = future.result()
             except KafkaException:
                 continue
         return found
@@ -251,10 +254,11 @@ class Cluster:
             )
             for one in differences
         ]
-        changed = (self._admin.incremental_alter_configs(some) for some in _parts(resources, lambda _: 4))
+        parts = _parts(resources, lambda _: 4)
+        changed = (self._admin.incremental_alter_configs(some, request_timeout=_SETTINGS_S) for some in parts)
         for resource, future in itertools.chain.from_iterable(one.items() for one in changed):
             try:
-                future.result(_PATIENCE_S)
+                future.result()
             except KafkaException as error:
                 raise TopologyError(f"{resource.name}: could not be changed: {error.args[0].str()}") from error
 

@@ -105,7 +105,7 @@ class LogWatch:
         topics = targets.union(*bears.values())
         self._topics = len(topics)
         # A worker without shards is to know as well whether the brokers answer (`away_s`).
-        shapes = await self._topic_ids.shapes(topics or {names.commands(one.name) for one in known[:1]})
+        shapes = await self._topic_ids.shapes(topics or {names.commands(one.name) for one in known[:1]}, once=True)
         replaced: set[str] = set()
         for runner, some in bears.items():
             for name in some & shapes.keys():

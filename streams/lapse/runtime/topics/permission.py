@@ -16,7 +16,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it lists no
 
 from lapse.runtime.topics.wanted import Role, Wanted
 
-_PATIENCE_S: Final = 15.0
+_PATIENCE_S: Final = 120.0
+"""How long librdkafka waits for an answer, s: a broker that has made thousands of topics is slow to describe them."""
 _COORDINATOR_S: Final = 2.0
 _MOST_AT_ONCE: Final = 2_000
 _FIRST: Final = 20
@@ -95,7 +96,7 @@ def _asked(admin: AdminClient, topics: Iterable[str]) -> Iterable[tuple[str, fro
         asked = admin.describe_topics(some, include_authorized_operations=True, request_timeout=_PATIENCE_S)
         for name, future in asked.items():
             try:
-                permitted = future.result(_PATIENCE_S).authorized_operations
+                permitted = future.result().authorized_operations
             except KafkaException as error:
                 if error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
                     yield name, None

@@ -7,6 +7,7 @@ record: the two cannot disagree.
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import threading
 import time
@@ -19,7 +20,20 @@ from confluent_kafka.admin import AdminClient
 
 from lapse.runtime.kafka.together import Together
 
+logger = logging.getLogger(__name__)
+
 _PATIENCE_S: Final = 15.0
+_MOST_PATIENCE_S: Final = 120.0
+"""How long an answer is waited for, s: at first, and at most once brokers have turned out to be slow."""
+
+_AGAIN_S: Final = 0.5
+_GIVE_UP_S: Final = 300.0
+"""How long is asked without an answer, s; brokers that are away for longer are waited for by a new worker."""
+
+_LATE: Final = frozenset(
+    {KafkaError._TIMED_OUT, KafkaError._TIMED_OUT_QUEUE, KafkaError.REQUEST_TIMED_OUT, KafkaError._TRANSPORT}
+    | {KafkaError._ALL_BROKERS_DOWN}
+)
 
 
 class Shape(NamedTuple):
@@ -48,6 +62,7 @@ class TopicIds:
         self._settings = {"log_level": 0, **settings}
         self._admin: AdminClient | None = None
         self._together = Together(self._ask)
+        self._patience_s = _PATIENCE_S
         self._listed: dict[str, int] = {}
         self._listed_at = -math.inf
         self._listing = asyncio.Lock()
@@ -74,27 +89,59 @@ class TopicIds:
         found = self._connected().list_topics(timeout=_PATIENCE_S)
         return {name: len(topic.partitions) for name, topic in found.topics.items() if topic.error is None}
 
-    async def of(self, topics: Iterable[str]) -> dict[str, str]:
+    async def of(self, topics: Iterable[str], *, once: bool = False) -> dict[str, str]:
         """The ids of topics; those that do not exist are left out.
 
+        Args:
+            topics: their names.
+            once: see `shapes`.
+
         Raises:
             KafkaException: no answer in time, or a refusal.
         """
-        return {name: shape.id for name, shape in (await self.shapes(topics)).items()}
+        return {name: shape.id for name, shape in (await self.shapes(topics, once=once)).items()}
 
-    async def shapes(self, topics: Iterable[str]) -> dict[str, Shape]:
+    async def shapes(self, topics: Iterable[str], *, once: bool = False) -> dict[str, Shape]:
         """The ids of topics, and their partitions; those that do not exist are left out.
 
+        Brokers that are only slow, as after thousands of topics were made, are asked again with more patience: nobody
+        who owns a shard can go on without the answer.
+
+        Args:
+            topics: their names.
+            once: ask once, for the next look comes soon in any case.
+
         Raises:
             KafkaException: no answer in time, or a refusal.
         """
-        return await self._together.of(set(topics))
+        wanted, since = set(topics), time.monotonic()
+        while True:
+            try:
+                return await self._together.of(wanted)
+            except KafkaException as error:
+                if once or error.args[0].code() not in _LATE or time.monotonic() - since > _GIVE_UP_S:
+                    raise
+                await asyncio.sleep(_AGAIN_S)
 
     async def _ask(self, names: list[str]) -> dict[str, Shape]:
         return await asyncio.to_thread(self._describe, names)
 
     def _describe(self, names: list[str]) -> dict[str, Shape]:
-        return _shapes(self._connected().describe_topics(TopicCollection(names), request_timeout=_PATIENCE_S))
+        patience_s = self._patience_s
+        try:
+            found = _shapes(self._connected().describe_topics(TopicCollection(names), request_timeout=patience_s))
+        except KafkaException as error:
+            if error.args[0].code() in _LATE:
+                self._patience_s = min(2 * patience_s, _MOST_PATIENCE_S)
+                logger.warning(
+                    "the brokers have not described %d topics within %g s: %s",
+                    len(names),
+                    patience_s,
+                    error.args[0].str(),
+                )
+            raise
+        self._patience_s = _PATIENCE_S
+        return found
 
     def _connected(self) -> AdminClient:
         with self._connecting:
