@@ -54,6 +54,23 @@ def test_a_delivery_that_was_only_journaled_arrives_with_its_count_and_lease(
     assert not {"dead_lettered", "expired"} & {event.event for event in here.events("once")}
 
 
+@pytest.mark.feature("C35", "Q12")
+def test_a_barrier_whose_release_was_only_journaled_goes_to_everybody_after_the_crash(deploy: Deploy) -> None:
+    settings = {"ordering": "total", "barrier": "/b = 'yes'", "lease_period": "60s"}
+    here = deploy({"marked": settings}, session_timeout="2s").apply()
+    process = worker(here).wait_for_shards(1)
+    with here.subscriber("marked") as one, here.subscriber("marked", 0) as other:
+        here.write("marked", '{"b": "yes", "n": "before"}', "{}")
+        dies(process).start().wait_for_shards(1)
+        for subscriber in (one, other):
+            released = subscriber.receive(20)
+            assert released is not None
+            assert released.is_barrier
+        behind = one.receive(20)
+        assert behind is not None
+        assert behind.value == b"{}"
+
+
 @pytest.mark.feature("C55", "X3", "Q8")
 @pytest.mark.parametrize("how", ["acknowledge", "expire"])
 def test_who_waits_for_an_answer_that_a_crash_swallowed_gets_it_from_the_next_owner(deploy: Deploy, how: str) -> None:

@@ -113,6 +113,22 @@ def test_nothing_is_lost_or_doubled_wherever_the_worker_crashes(
     assert set(fates.values()) == {1}
 
 
+@pytest.mark.feature("C35", "C55", "Q12")
+@pytest.mark.parametrize("payload", ["packed", "reference"])
+@pytest.mark.parametrize("point", CrashPoint)
+def test_nothing_comes_before_the_barrier_in_front_of_it_wherever_the_worker_crashes(
+    point: CrashPoint, payload: str, lapse: Lapse
+) -> None:
+    lapse.queue("days", ordering="total", barrier="/end = 1")
+    with lapse.subscriber("days", 10, payload=payload) as subscriber, lapse.publisher() as publisher:
+        lapse.crash(before=point)
+        publisher.publish("days", b'{"end": 1}')
+        publisher.publish("days", b'{"n": 1}')
+        got = [(delivery.is_barrier, delivery.delivery_count) for delivery in subscriber.messages(1)]
+    assert got[0] == (True, 0)
+    assert got[-1] == (False, 1)
+
+
 def test_a_crash_happens_where_it_is_asked_for(lapse: Lapse) -> None:
     lapse.queue("orders")
     journal = names.changelog("lapse", "orders")

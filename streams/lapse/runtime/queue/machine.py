@@ -95,9 +95,8 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         self._commands = QueueCommands(shard, publish_target, self.retry.why)
         self._judge = Judge(shard, payloads, lambda: self.under_way, _STEP_RECORDS)
         self._waiting: deque[Admitted] = deque()
-        self._released = restored.released
         shard.allowance.counts_as_written = True
-        self._handed_out = JournaledDeliveries(shard, restored.handed_out, output, payloads)
+        self._handed_out = JournaledDeliveries(shard, restored.handed_out, output, payloads, restored.released)
         self.now_ms = 0
         self._next_part: Callable[[], None] | None = None  # of what a command needs several steps for
         self.rewinder = Rewinder(shard, payloads, lambda: self.under_way)
@@ -373,7 +372,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         self.shard.take_over(now_ms, self._step, self._handed_out.has_found)
         self._end_of_others(now_ms)
         self._deliveries.take_over(now_ms, self._step)
-        for change in self._released:
+        for change in self._handed_out.released:
             self.shard.repeat(change, self._step)
         return items
 

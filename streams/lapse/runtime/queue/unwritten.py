@@ -12,7 +12,7 @@ import numpy as np
 
 from lapse.core.queue.change import Change
 from lapse.core.queue.shard import QueueShard
-from lapse.core.queue.step import Delivery, Messages
+from lapse.core.queue.step import Delivery, Messages, Step
 from lapse.protocol import codec, header, packed_delivery, reference
 from lapse.protocol.bookmark import Bookmark
 from lapse.runtime.kafka.output import Output, Packed
@@ -84,15 +84,23 @@ class JournaledDeliveries:
         changes: what they were, each with the sequence of its step.
         output: writes them, and knows where subscriptions are spoken to.
         payloads: the records behind the messages.
+        released: barriers of the last step, which may not have been sent (C35).
 
     Attributes:
         has_found: whether some were not written.
+        released: barriers that the first step has to repeat.
     """
 
     def __init__(
-        self, shard: QueueShard, changes: Sequence[tuple[int, Change]], output: QueueOutput, payloads: PayloadWindow
+        self,
+        shard: QueueShard,
+        changes: Sequence[tuple[int, Change]],
+        output: QueueOutput,
+        payloads: PayloadWindow,
+        released: Sequence[Change] = (),
     ) -> None:
         self.has_found = False
+        self.released: Sequence[Change] = released
         self._shard = shard
         self._changes = changes
         self._output = output
@@ -103,7 +111,8 @@ class JournaledDeliveries:
     ) -> list[Output | Packed]:
         """Those that were not written, with the same counts and leases; what nobody saw in time does not count.
 
-        Call it before the take-over, and write them before that is durable.
+        Barriers of the same step come first, because nothing behind a barrier is delivered before it (Q12). Call it
+        before the take-over, and write them before that is durable.
 
         Args:
             noted: what the journal says of deliveries.
@@ -138,12 +147,21 @@ class JournaledDeliveries:
                 settings.partition,
                 count,
             )
+            found = [*self._barriers(receivers), *found]
         return [
             self._output.reference(delivery)
-            if delivery.payload == "reference"
+            if delivery.payload == "reference" and not delivery.barrier
             else self._output.deliveries(delivery, await records_of(delivery.messages, self._payloads))
             for delivery in found
         ]
+
+    def _barriers(self, receivers: Collection[str]) -> list[Delivery]:
+        """Barriers of the last step, to who is still there; they are not repeated once more after that."""
+        step = Step()
+        for change in self.released:
+            self._shard.repeat(change, step)
+        self.released = ()
+        return [delivery for delivery in step.deliveries if delivery.subscription in receivers]
 
 
 async def read_written(reader: Log, noted: Noted, topics: Iterable[str], partition: int) -> Written:
