@@ -13,6 +13,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from lapse.embedded import EmbeddedKafka
+from lapse.protocol import event, topic
 from lapse.protocol.command import Command
 from lapse_client import Delivery, QueueSubscriber
 from support.deployment import Deploy, Deployment, broker_now_ms
@@ -193,6 +194,10 @@ class Meanwhile:
         "room": {"target_queue_depth": 1, "lease_period": "5m"},
         "first": {"priority": "/p", "lease_period": "5m"},
         "ended": {},
+        "grouped": {"group_by": "/g", "lease_period": "3s", "expiration": "enabled"},
+        "swept": {"dead_letter_reasons": ["purged"]},
+        "onward": {"forward_to": "arrived{}"},
+        "arrived": {},
     }
 
     def __init__(self, here: Deployment, stack: ExitStack) -> None:
@@ -200,11 +205,16 @@ class Meanwhile:
         self.late = stack.enter_context(here.subscriber("late", 2, timeout_s=60))
         self.room = stack.enter_context(here.subscriber("room", 1, timeout_s=60, heartbeat_timeout_ms=3_000))
         self.first = stack.enter_context(here.subscriber("first", 1, timeout_s=60))
-        self.ended = stack.enter_context(here.queue("ended"))
-        self.asking = stack.enter_context(ThreadPoolExecutor(2))
+        self.grouped = stack.enter_context(here.subscriber("grouped", 2, timeout_s=60))
+        self.ended, self.swept = (stack.enter_context(here.queue(stem)) for stem in ("ended", "swept"))
+        self.asking = stack.enter_context(ThreadPoolExecutor(8))
+        here.write("swept", "a", "b")
+        here.write("grouped", '{"g": "x", "n": 1}', headers=[("lapse-ttl-ms", b"3000")])
+        here.write("grouped", '{"g": "x", "n": 2}')
         here.write("room", "held", "next")
         here.write("first", '{"p": 1}', '{"p": 2}')
         here.write("late", "delayed", "leased")
+        self.lone = receive(self.grouped)
         self.held = [receive(self.room), receive(self.first)]
         self.cancelled, self.leased = receive(self.late), receive(self.late)
         self.late.settle("cancel", [self.cancelled], delay_ms=3_000, wait=True)
@@ -213,18 +223,38 @@ class Meanwhile:
         soon = b"%d" % (broker_now_ms() + 3_000)
         here.write("late", "expires", partition=1, headers=[("lapse-ttl-ms", b"3000")])
         here.write("late", "due", headers=[("lapse-enqueue-at-ms", soon)])
+        until(lambda: here.depth("swept")["depth"] == 2, "what is to be purged")
         until(lambda: here.depth("late")["scheduled"] == 1, "all messages")
 
     def begin(self) -> None:
         """Ask for things that the broker takes once it goes on."""
         self.room.settle("acknowledge", self.held[:1])
-        asked = [self.here.write, lambda *_: self.ended.delete(force=True)]
-        self.answers = [self.asking.submit(asked[0], "first", '{"p": 9}'), self.asking.submit(asked[1])]
+        ask = self.asking.submit
+        self.answers = [
+            ask(self.here.write, "first", '{"p": 9}'),
+            ask(self.here.write, "onward", "goes on"),
+            ask(self.ended.delete, force=True),
+        ]
+        self.renewed = ask(self.late.settle, "renew", [self.leased], wait=True)
+        self.purged = ask(self._purge)
+
+    def _purge(self) -> tuple[int, int]:
+        """How many were purged, and how many letters there were when that was answered."""
+        removed = self.swept.purge()["removed"]
+        return removed, len(self.here.tail(topic.dead_letters(self.here.name("swept"))).drain())
 
     def end(self) -> None:
         """All of it happened at its instant, once."""
         for answer in self.answers:
             answer.result(60)
+        (late,) = self.renewed.result(60)
+        assert late.result in ("not_leased", "stale"), "it counts as of when the broker took it: its lease was over"
+        assert self.purged.result(60) == (2, 2)
+        self._went_on()
+        assert receive(self.grouped).value == b'{"g": "x", "n": 2}'
+        (letter,) = self.here.letters("grouped", 1, 30)
+        assert letter.value() == self.lone.value
+
         self.here.write("late", "after", partition=1)
         got: list[Delivery] = []
         while len(got) < 5:
@@ -241,9 +271,22 @@ class Meanwhile:
         self.first.settle("acknowledge", self.held[1:], wait=True)
         assert receive(self.first).value == b'{"p": 9}'
 
+    def _went_on(self) -> None:
+        """What was published meanwhile was forwarded once, and left when its copy was there."""
+        here = self.here
+        (copy,) = here.tail(here.name("arrived")).wait(1, 30)
+        until(lambda: here.depth("onward")["depth"] == 0, "nothing is left to be forwarded")
+        told = [
+            record.timestamp()[1]
+            for record in here.tail(topic.events(here.name("onward"))).drain()
+            if event.decode(record.value() or b"").messages
+        ]
+        assert len(told) == 1
+        assert told[0] >= copy.timestamp()[1]
+
 
 @pytest.mark.feature("C27", "Q5", "Q6", "Q11", "Q12", "Q13", "Q20", "L5", "C5", "C19", "C21", "C77", "C79")
-@pytest.mark.feature("L10", "C2", "C4", "C33", "C76")
+@pytest.mark.feature("L10", "C1", "C2", "C4", "C33", "C38", "C76", "D3")
 def test_queues_of_every_kind_are_the_same_after_the_broker_stood_still(
     own_kafka: EmbeddedKafka, deploy: Deploy
 ) -> None:
@@ -265,17 +308,24 @@ def test_queues_of_every_kind_are_the_same_after_the_broker_stood_still(
 
 @pytest.mark.feature("C52", "Q5", "Q6", "Q11", "Q12", "Q13", "Q20", "L5", "C19", "C21", "C77")
 def test_queues_of_every_kind_work_while_a_topic_of_theirs_is_missing(deploy: Deploy) -> None:
-    here = deploy(QUEUES, standby=True).apply()
+    late = {"ordering": "total", "lease_period": "5m", "topics": ["late{}", "absent{}"]}
+    here = deploy(QUEUES | {"late": late}, standby=True).apply()
     absent = here.name("absent")
     admin = AdminClient({"bootstrap.servers": here.servers})
     admin.delete_topics([absent])[absent].result(15)
     until(lambda: absent not in admin.list_topics(timeout=15).topics, "the topic is gone")
-    worker = here.worker().wait_for_shards(len(QUEUES))
+    worker = here.worker().wait_for_shards(len(QUEUES) + 1)
     assert any(absent in line and "missing" in line for line in worker.text.splitlines())
     standby = here.worker()
     until(lambda: "standing by" in standby.text, "the standby", 40)
-    with kinds(here) as found:
+    with kinds(here) as found, here.subscriber("late", timeout_s=60) as one:
+        here.write("late", "delayed")
+        one.settle("cancel", [receive(one)], delay_ms=SOME_TIME_S * 1_000, wait=True)
+        here.write("late", "due", headers=[("lapse-enqueue-at-ms", b"%d" % (broker_now_ms() + SOME_TIME_S * 1_000))])
+        until(lambda: here.depth("late")["scheduled"] == 1, "it is scheduled")
         worker.kill()
-        standby.wait_for_shards(len(QUEUES), 60)
+        standby.wait_for_shards(len(QUEUES) + 1, 60)
         found.are_the_same()
         found.go_on()
+        with here.subscriber("late", timeout_s=60) as other:
+            assert {receive(one).value, receive(other).value} == {b"delayed", b"due"}, "each got what it has room for"

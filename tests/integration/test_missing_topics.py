@@ -92,7 +92,14 @@ def test_a_missing_dead_letter_topic_holds_up_its_letters_only(deploy: Deploy) -
 
 
 @pytest.mark.feature("C52")
-@pytest.mark.parametrize("kind", [{}, {"ordering": "total"}, {"topic_pattern": "sick-more-.*", "topics": ["sick{}"]}])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        {},
+        {"ordering": "total", "topics": ["sick{}", "there{}"]},
+        {"topic_pattern": "sick-more-.*", "topics": ["sick{}"]},
+    ],
+)
 def test_a_missing_underlying_topic_is_taken_up_once_it_exists(deploy: Deploy, kind: dict[str, object]) -> None:
     here = deploy({"sick": {"partitions": 1, **kind}, "well": {}}).apply()
     worker = here.worker().wait_for_shards(2)
@@ -108,8 +115,22 @@ def test_a_missing_underlying_topic_is_taken_up_once_it_exists(deploy: Deploy, k
     here.write("well", "a")
     receives(here, "well", b"a")
     assert here.depth("sick") is not None
+    if "ordering" in kind:
+        here.write("there", "goes on", "before")
+        with here.subscriber("sick") as subscriber:
+            one = subscriber.receive(20)
+            assert one is not None
+            assert one.value == b"goes on"
+            subscriber.settle("acknowledge", [one], wait=True)
     here.apply()
     here.write("sick", "second", "third")
+    if "ordering" in kind:
+        with here.queue("sick") as queue:
+            until(lambda: queue.depth()["depth"] == 3, "all messages", 60)
+            places = [one.bookmark.partition(":")[0] for one in queue.peek()]
+        assert places == [here.name(stem) for stem in ("there", "sick", "sick")]
+        receives(here, "sick", b"before", b"second", b"third")
+        return
     receives(here, "sick", b"second", b"third", timeout_s=60)
     here.write("well", "b")
     receives(here, "well", b"b")
