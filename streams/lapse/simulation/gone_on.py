@@ -26,6 +26,14 @@ def began_ms(epoch: RecordedEpoch) -> int:
     return heard_of_ms(epoch) if epoch.taken_over_ms is None else epoch.taken_over_ms
 
 
+def looked_ms(epoch: RecordedEpoch) -> int:
+    """When its owner looked for deliveries that were not written (C55): those whose leases were over do not count.
+
+    It is earlier than the beginning of the epoch, behind which the deliveries that were found are written.
+    """
+    return next((step.instants["looked"] for step in epoch.steps if "looked" in step.instants), began_ms(epoch))
+
+
 def heard_of_ms(epoch: RecordedEpoch) -> int:
     """The latest instant that its shard had heard of where an epoch is gone on with, ms since the epoch.
 

@@ -102,7 +102,8 @@ class ReplayedShard:
         taking = cast("Machine", arriving)  # it has all that an inbox asks for
         inbox = Inbox(MemoryReader(self._recording), taking, self._commands, positions, None, lambda: None)
         machine.begin_topics([], {})
-        self._find_unwritten(machine, epoch, began_ms, deliveries)
+        self._find_unwritten(machine, epoch, deliveries)
+        self._noted = epoch.begin.noted
         # What the epoch itself has written under the same keys is kept, where it is gone on with.
         self._take(epoch.number, sorted(machine.take_over(began_ms), key=lambda item: item[1] is not None))
         machine.arrivals_are_in(0)
@@ -154,9 +155,7 @@ class ReplayedShard:
             )
         return found
 
-    def _find_unwritten(
-        self, machine: QueueMachine, epoch: RecordedEpoch, began_ms: int, deliveries: Sequence[str]
-    ) -> None:
+    def _find_unwritten(self, machine: QueueMachine, epoch: RecordedEpoch, deliveries: Sequence[str]) -> None:
         """Deliveries that the owner before journaled and did not write count as they did then (C55)."""
         noted = noted_of(self._noted)
         if noted is None:
@@ -168,7 +167,7 @@ class ReplayedShard:
             ends[place] = next((one.offset for one in since if _epoch(one) >= epoch.number), len(log))
         reader = MemoryLog(self._recording.cut(ends))
         read = lambda: read_written(reader, noted, deliveries, self._partition)  # noqa: E731
-        at_once(machine.unwritten(noted, read, began_ms))
+        at_once(machine.unwritten(noted, read, gone_on.looked_ms(epoch)))
 
     def _take(self, epoch: int, items: Items) -> None:
         """Keep what the shard journals: what comes after a take-over begins with it."""
