@@ -70,7 +70,13 @@ def test_two_clusters_are_seen_and_acted_on_from_one_page(
         own_kafka.kill()
         playwright.expect(other).to_contain_text(re.compile("do not answer|no broker|answers"), timeout=60_000)
         until(lambda: gateway.depth("orders")["depth"] == 0, "the first deployment is served", 10)
-        own_kafka.start()
+    context = browser.new_context()  # whose console has a line about the status of the page
+    page = context.new_page()
+    page.goto(f"{base}/console/queues/{name}")
+    playwright.expect(page.locator("[data-again]")).to_contain_text("It is asked for again every")
+    own_kafka.start()
+    playwright.expect(page.locator("#chart")).to_be_visible(timeout=60_000)
+    context.close()
 
 
 @pytest.mark.feature("X7")
