@@ -118,6 +118,7 @@ def test_who_lacks_rights_is_told_which_and_waits_for_nothing(office: Office) ->
     for arguments, topics in [
         (("dlq", "ls"), "dlq.*"),
         (("top",), "lapse.*"),
+        (("gateway", "--port", "0"), "lapse.*"),
         *((("spark", job, "out"), "dlq.*") for job in ("archive", "monitor", "redrive")),
     ]:
         assert f"the brokers do not let this user see topics {topics}, if there are any" in office.refused(*arguments)

@@ -13,6 +13,7 @@ import click
 import orjson
 
 from lapse.cli import cluster
+from lapse.protocol import topic
 from lapse.runtime.worker_log import JsonFormatter
 from lapse_client.error import ConnectionFailed, LapseError
 
@@ -166,9 +167,13 @@ def _reached(connection: Connection, wait: bool) -> Connection:
 
     Raises:
         ConnectionFailed: it does not answer, or refuses us.
+        LapseError: it does not let us see any entity.
     """
     try:
         connection.await_broker(cluster.PATIENCE_S)
+        is_empty = not any(name.startswith(topic.PREFIX) for name in connection.partitions())
+        if is_empty and (blind := connection.blind("queues and SOW topics", topic.PREFIX)):
+            raise blind
     except ConnectionFailed as error:
         if error.refused or not wait:
             raise
