@@ -213,7 +213,10 @@ class ReplayedShard:
                 inbox.adopt(tp, 0)
             # Of a command that was begun and not finished the position is its own.
             stop = end if unfinished is None or tp != self._commands else max(end, unfinished + 1)
-            ends = {one for batch in step.batches.get(tp, ()) for one in batch if inbox.received[tp] < one < stop}
+            batches = step.batches.get(tp, ())
+            # Of a batch for which a crowd had left too little room all came; its last record says when it came (C60).
+            stop = max([stop, *(last for first, last in batches if first < end < last)])
+            ends = {one for batch in batches for one in batch if inbox.received[tp] < one < stop}
             for one in sorted(ends | {stop}):
                 records = self._recording.log(*tp)[inbox.received[tp] : one]
                 if records:

@@ -9,6 +9,7 @@ import orjson
 import pytest
 
 from lapse.config import QueueConfig
+from lapse.core.queue.schedule import WEIGHT
 from lapse.protocol import topic as names
 from lapse.protocol.event import Event, decode
 from lapse.protocol.tick import TICK_KEY
@@ -37,6 +38,10 @@ def message(offset: int, at_ms: int, ttl: bytes) -> Recorded:
     return Recorded(*MESSAGES, offset, at_ms, 1, None, b"{}", (("lapse-ttl-ms", ttl),))
 
 
+def scheduled(offset: int, at_ms: int, until: bytes) -> Recorded:
+    return Recorded(*MESSAGES, offset, at_ms, 1, None, b"{}", (("lapse-enqueue-at-ms", until),))
+
+
 def command(offset: int, at_ms: int, **fields: object) -> Recorded:
     return Recorded(*COMMANDS, offset, at_ms, 1, None, orjson.dumps({"id": f"c{offset}", **fields}), ())
 
@@ -62,11 +67,20 @@ class Life:
     def step(
         self, records: Sequence[Recorded], journaled_ms: int, *, acts: bool = True, delivered_ms: int | None = None
     ) -> None:
-        """Go through a step that reads records, and whose journal is written at an instant."""
+        """Go through a step that reads records, each by itself, and whose journal is written at an instant."""
+        for one in records:
+            self._inbox.receive(TP(one.topic, one.partition), [one])
+        self._go_through(journaled_ms, acts, delivered_ms)
+
+    def step_with(self, batch: Sequence[Recorded], room: int, journaled_ms: int) -> None:
+        """Go through a step that reads records that came together, and has little room for what is due."""
+        self._inbox.receive(TP(batch[0].topic, batch[0].partition), batch)
+        self.machine.crowd.give(room)
+        self._go_through(journaled_ms, acts=False, delivered_ms=None)
+
+    def _go_through(self, journaled_ms: int, acts: bool, delivered_ms: int | None) -> None:
         machine, inbox = self.machine, self._inbox
         machine.begin_step()
-        for one in records:
-            inbox.receive(TP(one.topic, one.partition), [one])
         inbox.take_messages(100)
         inbox.take_commands(100, None, self._tick)
         if acts and machine.is_due(self._reached_ms):
@@ -129,3 +143,22 @@ def test_a_command_has_its_own_instant_also_where_the_shard_has_heard_of_a_later
     events = list(ReplayedShard("q", {0: Serving(CONFIG, None, None)}, 0, recording, journal).events())
     assert [(one.event, one.at_ms) for one in life.events] == [("expired", 30)]
     assert events == life.events
+
+
+@pytest.mark.feature("X10", "C60")
+def test_a_batch_that_a_crowd_left_too_little_room_for_has_the_instant_at_which_it_came() -> None:
+    """It was taken in up to a message that comes behind a second scheduled one; its last record was there already."""
+    first = [scheduled(0, 5, b"1000"), scheduled(1, 6, b"2000")]
+    batch = [message(2, 1_500, b"soon"), message(3, 2_500, b"0")]
+    recording = Recording({"t": 1, COMMANDS.topic: 1}, [*first, *batch, tick(0, 5_000)])
+    life = Life(recording)
+    life.step(first, WRITTEN_MS)
+    told = list(life.events)
+    life.step_with(batch, WEIGHT, 3_000)
+    told += life.events
+    life.step([tick(0, 5_000)], 6_000)
+    told += life.events
+    journal = RecordedJournal(life.journal)
+    assert [step.positions[MESSAGES] for step in journal.epochs[0].steps] == [2, 3, 4]
+    assert [(one.event, one.at_ms) for one in told if one.event == "expired"] == [("expired", 2_500)]
+    assert list(ReplayedShard("q", {0: Serving(CONFIG, None, None)}, 0, recording, journal).events()) == told

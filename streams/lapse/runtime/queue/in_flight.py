@@ -80,11 +80,13 @@ class QueueStepInFlight(StepInFlight[Step]):
     ) -> None:
         """Note which records came together, if they caused an event: its instant is the last record's (X10).
 
+        If there was room for some of them only, they are noted, too: a replay could not know how many came.
+
         Args:
             topic: their topic.
             partition: its partition.
             records: the records, by their offsets.
-            outcomes: how many events and removals there were before.
+            outcomes: how many events and removals there were before; -1 = it is noted in any case.
             clock_ms: the instant at which they came, ms since the epoch; None = the broker's stamp says it.
         """
         if self.outcomes != outcomes:
