@@ -9,8 +9,8 @@ import pytest
 
 import support.dying_worker
 from support.at_length import cases
-from support.deployment import Deploy, Deployment, WorkerProcess
-from support.log import until
+from support.deployment import Deploy, Deployment, WorkerProcess, broker_now_ms
+from support.log import texts, until
 
 
 def worker(one: Deployment, *commands: str) -> WorkerProcess:
@@ -104,6 +104,30 @@ def test_a_delivery_that_nobody_saw_and_whose_lease_is_over_does_not_count(deplo
         got.acknowledge()
     until(lambda: here.depth("short")["depth"] == 0, "it is settled")
     assert not {"dead_lettered", "expired"} & {event.event for event in here.events("short")}
+
+
+@pytest.mark.feature("C55", "L10", "L11", "C53")
+@pytest.mark.parametrize("semantics", ["at-least-once", "at-most-once"])
+def test_what_expires_before_its_journaled_delivery_is_written_is_never_delivered(
+    deploy: Deploy, semantics: str
+) -> None:
+    """Its lifetime ends while nothing runs; nobody saw the delivery, so it does not count."""
+    settings = {"expiration": "enabled", "semantics": semantics}
+    here = deploy({"brief": settings}, session_timeout="2s").apply()
+    process = worker(here).wait_for_shards(1)
+    with here.subscriber("brief", 4) as subscriber:
+        (written,) = here.write("brief", "before", headers=[("lapse-ttl-ms", b"2500")])
+        dies(process)
+        until(lambda: broker_now_ms() > written.timestamp_ms + 2_500, "its lifetime is over")
+        process.start().wait_for_shards(1)
+        here.write("brief", "next")
+        following = subscriber.receive(20)
+        assert following is not None
+        assert following.value == b"next"
+        following.acknowledge()
+    (letter,) = here.letters("brief", 1)
+    facts = texts(letter)
+    assert (facts["lapse-reasons"], facts["__dlq.errors.delivery.count"]) == ("time_limit", "0")
 
 
 @pytest.mark.feature("C55", "Q6", "C79")

@@ -134,9 +134,10 @@ class JournaledDeliveries:
         found: list[Delivery] = []
         for delivery, places in held:
             at = written.missing(*self._output.address(delivery.subscription), delivery.messages)
-            if at and 0 < delivery.until_ms <= now_ms:
-                self._shard.handed_out.take_back(places[one] for one in at)
-            elif at:
+            if over := self._over(delivery, at, now_ms):
+                self._shard.handed_out.take_back(places[one] for one in over)
+                at = [one for one in at if one not in over]
+            if at:
                 found.append(replace(delivery, messages=delivery.messages.some(np.array(at, np.intp))))
         self.has_found = bool(found)
         if found:
@@ -154,6 +155,15 @@ class JournaledDeliveries:
             else self._output.deliveries(delivery, await records_of(delivery.messages, self._payloads))
             for delivery in found
         ]
+
+    def _over(self, delivery: Delivery, at: Sequence[int], now_ms: int) -> set[int]:
+        """Which of some messages nobody gets by it any more: its lease is over, or they have expired (L10)."""
+        if 0 < delivery.until_ms <= now_ms:
+            return set(at)
+        deadlines_ms = delivery.messages.deadlines_ms
+        if deadlines_ms is None or not self._shard.settings.expiration.enabled:
+            return set()
+        return {one for one in at if deadlines_ms[one] <= now_ms}
 
     def _barriers(self, receivers: Collection[str]) -> list[Delivery]:
         """Barriers of the last step, to who is still there; they are not repeated once more after that."""
