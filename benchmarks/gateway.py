@@ -27,7 +27,12 @@ _WARM_S: Final = 5.0
 """What is published before this is not counted, s: connections are opened, and code is read."""
 
 _MOST_RECEIVED: Final = 500
+_NO_ANSWER: Final = 504
 _TEXT: Final = "x" * (PAYLOAD_BYTES - 30)
+
+
+class NoAnswer(Exception):
+    """No worker has answered yet."""
 
 
 class Caller:
@@ -59,6 +64,8 @@ class Caller:
         self._connection.request("POST", path, None if content is None else json.dumps(content))
         answer = self._connection.getresponse()
         told = answer.read()
+        if answer.status == _NO_ANSWER:
+            raise NoAnswer
         if answer.status >= 300:
             raise RuntimeError(f"{path}: {answer.status} {told[:500]!r}")
         return json.loads(told)
@@ -170,7 +177,10 @@ def run(
 
 
 def _received(caller: Caller) -> bool:
-    found = caller.receive(1)
+    try:
+        found = caller.receive(1)
+    except NoAnswer:
+        return False
     if found:
         caller.acknowledge(found)
     return bool(found)
