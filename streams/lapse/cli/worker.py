@@ -37,6 +37,9 @@ _SWITCH_INTERVAL_S: Final = 0.001
 """How long a thread may keep Python's lock from another, s. The thread that reads from Kafka hands records over in
 several steps, and waits before each while the shards are at work: with Python's own 5 ms, updates waited 20 ms."""
 
+_ARENAS: Final = 2
+"""Threads of Kafka's clients hardly wait for each other. With an arena for each, a thousand queues take more memory."""
+
 _GARBAGE_THRESHOLDS: Final = (30_000, 1, 375)
 """A step makes tens of thousands of short-lived tuples, and no cycles. With Python's own thresholds the collector looks
 through them, and through the state, again and again: a quarter of the time of updates, half of that of expiry. While it
@@ -118,7 +121,9 @@ def _supervise(command: list[str]) -> int:
 
 def _run(path: Path, data_dir: Path | None, log_level: str, log_format: Format) -> None:
     from lapse.config import ConfigError, load
+    from lapse.runtime import arenas
 
+    arenas.keep_to(_ARENAS)  # before clients of Kafka begin their threads
     try:
         config = load(path)
         by_topic = config.lapse.definitions == "topic"
