@@ -228,7 +228,7 @@ class Queue(Client[None]):
     def delete(self, *, force: bool = False) -> dict[str, int]:
         """Delete the queue, all shards or none, and wait until its topics are gone; closes the client.
 
-        Its underlying topics, dead letters and events stay (C4).
+        Underlying topics, dead letters and events stay, unless it is temporary and they came with it (C4, C65).
 
         Args:
             force: delete the queue with all messages, leased or not, which leave with the reason `purged`.

@@ -216,7 +216,7 @@ class SowClient(Client[SowRecord]):
     def delete_topic(self, *, force: bool = False) -> dict[str, int]:
         """Delete the whole SOW topic, all shards or none, and wait until its topics are gone; closes the client.
 
-        Its underlying topic, dead letters and events stay (C4).
+        Underlying topic, dead letters and events stay, unless it is temporary and they came with it (C4, C65).
 
         Args:
             force: take along the records that are there, with the reason `purged`.

@@ -360,7 +360,7 @@ def rewind(
 def delete(name: str, force: bool, yes: bool, bootstrap_servers: str | None, as_json: bool) -> None:
     """Delete the queue NAME, if it is empty.
 
-    Its underlying topics, dead letters and events stay.
+    Its underlying topics, dead letters and events stay, unless it is temporary and they were created with it.
     """
     with _open(name, bootstrap_servers) as client:
         if force and not yes:

@@ -206,7 +206,7 @@ def withdraw(
 def delete_topic(topic: str, force: bool, yes: bool, bootstrap_servers: str | None, as_json: bool) -> None:
     """Delete the SOW topic TOPIC, if it is empty.
 
-    Its underlying topic, dead letters and events stay.
+    Its underlying topic, dead letters and events stay, unless it is temporary and they were created with it.
     """
     with _open(topic, bootstrap_servers) as client:
         if force and not yes:
