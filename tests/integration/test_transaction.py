@@ -159,6 +159,26 @@ def test_whoever_comes_later_under_a_name_goes_on_alone(served: Deployment) -> N
     assert of(served, b"d") == [b"d0", b"d1", b"d2", b"d3"]
 
 
+@pytest.mark.feature("Q22", "C61")
+def test_what_comes_back_by_a_rewind_is_worked_on_anew(served: Deployment) -> None:
+    """Its earlier generation is committed; that says nothing of this one, not even when this one comes again."""
+    shipments = served.name("shipments")
+    (written,) = served.write("orders", "r0")
+    with served.subscriber("orders", 1) as subscriber, served.queue("orders") as queue:
+        ship(subscriber.receive(20), shipments, b"r first")
+        until(lambda: served.depth("orders")["depth"] == 0, "it is acknowledged")
+        assert queue.rewind(served.bookmark("orders", written))["rewound"] == 1
+        delivery = subscriber.receive(20)
+        assert delivery is not None
+        with delivery.transaction():
+            raise Retry(after=0)
+        again = subscriber.receive(20)
+        assert again is not None
+        assert (again.bookmark.generation, again.delivery_count) == (1, 2)
+        ship(again, shipments, b"r second")
+    assert of(served, b"r") == [b"r first", b"r second"]
+
+
 def test_what_has_no_lease_has_no_transaction(served: Deployment) -> None:
     served.write("once", "e0")
     with served.subscriber("once", 1) as subscriber:
