@@ -55,6 +55,9 @@ class ConfigError(Exception):
     """A configuration that cannot be used; the text names file, line and key of every fault."""
 
 
+_LONG_NUMBER: Final = re.compile(r"\d[\d_]{4000}")
+
+
 def load(path: Path) -> Config:
     """Read and check a configuration file.
 
@@ -130,7 +133,9 @@ def loads(text: str, name: str = "lapse.toml", beside: Path | None = None) -> Co
             f"{name}: tables or lists are nested too deep; lapse needs no more than five levels"
         ) from error
     except ValueError as error:  # Python reads no whole number of thousands of digits
-        raise ConfigError(f"{name}: a number is too long: {error}") from error
+        long = _LONG_NUMBER.search(text)
+        place = name if long is None else f"{name}:{text.count(chr(10), 0, long.start()) + 1}"
+        raise ConfigError(f"{place}: a number is too long; none that lapse takes has more than 19 digits") from error
     try:
         return Config.model_validate(tree, context={"beside": beside or Path()})
     except ValidationError as error:
