@@ -21,7 +21,7 @@ from rich.console import Console
 
 from lapse.protocol import topic
 from lapse_client import time_check
-from lapse_client.connection import entities
+from lapse_client.connection import entities, is_for_people
 from lapse_client.error import LapseError
 from lapse_client.instant import instant_ms
 from lapse_spark import lapse_toml
@@ -97,7 +97,7 @@ class Cluster:
             raise ours.unknown("queue or SOW topic", entity, known, topic.events(entity))
         for name in names:
             if name not in topics:
-                raise ours.unknown("topic", name, (one for one in topics if not one.startswith("__")), name)
+                raise ours.unknown("topic", name, filter(is_for_people, topics), name)
 
     def await_letters(self, pattern: str, names: Sequence[str] = (), *, later: bool = False) -> None:
         """See that there are dead-letter topics before Spark starts, to which none is no fault.

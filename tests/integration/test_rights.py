@@ -12,13 +12,14 @@ from confluent_kafka.admin import (
     AclOperation,
     AclPermissionType,
     AdminClient,
+    NewTopic,
     ResourcePatternType,
     ResourceType,
 )
 
 from lapse.protocol import topic as names
 from lapse_client import Admin, Connection, Publisher
-from support import command
+from support import command, created_topic
 from support.deployment import Deployment, WorkerProcess
 from support.log import until
 from support.secure import SecureKafka, secure_kafka
@@ -98,7 +99,7 @@ def office(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Office]:
         office.served.close()
 
 
-def test_who_lacks_rights_is_told_which_and_waits_for_nothing(office: Office) -> None:
+def test_who_lacks_rights_is_told_which_and_waits_for_nothing(office: Office, kafka: str) -> None:
     client = [
         (("queue", "depth", office.orders), f"lapse.{office.orders}.commands"),
         (("queue", "subscribe", office.orders, "--count", "1"), f"lapse.{office.orders}.commands"),
@@ -108,6 +109,7 @@ def test_who_lacks_rights_is_told_which_and_waits_for_nothing(office: Office) ->
         (("explain", f"{office.orders}:0:0", "--entity", office.orders), f"lapse.{office.orders}.commands"),
         (("explain", f"{office.orders}:0:0"), office.orders),
         (("top", office.orders), f"lapse.{office.orders}.commands"),
+        (("replicate", "--to", office.broker.plain, "--topic", office.prices), f"lapse.sow.{office.prices}"),
         (("transfer", office.orders, "--all", "--to", office.broker.plain), f"lapse.{office.orders}.commands"),
         (("spark", "ledger", "--queue", office.orders, "--topics", office.orders), f"lapse.events.{office.orders}"),
         (("spark", "lives", "--entity", office.orders, "--output", "out"), f"lapse.events.{office.orders}"),
@@ -146,6 +148,9 @@ def test_who_lacks_rights_is_told_which_and_waits_for_nothing(office: Office) ->
     office.permit(AclOperation.DESCRIBE, "*")
     for arguments in (("queue", "depth", office.orders), ("sow", "query", office.prices)):
         assert "cannot be read" in office.refused(*arguments)
+    created_topic.create(AdminClient({"bootstrap.servers": kafka}), NewTopic(office.prices, 1, 1))
+    told = office.refused("replicate", "--to", kafka, "--topic", office.prices)
+    assert "Group authorization failed. Have the rights granted that docs/operations.md" in told
 
     deliveries = [f"lapse.{name}.deliveries" for name in office.named]
     office.permit(AclOperation.READ, *deliveries)

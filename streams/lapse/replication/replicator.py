@@ -38,6 +38,7 @@ from lapse.replication.progress import Progress
 from lapse.replication.translation import Downstream, Translation, Upstream
 from lapse.runtime.kafka import security
 from lapse.runtime.timers.clock import WorkerClock
+from lapse_client.connection import Connection, entities
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +46,20 @@ _BATCH: Final = 2_000
 _WAIT_S: Final = 0.1
 _PATIENCE_S: Final = 30.0
 _RETRY_S: Final = 1.0
+
+_FORBIDDEN: Final = frozenset(
+    {
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    }
+)
+"""What no further try mends."""
+
+_GRANT: Final = (
+    "Have the rights granted that docs/operations.md (Rights) lists for `lapse replicate`, and start it again"
+)
 
 
 class LinkError(RuntimeError):
@@ -83,6 +98,8 @@ class Replicator:
                 fault = error.args[0]
                 if fault.code() in (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH):
                     raise LinkError("another `lapse replicate` has taken over this link; this one ends") from error
+                if fault.code() in _FORBIDDEN:
+                    raise LinkError(f"{fault.str().rstrip('.')}. {_GRANT}") from error
                 logger.warning("%s; trying again", fault.str())
                 self._stopped.wait(_RETRY_S)
 
@@ -90,12 +107,12 @@ class Replicator:
         quiet = {"log_level": 2}
         upstream = AdminClient({**self._from, **quiet})
         downstream = AdminClient({**self._to, **quiet})
+        breadths = self._breadths(upstream, downstream)
         source, target = _cluster_id(upstream), _cluster_id(downstream)
         if source == target:
             raise LinkError(
                 f"{self._link.upstream} and {self._link.downstream} are one Kafka cluster; a replica needs its own"
             )
-        breadths = self._breadths(upstream, downstream)
         self._make_progress_topic(downstream)
         producer = Producer(
             {
@@ -137,7 +154,7 @@ class Replicator:
         """For each compacted topic, whether its partitions are those of the underlying topic downstream.
 
         Raises:
-            LinkError: a topic is missing.
+            LinkError: a topic is missing, or may not be seen.
         """
         above = upstream.list_topics(timeout=_PATIENCE_S).topics
         below = downstream.list_topics(timeout=_PATIENCE_S).topics
@@ -145,8 +162,13 @@ class Replicator:
         for name, underlying in self._link.topics.items():
             compacted = names.sow(name)
             if compacted not in above:
-                raise LinkError(f"{self._link.upstream} has no SOW topic {name}: there is no topic {compacted}")
+                there = Connection(self._link.upstream, security.for_librdkafka(self._link.from_security))
+                known = entities(dict.fromkeys(above, 1), sow=True)
+                raise LinkError(f"{self._link.upstream}: {there.unknown('SOW topic', name, known, compacted)}")
             if underlying not in below:
+                there = Connection(self._link.downstream, security.for_librdkafka(self._link.to_security))
+                if hidden := there.hidden(underlying):
+                    raise LinkError(f"{self._link.downstream}: {hidden}")
                 raise LinkError(
                     f"{self._link.downstream} has no topic {underlying}; run `lapse apply` there, "
                     f"or name its underlying topic: --topic {name}=TOPIC"
