@@ -93,6 +93,11 @@ class Worker:
         assert self._process is not None
         return psutil.Process(self._process.pid)
 
+    @property
+    def code(self) -> int | None:
+        """What the process ended with; None while it runs."""
+        return None if self._process is None else self._process.poll()
+
     def until(self, reached: Callable[[], object], timeout_s: float = PATIENCE_S, every_s: float = 0.05) -> None:
         """Wait until something holds.
 
