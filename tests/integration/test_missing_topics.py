@@ -7,7 +7,15 @@ import urllib.request
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    ResourceType,
+)
 
 from lapse_client import SowClient
 from support import created_topic
@@ -166,21 +174,36 @@ def test_a_topic_that_goes_and_comes_while_the_worker_runs_stops_nobody(deploy: 
     assert len(told(worker, here.name("sick"), "underlying", "missing")) == 1
 
 
-@pytest.mark.feature("C81", "Q21")
+FORWARDING = {
+    "counted": {"max_deliveries": 1},
+    "once": {"semantics": "at-most-once"},
+    "marked": {"ordering": "total", "barrier": "/type = 'EOD'"},
+}
+"""Where a delivery that the target does not take must cost nothing."""
+
+MARKER = b'{"type": "EOD"}'
+
+
+@pytest.mark.feature("C81", "Q21", "Q6", "Q9", "Q12", "C35", "X7")
 def test_a_missing_forward_target_keeps_the_messages_in_their_queue(deploy: Deploy) -> None:
-    here = deploy({"sick": {"forward_to": "target{}"}, "well": {}}).apply()
-    target = here.name("target")
+    kinds = {stem: {**kind, "forward_to": f"{stem}-target{{}}"} for stem, kind in FORWARDING.items()}
+    here = deploy({"sick": {"forward_to": "target{}"}, "well": {}, **kinds}).apply()
+    target, targets = here.name("target"), {stem: here.name(f"{stem}-target") for stem in kinds}
     assert target in topics(here)
-    worker = here.worker().wait_for_shards(2)
+    worker = here.worker().wait_for_shards(5)
     here.write("sick", "one")
     tail = here.tail(target)
     assert [one.value() for one in tail.wait(1, 20)] == [b"one"]
     tail.close()
-    delete(here, target)
+    delete(here, target, *targets.values())
     here.write("sick", "two")  # while it runs, and before anybody has looked
+    for stem in kinds:
+        here.write(stem, MARKER, "behind")
     until(lambda: here.depth("sick")["depth"] == 1, "the message stays")
+    for stem in kinds:
+        until(lambda stem=stem: here.depth(stem)["available"] == 2, "they stay")
     worker.kill()
-    worker.start().wait_for_shards(2)
+    worker.start().wait_for_shards(5)
     assert len(told(worker, f"queue {here.name('sick')}", target, "missing", "lapse apply")) == 1
     check_fails_for(here, target)
     here.write("well", "a")
@@ -191,6 +214,18 @@ def test_a_missing_forward_target_keeps_the_messages_in_their_queue(deploy: Depl
     tail = here.tail(target)
     assert {one.value() for one in tail.wait(2, 40)} == {b"two", b"three"}
     until(lambda: here.depth("sick")["depth"] == 0, "they were handed on")
+    for stem, topic in targets.items():
+        tail = here.tail(topic)
+        assert [one.value() for one in tail.wait(2, 40)] == [MARKER, b"behind"]
+        until(lambda stem=stem: not here.depth(stem)["available"], "they have left")
+        gone = "delivered_at_most_once" if stem == "once" else "acknowledged"
+        assert {one.event for one in here.events(stem) if one.messages} == {gone}, "and nothing came between"
+    limit = ConfigEntry("max.message.bytes", "2000", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, targets["marked"], incremental_configs=[limit])
+    admin(here).incremental_alter_configs([resource])[resource].result(15)
+    here.write("marked", MARKER[:-1] + b', "pad": "%b"}' % (b"x" * 5_000))
+    (letter,) = here.letters("marked", 1, 40)
+    assert b"cannot be forwarded" in dict(letter.headers() or ())["__dlq.errors.message"]
     delete(here, target)  # and once more, without a restart
     here.write("sick", "four")
     until(lambda: here.depth("sick")["depth"] == 1, "the message stays")

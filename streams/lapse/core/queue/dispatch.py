@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from lapse.core.letter import FORWARDER
 from lapse.core.queue.allowance import Allowance
 from lapse.core.queue.candidates import available, last_holders
 from lapse.core.queue.change import Change, joined
@@ -50,21 +51,21 @@ class Dispatch:
         self._lines: WaitingGroups | None = None
         self._again = False
         self._allowance = allowance
-        self._waits_for_letters = False
+        self._waits_for_letters = self._hands_barrier_on = False
 
     def deliver(self, now_ms: int, step: Step) -> bool:
         """See `QueueShard.deliver`."""
         if not self._allowance.is_bounded:
-            return self._deliver(now_ms, step) or self._waits_for_letters
+            return self._deliver(now_ms, step) or self._waits_for_letters or self._hands_barrier_on
         self._allowance.begin()
         self._again = False
-        more = self._deliver(now_ms, step) or self._waits_for_letters or self._again
+        more = self._deliver(now_ms, step) or self._waits_for_letters or self._hands_barrier_on or self._again
         self._allowance.close(now_ms, step)
         return more
 
     def _deliver(self, now_ms: int, step: Step) -> bool:
         self.unjudged = []
-        self._waits_for_letters = False
+        self._waits_for_letters = self._hands_barrier_on = False
         if self._state.paused:
             return False
         subscriptions = list(self._state.subscriptions.values())
@@ -201,6 +202,10 @@ class Dispatch:
                 return False
             (messages,) = self._decisions.messages([(segment, at)])
             receivers = [subscription_id for subscription_id, code in codes.items() if code == YES]
+            if receivers == [FORWARDER]:  # it leaves when the target has it, as any message
+                self._hand_out(state.subscriptions[FORWARDER], [place], now_ms, step)
+                self._hands_barrier_on = True
+                return True
             facts = {"topic": messages.topic, "partition": messages.partition, "offset": int(messages.offsets[0])}
             for subscription_id in receivers:
                 step.deliveries.append(Delivery(subscription_id, messages, 0, barrier=True))

@@ -7,12 +7,13 @@ from collections.abc import Iterable
 import numpy as np
 
 from lapse.core.queue.change import Change, ChangeKind, joined
-from lapse.core.queue.decision import Decisions
+from lapse.core.queue.decision import Decisions, places_of
 from lapse.core.queue.life import Trigger, route
 from lapse.core.queue.message_state import State
 from lapse.core.queue.segment import LEASED, SENT
 from lapse.core.queue.settings import Semantics
-from lapse.core.queue.step import Delivery
+from lapse.core.queue.step import Delivery, Messages, Step
+from lapse.core.shard.event import EventKind
 
 
 class HandedOut:
@@ -61,6 +62,23 @@ class HandedOut:
         row = route(Trigger.UNDELIVER).row(State.SENT if once else State.LEASED)
         self._state.apply(Change(row.changes[0], joined(sorted(places))))
 
+    def undo(self, subscription_id: str, step: Step) -> None:
+        """Undo what this step handed to a subscription and nobody took: it does not count, and is not lost (C81)."""
+        held = self._decisions.held_by(self._state.subscriptions[subscription_id].number)
+        if not held:
+            return
+        undone = {name for one in self._decisions.messages(held) for name in _names(one)}
+        step.events[:] = [
+            one
+            for one in step.events
+            if one.kind is not EventKind.DELIVERED_AT_MOST_ONCE
+            or one.messages is None
+            or undone.isdisjoint(_names(one.messages))
+        ]
+        once = self._decisions.settings.semantics is Semantics.AT_MOST_ONCE
+        row = route(Trigger.UNDELIVER).row(State.SENT if once else State.LEASED)
+        self._decisions.do(Change(row.changes[0], places_of(held)), step)
+
     def _held(self, change: Change) -> list[int]:
         """Places of a change whose messages are still held as it left them."""
         state = LEASED if change.kind is ChangeKind.LEASED else SENT
@@ -74,3 +92,7 @@ class HandedOut:
             )
             places += (np.flatnonzero(held) + (segment.base + slot)).tolist()
         return places
+
+
+def _names(messages: Messages) -> list[tuple[str, int, int]]:
+    return [(messages.topic, messages.partition, offset) for offset in messages.offsets.tolist()]
