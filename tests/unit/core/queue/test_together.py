@@ -73,16 +73,16 @@ def shard_of(
     return shard
 
 
-def told(step: Step) -> list[tuple[object, ...]]:
-    """What a step tells, message by message."""
+def told(step: Step) -> dict[tuple[object, ...], list[tuple[int, int]]]:
+    """What a step tells, message by message; each fate in its order, for all are of one instant."""
     events = [(one.kind, one.subscription, one.messages) for one in step.events]
     removals = [(one.reasons, one.subscription, one.messages) for one in step.removals]
-    return [
-        (kind, whose, int(offset), int(count))
-        for kind, whose, messages in (*events, *removals)
-        if messages is not None
-        for offset, count in zip(messages.offsets, messages.deliveries, strict=True)
-    ]
+    found: dict[tuple[object, ...], list[tuple[int, int]]] = {}
+    for kind, whose, messages in (*events, *removals):
+        if messages is not None:
+            each = zip(messages.offsets.tolist(), messages.deliveries.tolist(), strict=True)
+            found.setdefault((kind, whose), []).extend(each)
+    return found
 
 
 def stands(shard: QueueShard) -> tuple[object, ...]:
