@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 from lapse.runtime.queue.machine import QueueMachine
 from lapse.runtime.tp import TP
 from lapse.simulation.recording import Recording
+
+
+def cuts(batches: Iterable[tuple[int, int]]) -> set[int]:
+    """Where records came apart: the ends of batches, by offset.
+
+    What a crowd left no room for is offered once more, so that a batch may lie within another: it had come with that.
+
+    Args:
+        batches: first offset and the one behind the last of each.
+    """
+    some = [*batches]
+    ends = {one for batch in some for one in batch}
+    return {one for one in ends if not any(first < one < last for first, last in some)}
 
 
 class ArrivingAsRecorded:
@@ -34,10 +47,10 @@ class ArrivingAsRecorded:
 
     def arrive(self, topic: str, partition: int, records: Sequence[Any]) -> int:
         """Take in records of an underlying topic, and apart what came apart; see `Machine.arrive`."""
-        ends = {one for batch in self.batches.get(TP(topic, partition), ()) for one in batch}
-        cuts = [at for at, record in enumerate(records) if at and record.offset in ends]
+        ends = cuts(self.batches.get(TP(topic, partition), ()))
+        inner = [at for at, record in enumerate(records) if at and record.offset in ends]
         taken = 0
-        for begin, end in pairwise([0, *cuts, len(records)]):
+        for begin, end in pairwise([0, *inner, len(records)]):
             some = self._arrive(topic, partition, records[begin:end])
             taken += some
             if some < end - begin:

@@ -25,7 +25,7 @@ from lapse.runtime.shard.inbox import Inbox
 from lapse.runtime.shard.machine import Machine
 from lapse.runtime.tp import TP
 from lapse.simulation import gone_on
-from lapse.simulation.arriving import ArrivingAsRecorded
+from lapse.simulation.arriving import ArrivingAsRecorded, cuts
 from lapse.simulation.recorded_journal import RecordedEpoch, RecordedJournal, RecordedStep
 from lapse.simulation.recording import Recording
 from lapse.simulation.serving import Serving
@@ -215,8 +215,8 @@ class ReplayedShard:
             stop = end if unfinished is None or tp != self._commands else max(end, unfinished + 1)
             batches = step.batches.get(tp, ())
             # Of a batch for which a crowd had left too little room all came; its last record says when it came (C60).
-            stop = max([stop, *(last for first, last in batches if first < end < last)])
-            ends = {one for batch in batches for one in batch if inbox.received[tp] < one < stop}
+            stop = max([stop, *(last for first, last in batches if first <= end < last)])
+            ends = {one for one in cuts(batches) if inbox.received[tp] < one < stop}
             for one in sorted(ends | {stop}):
                 records = self._recording.log(*tp)[inbox.received[tp] : one]
                 if records:

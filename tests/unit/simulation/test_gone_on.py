@@ -18,6 +18,7 @@ from lapse.runtime.queue.machine import QueueMachine
 from lapse.runtime.shard.inbox import Inbox
 from lapse.runtime.shard.sent_log import INSTANTS, PROGRESS_KEY
 from lapse.runtime.tp import TP
+from lapse.simulation.arriving import cuts
 from lapse.simulation.recorded_journal import RecordedJournal
 from lapse.simulation.recording import Recorded, Recording
 from lapse.simulation.replay import ReplayedShard
@@ -76,6 +77,7 @@ class Life:
         """Go through a step that reads records that came together, and has little room for what is due."""
         self._inbox.receive(TP(batch[0].topic, batch[0].partition), batch)
         self.machine.crowd.give(room)
+        self._inbox.take_messages(100)  # while the step before is written; what is left over is offered once more
         self._go_through(journaled_ms, acts=False, delivered_ms=None)
 
     def _go_through(self, journaled_ms: int, acts: bool, delivered_ms: int | None) -> None:
@@ -162,3 +164,15 @@ def test_a_batch_that_a_crowd_left_too_little_room_for_has_the_instant_at_which_
     assert [step.positions[MESSAGES] for step in journal.epochs[0].steps] == [2, 3, 4]
     assert [(one.event, one.at_ms) for one in told if one.event == "expired"] == [("expired", 2_500)]
     assert list(ReplayedShard("q", {0: Serving(CONFIG, None, None)}, 0, recording, journal).events()) == told
+
+
+@pytest.mark.feature("X10", "C60")
+@pytest.mark.parametrize(
+    ("batches", "apart"),
+    [([(0, 5), (5, 10)], {0, 5, 10}), ([(0, 10), (5, 10)], {0, 10}), ([(0, 10), (5, 10), (10, 12)], {0, 10, 12})],
+    ids=["one after the other", "offered once more", "offered once more, and more came"],
+)
+def test_a_rest_that_is_offered_once_more_had_come_with_its_batch(
+    batches: Sequence[tuple[int, int]], apart: set[int]
+) -> None:
+    assert cuts(batches) == apart

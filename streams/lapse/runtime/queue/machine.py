@@ -164,7 +164,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         placed = self.shard.placed
         before = self._at_work.outcomes
         taken = self.shard.arrive(topic, partition, records, self._step, now_ms, self.crowd.room)
-        in_part = taken < len(records)
+        in_part = taken < len(records) and (taken > 0 or self.shard.placed > placed)
         self._at_work.note_batch(topic, partition, records, -1 if in_part else before, clock_ms)
         self.crowd.let_in(self.shard.placed - placed)
         self._at_work.has_arrivals |= bool(taken)

@@ -78,6 +78,8 @@ class EffectWriter:
         """What was done by the clock since the last journal, or the last of the steps that it has to know."""
 
         self._quiet = QuietSteps()
+        self._in_order = asyncio.Lock()
+        """Held until the events of a step are on their way: those of the next one come behind them."""
 
     async def begin(self, began: Items, processed: Mapping[TP, int]) -> None:
         """Make the epoch's beginning durable."""
@@ -102,8 +104,10 @@ class EffectWriter:
         """
         self.wrote = bool(effects.before or effects.journal or effects.after or effects.ahead)
         if effects.before:
-            await self.confirm()
-            for future in await self._producer.send(effects.before):
+            async with self._in_order:
+                await self.confirm()
+                sent = await self._producer.send(effects.before)
+            for future in sent:
                 await future
         if after is not None:
             await after  # journals are written one after the other
