@@ -79,7 +79,7 @@ class Unanswered:
     def __init__(self) -> None:
         self.asked: list[set[str]] = []
 
-    async def shapes(self, topics: Iterable[str]) -> dict[str, Shape]:
+    async def shapes(self, topics: Iterable[str], *, once: bool = False) -> dict[str, Shape]:
         self.asked.append(set(topics))
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
 

@@ -30,7 +30,7 @@ from lapse.testing.memory_log import MemoryLog, at_once
 from lapse.testing.memory_reader import MemoryReader
 from lapse.testing.unpacking import outputs_of
 
-CONFIG = QueueConfig(expiration="500ms", lease_period="600ms", topics=("t",))
+CONFIG = QueueConfig(expiration="705ms", lease_period="600ms", topics=("t",))
 COMMANDS: Final = TP(names.commands("q"), 0)
 MESSAGES: Final = TP("t", 0)
 DELIVERIES: Final = TP(names.deliveries("q"), 0)

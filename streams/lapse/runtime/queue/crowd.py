@@ -12,7 +12,13 @@ from lapse.core.queue.step import Step
 from lapse.runtime.shard.effort import Portion
 
 _STEP_S: Final = 0.02
-"""What a step should take while a crowd leaves: what comes in meanwhile waits for two steps at most (C60)."""
+"""What a step may take while a crowd leaves: what comes in meanwhile waits for two steps at most (C60)."""
+
+_SMALL_STEPS: Final = 3.0
+"""So many times as long as a small step it may take in any case: where Kafka is slow, small parts are no quicker."""
+
+_LEARNS: Final = 0.25
+"""How much of the time of the newest small step counts."""
 
 _LEAST: Final = 512
 _FIRST: Final = 1_024
@@ -38,10 +44,13 @@ class Crowd:
 
     def __init__(self, shard: QueueShard) -> None:
         self._shard = shard
-        self._portion = Portion(_MOST, _FIRST, _LEAST, _STEP_S)
+        self._portion = Portion(_MOST, _FIRST, _LEAST)
         self._room = self._given = self._portion.size
         """How many more may expire, return or materialise in this step."""
         self._was_full = False
+        self._was_small = True
+        self._small_s = 0.0
+        """What a small step takes: one without a crowd, or with the least part of one."""
 
     @property
     def is_full(self) -> bool:
@@ -101,6 +110,7 @@ class Crowd:
             The room that it had, if that was too little for one more: what is to be known to go through it again (X10).
         """
         self._was_full = self.is_full
+        self._was_small = not self.is_full or self._given <= _LEAST
         had = {"room": self._given} if self._room < WEIGHT else {}
         self._room = self._given = self._portion.size
         return had
@@ -114,7 +124,9 @@ class Crowd:
 
         The next one keeps what it has, if messages took some of it while that step was being written.
         """
+        if self._was_small:
+            self._small_s += (_LEARNS if self._small_s else 1.0) * (seconds - self._small_s)
         if self._was_full:
-            self._portion.took(seconds)
+            self._portion.took(seconds, max(_STEP_S, _SMALL_STEPS * self._small_s))
         if self._room == self._given:
             self._room = self._given = self._portion.size

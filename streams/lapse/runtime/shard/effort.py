@@ -32,13 +32,11 @@ class Portion:
         most: so many at most.
         first: so many at first.
         least: so many at least.
-        turn_s: what it should take.
     """
 
-    def __init__(self, most: int, first: int = 64, least: int = 1, turn_s: float = TURN_S) -> None:
+    def __init__(self, most: int, first: int = 64, least: int = 1) -> None:
         self._most = most
         self._least = least
-        self._turn_s = turn_s
         self.size = min(most, first)
 
     def end(self, records: Sequence[Any | None], at: int) -> int:
@@ -51,11 +49,16 @@ class Portion:
                 return stop + 1
         return last
 
-    def took(self, seconds: float) -> None:
-        """Choose the next size, after a portion that took so long."""
-        if seconds > self._turn_s:
-            self.size = max(self._least, int(self.size * self._turn_s / seconds))
-        elif seconds < self._turn_s / 2:
+    def took(self, seconds: float, turn_s: float = TURN_S) -> None:
+        """Choose the next size, after a portion that took so long.
+
+        Args:
+            seconds: so long.
+            turn_s: what it should take, s.
+        """
+        if seconds > turn_s:
+            self.size = max(self._least, int(self.size * turn_s / seconds))
+        elif seconds < turn_s / 2:
             self.size = min(self._most, self.size * 2)
 
 
