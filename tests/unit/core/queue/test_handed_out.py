@@ -2,12 +2,16 @@
 
 import pytest
 
+from lapse.core.expression import compile_filter, compile_value
+from lapse.core.letter import FORWARDER
+from lapse.core.lifetime import NEVER
 from lapse.core.queue.journal import QueueJournal
 from lapse.core.queue.restored import Restored, restore
-from lapse.core.queue.settings import QueueSettings, Semantics
+from lapse.core.queue.settings import Fairness, QueueSettings, Semantics
 from lapse.core.queue.settlement import Claim
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step
+from lapse.core.queue.trait import TraitReader
 from unit.core.queue.world import World
 
 LEASE_MS = 100
@@ -86,3 +90,35 @@ def test_a_delivery_that_is_taken_back_does_not_count_whatever_crash_comes_in_be
     again = restore(log.items())
     assert not again.handed_out
     assert [shown.deliveries for shown in QueueShard(one.shard.settings, again.state).peek(0, 6)] == [1, 0, 0, 1, 0, 0]
+
+
+KINDS = {
+    "plain": {},
+    "once": {"semantics": Semantics.AT_MOST_ONCE, "fairness": Fairness.ROUND_ROBIN},
+    "depth": {"target_depth": 4},
+    "group": {"traits": TraitReader(group=compile_value("/g"))},
+    "priority": {"traits": TraitReader(priority=compile_value("/p"))},
+    "barrier": {"traits": TraitReader(barrier=compile_filter("/b = 'yes'"))},
+}
+
+
+@pytest.mark.feature("C81", "Q9", "Q12")
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_the_forwarder_could_not_hand_on_goes_on_as_if_it_had_never_been_tried(kind: str) -> None:
+    one = World(QueueSettings(name="orders", max_deliveries=1, **KINDS[kind]))
+    for number in range(4):
+        one.publish("orders", body={"g": number % 2, "p": number, "b": "no" if number % 3 else "yes"})
+    one.read("orders")
+    tried: list[list[int]] = []
+    for _ in range(3):
+        step = Step()
+        one.shard.subscribing.subscribe(FORWARDER, "forwards", 10, NEVER, "", one.now_ms, step)
+        one.shard.deliver(one.now_ms, step)
+        tried.append([int(offset) for delivery in step.deliveries for offset in delivery.messages.offsets])
+        one.shard.handed_out.undo(FORWARDER, step)
+        one.shard.unsubscribe(FORWARDER, one.now_ms, step)
+        assert {shown.deliveries for shown in one.shard.peek(0, 9)} == {0}
+        assert not step.removals
+        assert {event.kind for event in step.events} == {"subscribed", "unsubscribed"}
+        assert one.shard.depth()["available"] == 4
+    assert tried[0] == tried[1] == tried[2] != []
