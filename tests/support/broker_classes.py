@@ -1,4 +1,4 @@
-"""An archive of the classes of Kafka's broker, for the many that a run of all tests starts."""
+"""An archive of the classes of Kafka's broker, for the many that a run of all tests starts, and a checkpoint."""
 
 import os
 import shutil
@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from lapse.embedded import EmbeddedKafka
-from lapse.embedded.class_archive import QUICK, VARIABLE, recording
+from lapse.embedded.class_archive import QUICK, VARIABLE, beside, recording
+from lapse.embedded.settings import CHECKPOINT
 
 
 class BrokerClasses:
@@ -35,10 +36,11 @@ class BrokerClasses:
 
 
 def _write(path: Path) -> None:
-    """Start a broker, and stop it; the archive appears when it is whole."""
+    """Start a broker, and stop it; archive and checkpoint appear when they are whole."""
     unfinished = path.with_suffix(".unfinished")
-    with EmbeddedKafka(java_options=[*QUICK, *recording(unfinished)]):
-        pass
+    with EmbeddedKafka(java_options=[*QUICK, *recording(unfinished)]) as kafka:
+        copy = Path(shutil.copyfile(kafka.data / "log" / CHECKPOINT, path.with_suffix(".copy")))
+        copy.replace(beside(path))
     unfinished.replace(path)
 
 

@@ -3,6 +3,9 @@
 A broker that starts with one takes half the time, and half the CPU. Whoever may write an archive can put classes of
 theirs into a broker, so it is not kept in the cache: a suite of tests that starts many brokers writes one for itself,
 into a directory of its own, and names it in the environment.
+
+Beside the archive may stand a checkpoint: what Kafka's own tool writes into each empty data directory, and what does
+not depend on the directory. A broker that finds one starts without that tool, which is a JVM of its own.
 """
 
 import os
@@ -22,6 +25,17 @@ def options() -> list[str]:
     if not path or not Path(path).is_file():
         return []
     return [f"-XX:SharedArchiveFile={path}", "-Xshare:auto", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
+
+
+def checkpoint() -> Path | None:
+    """The checkpoint beside the archive; None without one."""
+    path = os.environ.get(VARIABLE, "")
+    return found if path and (found := beside(Path(path))).is_file() else None
+
+
+def beside(archive: Path) -> Path:
+    """Where the checkpoint of an archive stands."""
+    return archive.with_suffix(".checkpoint")
 
 
 def recording(path: Path) -> list[str]:

@@ -18,7 +18,7 @@ from lapse.embedded.errors import BrokerFailed
 from lapse.embedded.instance import Instance
 from lapse.embedded.java import find_java
 from lapse.embedded.process import Jvm
-from lapse.embedded.settings import Ports, cluster_id, free_ports, server_properties, write_files
+from lapse.embedded.settings import Ports, cluster_id, free_ports, prepare, server_properties, write_files
 
 _BIND_ATTEMPTS = 4
 _TAKEN = ("Address already in use", "BindException")
@@ -152,7 +152,7 @@ class EmbeddedKafka:
             server, logging = write_files(self._data, server_properties(self._data, self._ports, self._properties))
             classes = [f"-Dlog4j2.configurationFile={logging}", "-cp", class_path]
             if not (self._data / "log" / "meta.properties").is_file():
-                self._format([java, *self._brief_options(), *classes], server)
+                self._prepare([java, *self._brief_options(), *classes], server)
             first_byte = self.log.stat().st_size if self.log.exists() else 0
             self._jvm = self._launch([java, *self._jvm_options(), *classes, "kafka.Kafka", str(server)])
             Instance.note(self._data, self._jvm, self.bootstrap_servers)
@@ -230,8 +230,16 @@ class EmbeddedKafka:
         # -UsePerfData: no shared file per JVM in /tmp, which a killed one would leave behind.
         return [f"-Xmx{self._heap_mb}m", "-XX:-UsePerfData", "-Djava.awt.headless=true"]
 
+    def _prepare(self, command: list[str], server: Path) -> None:
+        """Prepare an empty data directory; the tool also looks at properties that somebody gave."""
+        checkpoint = class_archive.checkpoint()
+        if checkpoint is None or self._properties:
+            self._format(command, server)
+        else:
+            prepare(self.data / "log", checkpoint)
+
     def _format(self, command: list[str], server: Path) -> None:
-        """Prepare an empty data directory."""
+        """Prepare an empty data directory with Kafka's own tool."""
         arguments = [*command, "kafka.tools.StorageTool", "format", "-t", cluster_id(), "-c", str(server)]
         answer = subprocess.run(arguments, capture_output=True, text=True, timeout=120, check=False)
         if answer.returncode != 0:

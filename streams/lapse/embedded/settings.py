@@ -1,11 +1,16 @@
 """How the embedded broker is configured: one node that is broker and controller, small and quick to start."""
 
 import base64
+import shutil
 import socket
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
+
+CHECKPOINT: Final = "bootstrap.checkpoint"
+"""The file in a data directory that holds which features a new cluster begins with."""
 
 _SINGLE_NODE = {
     "process.roles": "broker,controller",
@@ -42,6 +47,8 @@ _SINGLE_NODE = {
     "num.network.threads": "2",
     "num.io.threads": "4",
     "background.threads": "2",
+    # The controller writes a record into its log twice a second, so that lags of others can be seen; there are none.
+    "metadata.max.idle.interval.ms": "5000",
     "num.recovery.threads.per.data.dir": "1",
     "log.segment.delete.delay.ms": "1000",
 }
@@ -109,6 +116,14 @@ def write_files(data: Path, properties: Mapping[str, str]) -> tuple[Path, Path]:
     server.chmod(0o600)  # extra properties may carry passwords
     logging.write_text(_LOG4J, encoding="utf-8")
     return server, logging
+
+
+def prepare(log: Path, checkpoint: Path) -> None:
+    """Prepare an empty data directory as Kafka's own tool does, with the checkpoint that it has written for another."""
+    log.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(checkpoint, log / CHECKPOINT)
+    own = {"version": "1", "cluster.id": cluster_id(), "node.id": "1", "directory.id": cluster_id()}
+    (log / "meta.properties").write_text("".join(f"{name}={value}\n" for name, value in own.items()), encoding="utf-8")
 
 
 def _escape(value: str) -> str:

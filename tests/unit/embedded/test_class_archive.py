@@ -19,3 +19,26 @@ def test_only_an_archive_that_is_there_is_used(tmp_path: Path, monkeypatch: pyte
     assert used not in EmbeddedKafka(quick_start=False)._jvm_options(), "it would be of other compilers"
     monkeypatch.delenv(class_archive.VARIABLE)
     assert class_archive.options() == []
+
+
+def test_a_checkpoint_beside_the_archive_prepares_data_without_a_jvm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But not where properties are given: Kafka's own tool refuses wrong ones."""
+    archive = tmp_path / "kafka.jsa"
+    monkeypatch.setenv(class_archive.VARIABLE, str(archive))
+    assert class_archive.checkpoint() is None
+    class_archive.beside(archive).write_bytes(b"features")
+    formatted: list[Path] = []
+    ids = set()
+    for number in range(3):
+        own = EmbeddedKafka(tmp_path / str(number), properties={"num.partitions": "2"} if number == 2 else None)
+        monkeypatch.setattr(own, "_format", lambda command, server: formatted.append(server))
+        own._prepare(["java"], tmp_path / str(number) / "server.properties")
+        if number < 2:
+            assert (own.data / "log" / "bootstrap.checkpoint").read_bytes() == b"features"
+            ids.add(own._cluster_id())
+    assert len(ids) == 2
+    assert formatted == [tmp_path / "2" / "server.properties"]
+    monkeypatch.delenv(class_archive.VARIABLE)
+    assert class_archive.checkpoint() is None
