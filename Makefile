@@ -92,7 +92,7 @@ chaos: setup ## Kill workers and the broker while messages flow, and count what 
 	  tests/integration/test_sow_recovery.py tests/integration/test_unwritten_deliveries.py \
 	  tests/integration/test_wrong_clock.py tests/integration/test_console.py tests/acceptance/test_queue_crashes.py \
 	  tests/acceptance/test_frozen_workers.py tests/acceptance/test_sow_crashes.py \
-	  tests/integration/test_spark_state_chaos.py $(ARGS)
+	  tests/integration/test_spark_state_chaos.py tests/unit/benchmarks/test_peers.py $(ARGS)
 
 mutation: setup ## Break the queue's core on purpose, and see whether its tests notice
 	@$(BIN)/python tests/mutation.py $(ARGS)

@@ -39,6 +39,15 @@ def python_with(requirement: str) -> Path:
     return python
 
 
+def is_here(name: str, module: str) -> bool:
+    """Whether a program needs not to be built any more."""
+    return shutil.which(name) is not None or _kept(name, module).exists()
+
+
+def _kept(name: str, module: str) -> Path:
+    return cache_dir() / "benchmarks" / f"{name}-{module.rpartition('@')[2]}"
+
+
 def go_program(name: str, module: str) -> Path:
     """Return a program that is on the path, or else is built by Go from a module (minutes, the first time).
 
@@ -47,7 +56,7 @@ def go_program(name: str, module: str) -> Path:
     """
     if found := shutil.which(name):
         return Path(found)
-    kept = cache_dir() / "benchmarks" / f"{name}-{module.rpartition('@')[2]}"
+    kept = _kept(name, module)
     with locked(kept.with_name(f".{kept.name}.lock")):
         if kept.exists():
             return kept

@@ -16,7 +16,9 @@ from benchmarks.peer_server import peer_server
 if TYPE_CHECKING:
     from nats.js import JetStreamContext
 
-_MODULE = "github.com/nats-io/nats-server/v2@v2.11.10"
+MODULE = "github.com/nats-io/nats-server/v2@v2.11.10"
+"""The server, as Go finds it."""
+
 _STREAM = _SUBJECT = "bench"
 _TTL_S = 3_600
 _BATCH = 1_000
@@ -29,7 +31,7 @@ def run(messages: int = 50_000) -> Figures:
     """
     if find_spec("nats") is None:
         raise Skipped("the package nats-py is not installed")
-    program = go_program("nats-server", _MODULE)
+    program = go_program("nats-server", MODULE)
 
     def command(port: int, directory: Path) -> list[str | Path]:
         return [program, "--addr", "127.0.0.1", "--port", str(port), "--jetstream", "--store_dir", directory]
