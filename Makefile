@@ -11,6 +11,7 @@
 SHELL := /bin/sh
 BIN := .venv/bin
 STAMP := .venv/.installed
+CLASSES := .venv/.classes
 ARGS ?=
 KAFKA ?=
 JOBS ?= 4
@@ -40,10 +41,10 @@ demo: setup ## Show queues, lifetimes and dead letters at work, on a broker of i
 test-fast: setup ## Run the unit tests that need neither a broker nor Spark: the loop while working, under a minute
 	@$(BIN)/python -m pytest -q $(PARALLEL) -m "not spark and not slow" tests/unit $(ARGS)
 
-test: setup ## Run unit, integration and acceptance tests, against a real Kafka broker
+test: setup $(CLASSES) ## Run unit, integration and acceptance tests, against a real Kafka broker
 	@$(BIN)/python -m pytest $(PARALLEL) $(if $(KAFKA),--kafka=$(KAFKA)) $(ARGS)
 
-test-times: setup ## Run all tests, and record which files take longest: the next runs begin with them
+test-times: setup $(CLASSES) ## Run all tests, and record which files take longest: the next runs begin with them
 	@$(BIN)/python -m pytest $(PARALLEL) --record-times $(ARGS)
 
 check: setup ## Check format, style, types, the direction of imports, and that the documentation builds
@@ -83,7 +84,7 @@ screenshots: setup ## Take the docs' pictures of the console again, in the brows
 	@LAPSE_SCREENSHOTS=$(CURDIR)/docs/images $(BIN)/python -m pytest -q tests/integration/test_console.py tests/integration/test_console_pages.py \
 	  -k "overview or edited or accessibility or its_life" $(ARGS)
 
-chaos: setup ## Kill workers and the broker while messages flow, and count what was lost (nothing)
+chaos: setup $(CLASSES) ## Kill workers and the broker while messages flow, and count what was lost (nothing)
 	@LAPSE_SOAK=$${LAPSE_SOAK:-5000} LAPSE_FREEZES=$${LAPSE_FREEZES:-20} LAPSE_SOW_SECONDS=$${LAPSE_SOW_SECONDS:-600} LAPSE_ENTITIES=$${LAPSE_ENTITIES:-1000} LAPSE_MESSAGES=$${LAPSE_MESSAGES:-100000} LAPSE_LOOKS=$${LAPSE_LOOKS:-100} \
 	  $(BIN)/python -m pytest -v --timeout 3600 \
 	  tests/unit/core/queue/test_shard_machine.py tests/unit/core/queue/test_shard_search.py \
@@ -105,6 +106,11 @@ wheel: setup ## Build the source distribution and two wheels into dist/: for thi
 lock: setup ## Resolve the dependencies of pyproject.toml again, into requirements.lock
 	@$(BIN)/uv pip compile pyproject.toml --all-extras --universal --python-version 3.11 --generate-hashes \
 	  --no-emit-index-url --no-emit-find-links --no-header --no-annotate --quiet --output-file requirements.lock $(ARGS)
+
+# Archives of Java's classes, written once: the many brokers and Sparks of the tests start with half the CPU.
+$(CLASSES): $(STAMP) tests/support/class_archives.py
+	@$(BIN)/python tests/support/class_archives.py
+	@touch $@
 
 clean: ## Delete what tools leave behind (not .venv, and no jars)
 	@rm -rf dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis spark-warehouse

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NoReturn
 import hypothesis
 import pytest
 
-from support.broker_classes import BrokerClasses
+from support import class_archives
 from support.contract import promises, unknown_numbers
 from support.file_times import FileTimes, longest_first
 from support.grouping import SPARK, Grouped, group_of
@@ -56,9 +56,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--record-times") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(FileTimes())
-    # `make test-fast` asks for no broker, and one process alone for few.
-    if getattr(config.option, "numprocesses", None) and not config.getoption("markexpr"):
-        config.pluginmanager.register(BrokerClasses())
+    class_archives.use(os.environ)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

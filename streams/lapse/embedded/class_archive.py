@@ -19,10 +19,14 @@ QUICK: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 """Options of a JVM that is to start quickly."""
 
 
-def options() -> list[str]:
-    """Options with which a JVM uses the archive, unless it is of another JVM or of other jars; none without one."""
-    path = os.environ.get(VARIABLE, "")
-    if not path or not Path(path).is_file():
+def options(archive: Path | None = None) -> list[str]:
+    """Options with which a JVM uses an archive, unless it is of another JVM or of other jars; none without one.
+
+    Args:
+        archive: the file; None = the one that the environment names.
+    """
+    path = archive or Path(os.environ.get(VARIABLE, ""))
+    if not path.is_file():
         return []
     return [f"-XX:SharedArchiveFile={path}", "-Xshare:auto", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
 

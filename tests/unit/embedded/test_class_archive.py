@@ -6,6 +6,7 @@ import pytest
 
 from lapse.embedded import class_archive
 from lapse.embedded.kafka import EmbeddedKafka
+from support import class_archives
 
 
 def test_only_an_archive_that_is_there_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,3 +43,20 @@ def test_a_checkpoint_beside_the_archive_prepares_data_without_a_jvm(
     assert formatted == [tmp_path / "2" / "server.properties"]
     monkeypatch.delenv(class_archive.VARIABLE)
     assert class_archive.checkpoint() is None
+
+
+def test_tests_name_the_archives_that_are_there_and_keep_what_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker, spark = tmp_path / "kafka.jsa", tmp_path / "spark.jsa"
+    monkeypatch.setattr(class_archives, "_KAFKA", broker)
+    monkeypatch.setattr(class_archives, "_SPARK", spark)
+    environment: dict[str, str] = {"SPARK_SUBMIT_OPTS": "-Dmine=1"}
+    class_archives.use(environment)
+    assert environment == {"SPARK_SUBMIT_OPTS": "-Dmine=1"}, "nothing is there"
+    broker.touch()
+    spark.touch()
+    for _ in range(2):  # as the processes of a parallel run do, each of which inherits
+        class_archives.use(environment)
+    assert environment[class_archive.VARIABLE] == str(broker)
+    assert environment["SPARK_SUBMIT_OPTS"].split() == ["-Dmine=1", *class_archive.options(spark)]
