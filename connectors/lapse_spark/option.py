@@ -34,7 +34,7 @@ from lapse_spark.stream import Standing
 P = ParamSpec("P")
 
 
-_PATIENCE_S: Final = 3.0
+_PATIENCE_S: Final = 2.5
 """How long a command waits for the first answer of a broker, s."""
 
 

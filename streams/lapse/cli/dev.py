@@ -185,7 +185,10 @@ def _run(stand: Stand, console_port: int, log_level: str, as_json: bool, progres
     """Start the children, tell where everything is, and watch them until one ends or somebody says so."""
     with contextlib.ExitStack() as running:
         gateway = Child(  # it needs no topics, so it loads while they are created
-            "console", ["gateway", "--port", str(console_port), "--config", str(stand.path)], stand.environment, _say
+            "console",
+            ["gateway", "--port", str(console_port), "--wait", "--config", str(stand.path)],
+            stand.environment,
+            _say,
         )
         running.callback(lambda: gateway.stop(_STOP_S))
         with progress.status("Creating the topics of lapse.toml ..."):

@@ -163,21 +163,26 @@ def gateway(
 
 
 def _reached(connection: Connection, wait: bool) -> Connection:
-    """A cluster that answers; or, with `wait`, one that may do so later, which is warned of.
+    """A cluster that answers and shows us entities; or, with `wait`, one that may do so later, which is warned of.
 
     Raises:
         ConnectionFailed: it does not answer, or refuses us.
         LapseError: it does not let us see any entity.
     """
+    log = logging.getLogger("lapse_gateway")
     try:
         connection.await_broker(cluster.PATIENCE_S)
         is_empty = not any(name.startswith(topic.PREFIX) for name in connection.partitions())
-        if is_empty and (blind := connection.blind("queues and SOW topics", topic.PREFIX)):
-            raise blind
+        blind = connection.blind("queues and SOW topics", topic.PREFIX) if is_empty else None
     except ConnectionFailed as error:
         if error.refused or not wait:
             raise
-        logging.getLogger("lapse_gateway").warning("%s. The gateway waits for it, and is not ready", error)
+        log.warning("%s. The gateway waits for it, and is not ready", error)
+        return connection
+    if blind is not None:  # a right to single topics shows them once `lapse apply` has made them
+        if not wait:
+            raise blind
+        log.warning("%s. The gateway goes on, and shows what it may see", blind)
     return connection
 
 
