@@ -106,6 +106,27 @@ def test_a_delivery_that_nobody_saw_and_whose_lease_is_over_does_not_count(deplo
     assert not {"dead_lettered", "expired"} & {event.event for event in here.events("short")}
 
 
+@pytest.mark.feature("C38", "C78", "X6", "Q6")
+def test_what_was_forwarded_and_not_journaled_is_forwarded_again_with_its_id(deploy: Deploy) -> None:
+    """At most once as well: nothing is lost, and the queue that it goes to drops the repeat."""
+    first = {"semantics": "at-most-once", "forward_to": "next{}"}
+    here = deploy({"first": first, "next": {}}, session_timeout="2s").apply()
+    process = worker(here).wait_for_shards(2)
+    here.write("first", "onward")
+    dies(process).start().wait_for_shards(2)
+    here.write("first", "behind")
+    with here.subscriber("next", 5) as subscriber:
+        got = [subscriber.receive(20), subscriber.receive(20)]
+        assert [one.value for one in got if one] == [b"onward", b"behind"]
+    copies = here.tail(here.name("next")).wait(3)
+    assert [copy.value() for copy in copies] == [b"onward", b"onward", b"behind"]
+    one, again, other = (texts(copy)["lapse-message-id"] for copy in copies)
+    assert one == again != other
+    assert [str(one) for event in here.events("next") if event.event == "repeated" for one in event.messages] == [
+        f"{here.name('next')}:0:1"
+    ]
+
+
 @pytest.mark.feature("C55", "L10", "L11", "C53")
 @pytest.mark.parametrize("semantics", ["at-least-once", "at-most-once"])
 def test_what_expires_before_its_journaled_delivery_is_written_is_never_delivered(

@@ -1,9 +1,10 @@
 """A worker that dies once around a delivery: after its journal, and before or after it is written.
 
 A payload that says `before` ends it between the journal and the delivery, one that says `after` once Kafka has the
-delivery, and one that says `half` once it has all deliveries of the step but this one. With a command's name it ends
-between the journal and the first answer to that command instead. A second start with the same data directory is the
-worker as it is.
+delivery, and one that says `half` once it has all deliveries of the step but this one. One that says `onward` ends it
+once the target of a forwarding queue has it, and before the journal says so. With a command's name it ends between the
+journal and the first answer to that command instead. A second start with the same data directory is the worker
+as it is.
 
     python dying_worker.py lapse.toml <data directory> [<command>]
 """
@@ -11,7 +12,7 @@ worker as it is.
 import asyncio
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from lapse.config import load
 from lapse.protocol import reference
 from lapse.runtime.kafka.output import Output, Packed
 from lapse.runtime.kafka.producer import BatchProducer
+from lapse.runtime.letters.letter_writer import LetterWriter
+from lapse.runtime.letters.refusal import Refusal
 
 
 def holds(output: Output | Packed, word: bytes) -> bool:
@@ -36,6 +39,11 @@ def answers(output: Output | Packed, command: str) -> bool:
     if isinstance(output, Packed) or dict(output.headers).get("lapse-kind") != b"answer":
         return False
     return command.encode() in (output.value or b"")
+
+
+def forwards(output: Output | Packed) -> bool:
+    """Whether an output hands a payload on that says `onward`."""
+    return not isinstance(output, Packed) and output.value == b"onward"
 
 
 def without(output: Output | Packed, word: bytes) -> Output | Packed:
@@ -69,7 +77,16 @@ def main() -> None:
                 end()
         return await send(self, outputs)
 
+    write = LetterWriter.write
+
+    async def write_and_end(self: LetterWriter, letters: Sequence[Output | Packed]) -> dict[int, Refusal]:
+        refused = await write(self, letters)
+        if not died.exists() and any(forwards(letter) for letter in letters):
+            end()
+        return refused
+
     BatchProducer.send = send_or_end  # type: ignore[method-assign]
+    LetterWriter.write = write_and_end  # type: ignore[method-assign]
     config = load(Path(path))
     own = config.lapse.model_copy(update={"data_dir": data_dir})
     serve(config.model_copy(update={"lapse": own}), "info")
