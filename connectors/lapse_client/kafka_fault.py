@@ -19,6 +19,11 @@ NOT_THERE: Final = frozenset(
 FORBIDDEN: Final = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED})
 """This user may not write."""
 
+LACKS_RIGHT: Final = FORBIDDEN | frozenset(
+    {KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED}
+)
+"""A right is missing, of whatever kind: no further try mends it."""
+
 _UNREADABLE: Final = NOT_THERE | frozenset(
     {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._AUTHENTICATION}
 )

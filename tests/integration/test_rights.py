@@ -1,5 +1,7 @@
 """A user who lacks rights on the cluster is told which, by every command, at once (X5, X7)."""
 
+import logging
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -91,6 +93,24 @@ class Office:
         return self.orders, self.prices
 
 
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    """Leave signals and logs as they were, which `lapse gateway`, `replicate` and `transfer --follow` set up."""
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    logs = [logging.getLogger(name) for name in (None, "uvicorn", "lapse_client.kafka")]
+    endings, levels, handlers = (
+        [signal.getsignal(one) for one in numbers],
+        [log.level for log in logs],
+        logs[0].handlers[:],
+    )
+    yield
+    for number, ending in zip(numbers, endings, strict=True):
+        signal.signal(number, ending)
+    for log, level in zip(logs, levels, strict=True):
+        log.setLevel(level)
+    logs[0].handlers[:] = handlers
+
+
 @pytest.fixture(scope="module")
 def office(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Office]:
     with secure_kafka(tmp_path_factory.mktemp("broker"), {USER: PASSWORD}) as broker:
@@ -110,6 +130,7 @@ def test_who_lacks_rights_is_told_which_and_waits_for_nothing(office: Office, ka
         (("explain", f"{office.orders}:0:0"), office.orders),
         (("top", office.orders), f"lapse.{office.orders}.commands"),
         (("replicate", "--to", office.broker.plain, "--topic", office.prices), f"lapse.sow.{office.prices}"),
+        (("transfer", office.orders, "--follow", "--to", office.broker.plain), f"lapse.{office.orders}.commands"),
         (("transfer", office.orders, "--all", "--to", office.broker.plain), f"lapse.{office.orders}.commands"),
         (("spark", "ledger", "--queue", office.orders, "--topics", office.orders), f"lapse.events.{office.orders}"),
         (("spark", "lives", "--entity", office.orders, "--output", "out"), f"lapse.events.{office.orders}"),

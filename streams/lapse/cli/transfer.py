@@ -17,7 +17,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from lapse.cli import cluster
 from lapse.protocol.bookmark import BookmarkRange
-from lapse_client.error import LapseError
+from lapse_client.error import LapseError, UnknownEntity
+from lapse_client.kafka_fault import LACKS_RIGHT
 from lapse_client.queue import Queue
 
 if TYPE_CHECKING:
@@ -162,13 +163,18 @@ def _check_choice(given: dict[str, bool]) -> None:
 
 
 def _follow(link: Link, source: Connection, queue: str, there: Connection) -> None:
-    """Follow until Ctrl-C or SIGTERM; while a side does not answer, try again."""
+    """Follow until Ctrl-C or SIGTERM; while a side does not answer, try again.
+
+    Raises:
+        LapseError: at the start; one of the queues is not there, or a right is missing.
+        KafkaException: a right is missing.
+    """
     from confluent_kafka import KafkaException
 
     from lapse.transfer.follower import Follower
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    stopping = threading.Event()
+    stopping, begun = threading.Event(), False
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
     while not stopping.is_set():
@@ -176,10 +182,22 @@ def _follow(link: Link, source: Connection, queue: str, there: Connection) -> No
         try:
             with Follower(source, queue, there, to_queue, link.to_topic, skew_ms, _log_handed) as follower:
                 logger.info("following %s for %s", queue, follower.target)
-                follower.follow(stopping)
+                try:
+                    follower.follow(stopping)
+                finally:
+                    begun = begun or follower.begun
         except (LapseError, KafkaException) as error:
+            if _is_final(error, begun):
+                raise
             logger.warning("%s; trying again", error)
             stopping.wait(_AGAIN_S)
+
+
+def _is_final(error: Exception, begun: bool) -> bool:
+    """Whether no further try mends an error: a right is missing, or it had not begun and a queue is not there."""
+    if isinstance(error, LapseError):
+        return not begun and type(error) in (LapseError, UnknownEntity)
+    return error.args[0].code() in LACKS_RIGHT
 
 
 def _log_handed(count: int) -> None:

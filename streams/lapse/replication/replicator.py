@@ -39,6 +39,7 @@ from lapse.replication.translation import Downstream, Translation, Upstream
 from lapse.runtime.kafka import security
 from lapse.runtime.timers.clock import WorkerClock
 from lapse_client.connection import Connection, entities
+from lapse_client.kafka_fault import LACKS_RIGHT
 
 logger = logging.getLogger(__name__)
 
@@ -46,16 +47,6 @@ _BATCH: Final = 2_000
 _WAIT_S: Final = 0.1
 _PATIENCE_S: Final = 30.0
 _RETRY_S: Final = 1.0
-
-_FORBIDDEN: Final = frozenset(
-    {
-        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-        KafkaError.GROUP_AUTHORIZATION_FAILED,
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,
-        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-    }
-)
-"""What no further try mends."""
 
 _GRANT: Final = (
     "Have the rights granted that docs/operations.md (Rights) lists for `lapse replicate`, and start it again"
@@ -98,7 +89,7 @@ class Replicator:
                 fault = error.args[0]
                 if fault.code() in (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH):
                     raise LinkError("another `lapse replicate` has taken over this link; this one ends") from error
-                if fault.code() in _FORBIDDEN:
+                if fault.code() in LACKS_RIGHT:
                     raise LinkError(f"{fault.str().rstrip('.')}. {_GRANT}") from error
                 logger.warning("%s; trying again", fault.str())
                 self._stopped.wait(_RETRY_S)
