@@ -145,7 +145,8 @@ def test_what_a_client_created_deletes_itself_and_its_topics_over_crashes(deploy
     """The worker dies when a SOW topic has been idle for long enough, and the next one carries the end out.
 
     It dies between the topics and the definition of a queue, whose creation the next one carries out once more; of
-    another queue it has removed the own topics, and not what goes with it.
+    another queue it has removed the own topics, and not what goes with it; of a third one all topics, and not the
+    definition.
     """
     one = deploy({}, definitions="topic")
     one.configure({}, {"prices": {}}, definitions="topic")
@@ -163,6 +164,7 @@ def test_what_a_client_created_deletes_itself_and_its_topics_over_crashes(deploy
         silent = {"auto_delete_on_idle": settings["auto_delete_on_idle"], "dead_letter": False}
         later = {"auto_delete_on_idle": "5m"}
         admin.create_queue(one.name("halfway"), topics=[one.name("halfway-in")], **{**silent, **later})
+        admin.create_queue(one.name("bare"), **{**silent, **later})
         admin.create_sow_topic(one.name("book"), topic=one.name("book-updates"), **settings)
         for key in ("a", "b", "c"):
             publisher.publish(one.name("book"), b'{"n": 1}', key=key)
@@ -174,7 +176,7 @@ def test_what_a_client_created_deletes_itself_and_its_topics_over_crashes(deploy
         with ThreadPoolExecutor(1) as threads:
             created = threads.submit(admin.create_queue, one.name("cut"), topics=[one.name("cut-in")], **silent)
             until(lambda: not first.running, "it died between topics and definition")
-            remove(one, *topic.own(one.app_id, one.name("halfway")))
+            remove(one, *topic.own(one.app_id, one.name("halfway")), *named(one, "bare"))
             second = worker(one)
             assert created.result().changed
         gone = {*topic.own(one.app_id, one.name("book")), one.name("book-updates")}

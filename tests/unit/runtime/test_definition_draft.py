@@ -1,5 +1,6 @@
 """What somebody asks an entity to be, held against what is defined (Q23, C64, C65)."""
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ from lapse.core.error_code import ErrorCode
 from lapse.runtime.topics.definition_draft import Draft, Refused, Request, draft, patched
 from lapse.runtime.topics.definition_follower import DefinitionFollower
 from lapse.runtime.topics.difference import Difference
+from lapse.runtime.topics.unfinished_creations import UnfinishedCreations
 from lapse.runtime.topics.wanted import Role, Wanted
 
 THERE = {
@@ -176,3 +178,14 @@ def test_what_a_temporary_queue_takes_along_nobody_else_reads() -> None:
     lasting = replace(reply, settings={"topics": ["own", "read"]})
     follower._found["reply"] = lasting.encode()
     assert follower.taken_along(["reply"]) == [], "it is not temporary any more"
+
+
+@pytest.mark.feature("C65")
+def test_what_is_being_created_is_remembered_until_it_is_done_also_over_a_rebalance() -> None:
+    """The group may be balanced anew in the middle of a command, which is then tried again."""
+    creations = UnfinishedCreations({}, "definitions")
+    asyncio.run(creations.note(["fresh"]))
+    creations.forget()
+    assert creations.topics == {"fresh"}
+    creations.end()
+    assert creations.topics == set()

@@ -273,6 +273,10 @@ class Cluster:
         except KafkaException as error:
             raise TopologyError(f"a right could not be given: {error.args[0].str()}") from error
 
+    def hidden(self, topics: Iterable[str]) -> set[str]:
+        """Of topics that are not listed, those that we may not see, if they are there."""
+        return {*permission.hidden(self._admin, topics)}
+
     def revoke(self, topics: Iterable[str]) -> None:
         """Take away the rights on topics that are removed for good (X4).
 

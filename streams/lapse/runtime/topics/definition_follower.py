@@ -139,14 +139,17 @@ class DefinitionFollower:
         if not any(one.made and name not in self._app.entities for name, one in self._serving.items()):
             return []
         found, offsets = await asyncio.to_thread(self._topic.read_with_offsets)
-        gone = [
-            name
+        needed = {
+            name: {*names.own(self._config.lapse.app_id, name), *one.made}
             for name, one in understood(found).items()
-            if one.settings.get("auto_delete_on_idle")
-            and name not in self._app.entities
-            and not there & {*names.own(self._config.lapse.app_id, name)}
-            and there & {*one.made}
-        ]
+            if one.made and one.settings.get("auto_delete_on_idle") and name not in self._app.entities
+        }
+        gone = [name for name in needed if not there & {*names.own(self._config.lapse.app_id, name)}]
+        if gone:
+            # Who may not see an entity's topics does not know that it is deleted.
+            asked = [topic for name in gone for topic in needed[name] - there]
+            hidden = await asyncio.to_thread(Cluster(self._config).hidden, asked)
+            gone = [name for name in gone if not hidden & needed[name]]
         self._found = {**found, **self._found}
         for name in gone:
             self._served_by.setdefault(name, offsets[name])

@@ -153,7 +153,7 @@ class EntityCleanup:
             try:
                 if left := await self._definitions.unfinished(await self._there()):
                     await self._finish(left)
-            except (KafkaError, OSError, TopologyError) as error:
+            except (KafkaError, KafkaException, OSError, TopologyError) as error:
                 logger.error("cannot remove what is left of deleted entities: %s. The next worker tries again", error)
 
     async def _finish(self, entities: list[str]) -> None:

@@ -31,7 +31,8 @@ class UnfinishedCreations:
     def __init__(self, connection: Mapping[str, Any], group: str) -> None:
         self._connection = connection
         self._group = group
-        self._topics: frozenset[str] | None = None
+        self._topics: frozenset[str] = frozenset()
+        self._is_read = False
         self._consumer: AIOKafkaConsumer | None = None
         self._place = TopicPartition("", 0)
         self._offset = 0
@@ -39,7 +40,7 @@ class UnfinishedCreations:
     @property
     def topics(self) -> Collection[str]:
         """The topics that were not there before the commands that are under way."""
-        return self._topics or frozenset()
+        return self._topics
 
     async def begin(self, consumer: AIOKafkaConsumer, place: TopicPartition, offset: int) -> None:
         """Know which commands come next: those from an offset on, perhaps for the second time.
@@ -48,8 +49,9 @@ class UnfinishedCreations:
             KafkaError: the note that was kept cannot be read.
         """
         self._consumer, self._place, self._offset = consumer, place, offset
-        if self._topics is None:
-            self._topics = await self._read()
+        if not self._is_read:
+            self._topics |= await self._read()
+            self._is_read = True
 
     async def note(self, topics: Iterable[str]) -> None:
         """Remember some more topics, before they are created.
@@ -57,7 +59,7 @@ class UnfinishedCreations:
         Raises:
             KafkaError: another worker carries the commands out now.
         """
-        noted = frozenset(self.topics).union(topics)
+        noted = self._topics.union(topics)
         if noted == self._topics:
             return
         self._topics = noted
@@ -70,8 +72,11 @@ class UnfinishedCreations:
         self._topics = frozenset()
 
     def forget(self) -> None:
-        """Know nothing: another worker may have carried out commands meanwhile."""
-        self._topics = None
+        """Know that another worker may have carried out commands meanwhile.
+
+        What this one has created for a command that it is in the middle of, it knows all the same.
+        """
+        self._is_read = False
 
     async def _read(self) -> frozenset[str]:
         admin = AIOKafkaAdminClient(**self._connection)
