@@ -16,7 +16,7 @@ from lapse.protocol import topic
 from lapse.protocol.bookmark import BookmarkRange
 from lapse.protocol.event import EventKind
 from support.program import program, run
-from support.standalone import QUICK, SPARK_HOME, standalone
+from support.standalone import QUICK, SPARK_HOME, quick_executors, standalone
 from support.wire import Wire
 
 ROOT = Path(__file__).parents[2]
@@ -92,7 +92,7 @@ def test_spark_submit_on_a_cluster_of_two_executors(kafka, queue, tmp_path):
             "spark.ui.enabled": "false",
             "spark.driver.host": "127.0.0.1",
             "spark.driver.extraJavaOptions": QUICK,
-            "spark.executor.extraJavaOptions": QUICK,
+            "spark.executor.extraJavaOptions": quick_executors(),
             "spark.eventLog.enabled": "true",
             "spark.eventLog.compress": "false",
             "spark.eventLog.dir": log.as_uri(),

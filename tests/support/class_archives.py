@@ -47,6 +47,11 @@ def use(environment: MutableMapping[str, str]) -> None:
         environment[_DRIVER_OPTIONS] = " ".join([*([given] if given else []), *options(_SPARK)])
 
 
+def executors_options() -> list[str]:
+    """What the JVM of a master, a worker or an executor of Spark gets; drivers find theirs in the environment."""
+    return options(_SPARK)
+
+
 def _write_kafka() -> None:
     """Start a broker, and stop it."""
     unfinished = _KAFKA.with_suffix(".unfinished")

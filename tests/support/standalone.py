@@ -14,12 +14,19 @@ from pathlib import Path
 import orjson
 import pyspark
 
+from support import class_archives
+
 SPARK_HOME = Path(pyspark.__file__).parent
 # Java's flags for processes that live for seconds; they hold for the executors, too. With one compiler Java reserves
 # 48 MiB for compiled code, and many queries of Spark fill that: then it looks for what to throw away all the time.
 QUICK = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC -XX:-UsePerfData"
 _PACKAGE = "org.apache.spark.deploy"
 _TIMEOUT_S = 120
+
+
+def quick_executors() -> str:
+    """Java's flags for the processes of a cluster."""
+    return " ".join([QUICK, *class_archives.executors_options()])
 
 
 def quick_java() -> dict[str, str]:
@@ -38,7 +45,7 @@ def standalone(directory: Path, java_home: Path, workers: int = 2) -> Iterator[s
         "SPARK_HOME": str(SPARK_HOME),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_DAEMON_MEMORY": "256m",
-        "SPARK_DAEMON_JAVA_OPTS": QUICK,
+        "SPARK_DAEMON_JAVA_OPTS": quick_executors(),
     }
     commands = [["master.Master", "--host", "127.0.0.1", "--port", str(rpc), "--webui-port", str(page)]]
     for number in range(workers):
