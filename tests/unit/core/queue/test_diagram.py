@@ -77,9 +77,14 @@ class Life:
         self.shard = QueueShard(settings)
         self.now_ms = 1_000
         self.edges: set[Edge] = set()
+        self.noted = False
+        """Whether edges are noted: only those of the last action are new."""
         apply = self.shard.state.apply
 
         def spied(change: Change) -> None:
+            if not self.noted:
+                apply(change)
+                return
             before = self.state
             apply(change)
             if change.kind in ABOUT_MESSAGES:
@@ -167,8 +172,10 @@ QUEUES = [
 
 def lived(settings: QueueSettings, actions: list[str]) -> Life:
     life = Life(settings)
-    for action in actions:
+    for action in actions[:-1]:
         ACTIONS[action](life)
+    life.noted = True
+    ACTIONS[actions[-1]](life)
     return life
 
 
