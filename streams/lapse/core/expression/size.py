@@ -8,7 +8,7 @@ from lapse.core.expression import limits
 from lapse.core.expression.error import ExpressionError
 from lapse.core.expression.syntax import Affix, Arithmetic, Call, Case, In, Like, Node, walk
 
-_SCANNING: Final = frozenset(
+SCANNING: Final = frozenset(
     (
         *("UPPER", "LOWER", "SUBSTR", "LEFT", "RIGHT", "CONCAT", "REPLACE", "TRIM", "LTRIM", "RTRIM", "INSTR"),
         *("INSTR_I", "STREQUAL_I", "TEXT", "ARRAY_CONTAINS"),
@@ -22,7 +22,7 @@ def check_size(root: Node, text: str) -> None:
     products = scans = 0
     for count, (node, depth) in enumerate(walk(root), 1):
         products += isinstance(node, Arithmetic) and node.operator == "*"
-        scans += isinstance(node, Like) or (isinstance(node, Call) and node.name in _SCANNING)
+        scans += isinstance(node, Like) or (isinstance(node, Call) and node.name in SCANNING)
         excess = _excess(node, depth, count)
         if products > limits.MAX_PRODUCTS:
             excess = f"more than {limits.MAX_PRODUCTS} multiplications"

@@ -2,6 +2,7 @@
 
 import datetime as dt
 import math
+import re
 from typing import Any
 
 import pytest
@@ -11,94 +12,110 @@ from hypothesis import strategies as st
 from lapse.core.expression import compile_value, priority_of
 from lapse.core.expression.civil import civil_of, format_instant, parse_instant
 from lapse.core.expression.functions import FUNCTIONS
+from lapse.core.expression.size import SCANNING
 from unit.core.expression.trees import same, values
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
+EXAMPLES = [
+    ("UPPER('aé')", "AÉ"),
+    ("LOWER('AÉ')", "aé"),
+    ("UPPER(5)", None),
+    ("LENGTH('aé𝄞')", 3),
+    ("SUBSTR('hello', 2, 3)", "ell"),
+    ("SUBSTR('hello', 2)", "ello"),
+    ("SUBSTR('hello', -3, 2)", "ll"),
+    ("SUBSTR('hello', 0, 2)", "he"),
+    ("SUBSTR('hello', 2, -1)", ""),
+    ("SUBSTR('hello', 'x')", None),
+    ("SUBSTR('hello', -9, 6)", "he"),
+    ("LEFT('hello', 2)", "he"),
+    ("RIGHT('hello', 2)", "lo"),
+    ("RIGHT('hello', 9)", "hello"),
+    ("CONCAT('a', 1, 2.5, TRUE)", "a12.5true"),
+    ("CONCAT('a', NULL)", None),
+    ("REPLACE('aXbX', 'X', '--')", "a--b--"),
+    ("REPLACE('abc', '', 'x')", "abc"),
+    ("TRIM('  a ')", "a"),
+    ("LTRIM('  a ')", "a "),
+    ("RTRIM('  a ')", "  a"),
+    ("INSTR('critical', 'it')", 3),
+    ("INSTR_I('CRITICAL', 'it')", 3),
+    ("STREQUAL_I('Ab', 'aB')", True),
+    ("STREQUAL_I('Ab', 5)", False),
+    ("STREQUAL_I('Ab', NULL)", None),
+    ("TEXT(1.0)", "1.0"),
+    ("TEXT(-1 / 0)", "NaN"),
+    ("TEXT(1e308 * 10)", "Infinity"),
+    ("NUMBER(' 12 ')", 12),
+    ("NUMBER('1e2')", 100.0),
+    ("NUMBER('0x10')", math.nan),
+    ("NUMBER('')", math.nan),
+    ("NUMBER(TRUE)", 1),
+    ("NUMBER(NULL)", None),
+    ("ABS(-2.5)", 2.5),
+    ("ABS('x')", math.nan),
+    ("SIGN(-2.5)", -1),
+    ("ROUND(2.5)", 3),
+    ("ROUND(-2.5)", -3),
+    ("ROUND(2.675, 2)", 2.68),
+    ("ROUND(1250, -2)", 1300),
+    ("ROUND(1249.9, -2)", 1200),
+    ("ROUND(1e300)", int(1e300)),
+    ("ROUND(2.5, 99)", math.nan),
+    ("FLOOR(-1.5)", -2),
+    ("CEILING(-1.5)", -1),
+    ("CEIL(1.2)", 2),
+    ("TRUNC(-1.5)", -1),
+    ("FLOOR(1e308 * 10)", math.inf),
+    ("SQRT(9)", 3.0),
+    ("SQRT(-9)", math.nan),
+    ("MIN(3, 1.5, 2)", 1.5),
+    ("MAX(3, 1.5, 2)", 3),
+    ("GREATEST(3, 'a')", math.nan),
+    ("MAX(3, NULL)", None),
+    ("UNIX_TIMESTAMP_MS('2026-01-01T00:00:00Z')", 1_767_225_600_000),
+    ("UNIX_TIMESTAMP_MS('2026-01-01T02:00:00.1239+02:00')", 1_767_225_600_123),
+    ("UNIX_TIMESTAMP_MS('2026-01-01')", 1_767_225_600_000),
+    ("UNIX_TIMESTAMP_MS('2026-02-29')", None),
+    ("UNIX_TIMESTAMP_MS('yesterday')", None),
+    ("RFC3339(1767225600123)", "2026-01-01T00:00:00.123Z"),
+    ("YEAR('2024-02-29T23:30:00-01:00')", 2024),
+    ("MONTH('2024-02-29T23:30:00-01:00')", 3),
+    ("DAY('2024-02-29T23:30:00-01:00')", 1),
+    ("HOUR('2024-02-29T23:30:00-01:00')", 0),
+    ("MINUTE(1767225661123) + SECOND(1767225661123) + MILLISECOND(1767225661123)", 125),
+    ("WEEKDAY('1970-01-01')", 4),
+    ("YEAR(1e300)", None),
+    ("YEAR(TRUE)", None),
+    ("COALESCE(NULL, /a, 5)", 5),
+    ("NULLIF(1, 1.0)", None),
+    ("NULLIF('a', 1)", "a"),
+    ("ARRAY_LENGTH(5)", None),
+    ("ARRAY_CONTAINS(5, 5)", None),
+]
+"""Expressions, and what they yield."""
+
+WITHIN_LIMITS = {
+    *("ABS", "CEILING", "FLOOR", "MAX", "MIN", "NUMBER", "ROUND", "SIGN", "SQRT", "TRUNC"),
+    *("DAY", "HOUR", "MILLISECOND", "MINUTE", "MONTH", "RFC3339", "SECOND", "UNIX_TIMESTAMP_MS", "WEEKDAY", "YEAR"),
+    *("ARRAY_LENGTH", "COALESCE", "LENGTH", "NULLIF"),
+}
+"""Functions whose work does not grow with a text or an array."""
+
+
 @pytest.mark.feature("X1")
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("UPPER('aé')", "AÉ"),
-        ("LOWER('AÉ')", "aé"),
-        ("UPPER(5)", None),
-        ("LENGTH('aé𝄞')", 3),
-        ("SUBSTR('hello', 2, 3)", "ell"),
-        ("SUBSTR('hello', 2)", "ello"),
-        ("SUBSTR('hello', -3, 2)", "ll"),
-        ("SUBSTR('hello', 0, 2)", "he"),
-        ("SUBSTR('hello', 2, -1)", ""),
-        ("SUBSTR('hello', 'x')", None),
-        ("SUBSTR('hello', -9, 6)", "he"),
-        ("LEFT('hello', 2)", "he"),
-        ("RIGHT('hello', 2)", "lo"),
-        ("RIGHT('hello', 9)", "hello"),
-        ("CONCAT('a', 1, 2.5, TRUE)", "a12.5true"),
-        ("CONCAT('a', NULL)", None),
-        ("REPLACE('aXbX', 'X', '--')", "a--b--"),
-        ("REPLACE('abc', '', 'x')", "abc"),
-        ("TRIM('  a ')", "a"),
-        ("LTRIM('  a ')", "a "),
-        ("RTRIM('  a ')", "  a"),
-        ("INSTR('critical', 'it')", 3),
-        ("INSTR_I('CRITICAL', 'it')", 3),
-        ("STREQUAL_I('Ab', 'aB')", True),
-        ("STREQUAL_I('Ab', 5)", False),
-        ("STREQUAL_I('Ab', NULL)", None),
-        ("TEXT(1.0)", "1.0"),
-        ("TEXT(-1 / 0)", "NaN"),
-        ("TEXT(1e308 * 10)", "Infinity"),
-        ("NUMBER(' 12 ')", 12),
-        ("NUMBER('1e2')", 100.0),
-        ("NUMBER('0x10')", math.nan),
-        ("NUMBER('')", math.nan),
-        ("NUMBER(TRUE)", 1),
-        ("NUMBER(NULL)", None),
-        ("ABS(-2.5)", 2.5),
-        ("ABS('x')", math.nan),
-        ("SIGN(-2.5)", -1),
-        ("ROUND(2.5)", 3),
-        ("ROUND(-2.5)", -3),
-        ("ROUND(2.675, 2)", 2.68),
-        ("ROUND(1250, -2)", 1300),
-        ("ROUND(1249.9, -2)", 1200),
-        ("ROUND(1e300)", int(1e300)),
-        ("ROUND(2.5, 99)", math.nan),
-        ("FLOOR(-1.5)", -2),
-        ("CEILING(-1.5)", -1),
-        ("CEIL(1.2)", 2),
-        ("TRUNC(-1.5)", -1),
-        ("FLOOR(1e308 * 10)", math.inf),
-        ("SQRT(9)", 3.0),
-        ("SQRT(-9)", math.nan),
-        ("MIN(3, 1.5, 2)", 1.5),
-        ("MAX(3, 1.5, 2)", 3),
-        ("GREATEST(3, 'a')", math.nan),
-        ("MAX(3, NULL)", None),
-        ("UNIX_TIMESTAMP_MS('2026-01-01T00:00:00Z')", 1_767_225_600_000),
-        ("UNIX_TIMESTAMP_MS('2026-01-01T02:00:00.1239+02:00')", 1_767_225_600_123),
-        ("UNIX_TIMESTAMP_MS('2026-01-01')", 1_767_225_600_000),
-        ("UNIX_TIMESTAMP_MS('2026-02-29')", None),
-        ("UNIX_TIMESTAMP_MS('yesterday')", None),
-        ("RFC3339(1767225600123)", "2026-01-01T00:00:00.123Z"),
-        ("YEAR('2024-02-29T23:30:00-01:00')", 2024),
-        ("MONTH('2024-02-29T23:30:00-01:00')", 3),
-        ("DAY('2024-02-29T23:30:00-01:00')", 1),
-        ("HOUR('2024-02-29T23:30:00-01:00')", 0),
-        ("MINUTE(1767225661123) + SECOND(1767225661123) + MILLISECOND(1767225661123)", 125),
-        ("WEEKDAY('1970-01-01')", 4),
-        ("YEAR(1e300)", None),
-        ("YEAR(TRUE)", None),
-        ("COALESCE(NULL, /a, 5)", 5),
-        ("NULLIF(1, 1.0)", None),
-        ("NULLIF('a', 1)", "a"),
-        ("ARRAY_LENGTH(5)", None),
-        ("ARRAY_CONTAINS(5, 5)", None),
-    ],
-)
+@pytest.mark.parametrize(("text", "value"), EXAMPLES)
 def test_functions(text: str, value: Any) -> None:
     assert same(compile_value(text).evaluate({}), value)
+
+
+@pytest.mark.feature("X1")
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_every_function_has_an_example_and_its_work_a_limit(name: str) -> None:
+    assert any(re.search(rf"\b{name}\(", text) for text, _ in EXAMPLES), "add an example"
+    assert (name in WITHIN_LIMITS) is not (name in SCANNING), "does its work grow with a text or an array? (size.py)"
 
 
 @pytest.mark.feature("X1")
