@@ -31,6 +31,8 @@ QUEUES = {
     "work": {"expiration": "enabled"},
     "parts": {"forward_to": "whole{}", "expiration": "enabled", "partitions": 2},
     "whole": {"expiration": "1h", "expiration_model": "ceiling"},
+    "in-groups": {"group_by": "/type", "forward_to": "out-of-groups{}"},
+    "in-days": {"ordering": "total", "barrier": "/type = 'EOD'", "forward_to": "out-of-days{}"},
     "plain": {},
     "guarded": {"ordering": "total", "barrier": "/type = 'EOD'"},
     "spread": {"ordering": "total", "partitions": 3},
@@ -272,6 +274,21 @@ def test_forwarded_messages_are_told_apart_though_producers_gave_them_the_same_i
     assert ids["a1"].startswith(f"forward/{served.name('parts')}/{served.name('parts')}:1:0/".encode())
     originals = {value: one.get("lapse-original-message-id") for value, one in facts.items()}
     assert originals == {"a0": b"1", "a1": b"1", "b0": b"2", "b1": b"2", "redriven": None}
+
+
+@pytest.mark.feature("C38", "Q21", "Q20", "Q12")
+def test_a_group_and_barriers_are_forwarded_one_after_the_other_in_order(served: Deployment) -> None:
+    """At once: each waited for the next tick, of which there is one a second."""
+    values = [json.dumps({"type": "EOD" if number % 3 else "x", "n": number}) for number in range(60)]
+    for source, target in (("in-groups", "out-of-groups"), ("in-days", "out-of-days")):
+        served.write(source, *values)
+        records = served.tail(served.name(target)).wait(60)
+        got = [json.loads(record.value() or b"") for record in records]
+        for kind in ("EOD", "x"):
+            some = [one["n"] for one in got if one["type"] == kind]
+            assert some == sorted(some)
+        if source == "in-days":
+            assert [one["n"] for one in got] == list(range(60))
 
 
 @pytest.mark.feature("C89", "L7")

@@ -51,21 +51,21 @@ class Dispatch:
         self._lines: WaitingGroups | None = None
         self._again = False
         self._allowance = allowance
-        self._waits_for_letters = self._hands_barrier_on = False
+        self._waits_for_letters = self._hands_on = False
 
     def deliver(self, now_ms: int, step: Step) -> bool:
         """See `QueueShard.deliver`."""
         if not self._allowance.is_bounded:
-            return self._deliver(now_ms, step) or self._waits_for_letters or self._hands_barrier_on
+            return self._deliver(now_ms, step) or self._waits_for_letters or self._hands_on
         self._allowance.begin()
         self._again = False
-        more = self._deliver(now_ms, step) or self._waits_for_letters or self._hands_barrier_on or self._again
+        more = self._deliver(now_ms, step) or self._waits_for_letters or self._hands_on or self._again
         self._allowance.close(now_ms, step)
         return more
 
     def _deliver(self, now_ms: int, step: Step) -> bool:
         self.unjudged = []
-        self._waits_for_letters = self._hands_barrier_on = False
+        self._waits_for_letters = self._hands_on = False
         if self._state.paused:
             return False
         subscriptions = list(self._state.subscriptions.values())
@@ -153,7 +153,11 @@ class Dispatch:
         return self._turns.allot(len(places), subscriptions, last)
 
     def _hand_out(self, subscription: Subscription, places: list[int], now_ms: int, step: Step) -> None:
-        """Give messages to a subscription: under a lease, or for good (Q5, Q6)."""
+        """Give messages to a subscription: under a lease, or for good (Q5, Q6).
+
+        The forwarder settles what it gets at the step's end, which may let others of their groups go.
+        """
+        self._hands_on |= subscription.id == FORWARDER
         once = self._settings.semantics is Semantics.AT_MOST_ONCE
         until_ms, since_ms = (0, 0) if once else (now_ms + self._settings.lease_ms, now_ms)
         row = route(Trigger.DELIVER, Guard.AT_MOST_ONCE if once else Guard.AT_LEAST_ONCE).row(State.AVAILABLE)
@@ -204,7 +208,6 @@ class Dispatch:
             receivers = [subscription_id for subscription_id, code in codes.items() if code == YES]
             if receivers == [FORWARDER]:  # it leaves when the target has it, as any message
                 self._hand_out(state.subscriptions[FORWARDER], [place], now_ms, step)
-                self._hands_barrier_on = True
                 return True
             facts = {"topic": messages.topic, "partition": messages.partition, "offset": int(messages.offsets[0])}
             for subscription_id in receivers:
