@@ -116,9 +116,7 @@ class Decisions:
         followers: int = 0,
     ) -> None:
         """The same for a message with its counts."""
-        letter = self.settings.writes_letter(reasons)
-        places = np.array([self.state.next_place - followers], np.int64)
-        step.removals.append(Removal(messages, reasons, self.decided_ms(at_ms), letter, detail, places=places))
+        self.depart(messages, np.array([self.state.next_place - followers], np.int64), reasons, at_ms, step, detail)
 
     def refuse_all(
         self,
@@ -139,9 +137,21 @@ class Decisions:
             np.zeros(len(messages), np.uint32),
             None,
         )
+        self.depart(removed, np.full(len(messages), self.state.next_place, np.int64), reasons, at_ms, step, detail)
+
+    def depart(
+        self,
+        messages: Messages,
+        places: NDArray[np.int64],
+        reasons: tuple[Reason, ...],
+        at_ms: int,
+        step: Step,
+        detail: str = "",
+        subscription: str = "",
+    ) -> None:
+        """Record what a departure for reasons has to write: an event, and letters if the queue has them for these."""
         letter = self.settings.writes_letter(reasons)
-        places = np.full(len(messages), self.state.next_place, np.int64)
-        step.removals.append(Removal(removed, reasons, self.decided_ms(at_ms), letter, detail, places=places))
+        step.removals.append(Removal(messages, reasons, self.decided_ms(at_ms), letter, detail, subscription, places))
 
     def tell(
         self, kind: EventKind, slots: Slots, now_ms: int, step: Step, subscription: str = "", detail: str = ""

@@ -21,7 +21,7 @@ from lapse.core.queue.life import Guard, Impossible, Row, Trigger, route
 from lapse.core.queue.message_state import MEANINGS, State, state_of_all
 from lapse.core.queue.retry import Cause, delayed_until, ends_ms
 from lapse.core.queue.segment import LEASED, Segment
-from lapse.core.queue.step import Removal, Step
+from lapse.core.queue.step import Step
 from lapse.core.reason import Reason, in_order
 from lapse.core.retry_delay import FAULT, UNREADABLE
 
@@ -263,11 +263,10 @@ class Transitions:
         subscription: str,
         detail: str,
     ) -> None:
-        letter = self._settings.writes_letter(reasons)
-        at_ms, at = self._decisions.decided_ms(now_ms), 0
+        at = 0
         for messages in self._state.sources.messages(segment, slots):
             places = slots[at : at + len(messages)].astype(np.int64) + segment.base
-            step.removals.append(Removal(messages, reasons, at_ms, letter, detail, subscription, places))
+            self._decisions.depart(messages, places, reasons, now_ms, step, detail, subscription)
             at += len(messages)
         kind = ChangeKind.EXPIRED if Reason.TIME_LIMIT in reasons else ChangeKind.SETTLED
         self._decisions.do(Change(kind, places_of([(segment, slots)])), step)
