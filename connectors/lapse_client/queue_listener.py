@@ -79,6 +79,8 @@ class QueueListener(Listener[Lot | Referenced | None]):
         self._subscribing: dict[int, tuple[float, Future[Answer]]] = {}
         self._subscribed: deque[tuple[Grant, Future[Answer]]] = deque()  # filled by whoever ends a future
         self._generations = [0] * len(session.shards)  # one more each time that a shard has forgotten us
+        self._returning: set[int] = set()
+        """Shards that have forgotten us, and have not answered to the `subscribe` after that."""
         self._first = len(session.shards)
         self._advised: set[str] = set()
         self._lingers = connection.transport.lingers
@@ -168,6 +170,7 @@ class QueueListener(Listener[Lot | Referenced | None]):
         for index in gone:
             self._generations[index] += 1
             self._subscribing.pop(index, None)
+            self._returning.discard(index)
         self._credits.drop(gone)
         self._session.confirm(*gone)
         return True
@@ -227,6 +230,7 @@ class QueueListener(Listener[Lot | Referenced | None]):
             return
         if self._subscribing.get(grant.shard, (0.0, None))[1] is future:
             del self._subscribing[grant.shard]
+        self._returning.discard(grant.shard)
         self._credits.answered(grant.shard, grant.credit, elapsed_ms())
         self._credits.allows(grant.shard, answer.counts.get("max_per_subscription_backlog"))
         self._heartbeat.told(answer)
@@ -251,8 +255,13 @@ class QueueListener(Listener[Lot | Referenced | None]):
             log.warning("%s", advice)
 
     def _lost(self, shard: Shard) -> None:
-        if shard.gone:
+        """Subscribe again, once: what else was sent before that is answered in the same way.
+
+        Such answers may come behind deliveries of the new subscription, which must not be dropped (C5).
+        """
+        if shard.gone or shard.index in self._returning:
             return
+        self._returning.add(shard.index)
         log.info("%s, shard %d does not know the subscription: subscribing again", shard.entity, shard.partition)
         self._generations[shard.index] += 1
         self._credits.lost(shard.index)

@@ -156,12 +156,23 @@ def test_prefetched_messages_whose_lease_is_over_are_dropped(shards: Start) -> N
         assert again.delivery_count > 1
 
 
-@pytest.mark.feature("X3")
-def test_a_forgotten_subscription_is_made_again(shards: Start) -> None:
+@pytest.mark.feature("X3", "C5")
+@pytest.mark.parametrize("answers_late", [False, True])
+def test_a_forgotten_subscription_is_made_again(shards: Start, answers_late: bool) -> None:
+    """Late answers to heartbeats from before that make nobody drop what came with the new one, under leases of 30 s."""
     queue = shards(partitions=2)
     with subscriber(queue, 4, heartbeat_timeout_ms=600) as receiver:
-        queue.forget()
+        queue.answers_late = answers_late
         publish(queue, 10)
+        until(lambda: len(receiver.subscription.arrivals) == 4)
+        queue.log.clear()
+        queue.forget()
+
+        def has_gone_on(partition: int) -> bool:
+            said = [name for where, name in queue.log if where == partition]
+            return "subscribe" in said and said[said.index("subscribe") :].count("heartbeat") > 2
+
+        until(lambda: all(map(has_gone_on, range(2))))  # all that was told of before has come
         seen = []
         for delivery in receiver.messages(timeout=5):
             with delivery:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -54,6 +55,8 @@ class ScriptedShards:
         self.subscriptions: list[dict[str, Subscribed]] = [{} for _ in range(partitions)]
         self.muted = False
         self.dies_before_it_answers = False
+        self.answers_late = False
+        """Whether it tells a heartbeat from before a `subscribe` that nobody was here, behind what that one got."""
         self._running = threading.Event()
         self._running.set()
         admin = AdminClient({"bootstrap.servers": servers})
@@ -160,6 +163,11 @@ class ScriptedShards:
                 if subscribed is not None:
                     new.outstanding, new.since_ms = subscribed.outstanding, subscribed.since_ms
                 self.subscriptions[partition][command.subscription] = new
+                if subscribed is None and self.answers_late:
+                    self._deliver(partition, now_ms)
+                    late = commands.Command.of(command="heartbeat", subscription=command.subscription)
+                    told = {"error": "nobody of that name was here", "code": ErrorCode.UNKNOWN_SUBSCRIPTION}
+                    self._answer(partition, late, encoding, status="error", at_ms=now_ms, **told)
         elif command.command == "heartbeat":
             error = "" if subscribed else "nobody of that name is here"
         elif command.command == "unsubscribe":
@@ -193,24 +201,18 @@ class ScriptedShards:
         if self.dies_before_it_answers:
             return
         if command.answer == "all" or (command.answer == "errors" and refused):
-            status = "error" if error else "ok"
-            answer = Answer(
-                id=command.id,
-                command=command.command,
-                status=status,
-                error=error,
-                code=code if error else "",
-                partition=partition,
-                at_ms=now_ms,
-                **fields,
-            )
-            facts = {
-                "lapse-kind": "answer",
-                "lapse-subscription": command.subscription,
-                "lapse-command-id": command.id,
-                "lapse-epoch": str(self.epoch),
-            }
-            self._send(partition, facts, answers.encode(answer, encoding))
+            fields |= {"status": "error" if error else "ok", "error": error, "code": code if error else ""}
+            self._answer(partition, command, encoding, at_ms=now_ms, **fields)
+
+    def _answer(self, partition: int, command: commands.Command, encoding: Any, **fields: Any) -> None:
+        answer = Answer(id=command.id, command=command.command, partition=partition, **fields)
+        facts = {
+            "lapse-kind": "answer",
+            "lapse-subscription": command.subscription,
+            "lapse-command-id": command.id,
+            "lapse-epoch": str(self.epoch),
+        }
+        self._send(partition, facts, answers.encode(answer, encoding))
 
     def _settle(self, partition: int, command: commands.Command, now_ms: int) -> dict:
         fields: dict = {"settlements": []}
