@@ -77,6 +77,7 @@ def test_redis_streams_delivers_all() -> None:
 @pytest.mark.slow
 def test_jetstream_delivers_all() -> None:
     """Where its server is: to build it takes a minute of two cores, and `make bench` does so before it measures."""
+    # To build it takes a minute of CPU on a fresh machine; the peer is a benchmark's, and no promise of lapse's.
     if not (AT_LENGTH or is_here("nats-server", jetstream.MODULE)):
         pytest.skip("nats-server is not here yet: `make bench` and `make chaos` build it")
     try:
