@@ -16,6 +16,7 @@ from lapse_client.arrivals import Arrivals
 from lapse_client.channel import forgotten
 from lapse_client.channel_thread import ChannelThread
 from lapse_client.client import Client
+from lapse_client.clock import elapsed_ms
 from lapse_client.connection import Connection
 from lapse_client.error import CommandFailed
 from lapse_client.heartbeat import Heartbeat
@@ -34,6 +35,9 @@ _MOST_WAITING: Final = 50_000
 
 _UNTIL_TOLD_MS: Final = 3_000
 """The heartbeat timeout that is assumed until the topic's is known, in ms."""
+
+_UNANSWERED_MS: Final = 15_000
+"""A `subscribe` that has no answer for so long may be one of a worker that died; the next refusal counts again."""
 
 _BEGIN: Final = "group-begin"
 _END: Final = "group-end"
@@ -148,6 +152,8 @@ class SowListener(Listener[SowRecord]):
         self._grouping = set(session.partitions) if manner.startswith("sow_and_") else set()
         self._to_subscribe = deque(session.shards)
         self._subscribed: deque[tuple[Shard, Future[Answer]]] = deque()  # filled by whoever ends a future
+        self._returning: dict[int, float] = {}
+        """Shards that have forgotten us, and have not answered to the `subscribe` after that: since when."""
 
     def on_record(self, shard: Shard, message: Message, fields: Fields) -> SowRecord:
         """Read an update."""
@@ -171,12 +177,16 @@ class SowListener(Listener[SowRecord]):
             self._arrivals.put(updates)
 
     def on_refused(self, shard: Shard, answer: Answer) -> None:
-        """Subscribe again where the subscription is unknown."""
+        """Subscribe again where the subscription is unknown; once, though all that was sent before is refused, too."""
         if answer.status == "ok" or not self._session.lifecycle.is_open:
             return
         if not forgotten(answer):
             log.warning("%s", CommandFailed(shard.entity, answer))
             return
+        now_ms = elapsed_ms()
+        if shard.index in self._returning and now_ms - self._returning[shard.index] < _UNANSWERED_MS:
+            return
+        self._returning[shard.index] = now_ms
         log.info("%s, shard %d does not know the subscription: subscribing again", shard.entity, shard.partition)
         self._arrivals.put([SowRecord(kind="resubscribed", partition=shard.partition)])
         self._to_subscribe.append(shard)
@@ -215,5 +225,6 @@ class SowListener(Listener[SowRecord]):
         if error is not None:
             self._session.fail(error)
             return
+        self._returning.pop(shard.index, None)
         self._heartbeat.told(future.result())
         self._session.confirm(shard.index)

@@ -82,9 +82,10 @@ def test_the_state_comes_first_then_what_changes(prices: ScriptedSow) -> None:
             publisher.publish(prices.name, None, key="1")
         stream = updates.updates(timeout=10)
         assert [next(stream).kind, next(stream).kind] == ["publish", "oof"]
+        prices.refusals = 3
         prices.forget()
         kinds = [update.kind for update in updates.updates(timeout=3)]
-        assert kinds.count("resubscribed") == 3
+        assert kinds.count("resubscribed") == 3, "once for each shard, however many heartbeats it refused"
         assert kinds.count("sow") == 2
     assert not any(prices.subscriptions)
 

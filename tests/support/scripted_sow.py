@@ -28,6 +28,8 @@ class ScriptedSow:
         self.scheduled: list[dict[int, tuple[ScheduledUpdate, bytes]]] = [{} for _ in range(partitions)]
         self.subscriptions: list[dict[str, Command]] = [{} for _ in range(partitions)]
         self._seen: list[dict[str, set[bytes]]] = [{} for _ in range(partitions)]
+        self.refusals = 1
+        """How many answers tell that nobody is here, as if so many heartbeats had come together."""
         self._running = True
         admin = AdminClient({"bootstrap.servers": servers})
         names = [name, topic.commands(name), topic.deliveries(name), topic.sow(name)]
@@ -112,7 +114,9 @@ class ScriptedSow:
                 else:
                     self._answer(partition, command)
             case "heartbeat" if command.subscription not in self.subscriptions[partition]:
-                self._answer(partition, command, error="unknown subscription 'x'", code=ErrorCode.UNKNOWN_SUBSCRIPTION)
+                for _ in range(self.refusals):
+                    unknown = "unknown subscription 'x'"
+                    self._answer(partition, command, error=unknown, code=ErrorCode.UNKNOWN_SUBSCRIPTION)
             case "unsubscribe":
                 self.subscriptions[partition].pop(command.subscription, None)
                 self._answer(partition, command)
