@@ -52,10 +52,13 @@ async def _glance(call: Call, patience_s: float = PATIENCE_S) -> dict[str, Any]:
     topics_by_name = {look.name: look for look in of_topics}
     needs = [("queues", name, text) for name in found for text in by_name[name].needs]
     needs += [("sow", name, text) for name in sow if name in topics_by_name for text in topics_by_name[name].needs]
+    counts = {name: {state: by_name[name].figures.get(state, 0) for state in STATES} for name in found}
     return {
         "given": given,
         "size": _SHOWN,
         "looks": [by_name[name] for name in shown],
+        "totals": {state: sum(one[state] for one in counts.values()) for state in STATES},
+        "most": max((sum(counts[name].values()) for name in shown), default=0),
         "found": len(found),
         "total": len(queues),
         "answered": sum(bool(by_name[name].figures) for name in found),

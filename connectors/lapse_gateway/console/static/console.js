@@ -79,29 +79,35 @@ if (again) {
   wait();
 }
 
-// The depth of a queue, since the page was opened.
+// The messages of a queue by state, one above the other, since the page was opened.
 const chart = document.getElementById("chart");
 if (chart) {
-  const points = [[], []];
-  let plot = null;
   const style = getComputedStyle(document.documentElement);
-  const colour = (name) => style.getPropertyValue(name).trim();
+  const colour = (name) => style.getPropertyValue(`--${name}`).trim();
   const hour = (seconds) => new Date(seconds * 1000).toISOString().slice(11, 19);
-  const axis = { stroke: colour("--soft"), grid: { stroke: colour("--rule"), width: 1 }, ticks: { show: false } };
+  const axis = { stroke: colour("soft"), grid: { stroke: colour("rule"), width: 1 }, ticks: { show: false } };
+  const figures = () => [...document.querySelectorAll("#live [data-state]")];
+  const states = figures().map((one) => one.dataset.state);
+  const area = (state) => ({
+    label: state, stroke: colour(state), fill: colour(state), width: 1, points: { show: (plot) => plot.data[0].length < 4 },
+  });
+  const points = [[], ...states.map(() => [])];
+  let plot = null;
   const look = () => {
-    const told = document.querySelector("#live [data-depth]")?.dataset.depth;  // empty where no worker answers
-    if (!told) return;
+    const told = figures().map((one) => one.dataset.count);
+    if (told.includes("")) return;  // no worker answers
     // With a single instant the axis would be a year long: the minute before is there, and empty.
-    if (!points[0].length) points[0].push(Date.now() / 1000 - 60), points[1].push(null);
+    if (!points[0].length) points[0].push(Date.now() / 1000 - 60), points.slice(1).forEach((one) => one.push(null));
     points[0].push(Date.now() / 1000);
-    points[1].push(Number(told));
+    // The whole first, so that each area lies upon the one that is greater by the state before it.
+    states.forEach((_, place) => points[place + 1].push(told.slice(0, states.length - place).reduce((sum, one) => sum + Number(one), 0)));
     if (points[0].length > 1800) points.forEach((one) => one.shift());
     if (plot) plot.setData(points);
     else plot = new uPlot({
       width: chart.clientWidth, height: chart.clientHeight, legend: { show: false }, cursor: { show: false },
       scales: { x: { range: (_, low, high) => [Math.min(low, high - 60), high] }, y: { range: (_, low, high) => [0, Math.max(1, high * 1.1)] } },
-      axes: [{ ...axis, space: 90, values: (_, ticks) => ticks.map(hour) }, { ...axis, size: 70 }],
-      series: [{}, { label: "depth", stroke: colour("--accent"), width: 2, points: { show: (plot) => plot.data[0].length < 4 } }],
+      axes: [{ ...axis, size: 32, space: 90, values: (_, ticks) => ticks.map(hour) }, { ...axis, size: 70 }],
+      series: [{}, ...states.toReversed().map(area)],
     }, points, chart);
     chart.dataset.points = points[0].length - 1;
   };
