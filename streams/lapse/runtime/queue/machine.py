@@ -413,6 +413,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         if emitted:
             at_work.instants[EMITTED] = len(emitted)
         effects.step = self.shard.state.sequence
+        effects.delivers = bool(step.deliveries)
         if step.deliveries and self.shard.allowance.is_bounded:
             effects.must_arrive, effects.counted_to = True, self.shard.allowance.counted_to
         if step.changes or step.removals:

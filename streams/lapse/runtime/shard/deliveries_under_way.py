@@ -1,7 +1,8 @@
 """Deliveries and answers that are being written to Kafka, and how long this may take.
 
 One that Kafka takes too late would come after its lease, perhaps after its message's deadline (L10). So the process
-ends rather than wait for it; what has not reached Kafka by then is delivered again (Q16).
+ends rather than wait for it; what has not reached Kafka by then is delivered again (Q16). Answers may come late: where
+nothing is leased, a worker that has little of the processor goes on.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -43,6 +45,8 @@ class DeliveriesUnderWay:
         self._machine = machine
         self._producer = producer
         self._sent = SentLog(floors)
+        self._leased: deque[tuple[float, asyncio.Future[Any]]] = deque()
+        """When deliveries were sent, on the monotonic clock, s, and what tells that Kafka has them."""
         self._patience: asyncio.TimerHandle | None = None
 
     async def send(self, step: int, outputs: Sequence[Output | Packed], decided: float | None) -> None:
@@ -58,12 +62,14 @@ class DeliveriesUnderWay:
             self._give_up()  # it waited so long for the journal, and was not even sent
         sent = time.monotonic()
         writes = await self._producer.send(outputs)
+        self._sent.add(step, writes)
         if decided is not None and writes:
             stage = self._machine.figures.stages[Stage.DELIVER]
             writes[-1].add_done_callback(lambda _: stage.add(time.monotonic() - sent))
-        self._sent.add(step, writes)
-        if self._patience is None:
-            self._watch(None)
+            self._forget_done()
+            self._leased.extend((sent, one) for one in writes)
+            if self._patience is None:
+                self._watch()
 
     async def write(self, outputs: Sequence[Output | Packed]) -> None:
         """Send what the owner before has journaled and not written, and wait until it is safe (C55)."""
@@ -101,23 +107,26 @@ class DeliveriesUnderWay:
             # It was alone in its batch. If it is a delivery, its lease ends, and it is tried again.
             logger.error("%s: a record for clients is larger than its topic takes: %s", self._shown, error)
 
-    def _watch(self, before: asyncio.Future[Any] | None) -> None:
-        """End the process if what was the oldest delivery on its way still is: Kafka would take it too late.
-
-        Args:
-            before: the oldest at the last look; None = this is the first.
-        """
+    def _watch(self) -> None:
+        """End the process if the oldest delivery has been on its way for too long, and look again when it would be."""
         loop = asyncio.get_running_loop()
-        if self._patience is not None and loop.time() - self._patience.when() > _BELATED_S:
-            before = None  # this process stood still; what Kafka has answered meanwhile comes now
+        patience_s = self._machine.delivery_patience_s
+        late_s = 0.0 if self._patience is None else loop.time() - self._patience.when()
         self._patience = None
-        oldest = next((one for one in self._sent if not one.done()), None)
-        if oldest is None:
+        self._forget_done()
+        if not self._leased:
             return
-        if oldest is before:
+        left_s = self._leased[0][0] + patience_s - time.monotonic()
+        if late_s > _BELATED_S:  # this process stood still; what Kafka has answered meanwhile comes now
+            left_s = max(left_s, patience_s / 2)
+        elif left_s <= 0:
             self._give_up()
-        # Twice within the time: one that is found half-way is at most so old at the second look.
-        self._patience = loop.call_later(self._machine.delivery_patience_s / 2, self._watch, oldest)
+            return
+        self._patience = loop.call_later(left_s, self._watch)
+
+    def _forget_done(self) -> None:
+        while self._leased and self._leased[0][1].done():
+            self._leased.popleft()
 
     def _give_up(self) -> None:
         end_process(

@@ -38,6 +38,7 @@ class Effects:
         ahead: what the journal holds before the step's last RecordBatch, in batches of their own.
         journal: the step's changes; with nothing ahead either, nothing has to be durable.
         after: deliveries and answers; sent once the journal is safe.
+        delivers: whether there are deliveries among them: they must not come too late (L10).
         must_arrive: whether they have to be safe before the next step (C35).
         step: the number of the step in the journal (C55).
         counted_to: number of the last deliveries that count in the windows of rates; negative = there are none (Q25).
@@ -50,6 +51,7 @@ class Effects:
     ahead: Items = field(default_factory=list)
     journal: Items = field(default_factory=list)
     after: list[Output | Packed] = field(default_factory=list)
+    delivers: bool = False
     must_arrive: bool = False
     step: int = 0
     counted_to: int = -1

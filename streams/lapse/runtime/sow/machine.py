@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -36,9 +37,6 @@ _MOST_AT_ONCE: Final = 500
 
 _TURN_S: Final = 0.02
 """CPU after which others have their turn where filters of subscriptions are tried on what comes, s."""
-
-_PATIENCE_S: Final = 30.0
-"""Nothing is leased; what comes so late is of no use to anybody."""
 
 _DELIVERY_TURNS: Final = 4
 """Parts of queries in one step, each as long as a millisecond or two."""
@@ -92,7 +90,7 @@ class SowMachine(ShardMachine[SowShard, Step, StepInFlight[Step]]):
         settings = shard.settings
         self.step_turns = _STEP_RECORDS // _MOST_AT_ONCE
         self.delivery_turns = _DELIVERY_TURNS
-        self.delivery_patience_s = _PATIENCE_S
+        self.delivery_patience_s = math.inf  # nothing is leased
         self.merged_by_time = settings.home.shared or settings.added_partitions
         """Updates of one key may stand on several partitions: they count in the order of their stamps (C46)."""
         self._clock_ms = clock_ms
