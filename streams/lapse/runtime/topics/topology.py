@@ -91,8 +91,9 @@ class Topology:
 
     @cached_property
     def _shards(self) -> dict[str, int]:
-        """How many shards each entity has; a topic of letters that it reads may still have to be made (D1)."""
-        planned: dict[str, int] = {}
+        """How many shards each entity has; topics that it reads may still have to be made (D1)."""
+        letters: dict[str, int] = {}
+        shared: dict[str, int] = {}
         found: dict[str, int] = {}
         readers = self._reading()
         waiting = deque(self.entities())
@@ -100,24 +101,37 @@ class Topology:
             if not waiting:
                 break
             name = waiting.popleft()
-            count = self._shards_of(name, planned)
-            letters = self._entity(name).dead_letter_topic(name)
+            count = self._shards_of(name, letters, shared)
             if found.get(name) == count:
                 continue
             found[name] = count
-            if letters and letters not in self.existing and count > planned.get(letters, 0):
-                planned[letters] = count
-                waiting.extend(readers.get(letters, ()))
+            target = self._entity(name).dead_letter_topic(name)
+            for planned, topics, width in (
+                (letters, [target] if target else [], count),
+                (shared, self._named(name), self._breadth(name, count)),
+            ):
+                for topic in topics:
+                    if topic not in self.existing and width > planned.get(topic, 0):
+                        planned[topic] = width
+                        waiting.extend(readers.get(topic, ()))
         return found
 
-    def _shards_of(self, entity: str, planned: Mapping[str, int]) -> int:
+    def _shards_of(self, entity: str, letters: Mapping[str, int], shared: Mapping[str, int]) -> int:
+        """How many shards an entity has.
+
+        Args:
+            entity: the entity.
+            letters: how many partitions topics of letters get that have to be made.
+            shared: how many other topics get that have to be made: enough for each entity that reads them.
+        """
         settings = self._entity(entity)
         if isinstance(settings, QueueConfig) and settings.fed:
             return 1 if settings.ordering == "total" else settings.partitions
         if self._there.exists(entity):  # it has so many shards, whatever became of its underlying topics (C81)
             return self._there.count(entity)
-        counts = [self.existing.get(topic, planned.get(topic, 0)) for topic in settings.underlying(entity)]
-        return max(counts, default=0) or settings.partitions
+        topics = settings.underlying(entity)
+        counts = [self.existing.get(topic, letters.get(topic, 0)) for topic in topics]
+        return max(counts, default=0) or max([settings.partitions, *(shared.get(topic, 0) for topic in topics)])
 
     def _reading(self) -> dict[str, list[str]]:
         """The entities that read each topic, by name or pattern."""
@@ -133,12 +147,10 @@ class Topology:
         target = entity.publish_target(name)
         return list(dict.fromkeys([*entity.underlying(name), *([target] if target else [])]))
 
-    def _breadth(self, topic: str, name: str, shards: int) -> int:
-        """How many partitions an underlying topic has to have; any number where the shards feed themselves."""
+    def _breadth(self, name: str, shards: int) -> int:
+        """How many partitions an entity's missing topics get; any number serves shards that feed themselves."""
         entity = self._entity(name)
-        if isinstance(entity, QueueConfig) and entity.fed:
-            return self.existing.get(topic, entity.partitions)
-        return shards
+        return entity.partitions if isinstance(entity, QueueConfig) and entity.fed else shards
 
     def entities(self) -> list[str]:
         """Names of all entities."""
@@ -197,7 +209,7 @@ class Topology:
         retained = {"retention.ms": str(entity.retention)}
         compacted = {**stamped, **large, "cleanup.policy": "compact"}
         for topic in self._named(name):
-            yield Wanted(topic, Role.UNDERLYING, name, self._breadth(topic, name, count), stamped)
+            yield Wanted(topic, Role.UNDERLYING, name, self._breadth(name, count), stamped)
         yield Wanted(names.commands(name), Role.COMMANDS, name, count, {**stamped, **_LARGE, **retained})
         for deliveries in self._deliveries(name):
             yield Wanted(deliveries, Role.DELIVERIES, name, count, {**stamped, **large, **retained})
@@ -232,7 +244,7 @@ class Topology:
         found: dict[str, Wanted] = {}
         for topic in itertools.chain(self._of_definitions(), *map(self._of, self.entities())):
             known = found.get(topic.name)
-            if known is not None and known.role is topic.role is Role.DEAD_LETTERS:
+            if known is not None and known.role is topic.role:
                 topic = replace(topic, partitions=max(topic.partitions, known.partitions))
             if known is None or topic.rank >= known.rank:
                 found[topic.name] = topic
@@ -277,10 +289,13 @@ class Topology:
         """Underlying topics with another number of partitions than their entities have shards (C81)."""
         found: list[Difference] = []
         for name in self.entities():
+            entity = self._entity(name)
+            if isinstance(entity, QueueConfig) and entity.fed:
+                continue
             shards = self.partitions(name)
             for topic in self._named(name):
                 count = self.existing.get(topic)
-                if count is None or count == self._breadth(topic, name, shards):
+                if count is None or count == shards:
                     continue
                 what = f"has {count} partitions; {name} needs {shards}, "
                 if self._there.exists(name):
