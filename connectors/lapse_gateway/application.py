@@ -23,6 +23,7 @@ from lapse.core.near_name import question
 from lapse_client.error import LapseError, UnknownEntity
 from lapse_gateway import (
     body,
+    called_host,
     letters,
     looking,
     openapi,
@@ -211,6 +212,8 @@ def _let_in(gateway: Gateway, operation: Operation, request: Request) -> Caller:
         gateway.rate.check(address)
         raise
     gateway.rate.check(caller.name or address)
+    if not caller.name:
+        called_host.check(request.headers.get("host"), gateway.settings.names)
     return caller
 
 

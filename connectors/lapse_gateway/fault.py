@@ -48,6 +48,7 @@ STATUSES: Final[Mapping[str, HTTPStatus]] = {
     "no_figures": HTTPStatus.NOT_FOUND,
     "read_only": HTTPStatus.FORBIDDEN,
     "other_origin": HTTPStatus.FORBIDDEN,
+    "other_host": HTTPStatus.MISDIRECTED_REQUEST,
     "not_settled": HTTPStatus.CONFLICT,
     "too_large": HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     "too_slow": HTTPStatus.REQUEST_TIMEOUT,

@@ -15,6 +15,7 @@ class Settings:
     Attributes:
         host: the address that it listens on.
         port: the port; 0 = one that is free.
+        names: hosts by which requests may call the gateway where there are no users; None = any.
         read_only: refuse whatever changes something: publishing, receiving and settling as well.
         certificate: file with the certificate for TLS, PEM; None = plain HTTP.
         key: file with its key, PEM.
@@ -29,6 +30,7 @@ class Settings:
 
     host: str = "127.0.0.1"
     port: int = 8080
+    names: frozenset[str] | None = None
     read_only: bool = False
     certificate: Path | None = None
     key: Path | None = None

@@ -62,6 +62,15 @@ def test_the_worker_of_the_page_does_its_work(gateway: Door, tmp_path: Path) -> 
     assert not (tmp_path / "oops").exists()
 
 
+@pytest.mark.feature("X4")
+def test_a_gateway_without_users_answers_to_names_of_this_machine_alone(gateway: Door) -> None:
+    for path in (gateway.path("shown"), gateway.address):
+        refused = gateway.http.get(path, headers={"Host": "elsewhere.example"})
+        assert refused.status_code == 421, refused.text
+        assert "--allow-host" in refused.text
+    assert gateway.http.get(gateway.path("shown"), headers={"Host": "localhost:1"}).status_code == 200
+
+
 def test_the_commands_of_the_page_print_what_it_says(gateway: Door) -> None:
     program("curl")  # the page's commands are written with it
     text = page().split("\n## Try it\n")[1].split("\n## ")[0]

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from lapse_gateway.scrape import Source
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
-_LOOPBACK: Final = ("127.", "::1", "localhost")
 
 
 class _Figures(click.ParamType):
@@ -66,6 +65,14 @@ class _Deployment(click.ParamType):
     "--port", type=click.IntRange(0, 65_535), default=8080, show_default=True, help="The port; 0 = a free one."
 )
 @click.option(
+    "--allow-host",
+    "allowed",
+    multiple=True,
+    metavar="NAME",
+    help="Where there are no users: a name by which browsers may call the gateway, beside localhost; may be repeated. "
+    "With a --host that other machines reach, any name by default.",
+)
+@click.option(
     "--read-only", is_flag=True, help="Refuse all requests that change something, publishing and receiving included."
 )
 @click.option("--tls-certificate", type=click.Path(path_type=Path), help="Use HTTPS with this certificate (PEM).")
@@ -104,6 +111,7 @@ class _Deployment(click.ParamType):
 def gateway(
     host: str,
     port: int,
+    allowed: tuple[str, ...],
     read_only: bool,
     tls_certificate: Path | None,
     tls_key: Path | None,
@@ -120,6 +128,7 @@ def gateway(
     Runs until Ctrl-C or SIGTERM. Where lapse.toml has users, requests need a user and their key.
     """
     from lapse_gateway import Gateway, Settings, serve
+    from lapse_gateway.called_host import is_loopback
     from lapse_gateway.server import context, listen
 
     if tls_key is not None and tls_certificate is None:
@@ -134,6 +143,7 @@ def gateway(
         settings = Settings(
             host=host,
             port=port,
+            names=frozenset(name.lower() for name in allowed) if allowed or is_loopback(host) else None,
             read_only=read_only,
             certificate=tls_certificate,
             key=tls_key,
@@ -151,7 +161,7 @@ def gateway(
 
             def started(address: str) -> None:
                 click.echo(orjson.dumps({"address": address}) if as_json else f"lapse gateway: {address}")
-                if not all(one.users.users for one in found.deployments) and not host.startswith(_LOOPBACK):
+                if not all(one.users.users for one in found.deployments) and not is_loopback(host):
                     logging.getLogger("lapse_gateway").warning(
                         "everybody who reaches %s may do everything: configure users in lapse.toml (docs/security.md)",
                         address,

@@ -244,6 +244,15 @@ CASES: Final = (
         status=403,
     ),
     Case(
+        shown="`Host: elsewhere.example:8080`, where there are no users",
+        method="GET",
+        path="/v1/queues",
+        headers={"Host": "elsewhere.example:8080"},
+        settings={"names": frozenset()},
+        code="other_host",
+        status=421,
+    ),
+    Case(
         shown="a publish to a gateway that is read only",
         path="/v1/publish/orders",
         body=b"x",
