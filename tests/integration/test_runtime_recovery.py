@@ -283,15 +283,28 @@ def test_what_was_sent_at_most_once_keeps_its_place_over_a_restart_and_gets_no_l
 @pytest.mark.feature("C40", "L14", "D2", "Q12")
 def test_messages_whose_records_kafka_has_deleted_leave_with_a_letter_of_headers(deploy: Deploy) -> None:
     """`kafka-delete-records` below live messages: noticed when they would be delivered; the rest flows on."""
-    here = deploy({"cut": {"payload_window": 1}}).apply()
-    worker = here.worker().wait_for_shards(1)
+    marked = {"ordering": "total", "barrier": "/b = 'yes'", "payload_window": 1}
+    here = deploy({"cut": {"payload_window": 1}, "marked": marked}).apply()
+    worker = here.worker().wait_for_shards(2)
     written = here.write("cut", *(f"{number}" for number in range(10)), key=b"k")
-    until(lambda: here.depth("cut")["depth"] == 10, "the messages")
+    ends = here.write("marked", '{"b": "yes"}', '{"b": "yes"}', "last")
+    until(lambda: here.depth("cut")["depth"] == 10 and here.depth("marked")["depth"] == 3, "the messages")
     worker.kill()  # so that no payload is left in memory
     admin = AdminClient({"bootstrap.servers": here.servers})
-    for future in admin.delete_records([Partition(here.name("cut"), 0, written[6].offset)]).values():
+    cuts = [Partition(here.name("cut"), 0, written[6].offset), Partition(here.name("marked"), 0, ends[1].offset)]
+    for future in admin.delete_records(cuts).values():
         future.result()
-    worker.start().wait_for_shards(1)
+    worker.start().wait_for_shards(2)
+    with here.subscriber("marked", 1, timeout_s=60) as subscriber:
+        barrier, last = subscriber.receive(20), subscriber.receive(20)
+        assert barrier is not None
+        assert last is not None
+        assert (barrier.is_barrier, barrier.bookmark.offset) == (True, ends[1].offset)
+        assert last.value == b"last", "the barrier that is gone holds nobody back"
+        (letter,) = here.letters("marked", 1)
+        assert (texts(letter)["lapse-reasons"], texts(letter)["__dlq.errors.offset"]) == ("log_truncated", "0")
+        released = [event for event in here.events("marked") if event.event == "barrier_released"]
+        assert [(place.first, place.last) for event in released for place in event.messages] == [(1, 1)]
     with here.subscriber("cut", 10, timeout_s=60) as subscriber:
         got = [subscriber.receive(20) for _ in range(4)]
         assert [one.value for one in got if one] == [b"6", b"7", b"8", b"9"]

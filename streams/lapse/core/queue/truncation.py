@@ -19,6 +19,8 @@ from lapse.core.queue.segment import Segment
 from lapse.core.queue.settlement import Claim
 from lapse.core.queue.step import Step
 from lapse.core.queue.transitions import Transitions
+from lapse.core.reason import Reason
+from lapse.core.shard.event import EventKind
 
 AT_ONCE: Final = 4096
 """About how many messages leave in one step."""
@@ -102,6 +104,22 @@ class Truncation:
             slots = self._transitions.taken(trigger, segment, first, stop)
             if len(slots):
                 self._transitions.happen(trigger, [(segment, slots)], now_ms, step, detail=detail)
+        if handed_out and trigger is Trigger.TRUNCATE:
+            self._call_back(claim, now_ms, step)
+
+    def _call_back(self, claim: Claim, now_ms: int, step: Step) -> None:
+        """Have a barrier that this very step releases leave for its record instead: nobody can get it (C40)."""
+        named = {"topic": claim.topic, "partition": claim.partition, "offset": claim.first}
+        released = [at for at, change in enumerate(step.changes) if change.kind is ChangeKind.RELEASED]
+        told = [at for at, event in enumerate(step.events) if event.kind is EventKind.BARRIER_RELEASED]
+        for changed_at, told_at in zip(released, told, strict=True):
+            change, event = step.changes[changed_at], step.events[told_at]
+            if named.items() <= change.facts.items() and event.messages is not None:
+                step.changes[changed_at] = Change(ChangeKind.SETTLED, change.places)
+                del step.events[told_at]
+                places = np.array([place for place, _ in change.places], np.int64)
+                self._decisions.depart(event.messages, places, (Reason.LOG_TRUNCATED,), now_ms, step)
+                return
 
     def _undeliver(self, segment: Segment, slots: NDArray[np.intp], step: Step) -> None:
         for of_state in (State.LEASED, State.SENT):
