@@ -94,6 +94,9 @@ def test_a_crash_keeps_address_and_data(own_kafka: EmbeddedKafka) -> None:
 def test_a_paused_broker_is_silent_and_goes_on(running: EmbeddedKafka) -> None:
     admin = AdminClient({"bootstrap.servers": running.bootstrap_servers})
     running.pause()
+    threads = psutil.Process(running.jvm.pid).threads()
+    states = {Path(f"/proc/{one.id}/stat").read_text().rpartition(")")[2].split()[0] for one in threads}
+    assert states == {"T"}, "what is sent from now on is not answered, not even on a busy machine"
     with pytest.raises(Exception, match="_TRANSPORT|_TIMED_OUT"):
         admin.list_topics(timeout=1)
     running.resume()

@@ -4,13 +4,17 @@ import contextlib
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 import psutil
 
 from lapse.embedded import supervise
 from lapse.embedded.errors import BrokerFailed
+
+_STOPS_WITHIN_S: Final = 10.0
 
 
 class Jvm:
@@ -125,8 +129,22 @@ class Jvm:
         self._gone_within(10)
 
     def pause(self) -> None:
-        """Freeze the process with SIGSTOP."""
+        """Freeze the process with SIGSTOP; it stands still when this returns: on a busy machine, not at once."""
         self._process.suspend()
+        give_up = time.monotonic() + _STOPS_WITHIN_S
+        while not self._stands_still and time.monotonic() < give_up:
+            time.sleep(0.001)
+
+    @property
+    def _stands_still(self) -> bool:
+        """Whether every thread is stopped."""
+        threads = Path(f"/proc/{self.pid}/task")
+        if not threads.exists():  # not Linux
+            return bool(self._process.status() == psutil.STATUS_STOPPED)
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # one has ended meanwhile: look again
+            states = [(one / "stat").read_text().rpartition(")")[2].split()[0] for one in threads.iterdir()]
+            return set(states) <= {"T", "t"}
+        return False
 
     def resume(self) -> None:
         """Let a frozen process go on, with SIGCONT."""
