@@ -1,6 +1,7 @@
 """What a worker asks of the brokers about topics costs by what is new, however many topics the cluster has (C90)."""
 
 import asyncio
+import socket
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -115,3 +116,24 @@ def test_brokers_that_are_slow_to_describe_topics_are_asked_again_with_more_pati
         assert {name: shape.partitions for name, shape in (await ids.shapes([one, unique("none")])).items()} == {one: 4}
 
     asyncio.run(run())
+
+
+@pytest.mark.feature("C60", "C90")
+def test_who_got_no_answer_asks_by_a_new_connection(
+    kafka: str, create_topic: Callable[..., str], unique: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker stood still, and was without a controller for a moment: the client waited for one for ever."""
+    monkeypatch.setattr(topic_id, "_PATIENCE_S", 0.1)
+    monkeypatch.setattr(topic_id, "_AGAIN_S", 0.0)
+    monkeypatch.setattr(topic_id, "_GIVE_UP_S", 5.0)
+    one = create_topic(unique("one"))
+
+    async def run(silent: str) -> None:
+        ids = TopicIds({"bootstrap.servers": silent})
+        with pytest.raises(KafkaException, match="imed out"):
+            await ids.of([one], once=True)
+        ids._settings["bootstrap.servers"] = kafka
+        assert (await ids.of([one])).keys() == {one}
+
+    with socket.create_server(("127.0.0.1", 0)) as listens:
+        asyncio.run(run(f"127.0.0.1:{listens.getsockname()[1]}"))

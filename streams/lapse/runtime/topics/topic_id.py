@@ -127,11 +127,12 @@ class TopicIds:
         return await asyncio.to_thread(self._describe, names)
 
     def _describe(self, names: list[str]) -> dict[str, Shape]:
-        patience_s = self._patience_s
+        patience_s, asked = self._patience_s, self._connected()
         try:
-            found = _shapes(self._connected().describe_topics(TopicCollection(names), request_timeout=patience_s))
+            found = _shapes(asked.describe_topics(TopicCollection(names), request_timeout=patience_s))
         except KafkaException as error:
             if error.args[0].code() in _LATE:
+                self._part_with(asked)
                 self._patience_s = min(2 * patience_s, _MOST_PATIENCE_S)
                 logger.warning(
                     "the brokers have not described %d topics within %g s: %s",
@@ -148,6 +149,16 @@ class TopicIds:
             if self._admin is None:
                 self._admin = AdminClient(self._settings)
             return self._admin
+
+    def _part_with(self, asked: AdminClient) -> None:
+        """Ask by another connection from now on.
+
+        librdkafka waits for a controller for ever once it has heard that there is none, as for a moment after brokers
+        stood still; a new client hears at once who it is.
+        """
+        with self._connecting:
+            if self._admin is asked:
+                self._admin = None
 
 
 def _shapes(asked: Mapping[str, Future[Any]]) -> dict[str, Shape]:
