@@ -15,6 +15,9 @@ BuiltHeaders = list[tuple[str, str | bytes | None]]
 _LATEST_MS: Final = 253_402_300_799_999
 """The end of the year 9999. A lifetime that can be honoured from here on can be at any arrival; no clock is needed."""
 
+_LONGEST_MS: Final = lifetime.NEVER - _LATEST_MS - 1
+"""A relative lifetime up to this can be honoured at any arrival."""
+
 _TYPED_LIFETIMES: Final = (lifetime.TTL_MS, lifetime.EXPIRES_AT_MS, lifetime.EXPIRE_TIME, lifetime.CE_EXPIRYTIME)
 
 
@@ -41,8 +44,10 @@ def headers(
         InvalidPublication: a value out of range, or two lifetimes at once.
     """
     built: BuiltHeaders = [_checked(*item) for item in items(own)]
+    is_plain = not any(name in lifetime.NAMES for name, _ in built)
     if ttl_ms is not None:
         built.append((lifetime.TTL_MS, _number("ttl_ms", ttl_ms)))
+        is_plain = is_plain and ttl_ms <= _LONGEST_MS and expires_at_ms is None and enqueue_at_ms is None
     if expires_at_ms is not None:
         built.append((lifetime.EXPIRES_AT_MS, _number("expires_at_ms", expires_at_ms)))
     if enqueue_at_ms is not None:
@@ -51,7 +56,8 @@ def headers(
         built.append((header.MESSAGE_ID, _text("message_id", message_id)))
     if delta:
         built.append((header.COMMAND, b"delta"))
-    _check_lifetimes(built)
+    if not is_plain:  # nearly all records state one lifetime or none, in which there is nothing to be found
+        _check_lifetimes(built)
     return built
 
 

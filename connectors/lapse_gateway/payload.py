@@ -111,7 +111,10 @@ MESSAGE: Final[dict[str, Any]] = {
 
 def message_shown(key: bytes | None, headers: Headers, value: bytes | None) -> dict[str, Any]:
     """The fields of a message: its key, its headers and its payload."""
-    return {**key_shown(key), "headers": headers_shown(headers), **shown(value)}
+    fields = key_shown(key)
+    fields["headers"] = headers_shown(headers)
+    fields.update(shown(value))
+    return fields
 
 
 def from_base64(field: str, text: str) -> bytes:
@@ -162,17 +165,22 @@ def message_headers_from_http(headers: Iterable[tuple[bytes, bytes]]) -> list[tu
     return found
 
 
-def with_trace(
-    headers: list[tuple[str, bytes | None]], raw: Iterable[tuple[bytes, bytes]]
-) -> list[tuple[str, bytes | None]]:
-    """The headers of a message, with the trace of the request that publishes it, unless they name one.
+def trace_of(raw: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, bytes]]:
+    """The trace context of a request, as headers of a message; what is none is left out, as W3C demands.
 
     Args:
-        headers: the message's own.
-        raw: the request's, with names in small letters. What is no trace context is left out, as W3C demands.
+        raw: the request's headers, with names in small letters.
     """
     context = {name: value for name, value in raw if name in (b"traceparent", b"tracestate")}
-    parent = context.get(b"traceparent", b"")
-    if not _TRACE.fullmatch(parent) or any(name.lower() == "traceparent" for name, _ in headers):
+    if not _TRACE.fullmatch(context.get(b"traceparent", b"")):
+        return []
+    return [(name.decode(), value) for name, value in sorted(context.items())]
+
+
+def with_trace(
+    headers: list[tuple[str, bytes | None]], trace: list[tuple[str, bytes]]
+) -> list[tuple[str, bytes | None]]:
+    """The headers of a message, with the trace of the request that publishes it, unless they name one."""
+    if not trace or any(name.lower() == "traceparent" for name, _ in headers):
         return headers
-    return [*headers, *((name.decode(), value) for name, value in sorted(context.items()))]
+    return [*headers, *trace]

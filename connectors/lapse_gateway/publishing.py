@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from starlette.responses import Response
 
 from lapse.core.error_code import ErrorCode
@@ -29,7 +29,16 @@ _TOO_LARGE: Final = "MSG_SIZE_TOO_LARGE"
 _Record = tuple[bytes | None, str | bytes | None, list[tuple[str, bytes | None]], dict[str, Any]]
 """Value, key, headers and what else is said of a record that is published."""
 
-_LIFETIMES: Final = ("ttl_ms", "expires_at_ms", "enqueue_at_ms", "message_id", "delta")
+_LIFETIMES: Final = frozenset({"ttl_ms", "expires_at_ms", "enqueue_at_ms", "message_id", "delta"})
+
+
+def _pairs(headers: Any) -> Any:
+    """Headers as pairs: they may be an object, too; and JSON has pairs as arrays."""
+    if isinstance(headers, dict):
+        return list(headers.items())
+    if isinstance(headers, list):
+        return [tuple(one) if isinstance(one, list) else one for one in headers]
+    return headers
 
 
 class Message(Content):
@@ -55,19 +64,9 @@ class Message(Content):
     enqueue_at_ms: int | None = Field(default=None, ge=0, le=_LATEST_MS)
     message_id: str | None = None
     delta: bool = False
-    headers: list[tuple[str, str | dict[str, str] | None]] = Field(default_factory=list)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _pairs(cls, data: Any) -> Any:
-        """Take headers as an object, too; and pairs, which JSON has as arrays."""
-        if isinstance(data, dict):
-            headers = data.get("headers")
-            if isinstance(headers, dict):
-                data = {**data, "headers": list(headers.items())}
-            elif isinstance(headers, list):
-                data = {**data, "headers": [tuple(one) if isinstance(one, list) else one for one in headers]}
-        return data
+    headers: Annotated[list[tuple[str, str | dict[str, str] | None]], BeforeValidator(_pairs)] = Field(
+        default_factory=list
+    )
 
     @model_validator(mode="after")
     def _one_content(self) -> Message:
@@ -87,6 +86,10 @@ class Message(Content):
         if self.key_base64 is not None:
             return payload.from_base64("key_base64", self.key_base64)
         return None if self.key is None else self.key.encode()
+
+    def options(self) -> dict[str, Any]:
+        """What else it says of itself, of lifetimes above all."""
+        return {name: getattr(self, name) for name in _LIFETIMES & self.model_fields_set}
 
     def header_pairs(self) -> list[tuple[str, bytes | None]]:
         """The headers.
@@ -123,7 +126,7 @@ async def _one(call: Call) -> Response:
     if given["delete"] and (call.body or given["key"] is None):
         raise Fault(ErrorCode.INVALID_ARGUMENT, "parameter delete: it takes a key and no body")
     raw = call.request.headers.raw
-    headers = payload.with_trace([*payload.message_headers_from_http(raw)], raw)
+    headers = payload.with_trace([*payload.message_headers_from_http(raw)], payload.trace_of(raw))
     options = {name: given[name] for name in _LIFETIMES}
     value = None if given["delete"] else call.body
     async with call.gateway.clients.publisher(call.caller) as publisher:
@@ -136,12 +139,12 @@ async def _one(call: Call) -> Response:
 async def _many(call: Call) -> Response:
     to = await _target(call)
     batch = call.decoded(Batch)
+    trace = payload.trace_of(call.request.headers.raw)
     records: list[_Record] = []
     for number, message in enumerate(batch.messages):
-        options = {name: getattr(message, name) for name in _LIFETIMES}
         try:
-            headers = payload.with_trace(message.header_pairs(), call.request.headers.raw)
-            records.append((message.content(), message.key_bytes(), headers, options))
+            headers = payload.with_trace(message.header_pairs(), trace)
+            records.append((message.content(), message.key_bytes(), headers, message.options()))
         except Fault as fault:
             raise Fault(fault.code, f"messages.{number}.{fault.text}") from fault
     async with call.gateway.clients.publisher(call.caller) as publisher:

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
+from lapse.core.generation import shown
 from lapse_client.aio import Delivery
 from lapse_client.error import LapseError
 from lapse_gateway import payload
@@ -25,24 +26,19 @@ _AT_ONCE: Final = 100
 
 def told(delivery: Delivery) -> dict[str, Any]:
     """A delivery in JSON."""
-    if delivery.is_barrier:
-        return {"kind": "barrier", "bookmark": str(delivery.bookmark), **_message(delivery)}
-    return {
-        "kind": "delivery",
-        "receipt": receipt(delivery),
-        "bookmark": str(delivery.bookmark),
-        "delivery_count": delivery.delivery_count,
-        "lease_until_ms": delivery.lease_until_ms,
-        **_message(delivery),
-    }
-
-
-def _message(delivery: Delivery) -> dict[str, Any]:
-    return {
-        "timestamp_ms": delivery.timestamp_ms,
-        "expires_at_ms": delivery.expires_at_ms,
-        **payload.message_shown(delivery.key, delivery.headers, delivery.value),
-    }
+    lot, at = delivery.lot, delivery.at
+    fields: dict[str, Any] = {"kind": "barrier" if lot.is_barrier else "delivery"}
+    if lot.is_barrier:
+        fields["bookmark"] = str(delivery.bookmark)
+    else:
+        fields["receipt"] = receipt(delivery)
+        fields["bookmark"] = f"{lot.source.decode()}:{shown(lot.offsets[at])}"
+        fields["delivery_count"] = lot.delivery_counts[at]
+        fields["lease_until_ms"] = delivery.lease_until_ms
+    fields["timestamp_ms"] = lot.timestamp_ms(at)
+    fields["expires_at_ms"] = lot.deadline_ms(at)
+    fields.update(payload.message_shown(lot.key(at), lot.headers(at), lot.value(at)))
+    return fields
 
 
 async def _receive(call: Call) -> Response:

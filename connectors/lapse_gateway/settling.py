@@ -66,8 +66,6 @@ def _check(how: How, wanted: Settlement) -> None:
     for field, only in (("delay_ms", "cancel"), ("lease_ms", "renew"), ("fault", "expire")):
         if getattr(wanted, field) is not None and how != only:
             raise Fault(ErrorCode.INVALID_ARGUMENT, f"field {field}: it goes with {only}, not with {how}")
-    for text in wanted.receipts:
-        BookmarkRange.parse(text)
 
 
 async def _results(how: How, call: Call, wanted: Settlement) -> list[SettlementResult]:
@@ -97,17 +95,25 @@ def _held(
     """Which subscriptions hold the deliveries of these receipts, and what is held by none.
 
     What is settled is out of their hands: of two requests about the same delivery the second one asks the queue.
+
+    Raises:
+        ValueError: one that is held by none is no bookmark; nothing was taken out of anybody's hands.
     """
-    found: dict[str, tuple[Subscription, list[Delivery]]] = {}
-    others: list[str] = []
-    for name in dict.fromkeys(receipts):
-        subscription = next((one for one in subscriptions if name in one.held), None)
-        if subscription is None:
-            others.append(name)
-            continue
-        delivery = subscription.held[name] if how == "renew" else subscription.held.pop(name)
-        found.setdefault(subscription.name, (subscription, []))[1].append(delivery)
-    return list(found.values()), others
+    others = dict.fromkeys(receipts)
+    named: list[tuple[Subscription, list[str]]] = []
+    for subscription in subscriptions:
+        some = [name for name in others if name in subscription.held]
+        for name in some:
+            del others[name]
+        if some:
+            named.append((subscription, some))
+    for name in others:
+        BookmarkRange.parse(name)
+    found: list[tuple[Subscription, list[Delivery]]] = []
+    for subscription, some in named:
+        take = subscription.held.__getitem__ if how == "renew" else subscription.held.pop
+        found.append((subscription, [take(name) for name in some]))
+    return found, list(others)
 
 
 _SUMMARIES: Final[dict[How, tuple[str, str]]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import re
 from collections.abc import Sequence
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from lapse_gateway.scrape import Source
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
+_GARBAGE_THRESHOLDS: Final = (30_000, 5, 50)
+"""A batch makes thousands of short-lived objects, and no cycles. With Python's own thresholds the collector looks
+through them after every fifteenth message: a fifth of the time that reading and telling messages takes."""
 
 
 class _Figures(click.ParamType):
@@ -167,6 +171,9 @@ def gateway(
                         address,
                     )
 
+            gc.collect()
+            gc.freeze()
+            gc.set_threshold(*_GARBAGE_THRESHOLDS)
             serve(found, opened, started)
     except LapseError as error:
         raise click.ClickException(str(error)) from error

@@ -1,9 +1,12 @@
 """What a worker would have to refuse is refused before it is sent."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from lapse.core import lifetime
 from lapse_client.error import InvalidPublication
-from lapse_client.publication import headers
+from lapse_client.publication import _check_lifetimes, headers
 
 
 @pytest.mark.feature("L2", "L3", "L5", "X6", "S2")
@@ -42,3 +45,31 @@ def test_options_become_headers() -> None:
 def test_what_cannot_be_honoured_is_refused(options: dict, told: str) -> None:
     with pytest.raises(InvalidPublication, match=told):
         headers(options.pop("own", None), **options)
+
+
+_INSTANTS = st.none() | st.integers(-1, lifetime.NEVER + 1) | st.integers(lifetime.NEVER - 253_402_300_800_001)
+_OWN = st.lists(
+    st.tuples(
+        st.sampled_from((*sorted(lifetime.NAMES), "lapse-id", "lapse-origin", "a")),
+        st.none() | st.sampled_from((b"0", b"5", b"%d" % lifetime.NEVER, b"2030-01-01T00:00:00Z", b"four", b"")),
+    ),
+    max_size=3,
+)
+
+
+@pytest.mark.feature("L12", "X7")
+@given(_OWN, _INSTANTS, _INSTANTS, _INSTANTS)
+def test_a_publication_is_refused_exactly_where_its_headers_would_be(
+    own: list, ttl_ms: int | None, expires_at_ms: int | None, enqueue_at_ms: int | None
+) -> None:
+    try:
+        built = headers(own, ttl_ms=ttl_ms, expires_at_ms=expires_at_ms, enqueue_at_ms=enqueue_at_ms)
+    except InvalidPublication as error:
+        refused = str(error)
+        if " milliseconds" not in refused:  # else a number is out of range
+            given = {"lapse-ttl-ms": ttl_ms, "lapse-expires-at-ms": expires_at_ms, "lapse-enqueue-at-ms": enqueue_at_ms}
+            stated = [(name, b"%d" % value) for name, value in given.items() if value is not None]
+            with pytest.raises(InvalidPublication):
+                _check_lifetimes([*own, *stated])
+    else:
+        _check_lifetimes(built)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
+from types import SimpleNamespace
 
 import httpx
 import orjson
@@ -10,14 +11,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lapse.core.entitlement import Entitlement, Right
+from lapse.core.generation import position_of
+from lapse.protocol import header, packed_delivery
 from lapse_client import Connection
+from lapse_client.aio import Delivery
 from lapse_client.error import UnknownEntity
+from lapse_client.lot import PackedLot
+from lapse_client.shard import Shard
 from lapse_gateway import Gateway, Settings, User, Users, openapi, payload
 from lapse_gateway.application import DESCRIBED, application
 from lapse_gateway.events import event, stream
 from lapse_gateway.fault import Fault
 from lapse_gateway.publishing import Message
 from lapse_gateway.rate import RateLimit
+from lapse_gateway.receiving import told
+from lapse_gateway.settling import _held
+from lapse_gateway.subscription import receipt
 from lapse_gateway.user import Authenticator
 
 
@@ -63,7 +72,7 @@ TRACE = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 def test_a_message_gets_the_trace_of_the_request_that_publishes_it(
     own: list, request_headers: list, kept: list
 ) -> None:
-    assert payload.with_trace(own, request_headers) == kept
+    assert payload.with_trace(own, payload.trace_of(request_headers)) == kept
 
 
 def test_a_rate_is_kept_and_each_has_their_own() -> None:
@@ -220,3 +229,30 @@ def test_a_right_on_a_queue_shows_no_other_topic() -> None:
     caller.check_reads("orders", "orders-in", frozenset({"orders"}))
     with pytest.raises(Fault, match="orders does not read salaries"):
         caller.check_reads("orders", "salaries", frozenset({"elsewhere"}))
+
+
+def _delivery(offset: int) -> Delivery:
+    columns = packed_delivery.column("q", [offset]), packed_delivery.column("q", [1]), packed_delivery.column("I", [3])
+    packed = packed_delivery.decode(packed_delivery.encode("orders-in", 2, *columns, [b"x"]))
+    fields = {header.LEASE_UNTIL_MS: b"5", header.EPOCH: b"7"}
+    return Delivery(PackedLot(None, Shard(0, "orders", 2), packed, fields), 0)  # type: ignore[arg-type]
+
+
+@pytest.mark.feature("X3")
+@given(st.integers(0, 1 << 40), st.integers(0, 3))
+def test_a_delivery_is_told_by_its_bookmark(offset: int, generation: int) -> None:
+    delivery = _delivery(position_of(offset, generation))
+    fields = told(delivery)
+    assert (fields["bookmark"], fields["receipt"]) == (str(delivery.bookmark), receipt(delivery))
+    assert (fields["delivery_count"], fields["lease_until_ms"], fields["timestamp_ms"]) == (3, 5, 1)
+
+
+@pytest.mark.feature("Q8", "X7")
+def test_of_receipts_with_a_false_one_among_them_none_is_taken() -> None:
+    holder = SimpleNamespace(held={receipt(one): one for one in map(_delivery, range(3))})
+    names = list(holder.held)
+    with pytest.raises(ValueError, match="expected topic:partition:offset"):
+        _held("acknowledge", [holder], [*names, "nonsense"])  # type: ignore[list-item]
+    assert list(holder.held) == names
+    found, others = _held("acknowledge", [holder], [names[1], "orders-in:2:9", names[1]])  # type: ignore[list-item]
+    assert ([len(some) for _, some in found], others, len(holder.held)) == ([1], ["orders-in:2:9"], 2)
