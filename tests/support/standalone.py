@@ -17,9 +17,7 @@ import pyspark
 from support import class_archives
 
 SPARK_HOME = Path(pyspark.__file__).parent
-# Java's flags for processes that live for seconds; they hold for the executors, too. With one compiler Java reserves
-# 48 MiB for compiled code, and many queries of Spark fill that: then it looks for what to throw away all the time.
-QUICK = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC -XX:-UsePerfData"
+QUICK = " ".join(class_archives.QUICK_SPARK)
 _PACKAGE = "org.apache.spark.deploy"
 _TIMEOUT_S = 120
 

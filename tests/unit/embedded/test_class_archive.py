@@ -59,4 +59,8 @@ def test_tests_name_the_archives_that_are_there_and_keep_what_is_given(
     for _ in range(2):  # as the processes of a parallel run do, each of which inherits
         class_archives.use(environment)
     assert environment[class_archive.VARIABLE] == str(broker)
-    assert environment["SPARK_SUBMIT_OPTS"].split() == ["-Dmine=1", *class_archive.options(spark)]
+    assert environment["SPARK_SUBMIT_OPTS"].split() == [
+        "-Dmine=1",
+        *class_archives.QUICK_SPARK,
+        *class_archive.options(spark),
+    ]
