@@ -160,6 +160,10 @@ def test_deadlines_are_kept_expiry_is_local_deletes_travel_and_a_separation_is_c
     above.publish("short", {"n": 2}, ttl_ms=4_000)  # restarts the lifespan, here and there
     until(lambda: below.shown()["short"] == {"n": 2}, "the update below")
     assert below.records()["short"].expires_at_ms == above.records()["short"].expires_at_ms
+    above.publish("late", {"n": 1}, ttl_ms=0)
+    until(lambda: "late" in below.shown(), "a record below")
+    above.publish("late", {"n": 2}, expires_at_ms=1)  # never stands above, and takes along what was there (S10)
+    until(lambda: "late" not in below.shown(), "what the update took along below")
     written = below.written()
     above.out.end(signal.SIGKILL)
     until(lambda: "short" not in below.shown(), "the expiry below")

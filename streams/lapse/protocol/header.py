@@ -70,6 +70,8 @@ LEASE_UNTIL_MS: Final = "lapse-lease-until-ms"
 DELIVERY_COUNT: Final = "lapse-delivery-count"
 TIMESTAMP_MS: Final = "lapse-timestamp-ms"
 OPERATION: Final = "lapse-operation"
+UNWRITTEN: Final = "lapse-unwritten"
+"""On a tombstone of the compacted topic: the update that expired came and went, and never stood there (S10)."""
 ORDER_VALUE: Final = "lapse-order-value"
 """What `order_by` has of a record, as JSON; absent where that is NULL or cannot be compared (S5)."""
 

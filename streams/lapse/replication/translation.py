@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from lapse.core.lifetime import EXPIRES_AT_MS, TTL_MS
 from lapse.core.sow.origin import OPERATION, ORIGIN, ORIGIN_TIMESTAMP_MS
-from lapse.protocol.header import TIMESTAMP_MS
+from lapse.protocol.header import TIMESTAMP_MS, UNWRITTEN
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -60,7 +60,8 @@ class Translation:
 
         Nothing is told of what has been at the downstream before, so that nothing goes round in circles; and nothing of
         an expiry, which the downstream sees by itself. Only where the upstream's topic may no longer have the update
-        that expired, the downstream is told that there was one: an older record there must not outlive it.
+        that expired, or never had it, the downstream is told that there was one: an older record there must not outlive
+        it.
 
         Args:
             record: what the upstream says.
@@ -75,7 +76,8 @@ class Translation:
         headers = [(ORIGIN, ",".join([*visited, self.source]).encode()), (ORIGIN_TIMESTAMP_MS, stamp)]
         if record.payload is None:
             operation = facts.get(OPERATION) or b"deleted"
-            if operation == b"expired" and now_ms - record.written_at_ms < _BEHIND_MS:
+            is_late = now_ms - record.written_at_ms >= _BEHIND_MS
+            if operation == b"expired" and not is_late and UNWRITTEN not in facts:
                 return None
             return Downstream(record.key, None, [*headers, (OPERATION, operation)])
         deadline = facts.get(EXPIRES_AT_MS)

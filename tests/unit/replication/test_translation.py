@@ -54,6 +54,8 @@ def test_a_delete_is_told_and_an_expiry_is_not() -> None:
     late = ONE.translate(expired, T + 10_000)
     assert late is not None
     assert late.headers[-1] == ("lapse-operation", b"expired")
+    unwritten = upstream(None, ("lapse-operation", b"expired"), ("lapse-unwritten", b"true"))
+    assert ONE.translate(unwritten, T) == late, "only so does the downstream learn of it"
 
 
 @pytest.mark.feature("S10", "X7")

@@ -68,7 +68,9 @@ class Removals:
         """Remove a record whose deadline has passed: a delete with the reason `time_limit` (S4)."""
         facts = facts_of(entry)
         path = path_of(headers_of(entry)) if facts.headers_bytes else b""
-        self._remove(journal_key, entry, StateDelete(OutOfFocus.EXPIRED, facts.timestamp_ms, path), step)
+        unwritten = journal_key in step.changes
+        removal = StateDelete(OutOfFocus.EXPIRED, facts.timestamp_ms + unwritten, path, unwritten)
+        self._remove(journal_key, entry, removal, step)
         if self.retains:
             self._retain(journal_key, facts.timestamp_ms, facts.offset, facts.source, now_ms, step, path)
         self._tell_removed(journal_key, entry, now_ms, step)
@@ -89,18 +91,22 @@ class Removals:
         unpack = HEAD.unpack_from
         gone: list[tuple[bytes, int, int, int]] = []
         left: list[tuple[bytes, bytes]] = []
-        alike: dict[int, StateDelete] = {}
+        alike: dict[tuple[int, bool], StateDelete] = {}
+        changes = step.changes
         oldest = state.sequence
         for journal_key in journal_keys:
             entry = entries[journal_key]
             deadline_ms, timestamp_ms, sequence, offset, source, size = unpack(entry)
             key = journal_key[1:]
+            unwritten = journal_key in changes
             if size and is_replicated(entry, size):
-                state_deletes[journal_key] = StateDelete(OutOfFocus.EXPIRED, timestamp_ms, path_of(headers_of(entry)))
+                path = path_of(headers_of(entry))
+                state_deletes[journal_key] = StateDelete(OutOfFocus.EXPIRED, timestamp_ms + unwritten, path, unwritten)
             else:
-                deleted = alike.get(timestamp_ms)
+                deleted = alike.get((timestamp_ms, unwritten))
                 if deleted is None:
-                    deleted = alike[timestamp_ms] = StateDelete(OutOfFocus.EXPIRED, timestamp_ms)
+                    deleted = StateDelete(OutOfFocus.EXPIRED, timestamp_ms + unwritten, b"", unwritten)
+                    alike[timestamp_ms, unwritten] = deleted
                 state_deletes[journal_key] = deleted
             gone.append((key, source, offset, deadline_ms))
             left.append((key, entry))
@@ -142,7 +148,10 @@ class Removals:
         spent = update.origin is not None and update.origin.spent
         path = b"" if update.origin is None else update.origin.path
         removal = StateDelete(
-            OutOfFocus.EXPIRED if spent else OutOfFocus.DELETED, max(update.timestamp_ms, facts.timestamp_ms + 1), path
+            OutOfFocus.EXPIRED if spent else OutOfFocus.DELETED,
+            max(update.timestamp_ms, facts.timestamp_ms + 1),
+            path,
+            unwritten=spent,
         )
         self._remove(journal_key, entry, removal, step)
         # With keys from payloads a stamp that is ahead must not outlive its record in what is remembered (C88).
@@ -159,11 +168,16 @@ class Removals:
         self, journal_key: bytes, entry: bytes | None, fresh: bytes, update: Update, step: Step
     ) -> None:
         """Remove an update that has expired on arrival, together with the record that it replaces."""
+        path = b"" if update.origin is None else update.origin.path
+        at_ms = facts_of(fresh).timestamp_ms
         if entry is not None:
-            path = b"" if update.origin is None else update.origin.path
-            self._remove(journal_key, entry, StateDelete(OutOfFocus.EXPIRED, update.timestamp_ms, path), step)
+            at_ms = max(at_ms, facts_of(entry).timestamp_ms + 1)
+            self._remove(journal_key, entry, StateDelete(OutOfFocus.EXPIRED, at_ms, path, unwritten=True), step)
+        elif self._state.remembers:  # another deployment may have an older record
+            step.state_deletes[journal_key] = StateDelete(OutOfFocus.EXPIRED, at_ms, path, unwritten=True)
+            self._state.change(step, journal_key, None)
         if self.retains:
-            self._retain_by(update, journal_key, update.timestamp_ms, step)
+            self._retain_by(update, journal_key, update.timestamp_ms if self._settings.several else at_ms, step)
         self._tell_removed(journal_key, fresh, update.at_ms, step)
 
     def purge(self, journal_key: bytes, entry: bytes, now_ms: int, step: Step, reason: Reason) -> None:

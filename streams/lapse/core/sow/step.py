@@ -143,11 +143,13 @@ class StateDelete(NamedTuple):
         reason: deleted or expired.
         timestamp_ms: as of when it was deleted; of an expired one as of when it counted; ms since the epoch.
         path: deployments that the delete, or the expired record, has passed through.
+        unwritten: whether the update that expired came and went without ever standing on the compacted topic.
     """
 
     reason: OutOfFocus
     timestamp_ms: int
     path: bytes = b""
+    unwritten: bool = False
 
 
 class QueryAtWork(Protocol):

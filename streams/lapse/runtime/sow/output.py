@@ -375,8 +375,10 @@ def _tombstone(removal: StateDelete | None) -> bytes:
     """What a tombstone has behind its key."""
     headers: _Headers = []
     if removal is not None:
-        reason, timestamp_ms, path = removal
+        reason, timestamp_ms, path, unwritten = removal
         headers = [(header.OPERATION, reason.encode()), (header.TIMESTAMP_MS, b"%d" % timestamp_ms)]
+        if unwritten:
+            headers.append((header.UNWRITTEN, b"true"))
         if path:
             headers.append((ORIGIN, path))
     return NULL + VARINT[len(headers)] + packed_headers(headers)

@@ -8,8 +8,8 @@ import pytest
 from lapse.core.lifetime import NEVER
 from lapse.core.shard.event import EventKind
 from lapse.core.sow.record import deadline_of, facts_of
-from lapse.core.sow.step import Step
-from unit.core.sow.make import Desk, T, shard_of, state_records
+from lapse.core.sow.step import OutOfFocus, StateDelete, Step
+from unit.core.sow.make import Arrived, Desk, T, shard_of, state_records
 
 
 def bring(desk: Desk, payload: object, stamp: int, at: int, path: str = "A", **headers: Any) -> Step:
@@ -98,6 +98,53 @@ def test_a_tombstone_says_how_the_record_left() -> None:
     assert left(desk.advance(130)) == [("expired", 30, b"")]
     bring(desk, {}, 200, 210)
     assert left(bring(desk, None, 205, 220, lapse_operation="deleted")) == [("deleted", 205, b"A")]
+
+
+@pytest.mark.feature("S10", "S4", "S8")
+def test_the_end_of_an_update_that_never_stood_on_the_compacted_topic_says_so() -> None:
+    """A replica has the record before it, and would keep that for ever."""
+
+    def left(step: Step) -> list[StateDelete | None]:
+        return [left for _, entry, left in state_records(step) if entry is None]
+
+    def gone(at: int, path: bytes = b"", *, unwritten: bool = True) -> list[StateDelete]:
+        return [StateDelete(OutOfFocus.EXPIRED, T + at, path, unwritten)]
+
+    desk = Desk(shard_of())
+    desk.put("k", {"n": 1}, 0)
+    assert left(desk.put("k", {"n": 2}, 0, lapse_expires_at_ms=1)) == gone(1), "later than the record, at one instant"
+    assert left(desk.put("k", {"n": 2}, 5, lapse_expires_at_ms=1)) == [], "no other deployment is known"
+
+    desk.put("k", {"n": 1}, 10)
+    step = Step()
+    desk.shard.arrive("t", 0, [Arrived(9, T + 10, b"k", b"{}", [("lapse-ttl-ms", b"5")])], step)
+    desk.shard.advance(T + 15, step)
+    assert left(desk.keep(step)) == gone(11), "it came and went in one step"
+    desk.put("k", {"n": 1}, 20, lapse_ttl_ms=5)
+    assert left(desk.advance(25)) == gone(20, unwritten=False)
+
+    bring(desk, {"n": 1}, 30, 30)
+    assert left(bring(desk, None, 31, 31, lapse_operation="expired")) == gone(31, b"A"), "it travels on"
+    assert left(desk.put("k", {"n": 2}, 40, lapse_expires_at_ms=1)) == gone(40), "there may be a record elsewhere"
+
+
+@pytest.mark.feature("S10", "C56")
+@pytest.mark.parametrize("known", [False, True])
+def test_an_update_that_is_over_on_arrival_ends_the_same_on_both_sides(known: bool) -> None:
+    """Whether the older record is here when it comes, or was published elsewhere meanwhile."""
+    here, there = Desk(shard_of()), Desk(shard_of())
+    for desk in (here, there):
+        bring(desk, {"n": 0}, 0, 1, path="C")
+        bring(desk, None, 2, 3, path="C", lapse_operation="deleted")
+    there.put("k", {"n": 1}, 10)
+    if known:
+        bring(here, {"n": 1}, 10, 15, path="B")
+    step = here.put("k", {"n": 2}, 20, lapse_expires_at_ms=1)
+    ((_, _, left),) = state_records(step)
+    assert left is not None
+    bring(there, None, left.timestamp_ms - T, 30, lapse_operation=left.reason.value)
+    bring(here, {"n": 1}, 10, 40, path="B")
+    assert here.select(50) == there.select(50) == []
 
 
 @pytest.mark.feature("S10")
