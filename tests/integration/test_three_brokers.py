@@ -1,0 +1,84 @@
+"""A cluster of three brokers: the copies that `lapse apply` asks for, and a broker that ends (Q16, X7)."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
+
+from lapse.embedded import EmbeddedKafka
+from lapse.embedded.settings import cluster_id
+from lapse.protocol import topic
+from support.deployment import Deploy
+from support.log import until
+
+COPIES = 3
+EVERYWHERE = {"offsets.topic.replication.factor": str(COPIES), "default.replication.factor": str(COPIES)}
+
+
+def _member(first: EmbeddedKafka, number: int, data: Path) -> EmbeddedKafka:
+    """A broker beside the first one, which is their controller, too."""
+    log = data / "log"
+    log.mkdir(parents=True)
+    cluster = next(
+        line for line in (first.data / "log" / "meta.properties").read_text().splitlines() if "cluster.id" in line
+    )
+    (log / "meta.properties").write_text(f"version=1\n{cluster}\nnode.id={number}\ndirectory.id={cluster_id()}\n")
+    joins = {
+        "process.roles": "broker",
+        "node.id": str(number),
+        "listeners": "PLAINTEXT://127.0.0.1:{client}",
+        "controller.quorum.voters": f"1@127.0.0.1:{first.ports.controller}",
+    }
+    return EmbeddedKafka(data, properties={**EVERYWHERE, **joins})
+
+
+@pytest.fixture
+def brokers(tmp_path: Path) -> Iterator[list[EmbeddedKafka]]:
+    with ExitStack() as stack:
+        first = stack.enter_context(EmbeddedKafka(tmp_path / "1", properties=EVERYWHERE))
+        yield [first, *(stack.enter_context(_member(first, one, tmp_path / str(one))) for one in (2, 3))]
+
+
+@pytest.mark.feature("X7", "Q16", "D3")
+def test_copies_are_asked_for_warned_of_and_outlive_a_broker(brokers: list[EmbeddedKafka], deploy: Deploy) -> None:
+    servers = ",".join(one.bootstrap_servers for one in brokers)
+    here = deploy({"orders": {"expiration": "enabled"}}, servers=servers, replication_factor=COPIES).apply()
+    admin = AdminClient({"bootstrap.servers": servers})
+    own = [name for name in admin.list_topics(timeout=15).topics if here.token in name]
+    assert {topic.changelog(here.app_id, here.name("orders")), topic.dead_letters(here.name("orders"))} <= set(own)
+
+    def least_in_sync() -> dict[str, str]:
+        asked = admin.describe_configs([ConfigResource(ConfigResource.Type.TOPIC, name) for name in own])
+        return {resource.name: found.result(15)["min.insync.replicas"].value for resource, found in asked.items()}
+
+    def warned() -> str:
+        checked = here.lapse("check")
+        assert checked.returncode == 0
+        return " ".join(checked.stderr.split())
+
+    described = admin.list_topics(timeout=15).topics
+    assert {len(part.replicas) for name in own for part in described[name].partitions.values()} == {COPIES}
+    assert set(least_in_sync().values()) == {"2"}
+    assert not warned()
+
+    loose = ConfigResource(ConfigResource.Type.TOPIC, topic.commands(here.name("orders")))
+    loose.add_incremental_config(ConfigEntry("min.insync.replicas", "1", incremental_operation=AlterConfigOpType.SET))
+    admin.incremental_alter_configs([loose])[loose].result(15)
+    until(lambda: least_in_sync()[loose.name] == "1", "the brokers have heard")
+    assert f"{loose.name} is with min.insync.replicas = 1" in warned()
+    here.configure({"orders": {"expiration": "enabled"}}, replication_factor=1)
+    assert "replication_factor = 1 on a cluster of 3 brokers" in warned()
+
+    here.worker().wait_for_shards(1)
+    with here.subscriber("orders", timeout_s=60) as subscriber:
+        for number, ends in enumerate((brokers[2], None)):
+            here.write("orders", f"{number}")
+            delivery = subscriber.receive(60)
+            assert delivery is not None
+            assert delivery.value == b"%d" % number
+            if ends is not None:
+                ends.kill()
+            subscriber.settle("acknowledge", [delivery], wait=True)
+    until(lambda: here.depth("orders")["depth"] == 0, "all is acknowledged", 60)
