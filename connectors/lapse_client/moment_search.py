@@ -45,9 +45,10 @@ class MomentSearch:
         self._letters: dict[str, int] = {}
 
     def events(self) -> Iterator[Moment]:
-        """What the events tell."""
+        """What the events tell: of all generations to the last event, for a rewind may come at any time (C61)."""
         of = {topic.events(entity): entity for entity in self._entities}
-        for message in self._span("events", of, self._since_ms, of):
+        ended = of if self._bookmark.generation else {}
+        for message in self._span("events", of, self._since_ms, ended):
             try:
                 told = events.decode(message.value() or b"")
             except (CodecError, TypeError):
@@ -59,6 +60,8 @@ class MomentSearch:
             entity = of[message.topic() or ""]
             if told.event in END:
                 self._over_ms[entity] = written_ms + _AFTERWARDS_MS
+            elif told.event == events.EventKind.REWOUND:
+                self._over_ms.pop(entity, None)
             if told.dead_letter_topic:
                 self._letters[told.dead_letter_topic] = min(
                     written_ms, self._letters.get(told.dead_letter_topic, written_ms)

@@ -8,6 +8,7 @@ import pytest
 
 from lapse.testing import CrashPoint, Lapse
 from lapse_client import CommandFailed, aio
+from lapse_client.history import history
 
 pytestmark = pytest.mark.feature("Q22")
 
@@ -81,3 +82,26 @@ def test_the_asynchronous_client_rewinds_as_well_and_bad_points_are_refused(laps
     assert asyncio.run(rewind())["rewound"] == 1
     with lapse.queue_client("orders") as client, pytest.raises(CommandFailed, match="expected beginning"):
         client.rewind("yesterday")
+
+
+@pytest.mark.feature("C59", "C61", "D6")
+def test_all_generations_of_a_message_are_told_however_late_they_came_back(lapse: Lapse) -> None:
+    lapse.queue("orders")
+    publish(lapse, "orders", 1)
+    (first,) = consumed(lapse, "orders")
+    with lapse.queue_client("orders") as client:
+        for again in (1, 2):
+            lapse.clock.advance(3_600)
+            assert client.rewind("beginning")["rewound"] == 1
+            assert consumed(lapse, "orders") == [f"{first}~{again}"]
+        lapse.clock.advance(3_600)
+        assert client.rewind("beginning")["rewound"] == 1
+        with lapse.subscriber("orders") as subscriber:
+            assert subscriber.receive(1)
+            lapse.settle()
+            moments = history(first).moments
+    life = {"rewound", "delivered", "acknowledged"}
+    assert {one.message.generation for one in moments} == {0, 1, 2, 3}
+    for generation, told in enumerate([{"arrived", *life} - {"rewound"}, life, life, life - {"acknowledged"}]):
+        assert {one.what for one in moments if one.message.generation == generation} == told
+    assert {one.what for one in history(f"{first}~1").moments} == {"arrived", *life}
