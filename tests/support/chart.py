@@ -11,7 +11,7 @@ from typing import Any, Final
 import httpx
 import yaml
 
-from support.go_tool import go_tool
+from support.helm_program import helm_program
 
 CHART: Final = Path(__file__).parents[2] / "deploy/helm/lapse"
 KUBERNETES: Final = "1.30.0"
@@ -24,7 +24,7 @@ def helm(command: Sequence[str], *arguments: str, values: Mapping[str, Any] | No
     """Run Helm on the chart, with values on standard input; the exit code, what it prints and its errors."""
     given = [] if values is None else ["--values", "-"]
     done = subprocess.run(
-        [go_tool("helm"), *command, str(CHART), "--kube-version", KUBERNETES, *given, *arguments],
+        [helm_program(), *command, str(CHART), "--kube-version", KUBERNETES, *given, *arguments],
         input="" if values is None else yaml.safe_dump(dict(values)),
         capture_output=True,
         text=True,
