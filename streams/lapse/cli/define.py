@@ -25,6 +25,12 @@ from lapse.runtime.topics.topology import TopologyError
 _TRIES: Final = 5
 _AGAIN_S: Final = 0.1
 
+EXAMPLES: Final[Mapping[Kind, tuple[str, str]]] = {
+    "queue": ("""lease_period=30s 'topics=["a", "b"]'""", "max_deliveries=5 retry.delay=10s"),
+    "sow": ("""expiration=1h 'key=["/symbol", "/venue"]'""", "expiration=45s hash_index=/trader"),
+}
+"""Settings with which each kind is created, and others that are changed; for people."""
+
 _BY_FILE: Final = (
     'in this deployment the file decides what the entities are (definitions = "file"). Edit it and run `lapse apply`; '
     "or take that line out of [lapse] of every worker's file, run `lapse apply`, and start the workers again"
@@ -52,7 +58,7 @@ def _create(kind: Kind) -> click.Command:
 
     create.__doc__ = f"""Create the {word} NAME in a running deployment.
 
-    KEY=VALUE are settings as in lapse.toml, where TOML's quotes may be left out: lease_period=30s 'topics=["a", "b"]'.
+    KEY=VALUE are settings as in lapse.toml, where TOML's quotes may be left out: {EXAMPLES[kind][0]}.
     Creates missing topics. Running workers serve it within seconds. Not with definitions = "file".
     """
     return click.command("create")(_shared(create))
@@ -77,7 +83,7 @@ def _alter(kind: Kind) -> click.Command:
 
     alter.__doc__ = f"""Change settings of the {word} NAME; what is not named stays.
 
-    KEY=VALUE are settings as in lapse.toml, where TOML's quotes may be left out: max_deliveries=5 retry.delay=10s.
+    KEY=VALUE are settings as in lapse.toml, where TOML's quotes may be left out: {EXAMPLES[kind][1]}.
     Changes that live messages forbid are refused; the error says what to do.
     """
     command = click.option(
@@ -102,7 +108,7 @@ def read_settings(given: tuple[str, ...]) -> dict[str, Any]:
         key, equals, value = one.partition("=")
         read = _toml(key, value) if equals else None
         if read is None:
-            raise click.UsageError(f"{one!r} is no setting: expected KEY=VALUE, such as lease_period=30s")
+            raise click.UsageError(f"{one!r} is no setting: expected KEY=VALUE, such as expiration=30s")
         found = patched(found, read)
     return found
 

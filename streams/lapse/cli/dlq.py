@@ -298,7 +298,12 @@ def _audited(path: Path | None, now: Callable[[], int]) -> Iterator[Callable[[Li
     if path is None:
         yield lambda line, error: None
         return
-    with path.open("ab") as out:
+    try:
+        out = path.open("ab")
+    except OSError as error:
+        remedy = "Nothing was sent. Name a file that you may write, in a folder that exists"
+        raise click.ClickException(f"--audit {path}: cannot be written: {error.strerror}. {remedy}") from error
+    with out:
 
         def record(line: Line, error: str) -> None:
             out.write(orjson.dumps({"at_ms": now(), **line.as_dict(), "error": error}) + b"\n")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner
 
 from lapse.cli import main
+from lapse.cli.dlq import _audited
 
 
 @pytest.mark.feature("X7")
@@ -71,3 +73,12 @@ def test_every_command_that_needs_a_cluster_takes_its_file() -> None:
     every = dict(_each(main))
     takes = {name for name, one in every.items() if any("--config" in option.opts for option in one.params)}
     assert every.keys() - takes == NO_CLUSTER
+
+
+@pytest.mark.feature("D5", "X7")
+def test_an_audit_that_cannot_be_written_is_named_before_anything_is_sent(tmp_path: Path) -> None:
+    audit = tmp_path / "none" / "redriven.jsonl"
+    with pytest.raises(click.ClickException) as error, _audited(audit, lambda: 0):
+        raise AssertionError("it must not come to this")
+    assert str(error.value.message).startswith(f"--audit {audit}: cannot be written: No such file or directory.")
+    assert "Nothing was sent. Name a file that you may write" in str(error.value.message)

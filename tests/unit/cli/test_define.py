@@ -1,9 +1,13 @@
 """`lapse queue create` and its kin: how settings stand on a command line (Q23, X7)."""
 
+import shlex
+
 import click
 import pytest
 
-from lapse.cli.define import read_settings
+from lapse.cli.define import EXAMPLES, read_settings
+from lapse.config import Config
+from lapse.config.definition import Kind
 from support import command
 
 
@@ -30,6 +34,14 @@ def test_settings_are_those_of_the_file_and_quotes_may_be_left_out(given: list[s
 def test_what_is_no_setting_is_shown(given: str) -> None:
     with pytest.raises(click.UsageError, match="is no setting: expected KEY=VALUE"):
         read_settings((given,))
+
+
+@pytest.mark.feature("Q23")
+@pytest.mark.parametrize("kind", ["queue", "sow"])
+def test_the_settings_that_the_help_shows_are_some_of_this_kind(kind: Kind) -> None:
+    for example in EXAMPLES[kind]:
+        settings = read_settings(tuple(shlex.split(example)))
+        assert Config.model_validate({kind: {"orders": settings}}), example
 
 
 @pytest.mark.feature("X7")
