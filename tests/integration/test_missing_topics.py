@@ -226,12 +226,19 @@ def test_a_missing_forward_target_keeps_the_messages_in_their_queue(deploy: Depl
     here.write("marked", MARKER[:-1] + b', "pad": "%b"}' % (b"x" * 5_000))
     (letter,) = here.letters("marked", 1, 40)
     assert b"cannot be forwarded" in dict(letter.headers() or ())["__dlq.errors.message"]
-    delete(here, target)  # and once more, without a restart
+    delete(here, target, targets["marked"])  # and once more, without a restart
     here.write("sick", "four")
     until(lambda: here.depth("sick")["depth"] == 1, "the message stays")
+    with here.subscriber("marked") as subscriber:  # a forwarder without its target is no subscription
+        here.write("marked", MARKER)
+        delivery = subscriber.receive(20)
+        assert delivery is not None
+        assert (delivery.is_barrier, delivery.value) == (True, MARKER)
+    here.write("marked", "later")
     create(here, target, 2)
-    tail = here.tail(target)
-    assert [one.value() for one in tail.wait(1, 40)] == [b"four"]
+    create(here, targets["marked"], 1)
+    for topic, value in ((target, b"four"), (targets["marked"], b"later")):
+        assert [one.value() for one in here.tail(topic).wait(1, 40)] == [value]
     assert worker.running
 
 
