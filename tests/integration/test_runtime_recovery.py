@@ -11,7 +11,9 @@ from confluent_kafka import ConsumerGroupTopicPartitions, Producer
 from confluent_kafka import TopicPartition as Partition
 from confluent_kafka.admin import AdminClient
 
+from lapse.protocol import topic
 from lapse.protocol.event import Event
+from lapse.runtime.journal.changelog import claim_key, epoch_header
 from lapse_client import Queue
 from support.deployment import Deploy, broker_now_ms
 from support.kcat import Kcat
@@ -83,6 +85,33 @@ def test_a_frozen_worker_ends_when_it_thaws_and_what_it_writes_is_void(deploy: D
         assert other.running
         load.drain()
     account(here, "flow", set(load.written)).assert_balanced()
+
+
+@pytest.mark.feature("Q16", "C1", "C5")
+def test_a_shard_that_another_worker_has_taken_over_costs_the_others_nothing(deploy: Deploy) -> None:
+    """A busy machine kept a worker from the group, which gave its shards away: it ended, and all shards with it."""
+    here = deploy({"lost": {"partitions": 1}, "kept": {"partitions": 1}}).apply()
+    worker = here.worker().wait_for_shards(2)
+    assert here.depth("lost")["depth"] == 0, "it serves"
+    changelog = topic.changelog(here.app_id, here.name("lost"))
+    another = Producer({"bootstrap.servers": here.servers})
+    another.produce(changelog, b"another worker", claim_key(2), partition=0, headers=epoch_header(2))
+    assert another.flush(10) == 0
+    here.write("lost", "a")
+    here.write("kept", "b")
+    until(lambda: "epoch 1 is at its end; it is given up" in worker.text, "it has noticed")
+    with here.subscriber("kept") as kept:
+        delivery = kept.receive(20)
+        assert delivery is not None
+        kept.settle("acknowledge", [delivery], wait=True)
+    other = here.worker().wait_for_shards(1, 60)
+    until(lambda: "epoch 3" in worker.text + other.text, "one of them has it", 40)
+    with here.subscriber("lost") as lost:
+        delivery = lost.receive(20)
+        assert delivery is not None
+        assert (delivery.value, delivery.delivery_count) == (b"a", 1)
+    assert worker.running
+    assert "never retrieved" not in worker.text
 
 
 @pytest.mark.feature("Q6", "Q4", "Q16")

@@ -36,3 +36,10 @@ class Writing:
         if self._last is not None:
             await self._last
             self._last = self._before = None
+
+    def abandon(self) -> None:
+        """Wait for nothing any more, and heed no failure: the shard is lost."""
+        for one in (self._before, self._last):
+            if one is not None:
+                one.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._last = self._before = None
