@@ -113,6 +113,27 @@ def test_ticks_go_on_while_something_is_due_by_the_last_one() -> None:
     assert ticks_while_due[-1] > ticks_while_due[0] + 1
 
 
+@pytest.mark.feature("C60", "L2")
+def test_the_next_tick_is_on_its_way_while_letters_are_written() -> None:
+    """What comes due meanwhile would wait for the letters first, and then for the tick."""
+    broker = LetterBroker()
+    ticks_meanwhile: list[int] = []
+
+    async def write(letters: Any) -> dict[int, Refusal]:
+        for _ in range(1_000):
+            if broker.ticks > 1:
+                break
+            await asyncio.sleep(0.001)
+        ticks_meanwhile.append(broker.ticks)
+        return await LetterBroker.write(broker, letters)
+
+    broker.write = write  # type: ignore[method-assign]
+    lifetimes = (*(50,) * 10, *(150,) * 10)  # a tick's instant is 100 ms behind the arrival
+    records = [Arrived(n, T, b"k", b"%d" % n, [("lapse-ttl-ms", b"%d" % ms)]) for n, ms in enumerate(lifetimes)]
+    asyncio.run(run(_machine(), broker, lambda: len(broker.letters) == 10, records))
+    assert ticks_meanwhile == [2]
+
+
 @pytest.mark.feature("C60")
 def test_no_more_messages_arrive_with_a_step_than_half_of_what_may_leave_while_a_crowd_leaves() -> None:
     machine = _machine()

@@ -281,6 +281,7 @@ class Runner:
         self._inbox.relieve(taken)
         await self._arrival_gate.let_pass(self._ticker.reached_ms)
         await self._let_act(machine.step_turns - ahead.turns)
+        self._ticker.arm()  # the next tick is on its way while the letters of this step are written
         self._more = False
         if self.topics.replaced:
             self._close_topics()
