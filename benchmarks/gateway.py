@@ -21,7 +21,7 @@ import psutil
 
 from benchmarks.contestant import BROKER_PID, Figures, alone, cpu_s
 from benchmarks.load import PAYLOAD_BYTES, create
-from benchmarks.worker import PATIENCE_S, Worker
+from benchmarks.worker import PATIENCE_S, Worker, compiled_once
 
 _WARM_S: Final = 5.0
 """What is published before this is not counted, s: connections are opened, and code is read."""
@@ -201,7 +201,7 @@ def opened(bootstrap_servers: str) -> Iterator[tuple[str, psutil.Process]]:
     """A gateway in a process of its own: its address, and the process."""
     with tempfile.NamedTemporaryFile("r+", prefix="lapse-gateway-") as log:
         command = [sys.executable, "-m", "lapse", "gateway", "--port", "0", "-b", bootstrap_servers]
-        process = subprocess.Popen(command, stdout=log, stderr=log)
+        process = subprocess.Popen(command, stdout=log, stderr=log, env=compiled_once())
         try:
             deadline = time.monotonic() + PATIENCE_S
             while not (found := re.search(r"lapse gateway: (\S+)", Path(log.name).read_text("utf-8"))):
