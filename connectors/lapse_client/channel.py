@@ -154,12 +154,12 @@ class Channel(Generic[T]):
         if shard.gone:
             future.set_exception(EntityDeleted(shard.entity, _GONE))
             return future
-        stamped = self._stamped(command)
-        token = stamped.id.encode()
+        stamp = self._stamp(command)
+        token = stamp["id"].encode()
         if command.answer == "all":
             self._waiting[token] = future
             if self._connection.user and not self.clock.is_measured:
-                self._signed_by_guess[token] = (shard, stamped)
+                self._signed_by_guess[token] = (shard, replace(command, **stamp))
             future.add_done_callback(lambda _: self._forget(token))
         sent_ms = shard.sent_at_ms = self.clock.elapsed_ms()
 
@@ -169,7 +169,7 @@ class Channel(Generic[T]):
             return self._reported(sent_ms, future, command, error, message)
 
         try:
-            self._produce(shard, commands.encode(stamped), reported)
+            self._produce(shard, commands.encode(command, stamp), reported)
         except (KafkaException, BufferError) as error:
             self._not_produced(shard, token, future, error)
         return future
@@ -245,8 +245,9 @@ class Channel(Generic[T]):
         """How long to wait for an answer that should come within a timeout; see `Transport.patience`."""
         return self._connection.transport.patience(timeout_s)
 
-    def _stamped(self, command: Command) -> Command:
-        return replace(command, id=command.id or uuid4().hex, client=command.client or self._connection.client)
+    def _stamp(self, command: Command) -> dict[str, str]:
+        """What a command states as it is sent; to make another command of it costs more than to write it."""
+        return {"id": command.id or uuid4().hex, "client": command.client or self._connection.client}
 
     def _produce(self, shard: Shard, value: bytes, reported: Callable[[KafkaError | None, Message], None]) -> None:
         name = topic.commands(shard.entity)
@@ -402,7 +403,7 @@ class Channel(Generic[T]):
             return future is not None and not future.done()
 
         for command in self._repeated.unanswered(shard, waits):
-            self._produce(shard, commands.encode(self._stamped(command)), _ignored)
+            self._produce(shard, commands.encode(command, self._stamp(command)), _ignored)
 
     def _faulty(self, message: Message, listener: Listener[T], thread: ChannelThread) -> None:
         error = message.error()

@@ -132,12 +132,14 @@ class Command:
 
 
 FIELDS: Final = tuple(field.name for field in fields(Command))
+_DEFAULTS: Final = {field.name: field.default for field in fields(Command)}
 _KNOWN: Final = frozenset(FIELDS)
+_NO_STAMP: Final[Mapping[str, str]] = {}
 
 
-def encode(command: Command) -> bytes:
-    """Write a command in Avro single-object encoding."""
-    return codec.encode("command", {name: getattr(command, name) for name in FIELDS})
+def encode(command: Command, stamp: Mapping[str, str] = _NO_STAMP) -> bytes:
+    """Write a command in Avro single-object encoding; the stamp is what its sender states in place of its fields."""
+    return codec.encode("command", {name: getattr(command, name) for name in FIELDS} | dict(stamp))
 
 
 def decode(data: bytes | None) -> tuple[Command, Encoding]:
@@ -156,9 +158,11 @@ def decode(data: bytes | None) -> tuple[Command, Encoding]:
     if codec.is_avro(data):
         encoding: Encoding = "avro"
         try:
-            record = codec.decode("command", data)
+            every = codec.decode("command", data)
         except codec.CodecError as error:
             raise CommandError(str(error), encoding) from error
+        # The body has every field, in the type that the schema says; those that say nothing need no look.
+        record = {name: value for name, value in every.items() if value != _DEFAULTS[name]}
     elif confluent.is_framed(data):
         encoding = "confluent"
         try:

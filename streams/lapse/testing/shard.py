@@ -78,7 +78,7 @@ class MemoryShard:
         self._inbox = Inbox(MemoryReader(self._cluster), self.machine, self._commands, positions, None, lambda: None)
         self._take_over(noted)
         self._more = True
-        self._advanced_ms = -1
+        self._advanced_ms = self._rested_ms = -1
         self._places: list[TP] = []
         self._known_topics = -1
 
@@ -120,10 +120,12 @@ class MemoryShard:
         Raises:
             Crash: it did.
         """
-        self._bring()
+        if not self._bring() and self._rested_ms == self._cluster.now_ms:
+            return False
         worked = False
         for _ in range(_MOST_STEPS):
             if self.machine.stopped or not (self._more or self._has_something()):
+                self._rested_ms = self._cluster.now_ms
                 return worked
             self._step(crash)
             worked = True
@@ -134,18 +136,20 @@ class MemoryShard:
         waits = self._inbox.has_messages(0) or self._inbox.has_commands
         return waits or self._advanced_ms < self._cluster.now_ms or self.machine.is_due(self._cluster.now_ms)
 
-    def _bring(self) -> None:
-        """Bring what its logs have."""
+    def _bring(self) -> bool:
+        """Bring what its logs have; whether that was anything."""
+        brought = False
         if self._known_topics != self._cluster.topics_changed:
             self._known_topics = self._cluster.topics_changed
             self._places = [*self.entity.sources(self.partition), self._commands]
         for tp in self._places:
             if tp not in self._inbox.received:
                 self._inbox.adopt(tp, 0)
-            first = self._inbox.received[tp]
-            records = self._cluster.log(*tp)[first:]
-            if records:
-                self._inbox.receive(tp, records)
+            first, log = self._inbox.received[tp], self._cluster.log(*tp)
+            if first < len(log):
+                self._inbox.receive(tp, log[first:])
+                brought = True
+        return brought
 
     def _step(self, crash: CrashPoint | None) -> None:
         """One step, in the order of a worker's (`Runner._step`)."""

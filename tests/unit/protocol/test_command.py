@@ -113,3 +113,19 @@ def test_a_nested_value_is_refused_however_deep(field):
     for depth in (500, 1_000):
         with pytest.raises(CommandError, match=field):
             command.decode(b'{"command": "sow", "%s": %s1%s}' % (field.encode(), b"[" * depth, b"]" * depth))
+
+
+@pytest.mark.feature("X2")
+def test_an_avro_command_states_what_is_no_default_and_is_checked_as_json_is():
+    stated = Command(command="cancel", id="7", answer="errors", bookmarks=("a:0:1",), delay_ms=0, dry_run=True, skip=0)
+    assert command.decode(command.encode(stated)) == (stated, "avro")
+    with pytest.raises(CommandError, match="field top_n: expected 0 or more") as refused:
+        command.decode(command.encode(Command(command="sow", id="8", subscription="s", top_n=-1)))
+    assert (refused.value.id, refused.value.command, refused.value.subscription) == ("8", "sow", "s")
+
+
+@pytest.mark.feature("X2")
+def test_what_a_sender_states_as_it_sends_stands_in_place_of_the_fields():
+    own = Command(command="depth", id="1", client="a")
+    read, _ = command.decode(command.encode(own, {"id": "2", "client": "b"}))
+    assert read == Command(command="depth", id="2", client="b")

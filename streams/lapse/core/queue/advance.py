@@ -85,20 +85,20 @@ class Advance:
 
     def next_due_ms(self) -> int:
         """The next instant at which `advance` has something to do; `NEVER` if there is none."""
-        due_ms = self._unscheduled_due_ms()
-        return due_ms if self._agreement.retired else min(due_ms, self._schedule.next_due_ms())
+        if self._agreement.retired:
+            return self._agreement.next_due_ms()
+        return min(self._undecided_due_ms(), self._schedule.next_due_ms())
 
     def is_due(self, at_ms: int) -> bool:
         """Whether `advance` has something to do at an instant; what is scheduled may wait for older arrivals (C76)."""
-        if self._unscheduled_due_ms() <= at_ms:
-            return True
-        return not self._agreement.retired and self._schedule.is_due(at_ms)
+        if self._agreement.retired:
+            return self._agreement.next_due_ms() <= at_ms
+        return self._undecided_due_ms() <= at_ms or self._schedule.is_due(at_ms)
 
     def waits_for_arrivals(self, at_ms: int) -> bool:
         """Whether a scheduled message is due at an instant, and has to stand behind what arrived before it (C76)."""
-        return not (self._agreement.frozen or self._agreement.retired) and self._schedule.waits_for_arrivals(at_ms)
+        return self._schedule.waits_for_arrivals(at_ms) and not (self._agreement.frozen or self._agreement.retired)
 
-    def _unscheduled_due_ms(self) -> int:
-        if self._agreement.retired:
-            return self._agreement.next_due_ms()
+    def _undecided_due_ms(self) -> int:
+        """The next instant, without what is scheduled, unless the end of the entity is decided."""
         return min(self._timers.next_due_ms(), self._subscribing.lost_at_ms, self._agreement.next_due_ms())

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
-from lapse.core.queue.segment import AVAILABLE, NOBODY, SIZE
+from lapse.core.queue.segment import AVAILABLE, NOBODY, SIZE, Segment
 from lapse.core.queue.state import QueueState
+
+_LEAST_PART: Final = 64
+"""At least so many places of a segment are looked at together: fewer cost as much."""
 
 
 def available(state: QueueState, limit: int, now_ms: int) -> list[int]:
@@ -14,13 +19,24 @@ def available(state: QueueState, limit: int, now_ms: int) -> list[int]:
     for segment in state.with_available():
         if now_ms >= 0 and segment.is_late(now_ms):
             continue  # a crowd that is leaving: not each of them again for every delivery (C60)
-        free = segment.state[: segment.used] == AVAILABLE
-        if now_ms >= 0 and segment.min_deadline_ms <= now_ms and segment.deadline_ms is not None:
-            free &= segment.deadline_ms[: segment.used] > now_ms
-        slots = np.flatnonzero(free)[: limit - len(found)]
-        found.extend((slots + segment.base).tolist())
+        found += _of_segment(segment, limit - len(found), now_ms)
         if len(found) >= limit:
             break
+    return found
+
+
+def _of_segment(segment: Segment, limit: int, now_ms: int) -> list[int]:
+    """The same of one segment, which is looked at only as far as is needed for so many: in parts that grow."""
+    found: list[int] = []
+    deadlines_ms = segment.deadline_ms if now_ms >= 0 and segment.min_deadline_ms <= now_ms else None
+    first, width = int((segment.state[: segment.used] == AVAILABLE).argmax()), max(_LEAST_PART, limit)
+    while first < segment.used and len(found) < limit:
+        stop = min(first + width, segment.used)
+        free = segment.state[first:stop] == AVAILABLE
+        if deadlines_ms is not None:
+            free &= deadlines_ms[first:stop] > now_ms
+        found += (np.flatnonzero(free)[: limit - len(found)] + (segment.base + first)).tolist()
+        first, width = stop, 4 * width
     return found
 
 

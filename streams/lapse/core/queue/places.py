@@ -6,6 +6,7 @@ pattern its messages have.
 
 from __future__ import annotations
 
+import struct
 from typing import Final
 
 import numpy as np
@@ -15,7 +16,8 @@ from lapse.core.queue.change import Places, joined
 _BITS: Final = 12
 _BLOCK: Final = 1 << _BITS
 _BLOCK_BYTES: Final = 8 + _BLOCK // 8
-_RANGE_BYTES: Final = 16
+_RANGE: Final = struct.Struct("<qq")
+_RANGE_BYTES: Final = _RANGE.size
 
 
 def size_of(places: Places) -> int:
@@ -28,6 +30,8 @@ def size_of(places: Places) -> int:
 
 def pack(places: Places) -> tuple[bytes, bool]:
     """Write places; returns the bytes, and whether they are bits."""
+    if len(places) == 1:  # as most changes have
+        return _RANGE.pack(*places[0]), False
     ranges = np.array(places, "<i8").reshape(-1, 2)
     if len(ranges) * _RANGE_BYTES <= 2 * _BLOCK_BYTES:
         return ranges.tobytes(), False

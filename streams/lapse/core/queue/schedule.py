@@ -66,7 +66,8 @@ class Schedule:
 
     def waits_for_arrivals(self, now_ms: int) -> bool:
         """Whether a message is due at an instant that has to stand behind earlier arrivals (C76)."""
-        return self._until_ms(now_ms) < self.next_due_ms() <= now_ms
+        due_ms = self.next_due_ms()
+        return due_ms <= now_ms and self._until_ms(now_ms) < due_ms
 
     def _until_ms(self, now_ms: int) -> int:
         """The instant up to which messages may become due. Without room no places are given, so nothing waits."""

@@ -250,6 +250,8 @@ class Settling:
         result of another, and the calls are made once for all.
         """
         waiting, looked = deque(claims), 0
+        if len(waiting) == 1:
+            yield waiting.popleft()
         while waiting:
             claim = waiting.popleft()
             together = [claim]

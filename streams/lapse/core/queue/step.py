@@ -84,7 +84,9 @@ class Messages:
     def ranges(self) -> Iterator[tuple[int, int]]:
         """First and last offset of each run of consecutive ones."""
         offsets = self.offsets
-        if not len(offsets):
+        if len(offsets) < 2:
+            for offset in offsets.tolist():
+                yield offset, offset
             return
         breaks = np.flatnonzero(np.diff(offsets) != 1)
         firsts = [0, *(breaks + 1).tolist()]

@@ -15,7 +15,7 @@ from lapse.runtime.shard.payload import PayloadWindow
 async def records_of(messages: Messages, payloads: PayloadWindow) -> Sequence[Any | None]:
     """The records of messages, in their order, None where Kafka lost one; they are read in the order of the log."""
     offsets = messages.offsets
-    if bool((np.diff(offsets) > 0).all()):
+    if len(offsets) == 1 or bool((np.diff(offsets) > 0).all()):
         return await payloads.get(messages.topic, messages.partition, offsets.tolist())
     order = np.argsort(offsets)
     found = list(await payloads.get(messages.topic, messages.partition, offsets[order].tolist()))

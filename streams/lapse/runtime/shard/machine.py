@@ -329,7 +329,7 @@ class ShardMachine(ABC, Generic[C, S, F]):
     def _waits_to_leave(self) -> bool:
         """Whether the end of the entity waits for letters or for the expiry rule, and not for time."""
         rule_waits = self.rule is not None and self.rule.waiting
-        return self.shard.agreement.leaving and bool(self.shard.state.pending or rule_waits)
+        return bool(self.shard.state.pending or rule_waits) and bool(self.shard.agreement.leaving)
 
     def waits_for_arrivals(self, at_ms: int) -> bool:
         """Whether a message is due at an instant that has to stand behind earlier arrivals (C76)."""

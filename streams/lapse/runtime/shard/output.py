@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 from lapse.core.reason import Reason
@@ -86,7 +85,7 @@ class ShardOutput:
         kind: EventKind,
         at_ms: int,
         messages: Sequence[BookmarkRange],
-        reasons: Iterable[Reason] = (),
+        reasons: Sequence[Reason] = (),
         subscription: str = "",
         detail: str = "",
         **facts: Any,
@@ -104,22 +103,23 @@ class ShardOutput:
         """
         if kind is EventKind.DEAD_LETTERED and not self._letters:
             kind = EventKind.EXPIRED
-        event = Event(
-            entity=self._entity,
-            event=kind.value,
-            at_ms=at_ms,
-            partition=self._partition,
-            epoch=self._epoch,
-            reasons=tuple(reason.value for reason in reasons),
-            subscription=subscription,
-            dead_letter_topic=self._letters if kind is EventKind.DEAD_LETTERED else "",
-            detail=detail,
-            **facts,
-        )
-        return [
-            Output(self._events, self._partition, event.key, events.encode(replace(event, messages=part)), [])
+        written = [
+            Event(
+                entity=self._entity,
+                event=kind.value,
+                at_ms=at_ms,
+                partition=self._partition,
+                epoch=self._epoch,
+                messages=part,
+                reasons=tuple(reason.value for reason in reasons),
+                subscription=subscription,
+                dead_letter_topic=self._letters if kind is EventKind.DEAD_LETTERED else "",
+                detail=detail,
+                **facts,
+            )
             for part in _parts(messages)
         ]
+        return [Output(self._events, self._partition, event.key, events.encode(event), []) for event in written]
 
     def _letters_of(
         self, source: tuple[str, int], reasons: tuple[Reason, ...], at_ms: int, detail: str, dead: Iterable[Dead]
