@@ -157,6 +157,8 @@ class Rewinds:
     @property
     def under_way(self) -> Rewind | None:
         """The rewind that is not at its end; None without one."""
+        if not self._by_number:  # as nearly always, and it is asked with each message and command
+            return None
         return next((one for one in self._by_number.values() if not one.done), None)
 
     @property

@@ -192,6 +192,13 @@ class Inbox:
         return not any(self._batches.values())
 
     @property
+    def holds_messages(self) -> bool:
+        """Whether messages may be here, though they may have to wait; in one order that depends on other logs."""
+        if self._machine.merged_by_time:
+            return True
+        return any(batches for tp, batches in self._batches.items() if tp != self.commands)
+
+    @property
     def has_commands(self) -> bool:
         """Whether commands or ticks wait."""
         return bool(self._batches[self.commands])
