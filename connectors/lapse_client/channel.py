@@ -159,7 +159,7 @@ class Channel(Generic[T]):
         if command.answer == "all":
             self._waiting[token] = future
             if self._connection.user and not self.clock.is_measured:
-                self._signed_by_guess[token] = (shard, replace(command, **stamp))
+                self._signed_by_guess[token] = (shard, replace(command, id=stamp["id"], client=stamp["client"]))
             future.add_done_callback(lambda _: self._forget(token))
         sent_ms = shard.sent_at_ms = self.clock.elapsed_ms()
 
