@@ -1,6 +1,7 @@
 """Clients create, change and delete entities of a running deployment, as far as they may (Q23, C64 to C67)."""
 
 import asyncio
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,9 +13,19 @@ from lapse.config.definition import Definition
 from lapse.core.error_code import ErrorCode
 from lapse.protocol import topic as names
 from lapse.runtime.topics.definitions import DefinitionsTopic
-from lapse_client import Admin, CommandFailed, EntityDeleted, LapseError, Publisher, Queue, QueueSubscriber, SowClient
+from lapse_client import (
+    Admin,
+    AnswerTimeout,
+    CommandFailed,
+    EntityDeleted,
+    LapseError,
+    Publisher,
+    Queue,
+    QueueSubscriber,
+    SowClient,
+)
 from lapse_client.aio import Admin as AsyncAdmin
-from support.deployment import Deploy, Deployment
+from support.deployment import Deploy, Deployment, WorkerProcess
 from support.entitled import Entitled
 from support.log import until
 
@@ -110,6 +121,32 @@ def test_a_temporary_queue_takes_the_topics_along_that_were_created_with_it(depl
         until(lambda: not {events, own} & here.connection.partitions().keys(), "they are gone", 20)
     assert f"topic {read}, which was created with it, stays: others read it" in worker.text
     assert {read, there} <= here.connection.partitions().keys()
+
+
+@pytest.mark.feature("C66")
+def test_an_answer_names_the_shards_that_do_not_serve_a_change_yet(deploy: Deploy) -> None:
+    """Those of a worker that stands still. If that one carries changes out, nobody answers: then the other one does."""
+    here = deploy({"busy": {"partitions": 2}}, definitions="topic", session_timeout="60s").apply()
+    name, workers = here.name("busy"), [here.worker().wait_for_shards(2), here.worker().wait_for_shards(1)]
+    (moved,) = (number for number in range(2) if f"{name}, partition {number}: restored" in workers[1].text)
+
+    def late(frozen: WorkerProcess, lease: str, patience_s: int) -> tuple[str, ...] | None:
+        frozen.signal(signal.SIGSTOP)
+        try:
+            with Admin(here.app_id, connection=here.connection, timeout_s=patience_s) as admin:
+                return admin.alter_queue(name, lease_period=lease).late
+        except AnswerTimeout:
+            return None
+        finally:
+            frozen.signal(signal.SIGCONT)
+
+    expected, told = moved, late(workers[1], "40s", 15)
+    if told is None:
+        expected, told = 1 - moved, late(workers[0], "41s", 45)
+    assert told == (f"{name}:{expected}",)
+    with Admin(here.app_id, connection=here.connection, timeout_s=50) as admin:
+        until(lambda: not admin.alter_queue(name, lease_period="42s").late, "it serves it", 40)
+    assert all(worker.running for worker in workers)
 
 
 @pytest.fixture
