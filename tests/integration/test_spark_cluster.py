@@ -87,6 +87,7 @@ def test_spark_submit_on_a_cluster_of_two_executors(kafka, queue, tmp_path):
         settings = {
             "spark.driver.memory": "512m",
             "spark.executor.memory": "512m",
+            "spark.executor.cores": "1",
             "spark.sql.shuffle.partitions": "2",
             "spark.scheduler.minRegisteredResourcesRatio": "1.0",
             "spark.ui.enabled": "false",
@@ -112,7 +113,9 @@ def test_spark_submit_on_a_cluster_of_two_executors(kafka, queue, tmp_path):
     assert worked == {"0", "1"}
     # The driver took lapse from the wheel, and no executor has started Python.
     assert found.read_text().startswith(str(wheel))
-    assert not any("pyspark.daemon" in file.read_text() for file in tmp_path.glob("w*/**/stderr"))
+    executors = [file.read_text() for file in tmp_path.glob("work/**/stderr")]
+    assert len(executors) == 2
+    assert not any("pyspark.daemon" in told for told in executors)
 
 
 @pytest.mark.parametrize("number", [0, 1])

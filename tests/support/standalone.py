@@ -1,4 +1,4 @@
-"""Spark's own cluster on this machine: a master and workers, each a process, as `start-master.sh` starts them."""
+"""Spark's own cluster on this machine: a master and a worker, each a process, as `start-master.sh` starts them."""
 
 import os
 import signal
@@ -33,8 +33,8 @@ def quick_java() -> dict[str, str]:
 
 
 @contextmanager
-def standalone(directory: Path, java_home: Path, workers: int = 2) -> Iterator[str]:
-    """Start a cluster with workers of one core each; yields its address, `spark://…`."""
+def standalone(directory: Path, java_home: Path, cores: int = 2) -> Iterator[str]:
+    """Start a cluster of one machine, with room for an executor on each of its cores; yields its address, `spark://…`."""
     rpc, page = _free_port(), _free_port()
     master = f"spark://127.0.0.1:{rpc}"
     environment = {
@@ -46,32 +46,32 @@ def standalone(directory: Path, java_home: Path, workers: int = 2) -> Iterator[s
         "SPARK_DAEMON_JAVA_OPTS": quick_executors(),
     }
     commands = [["master.Master", "--host", "127.0.0.1", "--port", str(rpc), "--webui-port", str(page)]]
-    for number in range(workers):
-        own = ["--host", "127.0.0.1", "--cores", "1", "--memory", "600m", "--work-dir", str(directory / f"w{number}")]
-        commands.append(["worker.Worker", *own, "--webui-port", "0", master])
+    room = ["--cores", str(cores), "--memory", f"{600 * cores}m"]
+    own = ["--host", "127.0.0.1", *room, "--work-dir", str(directory / "work"), "--webui-port", "0"]
+    commands.append(["worker.Worker", *own, master])
     processes: list[subprocess.Popen[bytes]] = []
     try:
-        for number, (program, *arguments) in enumerate(commands):
-            with (directory / f"{program}-{number}.log").open("wb") as log:
+        for program, *arguments in commands:
+            with (directory / f"{program}.log").open("wb") as log:
                 command = [str(SPARK_HOME / "bin" / "spark-class"), f"{_PACKAGE}.{program}", *arguments]
                 processes.append(
                     subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
                 )
-        _await_workers(page, workers, processes, directory)
+        _await_worker(page, processes, directory)
         yield master
     finally:
-        # Executors are children of their workers, in the same groups.
+        # Executors are children of the worker, in the same group.
         for process in processes:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait(20)
 
 
-def _await_workers(page: int, workers: int, processes: list[subprocess.Popen[bytes]], directory: Path) -> None:
+def _await_worker(page: int, processes: list[subprocess.Popen[bytes]], directory: Path) -> None:
     deadline = time.monotonic() + _TIMEOUT_S
     alive = 0
-    while alive < workers:
+    while not alive:
         logs = "\n".join(log.read_text()[-2000:] for log in directory.glob("*.log"))
-        assert time.monotonic() < deadline, f"{alive} workers after {_TIMEOUT_S} s\n{logs}"
+        assert time.monotonic() < deadline, f"no worker after {_TIMEOUT_S} s\n{logs}"
         assert all(process.poll() is None for process in processes), logs
         time.sleep(0.1)
         try:
