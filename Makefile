@@ -107,9 +107,11 @@ lock: setup ## Resolve the dependencies of pyproject.toml again, into requiremen
 	@$(BIN)/uv pip compile pyproject.toml --all-extras --universal --python-version 3.11 --generate-hashes \
 	  --no-emit-index-url --no-emit-find-links --no-header --no-annotate --quiet --output-file requirements.lock $(ARGS)
 
-# Archives of Java's classes, written once: the many brokers and Sparks of the tests start with half the CPU.
+# Archives of Java's classes, written once: the many brokers and Sparks of the tests start with half the CPU. Meanwhile
+# the tests are collected, so Python's files are compiled: else each of the processes would compile all, at the same time.
 $(CLASSES): $(STAMP) tests/support/class_archives.py
-	@$(BIN)/python tests/support/class_archives.py
+	@$(BIN)/python -m pytest --collect-only -qq -p no:cacheprovider >/dev/null 2>&1 & \
+	  $(BIN)/python tests/support/class_archives.py; code=$$?; wait; exit $$code
 	@touch $@
 
 clean: ## Delete what tools leave behind (not .venv, and no jars)
