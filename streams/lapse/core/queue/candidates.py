@@ -30,6 +30,8 @@ def _of_segment(segment: Segment, limit: int, now_ms: int) -> list[int]:
     found: list[int] = []
     deadlines_ms = segment.deadline_ms if now_ms >= 0 and segment.min_deadline_ms <= now_ms else None
     first, width = int((segment.state[: segment.used] == AVAILABLE).argmax()), max(_LEAST_PART, limit)
+    if limit == 1 and deadlines_ms is None:  # where backlogs are full, one acknowledgment makes room for one
+        return [segment.base + first]
     while first < segment.used and len(found) < limit:
         stop = min(first + width, segment.used)
         free = segment.state[first:stop] == AVAILABLE

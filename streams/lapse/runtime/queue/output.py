@@ -40,7 +40,8 @@ def _shared(values: Any) -> int | None:
     """The value that all messages share, if they do."""
     if values is None:
         return 0
-    return int(values[0]) if len(values) and bool((values == values[0]).all()) else None
+    alike = len(values) == 1 or (len(values) > 1 and bool((values == values[0]).all()))
+    return int(values[0]) if alike else None
 
 
 class QueueOutput(ShardOutput):
