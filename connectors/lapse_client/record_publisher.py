@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message
@@ -19,6 +20,7 @@ from lapse_client.conversation import Conversation
 from lapse_client.error import Closed, InvalidPublication, PublishFailed
 from lapse_client.lifecycle import Phase
 from lapse_client.publication import BuiltHeaders, Headers, headers
+from lapse_client.publication_batch import Outcome, Publication, PublicationBatch
 from lapse_client.serde import SerializerLike, write
 from lapse_client.tracing import tracing
 
@@ -38,6 +40,7 @@ _CAUSE_S: Final = 1.0
 """How long the cause is waited for; it is at most some milliseconds away."""
 
 Payload = str | bytes | None
+_Tell = Callable[[Bookmark | PublishFailed], None]
 
 
 class RecordPublisher(Client[None]):
@@ -65,7 +68,7 @@ class RecordPublisher(Client[None]):
         self._producer = self._connection.producer(linger_ms=5)
         self._fatal: KafkaError | None = None
         """Why nothing can be sent any more: the brokers refuse it, or lost the producer's state."""
-        self._unexplained: list[tuple[Future[Bookmark], Message, KafkaError]] = []
+        self._unexplained: list[tuple[_Tell, Message, KafkaError]] = []
         """Records of `submit` that were not taken before the cause was known."""
         self._failure: tuple[Message, KafkaError] | None = None
         self._failures = 0
@@ -135,29 +138,72 @@ class RecordPublisher(Client[None]):
         built = self._headers(value, headers, ttl_ms, expires_at_ms, enqueue_at_ms, message_id, delta)
         future: Future[Bookmark] = Future()
 
+        def tell(outcome: Bookmark | PublishFailed) -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            if isinstance(outcome, PublishFailed):
+                future.set_exception(outcome)
+            else:
+                future.set_result(outcome)
+
+        self._send(to, value, key, built, self._report_to(tell))
+        self._await(1)
+        return future
+
+    def submit_all(self, to: str, publications: Sequence[Publication]) -> Future[list[Outcome]]:
+        """Publish records in their order, each as `submit` does, and return what became of all as one future.
+
+        Args:
+            to: see `publish`.
+            publications: of each record its value, key, headers and other options.
+
+        Returns:
+            The bookmark of each record, or the error by which it was refused, in their order.
+
+        Raises:
+            UnknownEntity: there is neither a topic nor a queue of this name.
+            Closed: the publisher is.
+        """
+        batch = PublicationBatch(len(publications))
+        sent = 0
+        try:
+            for at, (value, key, own, options) in enumerate(publications):
+                try:
+                    built = headers(own, **options)
+                    built = self._headers(value, own, **options)
+                    self._send(to, value, key, built, self._report_to(partial(batch.tell, at)))
+                    sent += 1
+                except (InvalidPublication, PublishFailed) as error:
+                    batch.tell(at, error)
+        finally:
+            self._await(sent)
+        return batch.future
+
+    def _report_to(self, tell: _Tell) -> Callable[[KafkaError | None, Message], None]:
+        """What librdkafka calls with a record's report, so that somebody is told the outcome."""
+
         def reported(error: KafkaError | None, message: Message) -> None:
             with self._lock:
                 self._awaited -= 1
-            if not future.set_running_or_notify_cancel():
-                return
-            if error is None:
-                future.set_result(Bookmark(message.topic() or "", message.partition() or 0, message.offset() or 0))
-                return
-            with self._lock:
-                if error.code() in _ENDED and self._fatal is None:
-                    self._unexplained.append((future, message, error))
+                if error is not None and error.code() in _ENDED and self._fatal is None:
+                    self._unexplained.append((tell, message, error))
                     return
-            _refuse(future, message, self._fatal or error)
+            if error is None:
+                tell(Bookmark(message.topic() or "", message.partition() or 0, message.offset() or 0))
+            else:
+                tell(_failed(message, self._fatal or error))
 
-        self._send(to, value, key, built, reported)
+        return reported
+
+    def _await(self, count: int) -> None:
+        """Have reports handed out, those of so many more records among them."""
         with self._lock:
-            self._awaited += 1
+            self._awaited += count
             if self._server is None and (self._awaited or self._unexplained):
                 self._server = threading.Thread(target=self._serve, name="lapse publisher", daemon=True)
                 self._server.start()
-            elif self._awaited == 1:
+            else:
                 self._wanted.notify()
-        return future
 
     def poll(self, timeout_s: float = 0.0) -> int:
         """Wait up to `timeout_s` seconds for reports; returns how many records were reported on."""
@@ -182,8 +228,8 @@ class RecordPublisher(Client[None]):
         """Tell those that wait for records why these were not taken."""
         with self._lock:
             unexplained, self._unexplained = self._unexplained, []
-        for future, message, error in unexplained:
-            _refuse(future, message, self._fatal or error)
+        for tell, message, error in unexplained:
+            tell(_failed(message, self._fatal or error))
 
     def _serve(self) -> None:
         """Hand out reports while futures wait for them, whatever the threads that wait do."""
@@ -253,11 +299,11 @@ class RecordPublisher(Client[None]):
         self,
         value: Any,
         own: Headers | None,
-        ttl_ms: int | None,
-        expires_at_ms: int | None,
-        enqueue_at_ms: int | None,
-        message_id: str | None,
-        delta: bool,
+        ttl_ms: int | None = None,
+        expires_at_ms: int | None = None,
+        enqueue_at_ms: int | None = None,
+        message_id: str | None = None,
+        delta: bool = False,
     ) -> BuiltHeaders:
         if delta and value is None:
             raise InvalidPublication("delta needs a value; publish None without delta to delete the record")
@@ -354,8 +400,8 @@ class RecordPublisher(Client[None]):
             raise PublishFailed(message.topic() or "", message.key(), self._cause(error), failures)
 
 
-def _refuse(future: Future[Bookmark], message: Message, cause: object) -> None:
-    future.set_exception(PublishFailed(message.topic() or "", message.key(), cause))
+def _failed(message: Message, cause: object) -> PublishFailed:
+    return PublishFailed(message.topic() or "", message.key(), cause)
 
 
 def _bytes(key: Payload) -> bytes | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from concurrent.futures import Future
 from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -13,22 +12,19 @@ from starlette.responses import Response
 from lapse.core.error_code import ErrorCode
 from lapse.protocol import topic
 from lapse_client import Bookmark, Publisher
-from lapse_client.error import InvalidPublication, LapseError, PublishFailed
+from lapse_client.error import LapseError, PublishFailed
+from lapse_client.publication_batch import Outcome, Publication
 from lapse_gateway import payload
 from lapse_gateway.fault import Fault, fault_of
 from lapse_gateway.operation import TEXT, WHOLE, Call, Operation, answered, listed, obj
 from lapse_gateway.parameter import Parameter
 from lapse_gateway.payload import Content
-from lapse_gateway.together import all_done
 
 MOST_MESSAGES: Final = 10_000
 """In one batch."""
 
 _LATEST_MS: Final = (1 << 63) - 1
 _TOO_LARGE: Final = "MSG_SIZE_TOO_LARGE"
-_Record = tuple[bytes | None, str | bytes | None, list[tuple[str, bytes | None]], dict[str, Any]]
-"""Value, key, headers and what else is said of a record that is published."""
-
 _LIFETIMES: Final = frozenset({"ttl_ms", "expires_at_ms", "enqueue_at_ms", "message_id", "delta"})
 
 
@@ -130,9 +126,8 @@ async def _one(call: Call) -> Response:
     options = {name: given[name] for name in _LIFETIMES}
     value = None if given["delete"] else call.body
     async with call.gateway.clients.publisher(call.caller) as publisher:
-        found = await asyncio.to_thread(_submitted, publisher, to, [(value, given["key"], headers, options)])
-        await all_done([one for one in found if isinstance(one, Future)])
-        bookmark = _bookmark(found[0])
+        (outcome,) = await _outcomes(publisher, to, [(value, given["key"], headers, options)])
+        bookmark = _bookmark(outcome)
     return answered({"bookmark": str(bookmark)}, 201)
 
 
@@ -140,7 +135,7 @@ async def _many(call: Call) -> Response:
     to = await _target(call)
     batch = call.decoded(Batch)
     trace = payload.trace_of(call.request.headers.raw)
-    records: list[_Record] = []
+    records: list[Publication] = []
     for number, message in enumerate(batch.messages):
         try:
             headers = payload.with_trace(message.header_pairs(), trace)
@@ -148,25 +143,18 @@ async def _many(call: Call) -> Response:
         except Fault as fault:
             raise Fault(fault.code, f"messages.{number}.{fault.text}") from fault
     async with call.gateway.clients.publisher(call.caller) as publisher:
-        submitted = await asyncio.to_thread(_submitted, publisher, to, records)
-        await all_done([one for one in submitted if isinstance(one, Future)])
-        told = [_told(one) for one in submitted]
+        told = [_told(one) for one in await _outcomes(publisher, to, records)]
     failed = sum("error" in one for one in told)
     return answered({"published": len(told) - failed, "failed": failed, "results": told}, 201 if not failed else 207)
 
 
-def _submitted(publisher: Publisher, to: str, records: Sequence[_Record]) -> list[Future[Bookmark] | LapseError]:
-    """Hand records to the publisher, in their order; those that it refuses come back as errors."""
-    found: list[Future[Bookmark] | LapseError] = []
-    for value, key, headers, options in records:
-        try:
-            found.append(publisher.submit(to, value, key, headers=headers, **options))
-        except (InvalidPublication, PublishFailed) as error:
-            found.append(error)
-    return found
+async def _outcomes(publisher: Publisher, to: str, records: Sequence[Publication]) -> list[Outcome]:
+    """Publish records, in their order, and wait for what becomes of each; the event loop is woken once."""
+    submitted = await asyncio.to_thread(publisher.submit_all, to, records)
+    return await asyncio.wrap_future(submitted)
 
 
-def _bookmark(submitted: Future[Bookmark] | LapseError) -> Bookmark:
+def _bookmark(outcome: Outcome) -> Bookmark:
     """Where a record is that is done.
 
     Raises:
@@ -174,17 +162,17 @@ def _bookmark(submitted: Future[Bookmark] | LapseError) -> Bookmark:
         InvalidPublication: it was refused.
     """
     try:
-        if isinstance(submitted, LapseError):
-            raise submitted
-        return submitted.result()
+        if isinstance(outcome, LapseError):
+            raise outcome
+        return outcome
     except PublishFailed as error:
         raise _unpublished(error) from error
 
 
-def _told(submitted: Future[Bookmark] | LapseError) -> dict[str, Any]:
+def _told(outcome: Outcome) -> dict[str, Any]:
     """What became of one record of a batch."""
     try:
-        return {"bookmark": str(_bookmark(submitted))}
+        return {"bookmark": str(_bookmark(outcome))}
     except Fault as fault:
         return fault.as_dict()
     except LapseError as error:

@@ -89,5 +89,12 @@ def test_a_command_that_cannot_be_sent_any_more_names_the_right_that_is_lacking(
     channel.close()
 
 
+def memory() -> Connection:
+    """One whose broker takes everything."""
+    cluster = Cluster(1_000)
+    cluster.create("orders", 1)
+    return Connection("memory", transport=MemoryTransport(cluster))
+
+
 def connection(refuses_at_once: bool) -> Connection:
     return Connection("memory", transport=EndedTransport(refuses_at_once))
