@@ -111,12 +111,12 @@ class Truncation:
         """Have a barrier that this very step releases leave for its record instead: nobody can get it (C40)."""
         named = {"topic": claim.topic, "partition": claim.partition, "offset": claim.first}
         released = [at for at, change in enumerate(step.changes) if change.kind is ChangeKind.RELEASED]
-        told = [at for at, event in enumerate(step.events) if event.kind is EventKind.BARRIER_RELEASED]
-        for changed_at, told_at in zip(released, told, strict=True):
-            change, event = step.changes[changed_at], step.events[told_at]
+        events = [at for at, event in enumerate(step.events) if event.kind is EventKind.BARRIER_RELEASED]
+        for changed_at, event_at in zip(released, events, strict=True):
+            change, event = step.changes[changed_at], step.events[event_at]
             if named.items() <= change.facts.items() and event.messages is not None:
                 step.changes[changed_at] = Change(ChangeKind.SETTLED, change.places)
-                del step.events[told_at]
+                del step.events[event_at]
                 places = np.array([place for place, _ in change.places], np.int64)
                 self._decisions.depart(event.messages, places, (Reason.LOG_TRUNCATED,), now_ms, step)
                 return

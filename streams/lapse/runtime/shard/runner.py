@@ -48,7 +48,7 @@ it the thread that reads from Kafka would never run."""
 _TURNS_TO_KAFKA: Final = 6
 """The greatest number of turns of the loop until a write is on its way."""
 
-_TOLD_WITHIN_S: Final = 120.0
+_ANSWER_WITHIN_S: Final = 120.0
 """How long the group may take to tell that a shard is another worker's, twice as long as a rebalance may take."""
 
 
@@ -252,8 +252,8 @@ class Runner:
         self._writing.abandon()
         self._inbox.close()
         self._idle.set()
-        untold = f"{self._shown}: {why}, and the group has not said so for {_TOLD_WITHIN_S:g} s"
-        self._untold = asyncio.get_running_loop().call_later(_TOLD_WITHIN_S, end_process, untold)
+        untold = f"{self._shown}: {why}, and the group has not said so for {_ANSWER_WITHIN_S:g} s"
+        self._untold = asyncio.get_running_loop().call_later(_ANSWER_WITHIN_S, end_process, untold)
 
     async def _stop_for_good(self) -> None:
         """Write nothing any more: the entity is deleted, and its topics are about to be (C4)."""
