@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from confluent_kafka import Message
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Message
 
 from lapse.core.generation import generation_of, position_of
 from lapse.core.lifetime import EXPIRES_AT_MS, NEVER
@@ -30,10 +30,31 @@ _OWN: Final = frozenset(
         header.LEASE_UNTIL_MS,
         header.DELIVERY_COUNT,
         header.TIMESTAMP_MS,
+        header.LIFETIMES,
         EXPIRES_AT_MS,
     }
 )
 """Headers that the delivery sets; they are attributes here."""
+
+
+_UNKNOWN: Final = float("-inf")
+
+
+def landed_ms(message: Message, fields: Mapping[str, bytes]) -> float:
+    """When a delivery reached Kafka, ms since the epoch; minus infinity where its deadlines are not to be judged by it.
+
+    That is so where the queue does not act on lifetimes (L6), and where the topic does not have the broker's clock.
+    """
+    kind, stamp_ms = message.timestamp()
+    ignored = fields.get(header.LIFETIMES) == header.LIFETIMES_IGNORED
+    return _UNKNOWN if ignored or kind != TIMESTAMP_LOG_APPEND_TIME else stamp_ms
+
+
+def _over(deadlines_ms: Sequence[int], landed: float) -> Collection[int]:
+    """Which of some deadlines had passed at an instant, by their indexes."""
+    if not len(deadlines_ms) or min(deadlines_ms) > landed:
+        return ()
+    return frozenset(at for at, deadline_ms in enumerate(deadlines_ms) if deadline_ms <= landed)
 
 
 class Lot(ABC):
@@ -49,9 +70,20 @@ class Lot(ABC):
         token: which delivery they all are, as settlements say it: `count@epoch`, or `count`, or empty for none; None
             where their counts differ.
         is_barrier: whether it is a barrier.
+        overdue: indexes of the messages that had expired when their delivery reached Kafka: nobody gets them (L10).
     """
 
-    __slots__ = ("_epoch", "delivery_counts", "lease_ends_ms", "offsets", "settler", "shard", "source", "token")
+    __slots__ = (
+        "_epoch",
+        "delivery_counts",
+        "lease_ends_ms",
+        "offsets",
+        "overdue",
+        "settler",
+        "shard",
+        "source",
+        "token",
+    )
 
     is_barrier = False
 
@@ -75,9 +107,14 @@ class Lot(ABC):
         self.lease_ends_ms: float = _FOREVER if lease is None else int(lease)
         self._epoch = epoch
         self.token = self._token_of(delivery_counts[0]) if alike else None
+        self.overdue: Collection[int] = ()
 
     def __len__(self) -> int:
         return len(self.offsets)
+
+    def left(self, first: int = 0) -> int:
+        """How many messages there are to hand out from an index on."""
+        return len(self) - first - sum(at >= first for at in self.overdue)
 
     def token_of(self, at: int) -> bytes:
         """Which delivery a message is, as settlements say it."""
@@ -131,6 +168,8 @@ class SingleLot(Lot):
         own = None if _OWN.issuperset(fields) else [item for item in headers_of(message) if item[0] not in _OWN]
         self._own = own or None
         message.set_headers([])
+        if self._deadline is not None and not self.is_barrier and int(self._deadline) <= landed_ms(message, fields):
+            self.overdue = (0,)
 
     def key(self, at: int) -> bytes | None:
         """See `Lot`."""
@@ -158,7 +197,9 @@ class PackedLot(Lot):
 
     __slots__ = ("_packed",)
 
-    def __init__(self, settler: Settler, shard: Shard, packed: PackedDelivery, fields: dict[str, bytes]) -> None:
+    def __init__(
+        self, settler: Settler, shard: Shard, packed: PackedDelivery, fields: dict[str, bytes], landed: float = _UNKNOWN
+    ) -> None:
         super().__init__(
             settler,
             shard,
@@ -170,6 +211,7 @@ class PackedLot(Lot):
             alike=packed.counts_are_alike,
         )
         self._packed = packed
+        self.overdue = _over(packed.deadlines_ms, landed)
 
     def key(self, at: int) -> bytes | None:
         """See `Lot`."""
@@ -203,6 +245,7 @@ class ReferencedLot(Lot):
         deadlines_ms: deadline of each offset of the range, `NEVER` without one; empty = none has one.
         lease: end of the leases, as the header has it; None at most once.
         epoch: the epoch that handed them out, as the header has it.
+        landed: see `landed_ms`.
     """
 
     __slots__ = ("_deadlines_ms", "_first", "_messages")
@@ -216,6 +259,7 @@ class ReferencedLot(Lot):
         deadlines_ms: Sequence[int],
         lease: bytes | None,
         epoch: bytes,
+        landed: float = _UNKNOWN,
     ) -> None:
         whole = len(messages) == len(some)
         offsets = (
@@ -230,6 +274,8 @@ class ReferencedLot(Lot):
         self._first = some.first
         self._messages = messages
         self._deadlines_ms = deadlines_ms
+        if deadlines_ms:
+            self.overdue = _over([deadlines_ms[offset - some.first] for offset in offsets], landed)
 
     def key(self, at: int) -> bytes | None:
         """See `Lot`."""

@@ -38,10 +38,14 @@ class Prefetched(Waiting[Delivery]):
         """Index of the next message of the first lot."""
 
     def __len__(self) -> int:
-        return sum(map(len, self._lots)) - self._at + len(self._back)
+        first = self._lots[0].left(self._at) - self._lots[0].left() if self._lots else 0
+        return sum(lot.left() for lot in self._lots) + first + len(self._back)
 
     def put(self, lots: list[Lot]) -> None:
-        """Add lots in order; none of them is empty. After the end they are dropped."""
+        """Add lots in order; none of them is empty. After the end they are dropped.
+
+        What had expired when its delivery reached Kafka is passed over when its turn comes (L10).
+        """
         if not lots:
             return
         with self._lock:
@@ -87,11 +91,14 @@ class Prefetched(Waiting[Delivery]):
         while self._lots and len(taken) < most:
             lot, first = self._lots[0], self._at
             if lot.lease_ends_ms <= self._past_ms():
-                self._forget(lot.shard, len(lot) - first)
+                self._forget(lot.shard, lot.left(first))
                 stop = len(lot)
             else:
                 stop = min(len(lot), first + most - len(taken))
-                taken += map(self._delivery, repeat(lot), range(first, stop))
+                there: Sequence[int] = range(first, stop)
+                if lot.overdue:
+                    there = [at for at in there if at not in lot.overdue]
+                taken += map(self._delivery, repeat(lot), there)
             self._at = stop
             if stop == len(lot):
                 self._lots.popleft()

@@ -18,12 +18,13 @@ from lapse_client.channel_thread import ChannelThread
 from lapse_client.clock import elapsed_ms
 from lapse_client.connection import Connection
 from lapse_client.credit import Credits, Grant
+from lapse_client.delivery import Delivery
 from lapse_client.error import CommandFailed, LapseError
 from lapse_client.further_shards import FurtherShards
 from lapse_client.heartbeat import Heartbeat
 from lapse_client.joined_queues import JoinedQueues
 from lapse_client.listener import TICK_S, Fields, Listener
-from lapse_client.lot import Lot, PackedLot, SingleLot
+from lapse_client.lot import Lot, PackedLot, SingleLot, landed_ms
 from lapse_client.prefetched import Prefetched
 from lapse_client.referenced import RecordReader, Referenced
 from lapse_client.session import Session
@@ -113,7 +114,9 @@ class QueueListener(Listener[Lot | Referenced | None]):
         try:
             if kind == packed_delivery.KIND:
                 packed = packed_delivery.decode(message.value() or b"")
-                return PackedLot(self._settler, shard, packed, fields) if len(packed) else None
+                return (
+                    PackedLot(self._settler, shard, packed, fields, landed_ms(message, fields)) if len(packed) else None
+                )
             if kind == reference.KIND:
                 return Referenced.read(shard, message, fields, self._generations[shard.index])
             return SingleLot(self._settler, shard, message, fields)
@@ -143,7 +146,7 @@ class QueueListener(Listener[Lot | Referenced | None]):
         now_ms = elapsed_ms()
         for index, count in counts.items():
             self._credits.delivered(index, count, now_ms)
-        self._arrivals.put(arrived)
+        self._put(arrived)
 
     def on_refused(self, shard: Shard, answer: Answer) -> None:
         """Subscribe again where the subscription is unknown; report refused settlements."""
@@ -275,4 +278,14 @@ class QueueListener(Listener[Lot | Referenced | None]):
             lots = []
         if missing := len(referenced.messages) - sum(map(len, lots)):
             self._credits.settled(index, missing, elapsed_ms())
-        self._arrivals.put(lots)
+        self._put(lots)
+
+    def _put(self, lots: list[Lot]) -> None:
+        """Let takers have lots. What landed late is cancelled first: it is past its deadline, so that ends its life."""
+        for lot in lots:
+            if lot.overdue:
+                log.info(
+                    "%d deliveries of %s dropped: they came after their deadlines", len(lot.overdue), lot.shard.entity
+                )
+                self._settler.command("cancel", [Delivery(lot, at) for at in sorted(lot.overdue)], delay_ms=0)
+        self._arrivals.put([lot for lot in lots if not lot.overdue or lot.left()])

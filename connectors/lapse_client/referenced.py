@@ -17,7 +17,7 @@ from lapse.protocol.bookmark import BookmarkRange
 from lapse.protocol.reference import Reference
 from lapse_client.connection import Connection
 from lapse_client.error import LapseError
-from lapse_client.lot import Lot, ReferencedLot
+from lapse_client.lot import Lot, ReferencedLot, landed_ms
 from lapse_client.settler import Settler
 from lapse_client.shard import Shard
 
@@ -37,6 +37,7 @@ class Referenced:
         lease: end of their leases, as the header has it; None at most once.
         epoch: the epoch that handed them out, as the header has it.
         generation: the subscription's generation at the shard when they came.
+        landed: see `landed_ms`.
     """
 
     shard: Shard
@@ -44,12 +45,13 @@ class Referenced:
     lease: bytes | None
     epoch: bytes
     generation: int
+    landed: float
 
     @classmethod
     def read(cls, shard: Shard, message: Message, fields: dict[str, bytes], generation: int) -> Referenced:
         """Read a record of kind `reference`."""
         messages, lease = reference.decode(message.value() or b""), fields.get(header.LEASE_UNTIL_MS)
-        return cls(shard, messages, lease, fields[header.EPOCH], generation)
+        return cls(shard, messages, lease, fields[header.EPOCH], generation, landed_ms(message, fields))
 
 
 class RecordReader:
@@ -121,7 +123,14 @@ class RecordReader:
             found = place.read(some)
             if found:
                 yield ReferencedLot(
-                    self._settler, referenced.shard, some, found, deadlines_ms, referenced.lease, referenced.epoch
+                    self._settler,
+                    referenced.shard,
+                    some,
+                    found,
+                    deadlines_ms,
+                    referenced.lease,
+                    referenced.epoch,
+                    referenced.landed,
                 )
 
 

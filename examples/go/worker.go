@@ -68,8 +68,12 @@ func (w *worker) heartbeats(ctx context.Context, partitions []int32) {
 	}
 }
 
-// expired tells whether a message is past its deadline; one without a deadline never is.
+// expired tells whether a message is past its deadline; one without a deadline never is, nor one of a queue that
+// ignores lifetimes.
 func expired(told map[string]string) bool {
+	if _, ignored := told["lapse-lifetimes"]; ignored {
+		return false
+	}
 	ms, err := strconv.ParseInt(told["lapse-expires-at-ms"], 10, 64)
 	return err == nil && !time.Now().Before(time.UnixMilli(ms))
 }

@@ -116,7 +116,8 @@ public class Worker {
             return; // the lease is over: the message is somebody else's
         }
         String deadline = told.get("lapse-expires-at-ms"); // absent without one
-        boolean expired = deadline != null && Long.parseLong(deadline) <= System.currentTimeMillis();
+        boolean counts = deadline != null && !told.containsKey("lapse-lifetimes"); // else the queue ignores lifetimes
+        boolean expired = counts && Long.parseLong(deadline) <= System.currentTimeMillis();
         boolean done = !expired && handled(value, leftMs); // a cancel of an expired message ends its life
         String name = told.get("lapse-bookmark") + "#" + told.get("lapse-delivery-count") + "@" + epoch;
         Map<String, Object> fields = new HashMap<>(Map.of("bookmarks", List.of(name), "answer", "errors"));

@@ -5,6 +5,7 @@ import json
 import pytest
 from confluent_kafka import Message
 
+from lapse.protocol import topic
 from lapse_client.delivery import Delivery
 from lapse_client.subscriber import QueueSubscriber
 from support.deployment import Deploy, Deployment, broker_now_ms
@@ -20,6 +21,7 @@ QUEUES = {
     "once": {"semantics": "at-most-once", "ordering": "total", "barrier": "/type = 'EOD'"},
     "crowd": {},
     "deepest": {"partitions": 2},
+    "tardy": {"expiration": "enabled", "lease_period": "5m"},
 }
 
 
@@ -258,3 +260,30 @@ def test_hundreds_of_subscriptions_share_one_queue(served: Deployment) -> None:
         done = [command(command="acknowledge", subscription=name, bookmarks=some[-1:]) for name, some in came.items()]
         write(served.servers, commands, [one.encode() for one in done])
         until(lambda: served.depth("crowd")["depth"] == 0, "everything acknowledged")
+
+
+@pytest.mark.feature("L10", "L6", "X3", "D4")
+def test_a_delivery_that_landed_after_its_deadline_is_cancelled_by_the_client(served: Deployment) -> None:
+    """A copy of a delivery is written once more, too late; the same with the word that its queue ignores lifetimes."""
+    deliveries = topic.deliveries(served.name("tardy"))
+    for payload in ("inline", "packed"):
+        with served.subscriber("tardy", 2, payload=payload, name=payload) as subscriber:
+            served.write("tardy", payload, headers=ttl(2_000))
+            first = received(subscriber)
+            deadline_ms = first.expires_at_ms or 0
+            until(lambda deadline_ms=deadline_ms: broker_now_ms() > deadline_ms, "the deadline")
+            told = [(texts(one), one) for one in served.tail(deliveries).drain()]
+            (delivered,) = (
+                one
+                for text, one in told
+                if text.get("lapse-subscription") == payload and text["lapse-kind"] in ("delivery", "packed")
+            )
+            headers = delivered.headers() or []
+            for own in (headers, [("lapse-lifetimes", b"ignored"), *headers]):
+                write(served.servers, deliveries, [delivered.value()], headers=own)
+            second = received(subscriber)
+            assert (second.value, second.headers) == (first.value, first.headers)
+            assert subscriber.receive(0.5) is None, "the one whose deadline counts was dropped"
+    for letter in served.letters("tardy", 2):
+        assert texts(letter)["lapse-reasons"] == "time_limit"
+        assert texts(letter)["lapse-cancel-count"] == "1", "the client has cancelled it, so it left at once"

@@ -144,12 +144,14 @@ class QueueEntity(Entity):
         forwarding = None
         if self._forward is not None:
             forwarding = Forwarding(self.name, self._forward, self.cluster.partitions().get(self._forward, 1))
+        output = QueueOutput(self.name, partition, epoch, settings.dead_letter_topic, self._letter_partitions())
+        output.ignores_lifetimes = not settings.expiration.enabled
         return QueueMachine(
             settings,
             restored,
             epoch,
             PayloadWindow(self.log, config.payload_window << 20),
-            QueueOutput(self.name, partition, epoch, settings.dead_letter_topic, self._letter_partitions()),
+            output,
             config.publish_target(self.name),
             config.ordering == "total",
             None,

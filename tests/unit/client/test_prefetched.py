@@ -2,9 +2,11 @@
 
 import threading
 import time
+from collections.abc import Sequence
 
 import pytest
 
+from lapse.core.lifetime import NEVER
 from lapse.protocol import packed_delivery
 from lapse.protocol.packed_delivery import column, decode
 from lapse_client.acknowledgments import Acknowledgments
@@ -17,7 +19,15 @@ from lapse_client.shard import Shard
 SHARD = Shard(0, "q", 0)
 
 
-def lot(first: int, count: int, lease_ms: int | None = None, shard: Shard = SHARD, counts: list[int] | None = None):
+def lot(
+    first: int,
+    count: int,
+    lease_ms: int | None = None,
+    shard: Shard = SHARD,
+    counts: list[int] | None = None,
+    deadlines_ms: Sequence[int] = (),
+    landed: float = 0,
+):
     body = packed_delivery.encode(
         "t",
         0,
@@ -25,11 +35,12 @@ def lot(first: int, count: int, lease_ms: int | None = None, shard: Shard = SHAR
         column("q", [17] * count),
         column("I", counts or [1] * count),
         [b"%d" % offset for offset in range(first, first + count)],
+        deadlines_ms=column("q", deadlines_ms),
     )
     fields = {"lapse-epoch": b"5"}
     if lease_ms is not None:
         fields["lapse-lease-until-ms"] = b"%d" % lease_ms
-    return PackedLot(None, shard, decode(body), fields)
+    return PackedLot(None, shard, decode(body), fields, landed)
 
 
 def values(some: list[Delivery]) -> list[int]:
@@ -112,3 +123,17 @@ def test_deliveries_of_a_lot_are_settled_as_ranges_with_their_own_counts() -> No
     one = some[6]
     assert (str(one.bookmark), one.delivery_count, one.place, one.token) == ("t:0:6", 2, b"t:0:6", b"2@5")
     assert (one.key, one.headers, one.timestamp_ms, one.expires_at_ms, one.lease_until_ms) == (None, [], 17, None, None)
+
+
+@pytest.mark.feature("L10", "X3")
+def test_what_had_expired_when_it_landed_is_passed_over_and_not_counted() -> None:
+    now_ms = 0.0
+    forgotten: list[int] = []
+    arrivals = Prefetched(lambda: now_ms, lambda _, count: forgotten.append(count))
+    arrivals.put([lot(0, 5, 100, deadlines_ms=[50, 51, NEVER, 49, 60], landed=50), lot(5, 2)])
+    assert len(arrivals) == 5
+    assert values(arrivals.take(2)) == [1, 2]
+    assert len(arrivals) == 3
+    now_ms = 100.0
+    assert values(arrivals.take(9)) == [5, 6]
+    assert forgotten == [1], "of what is left at the end of the lease only one was to be handed out"

@@ -196,6 +196,7 @@ class QueueEntity(Entity):
                 source = restored.state.sources[restored.state.sources.number(tp.topic, tp.partition)]
                 source.next_offset = max(source.next_offset, offset)
         output = QueueOutput(self.name, partition, epoch, settings.dead_letter_topic, self.letter_partitions())
+        output.ignores_lifetimes = not settings.expiration.enabled
         payloads = PayloadWindow(self.services.log_reader, self.config.payload_window << 20, self.services.aside_reader)
         if not settings.traits.wanted:  # what looks at each message is better off with objects
             FetchedRows.wanted.update(self.config.underlying(self.name))

@@ -45,7 +45,13 @@ def _shared(values: Any) -> int | None:
 
 
 class QueueOutput(ShardOutput):
-    """Writes what a queue shard has to tell."""
+    """Writes what a queue shard has to tell.
+
+    Attributes:
+        ignores_lifetimes: whether deadlines are stored and not acted on (L6); deliveries say so.
+    """
+
+    ignores_lifetimes = False
 
     def events(self, events: Sequence[ShardEvent[Messages]], removals: Sequence[Removal]) -> list[Output]:
         """One event for all messages that share a fate (D4)."""
@@ -102,6 +108,7 @@ class QueueOutput(ShardOutput):
         ]
         if delivery.until_ms:
             shared.append((header.LEASE_UNTIL_MS, b"%d" % delivery.until_ms))
+        shared += self._ignored(messages)
         head = packed_headers(shared)
         if together:
             return Packed(to, self._partition, packed_records(messages, records, head, len(shared)))
@@ -155,6 +162,7 @@ class QueueOutput(ShardOutput):
         ]
         if delivery.until_ms:
             headers.append((header.LEASE_UNTIL_MS, b"%d" % delivery.until_ms))
+        headers += self._ignored(messages)
         body = reference.encode(
             messages.topic,
             messages.partition,
@@ -162,6 +170,13 @@ class QueueOutput(ShardOutput):
             [] if none_expires or deadlines_ms is None else deadlines_ms.tolist(),
         )
         return Output(to, self._partition, None, body, headers)
+
+    def _ignored(self, messages: Messages) -> list[tuple[str, bytes]]:
+        """What tells a client that deadlines of these messages are not acted on; empty where they are, or none is."""
+        deadlines_ms = messages.deadlines_ms
+        if not self.ignores_lifetimes or deadlines_ms is None or bool((deadlines_ms == NEVER).all()):
+            return []
+        return [(header.LIFETIMES, header.LIFETIMES_IGNORED)]
 
 
 def _behind_bookmark(times: int, deadline_ms: int, timestamp_ms: int, own: Headers) -> tuple[int, bytes]:
