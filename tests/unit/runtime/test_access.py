@@ -103,7 +103,7 @@ def test_a_worker_needs_the_topics_of_its_users() -> None:
     found = topology(Access(Authorizer.OFF))
     del found.existing["lapse.orders.deliveries.bob"]
     (why,) = found.barred()["orders"]
-    assert why.startswith("lapse.orders.deliveries.bob: missing; deliveries of orders")
+    assert why == "lapse.orders.deliveries.bob: missing; deliveries of orders, 1 partition"
     assert "orders" not in found.servable().entities()
 
 

@@ -261,7 +261,8 @@ class Topology:
                 what = f"{self._forbidden(topic.name)}; {topic.role.value} of {topic.entity}"
                 found.append(Difference(topic.name, what, bars=(topic.entity,)))
             elif count is None:
-                what = f"missing; {topic.role.value} of {topic.entity}, {topic.partitions} partitions"
+                size = f"{topic.partitions} partition{'s' if topic.partitions > 1 else ''}"
+                what = f"missing; {topic.role.value} of {topic.entity}, {size}"
                 if topic.role is not Role.UNDERLYING and topic.entity in deleted:
                     what += f"; {topic.entity} was deleted, this begins a new one"
                 found.append(Difference(topic.name, what, topic, bars=bars))
