@@ -27,6 +27,7 @@ from lapse.protocol import header, topic
 from lapse.protocol.answer import Answer
 from lapse.protocol.codec import CodecError
 from lapse.protocol.command import Command
+from lapse.protocol.command_field import SHOWN_CHARACTERS
 from lapse_client.attendance import Attendance
 from lapse_client.channel_thread import ChannelThread
 from lapse_client.connection import Connection, log_end
@@ -172,6 +173,11 @@ class Channel(Generic[T]):
             self._produce(shard, commands.encode(command, stamp), reported)
         except (KafkaException, BufferError) as error:
             self._not_produced(shard, token, future, error)
+        except UnicodeEncodeError as error:  # lone surrogates
+            told = f"{error.object[:SHOWN_CHARACTERS]!r} is no text that UTF-8 can hold"
+            asked, code = command.command, ErrorCode.INVALID_ARGUMENT
+            refusal = Answer(id="", command=asked, status="error", error=told, partition=shard.index, code=code)
+            future.set_result(refusal)
         return future
 
     def _not_there(self, shard: Shard, future: Future[Answer]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
@@ -27,6 +28,9 @@ begins anew.
 """
 
 _LEAST_S: Final = 0.05
+
+_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
+"""What Kafka takes as a topic's name. There is no topic of another one, so there is nothing to be hidden."""
 
 
 class Metadata:
@@ -77,8 +81,11 @@ class Metadata:
 
     def hidden(self, topics: Iterable[str]) -> list[str]:
         """Those of some topics that the brokers do not let this user see, if they are there."""
-        found = []
-        for name, future in self._admin.describe_topics(TopicCollection([*topics]), request_timeout=_LOOK_S).items():
+        found: list[str] = []
+        names = [*filter(_NAME.fullmatch, topics)]  # Kafka's client ends the process over one that is no UTF-8
+        if not names:
+            return found
+        for name, future in self._admin.describe_topics(TopicCollection(names), request_timeout=_LOOK_S).items():
             try:
                 future.result(METADATA_TIMEOUT_S)
             except KafkaException as error:

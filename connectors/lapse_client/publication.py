@@ -72,10 +72,7 @@ def payload(what: str, value: object) -> bytes | None:
     if not isinstance(value, str):
         kind = type(value).__name__
         raise InvalidPublication(f"{what}: expected text, bytes or None, not {kind}; write it first, as by json.dumps")
-    try:
-        return value.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidPublication(f"{what}: no text that UTF-8 can hold: {error}") from error
+    return _utf8(what, value)
 
 
 def items(own: Headers | None) -> Iterable[tuple[str, str | bytes | None]]:
@@ -90,13 +87,22 @@ def _checked(name: object, value: object) -> tuple[str, bytes | None]:
         raise InvalidPublication(f"header name {name!r}: expected text that is not empty")
     if value is not None and not isinstance(value, str | bytes):
         raise InvalidPublication(f"header {name} = {value!r}: expected text, bytes or None")
-    return name, value.encode() if isinstance(value, str) else value
+    if not name.isascii():  # Kafka's client ends the process over a name that is no UTF-8
+        _utf8(f"header name {name!r}", name)
+    return name, _utf8(f"header {name}", value) if isinstance(value, str) else value
 
 
 def _text(what: str, value: object) -> bytes:
     if not isinstance(value, str) or not value:
         raise InvalidPublication(f"{what} = {value!r}: expected text that is not empty")
-    return value.encode()
+    return _utf8(what, value)
+
+
+def _utf8(what: str, text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:  # lone surrogates, as a command line has them for bytes that are no UTF-8
+        raise InvalidPublication(f"{what}: no text that UTF-8 can hold: {error}") from error
 
 
 def _number(what: str, value: object) -> bytes:

@@ -19,7 +19,7 @@ from lapse_client.connection import Connection, is_for_people
 from lapse_client.conversation import Conversation
 from lapse_client.error import Closed, InvalidPublication, PublishFailed
 from lapse_client.lifecycle import Phase
-from lapse_client.publication import BuiltHeaders, Headers, headers
+from lapse_client.publication import BuiltHeaders, Headers, headers, payload
 from lapse_client.publication_batch import Outcome, Publication, PublicationBatch
 from lapse_client.serde import SerializerLike, write
 from lapse_client.tracing import tracing
@@ -355,6 +355,10 @@ class RecordPublisher(Client[None]):
                 self.poll(_POLL_S)
                 if time.monotonic() >= give_up:
                     raise PublishFailed(target, _bytes(key), error) from error
+            except UnicodeEncodeError:
+                payload("value", value)
+                payload("key", key)
+                raise
             except (KafkaException, TypeError) as error:
                 cause = error.args[0] if isinstance(error, KafkaException) else error
                 raise PublishFailed(target, _bytes(key), self._cause(cause)) from error

@@ -7,7 +7,16 @@ from collections.abc import Callable, Iterator
 import orjson
 import pytest
 
-from lapse_client import CommandFailed, Connection, Publisher, Queue, SowClient, UnknownEntity, aio
+from lapse_client import (
+    CommandFailed,
+    Connection,
+    InvalidPublication,
+    Publisher,
+    Queue,
+    SowClient,
+    UnknownEntity,
+    aio,
+)
 from support.scripted_sow import ScriptedSow
 
 
@@ -53,6 +62,29 @@ def test_results_of_all_shards_are_one_result(prices: ScriptedSow) -> None:
 def test_a_wrong_filter_shows_the_spot(prices: ScriptedSow) -> None:
     with client(prices) as sow, pytest.raises(CommandFailed, match="filter"):
         list(sow.query("/n <"))
+
+
+@pytest.mark.feature("X7")
+def test_texts_that_utf_8_cannot_hold_are_refused_and_end_nothing(prices: ScriptedSow) -> None:
+    """A command line has such texts for bytes that are no UTF-8; Kafka's client ended the process over some."""
+    connection = Connection(prices.servers)
+    with client(prices) as sow:
+        for ask in (
+            lambda: list(sow.query("/n = '\udcff'")),
+            lambda: list(sow.query(select=["/\udcff"])),
+            lambda: sow.delete(filter="/n = '\udcff'"),
+            lambda: sow.subscribe("/n = '\udcff'").start(),
+        ):
+            with pytest.raises(CommandFailed, match="is no text that UTF-8 can hold") as refused:
+                ask()
+            assert refused.value.code == "invalid_argument"
+        assert len(list(sow.query())) == 30
+    with Publisher(connection) as publisher:
+        for options in ({"value": "\udcff"}, {"value": None, "key": "\udcff"}):
+            with pytest.raises(InvalidPublication, match="no text that UTF-8 can hold"):
+                publisher.publish(prices.name, **options)
+        with pytest.raises(UnknownEntity):
+            publisher.publish("\udcff", b"{}")
 
 
 @pytest.mark.feature("S3", "X3")

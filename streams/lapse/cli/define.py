@@ -117,7 +117,11 @@ def _toml(key: str, value: str) -> Mapping[str, Any] | None:
     """A table of one key; None = the key is none."""
     if "\n" in key or "#" in key:
         return None
-    for text in (value, orjson.dumps(value).decode()):
+    try:
+        quoted = orjson.dumps(value).decode()
+    except TypeError:  # no UTF-8
+        return None
+    for text in (value, quoted):
         if "\n" in text:
             continue
         try:

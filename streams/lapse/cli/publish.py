@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from concurrent.futures import Future
 
@@ -79,7 +80,7 @@ def _values(value: str | None, delete: bool) -> Iterator[bytes | None]:
     if delete:
         yield None
     elif value is not None:
-        yield value.encode()
+        yield os.fsencode(value)  # bytes that are no UTF-8 are sent as they were given
     else:
         for line in click.get_binary_stream("stdin"):
             yield line.rstrip(b"\r\n")

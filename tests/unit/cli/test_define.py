@@ -30,7 +30,7 @@ def test_settings_are_those_of_the_file_and_quotes_may_be_left_out(given: list[s
 
 
 @pytest.mark.feature("X7")
-@pytest.mark.parametrize("given", ["lease_period", "=1", "a b=1", "#a=1", "[queue.x]\na=1"])
+@pytest.mark.parametrize("given", ["lease_period", "=1", "a b=1", "#a=1", "[queue.x]\na=1", "a=\udcff"])
 def test_what_is_no_setting_is_shown(given: str) -> None:
     with pytest.raises(click.UsageError, match="is no setting: expected KEY=VALUE"):
         read_settings((given,))

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
 
 from lapse_client import metadata
 from lapse_client.error import ConnectionFailed
@@ -35,6 +36,13 @@ def test_an_answer_that_takes_longer_than_a_try_comes_all_the_same() -> None:
     slow = Slow(3.9)
     Metadata("b:1", {}, lambda _: slow, None).ask(15.0)  # type: ignore[arg-type,return-value]
     assert slow.tries == [1.0, 2.0, 4.0]
+
+
+@pytest.mark.feature("X7")
+@pytest.mark.parametrize("name", ["a\udcff", "\ud800", "", "a b", "x" * 250])
+def test_what_no_topic_can_be_called_is_not_asked_for(name: str) -> None:
+    """Kafka's client ends the process over a name that is no UTF-8."""
+    assert Metadata("127.0.0.1:1", {}, AdminClient, None).hidden([name]) == []  # type: ignore[arg-type]
 
 
 @pytest.mark.feature("X7")

@@ -40,6 +40,9 @@ def test_options_become_headers() -> None:
         ({"message_id": ""}, "message_id"),
         ({"own": {"a": 1}}, "header a = 1"),
         ({"own": {"": b"1"}}, "header name"),
+        ({"own": {"a\udcff": b"1"}}, r"header name 'a\\udcff': no text that UTF-8 can hold"),
+        ({"own": {"a": "\ud800"}}, "header a: no text that UTF-8 can hold"),
+        ({"message_id": "\udcff"}, "message_id: no text that UTF-8 can hold"),
     ],
 )
 def test_what_cannot_be_honoured_is_refused(options: dict, told: str) -> None:
