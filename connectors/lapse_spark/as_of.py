@@ -46,7 +46,7 @@ class Gaps:
         )
 
 
-def records(updates: DataFrame, at_ms: int) -> DataFrame:
+def records(updates: DataFrame, at_ms: int, acts: bool = True) -> DataFrame:
     """The records of a SOW topic as of an instant (`schema.SOW`).
 
     An update counts from the instant at which Kafka stored it in the topic of the state. What has expired by the
@@ -55,8 +55,9 @@ def records(updates: DataFrame, at_ms: int) -> DataFrame:
     Args:
         updates: as `sow.parse` returns them.
         at_ms: the instant, ms since the epoch.
+        acts: whether the SOW topic acted on lifetimes then; if not, records past their deadlines were there (L6, L9).
     """
-    return sow.current(_until(updates, at_ms), at_ms)
+    return sow.current(_until(updates, at_ms), at_ms if acts else None)
 
 
 def gaps(updates: DataFrame, at_ms: int, now_ms: int) -> Gaps:

@@ -56,6 +56,21 @@ def queues(path: Path) -> dict[str, Mapping[str, Any]]:
     return {name: _table(found, name, path) for name in found}
 
 
+def expiration(path: Path, entity: str) -> str | None:
+    """What the file says of a queue's or SOW topic's `expiration`; None if it does not name the entity.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is no TOML, or not as `lapse check` wants it.
+    """
+    tree = _tree(path)
+    for kind in ("queue", "sow"):
+        found = _table(tree, kind, path)
+        if entity in found:
+            return str(_table(found, entity, path).get("expiration", "disabled"))
+    return None
+
+
 def app_id(path: Path) -> str:
     """The deployment's name.
 

@@ -83,7 +83,7 @@ def journal(entity: str, app_id: str | None, there: set[str]) -> str | None:
     return found[0] if found else None
 
 
-def messages(records: DataFrame, entity: str, at_ms: int) -> QueueAsOf:
+def messages(records: DataFrame, entity: str, at_ms: int, acts: bool = True) -> QueueAsOf:
     """The messages of a queue as of an instant.
 
     Args:
@@ -91,6 +91,7 @@ def messages(records: DataFrame, entity: str, at_ms: int) -> QueueAsOf:
             it with the option `minPartitions` of 1.
         entity: the queue.
         at_ms: the instant, ms since the epoch.
+        acts: whether the queue acted on lifetimes then.
     """
     needed = records.select(
         "partition",
@@ -102,7 +103,7 @@ def messages(records: DataFrame, entity: str, at_ms: int) -> QueueAsOf:
     )
 
     def told(batches: Iterable[Any]) -> Iterable[Any]:
-        return _told(batches, entity, at_ms)
+        return _told(batches, entity, at_ms, acts)
 
     found = needed.mapInArrow(told, f"{_SHARD}, {COLUMNS}").persist()
     shards = found.where("bookmark is null and not _exact").select("_shard", "_exact_since_ms").collect()
@@ -110,14 +111,14 @@ def messages(records: DataFrame, entity: str, at_ms: int) -> QueueAsOf:
     return QueueAsOf(kept, {row["_shard"]: row["_exact_since_ms"] for row in shards}, found)
 
 
-def _told(batches: Iterable[Any], entity: str, at_ms: int) -> Iterator[Any]:
+def _told(batches: Iterable[Any], entity: str, at_ms: int, acts: bool) -> Iterator[Any]:
     """What one task says of the shards whose journals it reads: a row for each, and one for each of its messages."""
     histories: dict[int, ShardHistory] = {}
     for batch in batches:
         for partition, offset, stored_ms, key, value, epoch in zip(*batch.to_pydict().values(), strict=True):
             history = histories.get(partition)
             if history is None:
-                history = histories[partition] = ShardHistory(entity, at_ms)
+                history = histories[partition] = ShardHistory(entity, at_ms, acts)
             history.take(offset, stored_ms, key, value, epoch)
     for shard, history in histories.items():
         yield from _rows(_of_shard(shard, history))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import click
@@ -17,7 +18,7 @@ from lapse_client import Connection
 from lapse_client.connection import entities
 from lapse_client.error import LapseError
 from lapse_client.instant import shown
-from lapse_spark import as_of, lapse_toml, quarantine, queue_as_of, read
+from lapse_spark import as_of, expiration, lapse_toml, quarantine, queue_as_of, read
 from lapse_spark.option import INSTANT, Cluster, cluster, print_json, working
 from lapse_spark.report import Cell, Report
 
@@ -79,10 +80,13 @@ def state(*, cluster: Cluster, as_json: bool, entity: str, at: int, output: str 
     with working(f"Reading the state of {entity}"):
         now_ms = cluster.now_ms(entity)
         as_of.check(at, now_ms)
+        if journal is not None and app_id is None:
+            app_id = journal.removesuffix(topic.changelog("", entity))
+        acts = _acts(ours, there, app_id, entity, at, cluster.file)
         having = (
-            _records(session, cluster, entity, at, now_ms)
+            _records(session, cluster, entity, at, now_ms, acts)
             if journal is None
-            else _messages(session, cluster, entity, journal, at)
+            else _messages(session, cluster, entity, journal, at, acts)
         )
         with having as found:
             count = found.rows.count()
@@ -101,25 +105,38 @@ def state(*, cluster: Cluster, as_json: bool, entity: str, at: int, output: str 
         raise SystemExit(1)
 
 
+def _acts(ours: Connection, there: set[str], app_id: str | None, entity: str, at: int, file: Path | None) -> bool:
+    try:
+        return expiration.acted_on(ours, there, app_id, entity, at, file)
+    except LapseError as error:
+        told = f"{error}. Without it lifetimes are taken to count: nothing past its deadline is told"
+        click.echo(f"Warning: {told}", err=True)
+        return True
+
+
 @contextmanager
-def _records(session: SparkSession, cluster: Cluster, entity: str, at: int, now_ms: int) -> Iterator[_Found]:
+def _records(
+    session: SparkSession, cluster: Cluster, entity: str, at: int, now_ms: int, acts: bool
+) -> Iterator[_Found]:
     """The records of a SOW topic."""
     updates = quarantine.split(read.sow_updates(session, cluster.connection, entity))[0]
     updates.persist()
     try:
         missing = as_of.gaps(updates, at, now_ms).sentence
-        records = as_of.records(updates, at).withColumn("updated_at_ms", F.unix_millis("updated_at"))
+        records = as_of.records(updates, at, acts).withColumn("updated_at_ms", F.unix_millis("updated_at"))
         yield _Found("records", records, ("key",), _record, 4, missing)
     finally:
         updates.unpersist()
 
 
 @contextmanager
-def _messages(session: SparkSession, cluster: Cluster, entity: str, journal: str, at: int) -> Iterator[_Found]:
+def _messages(
+    session: SparkSession, cluster: Cluster, entity: str, journal: str, at: int, acts: bool
+) -> Iterator[_Found]:
     """The messages of a queue."""
     whole = read.Span(options={"minPartitions": "1"})  # a journal is gone through in one piece
     records = read.records(session, cluster.connection, names=[journal], span=whole)
-    then = queue_as_of.messages(records, entity, at)
+    then = queue_as_of.messages(records, entity, at, acts)
     try:
         yield _Found("messages", then.messages, ("_shard", "_at"), _message, 7, then.sentence)
     finally:

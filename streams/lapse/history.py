@@ -27,13 +27,15 @@ class ShardHistory:
     Args:
         queue: the queue's name.
         at_ms: the instant, ms since the epoch.
+        acts: whether the queue acted on lifetimes then; if not, messages past their deadlines were there (L6, L9).
 
     Attributes:
         exact_since_ms: from this instant on nothing is missing, ms since the epoch; None = nothing ever went.
     """
 
-    def __init__(self, queue: str, at_ms: int) -> None:
+    def __init__(self, queue: str, at_ms: int, acts: bool = True) -> None:
         self._queue = queue
+        self._acts = acts
         self._at_ms = at_ms
         self._then = Changelog()
         self._over = False
@@ -71,8 +73,7 @@ class ShardHistory:
         """
         if not self.exact:
             raise ValueError(f"{self._queue}: the journal begins after {self._at_ms}")
-        # Only messages with a deadline have one in the state, whatever the queue's settings were.
-        settings = QueueSettings(name=self._queue, expiration=Expiration(enabled=True))
+        settings = QueueSettings(name=self._queue, expiration=Expiration(enabled=self._acts))
         shard = QueueShard(settings, restore(self._then.items()).state)
         for one in shard.peek(0, _ALL, "", self._at_ms, lambda _: ""):
             yield shown(one)

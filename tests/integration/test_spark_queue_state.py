@@ -41,6 +41,7 @@ def test_the_messages_of_earlier_instants_are_what_peeks_showed(
     settings = (
         f'[queue."{name}"]\npartitions = 2\nexpiration = "enabled"\nlease_period = "60s"\n'
         'heartbeat_timeout = "60s"\nmax_deliveries = 3\n'
+        f'[queue."{name}.kept"]\n'
     )
     connection = Connection(kafka)
     shots: list[tuple[int, Messages]] = []
@@ -73,6 +74,7 @@ def test_the_messages_of_earlier_instants_are_what_peeks_showed(
         with Publisher(connection) as publisher:
             for number in range(40):
                 publisher.submit(name, b"x", f"k{number}", ttl_ms=3_600_000 if number % 2 else None)
+            publisher.submit(f"{name}.kept", b"x", ttl_ms=1)
             publisher.submit(name, b"later", "s", enqueue_at_ms=time.time_ns() // 1_000_000 + 600_000)
             publisher.flush()
         until(lambda: (depth()["available"], depth()["scheduled"]) == (40, 1), "all published")
@@ -107,6 +109,8 @@ def test_the_messages_of_earlier_instants_are_what_peeks_showed(
         for at_ms, shown in shots:
             assert told(kafka, name, at_ms) == shown
         assert told(kafka, name, shots[0][0] - 3_600_000) == []
+        (kept,) = told(kafka, f"{name}.kept", shots[-1][0])
+        assert (kept[1], kept[6] < shots[-1][0]) == ("available", True), "it does not act on lifetimes (L6)"
 
         at_ms, shown = shots[2]
         done = spark_state.state(kafka, "--entity", name, "--at", str(at_ms), "--output", str(tmp_path / "out"))

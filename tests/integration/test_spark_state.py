@@ -25,7 +25,7 @@ def test_the_state_of_earlier_instants_is_what_queries_showed(
     spark, kafka: str, unique: Callable[[str], str], tmp_path: Path
 ) -> None:
     name = unique("prices")
-    entity = f'[sow."{name}"]\npartitions = 2\nexpiration = "enabled"\n'
+    entity = f'[sow."{name}"]\npartitions = 2\nexpiration = "enabled"\n[sow."{name}.kept"]\n'
     connection = Connection(kafka)
     shots: list[tuple[int, Records]] = []
     with Worker(tmp_path, kafka, unique("app"), entity), SowClient(name, connection=connection) as client:
@@ -50,6 +50,8 @@ def test_the_state_of_earlier_instants_is_what_queries_showed(
                     publisher.submit(name, value, key, ttl_ms=ttl_ms)
                 publisher.flush()
 
+        with Publisher(connection) as publisher:
+            publisher.publish(f"{name}.kept", "{}", "k", ttl_ms=1)
         publish(*((f'{{"n": {number}}}', f"k{number}", 3_600_000 * (number % 2)) for number in range(40)))
         shoot(40)
         publish(*(('{"later": true}', f"k{number}", 7_200_000) for number in range(10)), ('{"a": 1}', "new", 0))
@@ -65,6 +67,7 @@ def test_the_state_of_earlier_instants_is_what_queries_showed(
         for at_ms, shown in shots:
             assert told(kafka, name, at_ms) == shown
         assert told(kafka, name, shots[0][0] - 3_600_000) == {}
+        assert list(told(kafka, f"{name}.kept", shots[-1][0])) == ["k"], "it does not act on lifetimes (L6)"
 
         at_ms, shown = shots[2]
         done = spark_state.state(kafka, "--entity", name, "--at", str(at_ms), "--output", str(tmp_path / "out"))

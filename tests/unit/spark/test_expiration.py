@@ -1,0 +1,46 @@
+"""Whether an entity acted on lifetimes at an instant, from its definitions (D7, L6, L9)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lapse_client import Bookmark, Connection, Replayed
+from lapse_spark.expiration import acted_on, setting
+
+T = 1_700_000_000_000
+
+
+def record(key: str, at: int, settings: dict[str, object] | None) -> Replayed:
+    value = None if settings is None else json.dumps({"kind": "queue", "version": 1, "settings": settings}).encode()
+    place = Bookmark("lapse.definitions.lapse", 0, at)
+    return Replayed(bookmark=place, key=key.encode(), value=value, timestamp_ms=T + at, headers=[])
+
+
+@pytest.mark.feature("D7", "L6", "L9")
+@pytest.mark.parametrize(
+    ("at", "said"), [(0, "enabled"), (10, "enabled"), (19, "enabled"), (20, "disabled"), (35, "disabled"), (40, "45s")]
+)
+def test_the_definition_of_the_instant_counts_or_else_the_next_one(at: int, said: str) -> None:
+    told = [
+        record("other", 0, {}),
+        record("orders", 10, {"expiration": "enabled"}),
+        record("orders", 20, {}),
+        record("orders", 30, None),
+        record("orders", 40, {"expiration": "45s"}),
+    ]
+    assert setting(told, "orders", T + at) == said
+
+
+@pytest.mark.feature("D7", "L6")
+def test_without_definitions_the_file_says_it_and_without_a_file_lifetimes_count(tmp_path: Path) -> None:
+    file = tmp_path / "lapse.toml"
+    file.write_text('[queue.kept]\n[sow.prices]\nexpiration = "1h"\n')
+    nowhere = Connection("127.0.0.1:1")
+    there = ["lapse.definitions.lapse.commands", "lapse.definitions.lapse.deliveries"]
+    found = {one: acted_on(nowhere, there, None, one, T, file) for one in ("kept", "prices", "unknown")}
+    assert found == {"kept": False, "prices": True, "unknown": True}
+    assert acted_on(nowhere, there, None, "kept", T, None)
+    assert setting([record("other", 0, {})], "orders", T) is None
