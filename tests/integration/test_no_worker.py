@@ -11,6 +11,8 @@ import pytest
 from lapse.doctor import lag, service
 from lapse_client import AnswerTimeout, Connection, QueueSubscriber, SowClient, attendance
 from lapse_client.queue import Queue
+from lapse_spark.connection import Connection as ForSpark
+from lapse_spark.option import Cluster
 from support.deployment import Deploy, Deployment
 from support.gateway import Door, door
 from support.log import until
@@ -140,6 +142,19 @@ def test_a_spark_job_with_a_wrong_name_ends_before_spark_begins(idle: Deployment
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"Error: {says}")
+
+
+def test_a_pattern_without_topics_is_only_worth_a_warning_to_a_job_that_goes_on(
+    idle: Deployment, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """That is what --every makes of it, before Spark begins: the topics may be created later."""
+    at_work = Cluster(ForSpark(idle.servers), None, {})
+    at_work.await_letters("nowhere", later=True)
+    told = capsys.readouterr().err
+    assert told.startswith("Warning: no topic matches --pattern 'nowhere'; dead-letter topics: dlq.")
+    assert told.endswith(". Those that come later are read\n")
+    at_work.await_letters("dlq[.].*", later=True)
+    assert capsys.readouterr().err == ""
 
 
 @pytest.fixture(scope="module")
