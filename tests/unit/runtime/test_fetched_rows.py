@@ -77,6 +77,7 @@ _EXPIRATIONS = st.builds(
 @pytest.fixture(autouse=True)
 def _few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch_rows, "_FEW", 1)
+    monkeypatch.setattr("lapse.runtime.queue.packed_delivery._FEW", 1)
 
 
 def fields(record: Any) -> tuple[Any, ...]:
@@ -129,10 +130,11 @@ def test_rows_are_packed_as_the_records_are(records: list[Any], cuts: list[int],
     parts = [rows[first:stop] for first, stop in pairwise(edges) if first < stop]
     deadlines_ms = np.arange(len(rows), dtype=np.int64) if expire else None
     messages = Messages("t", 3, rows.offsets, deadlines_ms, np.ones(len(rows), np.uint32), None)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lapse.runtime.queue.packed_delivery._FEW", 1)
-        expected = packed_records(messages, objects, b"", 0, most_bytes)
+    expected = packed_records(messages, objects, b"", 0, most_bytes)
     assert packed_records(messages, RowParts(parts), b"", 0, most_bytes) == expected
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lapse.runtime.queue.packed_delivery._FEW", 16)  # some of them are few
+        assert packed_records(messages, RowParts(parts), b"", 0, most_bytes) == expected
 
 
 @given(st.lists(_RECORDS, min_size=1, max_size=4), st.lists(st.sampled_from(_CODECS), min_size=4, max_size=4))

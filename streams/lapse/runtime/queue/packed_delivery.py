@@ -45,6 +45,8 @@ def packed_records(
         header_count: how many headers these are.
         most_bytes: see `MOST_BYTES`.
     """
+    if isinstance(records, RowParts) and len(records) < _FEW:
+        records = list(records)
     if isinstance(records, RowParts):
         return _packed_rows(messages, records.parts, headers, header_count, most_bytes)
     if not all(records):
