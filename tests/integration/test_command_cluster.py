@@ -100,6 +100,10 @@ def test_depth_is_quick_without_a_worker_and_an_empty_queue_has_no_age(served: D
     until(lambda: served.depth("aged")["available"] == 1, "a message is there")
     aged = served.lapse("queue", "depth", served.name("aged"), "--json")
     assert orjson.loads(aged.stdout)["oldest_age_ms"] >= 0
+    for change, paused in (("pause", True), ("resume", False)):
+        told = served.lapse("queue", change, served.name("aged"), "--json")
+        assert orjson.loads(told.stdout) == {"queue": served.name("aged"), "paused": paused}
+        assert bool(served.depth("aged").get("paused")) is paused
     unserved = deploy({"alone": {}}).apply()
     began = time.monotonic()
     done = unserved.lapse("queue", "depth", unserved.name("alone"))

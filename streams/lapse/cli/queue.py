@@ -226,19 +226,23 @@ _settling("expire", "expire", "Expire messages now.")
 @queue.command()
 @click.argument("name")
 @_SERVERS
-def pause(name: str, bootstrap_servers: str | None) -> None:
+@_JSON
+def pause(name: str, bootstrap_servers: str | None, as_json: bool) -> None:
     """Stop deliveries until `resume`."""
     with _open(name, bootstrap_servers) as client:
         client.pause()
+    click.echo(orjson.dumps({"queue": name, "paused": True}) if as_json else f"{name}: deliveries are paused.")
 
 
 @queue.command()
 @click.argument("name")
 @_SERVERS
-def resume(name: str, bootstrap_servers: str | None) -> None:
+@_JSON
+def resume(name: str, bootstrap_servers: str | None, as_json: bool) -> None:
     """Resume deliveries."""
     with _open(name, bootstrap_servers) as client:
         client.resume()
+    click.echo(orjson.dumps({"queue": name, "paused": False}) if as_json else f"{name}: deliveries go on.")
 
 
 @queue.command()
