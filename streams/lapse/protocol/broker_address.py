@@ -10,6 +10,9 @@ _MOST: Final = 65_535
 _ADDRESS: Final = re.compile(r"(?:(?P<protocol>[^:/]*)://)?(?P<host>\[[^\]]*\]|[^:/\s]+)(?::(?P<port>\d+))?")
 """A name, or an IPv6 address in brackets, and a port. A bare IPv6 address is left to librdkafka."""
 
+_LONE: Final = re.compile("[\ud800-\udfff]")
+"""What a command line has for a byte that is no UTF-8; Kafka's client fails on it."""
+
 
 def fault(servers: str) -> str:
     """Why addresses, separated by commas, can name no brokers, and what to do; empty = they can."""
@@ -17,7 +20,7 @@ def fault(servers: str) -> str:
     for one in listed:
         found = _ADDRESS.fullmatch(one)
         fits = found and (found["protocol"] or "plaintext").lower() in _PROTOCOLS and int(found["port"] or 0) <= _MOST
-        if not fits and not _is_bare(one):
+        if not (fits or _is_bare(one)) or _LONE.search(one):
             return _told(f"{one[:100]!r} is no broker's address: expected host:port, with a port up to {_MOST}")
     return "" if listed else _told("no broker is named")
 

@@ -25,6 +25,8 @@ def test_addresses_are_taken(servers: str) -> None:
         ("a:kafka", "'a:kafka' is no"),
         ("a b:1", "'a b:1' is no"),
         ("a:1/topic", "'a:1/topic' is no"),
+        ("\udcff:9092", r"'\udcff:9092' is no broker's address"),
+        ("\udcff::1", "is no broker's address"),
         (":9092", "':9092' is no"),
         (",", "no broker is named"),
         ("x" * 500 + "/", "expected host:port"),
