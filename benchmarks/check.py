@@ -2,6 +2,9 @@
 
 CPU per message hardly depends on what else a machine does, and a ratio has both sides measured in one run. Rates by
 themselves say nothing here. The contestants that no figure names do not run.
+
+A processor that is slower makes every message dearer. So `expected.toml` says how long a fixed piece of work took where
+its figures come from, and costs are expected to be as many times as high as the same work takes longer here.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from rich.table import Table
 
 from benchmarks.__main__ import run
 from benchmarks.brokers import environment_of
+from benchmarks.processor import work_ms
 from benchmarks.row import Medians, Row, figure, ratio
 from benchmarks.rows import Load, rows
 from lapse.embedded import EmbeddedKafka
@@ -55,6 +59,10 @@ class Expected:
         what = f"{self.row}: {self.contestant}"
         return f"{what} / {self.against}, {self.key}" if self.against else f"{what}, {self.key}"
 
+    def on(self, slower: float) -> Expected:
+        """The same on a processor that takes so many times as long; a ratio is the same on each."""
+        return self if self.against else replace(self, expected=self.expected * slower)
+
     @property
     def limit(self) -> float:
         """What it must not be worse than: a rate below it, a cost above it."""
@@ -73,13 +81,18 @@ class Expected:
         if found >= self.limit if self.key == "rate" else found <= self.limit:
             return ""
         side = "at least" if self.key == "rate" else "at most"
-        return f"{self.text}: {found:.3g}, expected {self.expected:g}, {side} {self.limit:.3g}"
+        return f"{self.text}: {found:.3g}, expected {self.expected:.3g}, {side} {self.limit:.3g}"
 
 
 def expected(path: Path = EXPECTED) -> list[Expected]:
     """Read what figures are to be."""
     told: dict[str, list[dict[str, Any]]] = tomllib.loads(path.read_text("utf-8"))
     return [Expected(**one) for one in told["figure"]]
+
+
+def recorded_work_ms(path: Path = EXPECTED) -> float:
+    """How long `benchmarks.processor` took for its work where the figures come from, in ms."""
+    return float(tomllib.loads(path.read_text("utf-8"))["processor"]["work_ms"])
 
 
 def rows_of(figures: Sequence[Expected], load: Load) -> list[Row]:
@@ -92,9 +105,10 @@ def rows_of(figures: Sequence[Expected], load: Load) -> list[Row]:
     ]
 
 
-def record(found: Mapping[Expected, float | None], path: Path = EXPECTED) -> None:
-    """Write the figures that were measured; tolerances and comments stay."""
+def record(found: Mapping[Expected, float | None], took_ms: float, path: Path = EXPECTED) -> None:
+    """Write the figures that were measured, and how long the processor took; tolerances and comments stay."""
     document = tomlkit.parse(path.read_text("utf-8"))
+    document["processor"]["work_ms"] = float(f"{took_ms:.3g}")  # type: ignore[index]
     for table, value in zip(document["figure"], found.values(), strict=True):  # type: ignore[arg-type]
         if value is not None:
             table["expected"] = float(f"{value:.3g}")
@@ -106,7 +120,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.check", description=__doc__)
     parser.add_argument("--record", action="store_true", help="write what was measured, as what is to be expected")
     given = parser.parse_args()
-    console, figures = Console(), expected()
+    console, took_ms = Console(), work_ms()
+    slower = took_ms / recorded_work_ms()
+    figures = [one if given.record else one.on(slower) for one in expected()]
     medians: dict[str, Medians] = {}
     with EmbeddedKafka(heap_mb=1024, quick_start=False) as broker:
         for row in rows_of(figures, _LOAD):
@@ -117,11 +133,12 @@ def main() -> int:
     found = {one: one.measured(medians.get(one.row, {})) for one in figures}
     table = Table("figure", "expected", "now")
     for one, value in found.items():
-        table.add_row(one.text, f"{one.expected:g}", "–" if value is None else f"{value:.3g}")
+        table.add_row(one.text, f"{one.expected:.3g}", "–" if value is None else f"{value:.3g}")
     console.print(table)
     if given.record:
-        record(found)
+        record(found, took_ms)
         return 0
+    console.print(f"This processor takes {slower:.2f} × as long for the same work; costs are expected accordingly.")
     faults = [fault for one, value in found.items() if (fault := one.fault(value))]
     for fault in faults:
         console.print(fault, style="red", markup=False)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from benchmarks.check import EXPECTED, Expected, expected, record, rows_of
+from benchmarks.check import EXPECTED, Expected, expected, record, recorded_work_ms, rows_of
+from benchmarks.processor import work_ms
 from benchmarks.rows import Load
 
 COST = Expected("queue", "lapse, inline", "worker_us", 4.0, 0.25)
@@ -27,6 +28,14 @@ MEDIANS = {"lapse, inline": {"worker_us": 4.2, "rate": 90.0}, "share group": {"r
 )
 def test_a_figure_may_be_worse_by_its_tolerance(one: Expected, found: float | None, fault: str) -> None:
     assert one.fault(found) == fault
+
+
+def test_a_slower_processor_may_make_a_message_dearer_and_no_ratio_worse() -> None:
+    assert COST.on(1.5).fault(7.5) == ""
+    assert COST.on(1.5).fault(7.6) == "queue: lapse, inline, worker_us: 7.6, expected 6, at most 7.5"
+    assert COST.on(0.5).fault(2.6) == "queue: lapse, inline, worker_us: 2.6, expected 2, at most 2.5"
+    assert RATIO.on(1.5) == RATIO
+    assert 0.1 < work_ms(3) < 1_000
 
 
 def test_a_ratio_is_of_figures_of_one_run() -> None:
@@ -53,8 +62,9 @@ def test_what_was_measured_can_be_recorded(tmp_path: Path) -> None:
     path = tmp_path / "expected.toml"
     path.write_text(EXPECTED.read_text())
     before = expected(path)
-    record({one: (7.123 if at == 1 else None) for at, one in enumerate(before)}, path)
+    record({one: (7.123 if at == 1 else None) for at, one in enumerate(before)}, 3.456, path)
     after = expected(path)
+    assert recorded_work_ms(path) == 3.46
     assert after[1].expected == 7.12
     assert [one for at, one in enumerate(after) if at != 1] == [one for at, one in enumerate(before) if at != 1]
     assert path.read_text().startswith("# What `make bench-check` holds")
