@@ -169,7 +169,6 @@ class RecordPublisher(Client[None]):
         try:
             for at, (value, key, own, options) in enumerate(publications):
                 try:
-                    built = headers(own, **options)
                     built = self._headers(value, own, **options)
                     self._send(to, value, key, built, self._report_to(partial(batch.tell, at)))
                     sent += 1
