@@ -26,18 +26,19 @@ def available(state: QueueState, limit: int, now_ms: int) -> list[int]:
 
 
 def _of_segment(segment: Segment, limit: int, now_ms: int) -> list[int]:
-    """The same of one segment, which is looked at only as far as is needed for so many: in parts that grow."""
+    """The same of one segment, whose places are counted up only as far as is needed for so many: in parts that grow."""
     found: list[int] = []
+    free = segment.state[: segment.used] == AVAILABLE
     deadlines_ms = segment.deadline_ms if now_ms >= 0 and segment.min_deadline_ms <= now_ms else None
-    first, width = int((segment.state[: segment.used] == AVAILABLE).argmax()), max(_LEAST_PART, limit)
+    first, width = int(free.argmax()), max(_LEAST_PART, limit)
     if limit == 1 and deadlines_ms is None:  # where backlogs are full, one acknowledgment makes room for one
         return [segment.base + first]
     while first < segment.used and len(found) < limit:
         stop = min(first + width, segment.used)
-        free = segment.state[first:stop] == AVAILABLE
+        part = free[first:stop]
         if deadlines_ms is not None:
-            free &= deadlines_ms[first:stop] > now_ms
-        found += (np.flatnonzero(free)[: limit - len(found)] + (segment.base + first)).tolist()
+            part = part & (deadlines_ms[first:stop] > now_ms)
+        found += (np.flatnonzero(part)[: limit - len(found)] + (segment.base + first)).tolist()
         first, width = stop, 4 * width
     return found
 
