@@ -3,6 +3,7 @@
 import signal
 import time
 from contextlib import ExitStack
+from pathlib import Path
 
 import orjson
 import psutil
@@ -11,6 +12,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, Producer
 from confluent_kafka import TopicPartition as Partition
 from confluent_kafka.admin import AdminClient
 
+import support.fenced_worker
 from lapse.protocol import topic
 from lapse.protocol.event import Event
 from lapse.runtime.journal.changelog import claim_key, epoch_header
@@ -89,9 +91,17 @@ def test_a_frozen_worker_ends_when_it_thaws_and_what_it_writes_is_void(deploy: D
 
 @pytest.mark.feature("Q16", "C1", "C5")
 def test_a_shard_that_another_worker_has_taken_over_costs_the_others_nothing(deploy: Deploy) -> None:
-    """A busy machine kept a worker from the group, which gave its shards away: it ended, and all shards with it."""
-    here = deploy({"lost": {"partitions": 1}, "kept": {"partitions": 1}}).apply()
-    worker = here.worker().wait_for_shards(2)
+    """A busy machine kept a worker from the group, which gave its shards away: it ended, and all shards with it.
+
+    So it did where it was still taking a shard over.
+    """
+    here = deploy({"lost": {"partitions": 1}, "kept": {"partitions": 1}, "coming": {"partitions": 1}}).apply()
+    here.write("coming", "c")
+    fenced = str(Path(support.fenced_worker.__file__))
+    worker = here.run([fenced, str(here.config), str(here.directory / "data"), here.name("coming")])
+    worker.wait_for_shards(2)
+    given_up = f"{here.name('coming')}, partition 0: another worker has taken the shard over"
+    until(lambda: given_up in worker.text, "it has noticed")
     assert here.depth("lost")["depth"] == 0, "it serves"
     changelog = topic.changelog(here.app_id, here.name("lost"))
     another = Producer({"bootstrap.servers": here.servers})
@@ -105,11 +115,12 @@ def test_a_shard_that_another_worker_has_taken_over_costs_the_others_nothing(dep
         assert delivery is not None
         kept.settle("acknowledge", [delivery], wait=True)
     other = here.worker().wait_for_shards(1, 60)
-    until(lambda: "epoch 3" in worker.text + other.text, "one of them has it", 40)
-    with here.subscriber("lost") as lost:
-        delivery = lost.receive(20)
-        assert delivery is not None
-        assert (delivery.value, delivery.delivery_count) == (b"a", 1)
+    until(lambda: (worker.text + other.text).count("; epoch 3") == 2, "one of them has each", 40)
+    for stem, value in (("lost", b"a"), ("coming", b"c")):
+        with here.subscriber(stem) as lost:
+            delivery = lost.receive(20)
+            assert delivery is not None
+            assert (delivery.value, delivery.delivery_count) == (value, 1)
     assert worker.running
     assert "never retrieved" not in worker.text
 

@@ -18,10 +18,10 @@ def main() -> None:
     path, data_dir, entity, seconds = sys.argv[1:]
     take_over = JournalStore._take_over
 
-    async def late(store: Any, partition: int) -> None:
+    async def late(store: Any, *shard: Any) -> None:
         if store.table_name == names.table(entity):
             await asyncio.sleep(float(seconds))
-        await take_over(store, partition)
+        await take_over(store, *shard)
 
     JournalStore._take_over = late  # type: ignore[method-assign]
     config = load(Path(path))

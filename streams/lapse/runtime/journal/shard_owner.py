@@ -79,6 +79,9 @@ class ShardOwner(Protocol):
     async def take_over(self, partition: int, epoch: int, changelog: Changelog) -> None:
         """A shard belongs to this worker from now on."""
 
+    async def abandon(self, partition: int) -> None:
+        """A shard whose take-over had begun belongs to another worker."""
+
     async def release(self, partition: int) -> None:
         """A shard belongs to another worker from now on."""
 

@@ -20,6 +20,7 @@ from faust.types import TP, EventT
 
 from lapse.core.portions import emptying, in_lots
 from lapse.runtime.journal.changelog import Changelog, Items, claim_key, epoch_header
+from lapse.runtime.journal.lost_shards import LostShards
 from lapse.runtime.journal.pre_read import PreRead
 from lapse.runtime.journal.shard_owner import ShardOwner
 from lapse.runtime.journal.standby import Standby
@@ -45,6 +46,7 @@ class JournalStore(LeanService, FaustStore[Any, Any]):
         self._next_offsets: dict[int, int] = {}
         self._epochs: dict[int, int] = {}
         self._owned: set[int] = set()
+        self._lost = LostShards()
         self.early: set[int] = set()
         """Shards that came while other topics of their queue did not have a partition for them yet (C81)."""
         self._gone = False
@@ -100,6 +102,7 @@ class JournalStore(LeanService, FaustStore[Any, Any]):
     ) -> None:
         """Give up the shards that went, take over those that came."""
         self._assigned = True
+        self._lost.settle()
         if self._gone:
             return
         mine = {tp.partition for tp in assigned if tp.topic == self.changelog_topic} - self.owner.stopped
@@ -152,12 +155,13 @@ class JournalStore(LeanService, FaustStore[Any, Any]):
     async def renew(self) -> None:
         """Take the shards over anew that are here: what they read has changed (C42, C52, C81)."""
         for partition in sorted(self._owned - self.owner.stopped):
+            if partition in self._lost:
+                continue
             self._owned.discard(partition)
             await self.owner.release(partition)
             self._close(partition)
             if await self.owner.exists():
-                await self._take_over(partition)
-                self._owned.add(partition)
+                await self._take_over(partition, self._epochs[partition])
 
     async def on_start(self) -> None:
         """Read the shards that this worker had, until it is assigned its shards."""
@@ -189,6 +193,7 @@ class JournalStore(LeanService, FaustStore[Any, Any]):
 
     async def on_stop(self) -> None:
         """Follow nothing any more."""
+        self._lost.settle()
         if self._standby is not None:
             await self._standby.stop()
 
@@ -208,9 +213,27 @@ class JournalStore(LeanService, FaustStore[Any, Any]):
             Fenced: another worker has taken it over.
         """
         if not await self._claimed_epochs(partition):
-            raise Fenced(f"another worker has taken the shard over; epoch {self._epochs[partition]} is at its end")
+            raise Fenced(_ended(self._epochs[partition]))
 
-    async def _take_over(self, partition: int) -> None:
+    def lose(self, partition: int, why: Fenced) -> None:
+        """Note that a shard is another worker's; the next rebalance says whose it is."""
+        self._lost.note(self.table_name, partition, why)
+
+    async def _take_over(self, partition: int, held: int | None = None) -> None:
+        """Take a shard over; if another worker has it meanwhile, give this one up, and no other.
+
+        Args:
+            partition: the shard's.
+            held: its epoch, where this worker has the shard already; None = it comes.
+        """
+        try:
+            await self._restore(partition, held)
+        except Fenced as error:
+            self.lose(partition, error)
+            await self.owner.abandon(partition)
+            self._close(partition)
+
+    async def _restore(self, partition: int, held: int | None) -> None:
         began = time.monotonic()
         owner, topic = self.owner, self.changelog_topic
         followed = None if self._standby is None else self._standby.hand_over(partition)
@@ -222,6 +245,8 @@ class JournalStore(LeanService, FaustStore[Any, Any]):
             self._keep(partition, items, changelog)
 
         await reader.read(topic, partition, changelog, keep)
+        if held is not None and changelog.epoch > held:
+            raise Fenced(_ended(held))
         if not changelog.epoch:
             # The changelog is new, the deliveries perhaps not: their readers know epochs, and only higher ones count.
             changelog.epoch = await owner.last_epoch(partition)
@@ -307,6 +332,7 @@ class JournalStore(LeanService, FaustStore[Any, Any]):
     async def forget_copies(self) -> None:
         """Delete what is kept besides the changelog, which is gone, and do nothing more."""
         self._gone = True
+        self._lost.settle()
         if self._standby is not None:
             await self._standby.stop()
         for partition in self._owned:
@@ -358,6 +384,10 @@ class JournalStore(LeanService, FaustStore[Any, Any]):
 
 class MemoryStore(JournalStore):
     """State in memory; at take-over the whole changelog partition is read (`lapse-memory://`)."""
+
+
+def _ended(epoch: int) -> str:
+    return f"another worker has taken the shard over; epoch {epoch} is at its end"
 
 
 def _bytes_of(items: Items) -> int:

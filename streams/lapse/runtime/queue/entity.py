@@ -163,6 +163,14 @@ class QueueEntity(Entity):
     async def release(self, partition: int) -> None:
         """Give a shard up, and its spill store."""
         await super().release(partition)
+        self._close_spill(partition)
+
+    async def abandon(self, partition: int) -> None:
+        """Put away what a shard has so far, and its spill store."""
+        await super().abandon(partition)
+        self._close_spill(partition)
+
+    def _close_spill(self, partition: int) -> None:
         spill_store = self._spill_files.pop(partition, None)
         if spill_store is not None:
             spill_store.close()

@@ -61,6 +61,8 @@ class Entity(NamedTopics):
         self._letter_partitions = 0
         """Over so many its shards spread their letters."""
         self._feeders: dict[int, Feeder] = {}
+        self._begun: dict[int, tuple[Machine, Feeder | None, list[TP]]] = {}
+        """What shards have so far that are being taken over: machines, feeders, and what they read."""
         self.caller = self._caller()
         self._replaced: list[RuleProcess] = []
         """Processes of rules that the settings name no more; shards may have calls under way in them."""
@@ -195,6 +197,7 @@ class Entity(NamedTopics):
         known_to = {tp: offset for tp, offset in positions.items() if offset}
         await self.services.one_by_one.turn()
         machine = await self.machine(partition, epoch, changelog, known_to)
+        self._begun[partition] = machine, feeder, sources
         await self._begins(partition, epoch, changelog, machine, known)
         machine.under_way = self._under_way(partition)
         machine.under_way.look(positions)
@@ -233,6 +236,18 @@ class Entity(NamedTopics):
         await self._consumer().flows.wait()
         await runner.start()
         self.runners[partition] = runner
+        del self._begun[partition]
+        self.let_go(partition)
+
+    async def abandon(self, partition: int) -> None:
+        """Put away what a shard has so far: another worker has taken it over meanwhile."""
+        self._feeders.pop(partition, None)
+        self._floors.pop(partition, None)
+        if partition in self._begun:
+            machine, feeder, sources = self._begun.pop(partition)
+            if feeder is not None:
+                await feeder.stop()
+            await self._put_away(machine, sources)
         self.let_go(partition)
 
     def let_go(self, partition: int) -> None:
@@ -264,11 +279,15 @@ class Entity(NamedTopics):
             if feeder is not None:
                 await feeder.stop()
             await runner.stop()
-            runner.machine.under_way.close()
-            await in_turns(runner.machine.letting_go())
-            for tp in runner.sources:
-                await self.services.log_reader.release(tp.topic, tp.partition)
-                await self.services.aside_reader.release(tp.topic, tp.partition)
+            await self._put_away(runner.machine, runner.sources)
+
+    async def _put_away(self, machine: Machine, sources: Sequence[TP]) -> None:
+        """Let go of what a shard has beside its runner."""
+        machine.under_way.close()
+        await in_turns(machine.letting_go())
+        for tp in sources:
+            await self.services.log_reader.release(tp.topic, tp.partition)
+            await self.services.aside_reader.release(tp.topic, tp.partition)
 
     def become(self, whole: Config) -> None:
         """Have the settings of this configuration from the next take-over of the shards on (Q23)."""

@@ -8,7 +8,6 @@ path.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -39,17 +38,12 @@ from lapse.runtime.tp import TP
 from lapse.runtime.turns import in_turns
 from lapse.runtime.watch import Watch, end_process
 
-logger = logging.getLogger(__name__)
-
 _BREATH_S: Final = 0.001
 """The pause between parts of a query, and between steps that write nothing. They do not wait for a broker, so without
 it the thread that reads from Kafka would never run."""
 
 _TURNS_TO_KAFKA: Final = 6
 """The greatest number of turns of the loop until a write is on its way."""
-
-_ANSWER_WITHIN_S: Final = 120.0
-"""How long the group may take to tell that a shard is another worker's, twice as long as a rebalance may take."""
 
 
 class Runner:
@@ -127,8 +121,7 @@ class Runner:
         """Whether there was more to hand out after the last delivery."""
         self._ahead = WorkAhead()
         self._stopped = False
-        self._untold: asyncio.TimerHandle | None = None
-        """Ends the process, if the group does not take away a shard that is another worker's."""
+        self._store = store
 
     async def start(self) -> None:
         """Make the epoch's beginning durable, and run."""
@@ -138,7 +131,11 @@ class Runner:
             # Before the journal forgets what the owner before did not write; a crash in between repeats it (C55).
             await self._deliveries.write(await self._unwritten(self._clock.now_ms()))
         began = await in_turns(self.machine.taking_over(self._clock.now_ms()))
-        await self._writer.begin(began, self._inbox.processed)
+        try:
+            await self._writer.begin(began, self._inbox.processed)
+        except Fenced:
+            self._cease()
+            raise
         self._inbox.open()
         self.machine.arrivals_are_in(0)
         self._may_run.set()
@@ -160,8 +157,6 @@ class Runner:
     async def stop(self) -> None:
         """Give the shard up."""
         await self.pause()
-        if self._untold is not None:
-            self._untold.cancel()
         self._ticker.stop()
         self._arrival_gate.stop()
         self._removed.stop()
@@ -236,24 +231,19 @@ class Runner:
         except asyncio.CancelledError:
             raise
         except Fenced as error:
-            self._lose(error)
+            self._store.lose(self.partition, error)
+            self._cease()
         except BaseException as error:  # noqa: BLE001  # crash-only: whatever it is, the process ends
             end_process(f"{self._shown}: {str(error) or type(error).__name__}", error)
 
-    def _lose(self, why: Fenced) -> None:
-        """Do nothing more: the shard is another worker's, as the group will tell; others go on here.
-
-        What was written is void, and nothing was sent for it.
-        """
-        logger.warning("%s: %s; it is given up", self._shown, why)
+    def _cease(self) -> None:
+        """Do nothing more: the shard is another worker's. What was written is void, and nothing was sent for it."""
         self._stopped = True
         self._ticker.stop()
         self._deliveries.stop()
         self._writing.abandon()
         self._inbox.close()
         self._idle.set()
-        untold = f"{self._shown}: {why}, and the group has not said so for {_ANSWER_WITHIN_S:g} s"
-        self._untold = asyncio.get_running_loop().call_later(_ANSWER_WITHIN_S, end_process, untold)
 
     async def _stop_for_good(self) -> None:
         """Write nothing any more: the entity is deleted, and its topics are about to be (C4)."""

@@ -1,0 +1,152 @@
+"""A shard that another worker takes over while it is taken over here is given up, and no other one (Q16)."""
+
+import asyncio
+import logging
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lapse.runtime.journal import lost_shards
+from lapse.runtime.journal.changelog import Changelog, Items, claim_key, epoch_header
+from lapse.runtime.journal.store import Fenced, MemoryStore
+
+pytestmark = pytest.mark.feature("Q16", "C1")
+
+
+class Owner:
+    """An entity whose journals are lists, and what its store asked of it."""
+
+    stopped: frozenset[int] = frozenset()
+    partitions = 2
+    stands_by = False
+    worker_name = "this worker"
+
+    def __init__(self) -> None:
+        self.journals: dict[int, list[tuple[bytes, bytes | None, int]]] = {0: [], 1: []}
+        self.happened: list[tuple[str, int]] = []
+        self.fenced: set[int] = set()
+        self.changelog_reader: Any = self
+        self.journal_producer: Any = self
+        self.clock = SimpleNamespace(measured=lambda *_: None)
+
+    async def read(self, topic: str, partition: int, into: Changelog, keep: Any = None) -> None:
+        for key, value, epoch in self.journals[partition][into.next_offset :]:
+            into.take(key, value, epoch_header(epoch))
+        into.next_offset = len(self.journals[partition])
+
+    async def send_atomically(self, topic: str, partition: int, items: Items, headers: Any) -> Any:
+        journal = self.journals[partition]
+        sent: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        sent.set_result(SimpleNamespace(offset=len(journal), timestamp_type=0, timestamp=0))
+        journal += [(key, value, int.from_bytes(headers[0][1], "big")) for key, value in items]
+        return sent, 0
+
+    def claim(self, partition: int, epoch: int) -> None:
+        self.journals[partition].append((claim_key(epoch), b"another worker", epoch))
+
+    def records(self) -> dict[bytes, bytes]:
+        return {}
+
+    def born(self, partition: int) -> Items:
+        return []
+
+    async def exists(self) -> bool:
+        return True
+
+    async def last_epoch(self, partition: int) -> int:
+        return 0
+
+    async def prepare(self, partition: int, epoch: int) -> None: ...
+
+    async def take_over(self, partition: int, epoch: int, changelog: Changelog) -> None:
+        if partition in self.fenced:
+            raise Fenced("another worker has taken the shard over")
+        self.happened.append(("serves", partition))
+
+    async def abandon(self, partition: int) -> None:
+        self.happened.append(("abandons", partition))
+
+    async def release(self, partition: int) -> None:
+        self.happened.append(("releases", partition))
+
+
+class Store(MemoryStore):
+    """A store without Faust."""
+
+    changelog_topic = "changelog"
+    owner: Any = None
+
+    def __init__(self, owner: Owner) -> None:
+        self.owner = owner
+        self.table_name = "orders"
+        self._owned, self._next_offsets, self._epochs = set(), {}, {}
+        self._lost, self._standby = lost_shards.LostShards(), None
+
+
+def test_only_the_shard_that_was_lost_while_it_was_taken_over_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        owner = Owner()
+        store = Store(owner)
+        owner.fenced.add(0)
+        await asyncio.gather(store._take_over(0), store._take_over(1))
+        assert sorted(owner.happened) == [("abandons", 0), ("serves", 1)]
+        assert store._owned == {1}
+        assert 0 in store._lost
+        store._lost.settle()
+        assert 0 not in store._lost
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(run())
+    assert "orders, partition 0: another worker has taken the shard over; it is given up" in caplog.text
+
+
+def test_a_shard_that_another_worker_has_is_not_taken_back_because_its_settings_change() -> None:
+    """Nobody may take a shard from the worker to which the group has given it."""
+
+    async def run() -> None:
+        owner = Owner()
+        store = Store(owner)
+        await asyncio.gather(store._take_over(0), store._take_over(1))
+        owner.claim(0, 2)
+        owner.happened.clear()
+        await store.renew()
+        assert owner.happened == [("releases", 0), ("abandons", 0), ("releases", 1), ("serves", 1)]
+        assert store._owned == {1}
+        assert [epoch for _, _, epoch in owner.journals[0]] == [1, 2]
+        store._lost.settle()
+
+    asyncio.run(run())
+
+
+def test_a_shard_whose_loss_is_known_is_left_alone_until_the_group_has_said_whose_it_is() -> None:
+    async def run() -> None:
+        owner = Owner()
+        store = Store(owner)
+        await store._take_over(0)
+        store.lose(0, Fenced("another worker has taken the shard over"))
+        owner.happened.clear()
+        await store.renew()
+        assert owner.happened == []
+        store._lost.settle()
+
+    asyncio.run(run())
+
+
+def test_a_worker_ends_if_the_group_never_says_whose_a_lost_shard_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[str] = []
+    monkeypatch.setattr(lost_shards, "end_process", ended.append)
+    monkeypatch.setattr(lost_shards, "_ANSWER_WITHIN_S", 0)
+
+    async def run() -> None:
+        lost = lost_shards.LostShards()
+        lost.note("orders", 0, Fenced("it is another's"))
+        lost.note("orders", 0, Fenced("it is another's"))
+        settled = lost_shards.LostShards()
+        settled.note("orders", 1, Fenced("it is another's"))
+        settled.settle()
+        while not ended:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+    asyncio.run(run())
+    assert ended == ["orders, partition 0: it is another's, and the group has not said so for 0 s"]
