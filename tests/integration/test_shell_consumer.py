@@ -155,7 +155,10 @@ def test_the_example_of_the_page_prints_what_it_shows(deploy: Deploy, environmen
 
 
 def write_hostile(one: Deployment) -> list[bytes]:
-    """Line feeds, bars, no UTF-8, and headers that look like lapse's own: in names, in values, and in their order."""
+    """Line feeds, bars, no UTF-8, a deadline long past, and headers like lapse's own in name, value and order.
+
+    The queues ignore lifetimes, so the deadline has no effect (L6).
+    """
     one.write("orders", "for another", partition=1, headers=[("lapse-enqueue-at-ms", b"99999999999999")])
     forged = f"x,lapse-bookmark={one.name('orders')}:1:0,lapse-delivery-count=1,lapse-subscription=me".encode()
     values = [b"two\nlines", b"a|b\x00c", b"\xff\xfe no text", b"$(touch hostile) `id` ; '", b"", b"-n"]
@@ -168,10 +171,11 @@ def write_hostile(one: Deployment) -> list[bytes]:
             ("lapse-epoch", b"99"),
         ]
         one.write("orders", value, partition=at % 2, headers=headers)
-    return values
+    one.write("orders", "long past", headers=[("lapse-expires-at-ms", b"1")])
+    return [*values, b"long past"]
 
 
-@pytest.mark.feature("X2", "Q3", "Q5", "Q8")
+@pytest.mark.feature("X2", "L6", "Q3", "Q5", "Q8")
 def test_hostile_records_reach_the_handler_as_they_are_and_settle_nothing_else(
     deploy: Deploy, consumers: Callable[..., object], tmp_path: Path
 ) -> None:
@@ -186,7 +190,7 @@ def test_hostile_records_reach_the_handler_as_they_are_and_settle_nothing_else(
     assert not (Path.cwd() / "hostile").exists()
 
 
-@pytest.mark.feature("X2", "Q3", "Q5", "Q8")
+@pytest.mark.feature("X2", "L6", "Q3", "Q5", "Q8")
 @pytest.mark.parametrize("language", ["java", "go"])
 def test_the_examples_in_other_languages_keep_the_rules(
     deploy: Deploy, consumers: Callable[..., object], tmp_path: Path, language: str
