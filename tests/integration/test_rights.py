@@ -1,11 +1,13 @@
 """A user who lacks rights on the cluster is told which, by every command, at once (X5, X7)."""
 
 import logging
+import re
 import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 import tomlkit
 from confluent_kafka.admin import (
@@ -29,6 +31,9 @@ from support.secure import SecureKafka, secure_kafka
 pytestmark = pytest.mark.feature("X5", "X7")
 
 USER, PASSWORD = "walter", "s3cret-of-walter"
+STRANGER = "stranger"
+"""Another user of the brokers, who is given no right at all; of the same password."""
+
 AT = ("--at", "2020-01-01T00:00:00Z")
 LONGEST_S = 20
 """Far more than a command takes that is refused; far less than one that waits for an answer."""
@@ -67,6 +72,15 @@ class Office:
         for future in admin.create_acls(rights).values():
             future.result(15)
 
+    def revoke(self, kind: ResourceType, name: str | None = None) -> None:
+        """Take away every right to what is of a kind, and has a name if one is given."""
+        admin = AdminClient({"bootstrap.servers": self.broker.plain})
+        rights = AclBindingFilter(
+            kind, name, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY
+        )
+        for future in admin.delete_acls([rights]).values():
+            future.result(15)
+
     def refused(self, *arguments: str) -> str:
         """What a command says that is refused."""
         begin = time.monotonic()
@@ -77,8 +91,12 @@ class Office:
 
     def worker(self, name: str) -> WorkerProcess:
         """A supervised worker that connects as the user, not started."""
+        return self.process(name, "worker", "--data-dir", str(self.config.parent / name))
+
+    def process(self, name: str, *arguments: str) -> WorkerProcess:
+        """A command that connects as the user, not started."""
         directory = self.config.parent
-        arguments = ["-m", "lapse", "worker", "--config", str(self.config), "--data-dir", str(directory / name)]
+        arguments = ["-m", "lapse", *arguments, "--config", str(self.config)]
         return WorkerProcess(arguments, directory / f"{name}.log", self.environment)
 
     @property
@@ -113,10 +131,49 @@ def _as_before() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def office(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Office]:
-    with secure_kafka(tmp_path_factory.mktemp("broker"), {USER: PASSWORD}) as broker:
+    with secure_kafka(tmp_path_factory.mktemp("broker"), {USER: PASSWORD, STRANGER: PASSWORD}) as broker:
         office = Office(broker, tmp_path_factory.mktemp("office"))
         yield office
         office.served.close()
+
+
+@pytest.mark.feature("X4")
+def test_a_gateway_that_waits_shows_what_its_user_may_see_and_else_answers_as_if_nothing_were_there(
+    office: Office,
+) -> None:
+    late = f"late-{office.served.token}"
+    gateway = office.process("gateway", "gateway", "--port", "0", "--wait").start()
+    try:
+        until(lambda: "lapse gateway: " in gateway.text or not gateway.running, "the gateway runs", 30)
+        assert "do not let this user see topics lapse.*, if there are any" in gateway.text
+        assert "The gateway goes on, and shows what it may see" in gateway.text
+        (address,) = re.findall(r"lapse gateway: (\S+)", gateway.text)
+        with httpx.Client(base_url=address, timeout=30) as http:
+            for method, path in (
+                ("POST", "/v1/queues/{}/receive?subscription=w&wait_s=20"),
+                ("GET", "/v1/queues/{}/stream?subscription=w"),
+                ("GET", "/v1/queues/{}"),
+                ("POST", "/v1/queues/{}/pause"),
+                ("GET", "/v1/events/{}"),
+                ("POST", "/v1/publish/{}"),
+                ("GET", "/v1/letters/{}"),
+                ("GET", "/v1/explain?bookmark={}:0:0"),
+                ("GET", "/queues/{}"),
+            ):
+                answers = [http.request(method, path.format(name)) for name in (office.orders, "never")]
+                hidden, missing = ((one.status_code, one.text) for one in answers)
+                assert hidden == (missing[0], missing[1].replace("never", office.orders)), path
+                assert hidden[0] == 404, (path, hidden)
+            assert http.get("/v1/queues").json() == {"queues": []}
+            assert http.get("/ready").status_code == 200
+            admin = AdminClient({"bootstrap.servers": office.broker.plain})
+            created_topic.create(admin, NewTopic(names.commands(late), 1, 1))
+            office.permit(AclOperation.DESCRIBE, names.commands(late))
+            until(lambda: http.get("/v1/queues").json() == {"queues": [late]}, "what it may see is shown")
+            office.revoke(ResourceType.TOPIC, names.commands(late))
+    finally:
+        assert gateway.stop() == 0
+    assert "Traceback" not in gateway.text
 
 
 def test_who_lacks_rights_is_told_which_and_waits_for_nothing(office: Office, kafka: str) -> None:
@@ -202,6 +259,18 @@ def test_who_lacks_rights_is_told_which_and_waits_for_nothing(office: Office, ka
     assert "Traceback" not in worker.text
 
 
+def transferred_to(office: Office, queue: str) -> str:
+    """What `lapse transfer` says of a target on which its user has no right."""
+    file = office.config.with_name("transfer.toml")
+    text = f'to = "{office.broker.servers}"\nto_queue = "{queue}"\n[to_security]\nprotocol = "SASL_SSL"\n'
+    text += f'sasl_mechanism = "PLAIN"\nusername = "{STRANGER}"\nca_file = "{office.broker.ca_file}"\n'
+    file.write_text(text)
+    environment = {**office.environment, "KAFKA_BOOTSTRAP_SERVERS": office.broker.plain}
+    done = command.run("transfer", office.orders, "--all", "-c", str(file), environment=environment)
+    assert (done.returncode, done.stdout) == (1, ""), done.stdout
+    return done.stderr
+
+
 def test_the_rights_of_the_page_are_enough_for_a_worker_and_its_clients(office: Office) -> None:
     """Those of `docs/operations.md`, and no other."""
     office.permit(AclOperation.READ, office.served.app_id, kind=ResourceType.GROUP)
@@ -224,6 +293,9 @@ def test_the_rights_of_the_page_are_enough_for_a_worker_and_its_clients(office: 
         office.permit(AclOperation.READ, definer, kind=ResourceType.GROUP)
         with Admin(office.served.app_id, connection=office.served.connection) as admin:
             assert not admin.create_queue(office.orders).changed, "the worker answers"
+        told = [transferred_to(office, name) for name in (office.orders, "never")]
+        assert told[0] == told[1].replace("never", office.orders), "a hidden target is told as one that is not there"
+        assert "do not let this user see" in told[0]
         assert worker.text.count(refused) == 1
         worker.kill()
         worker.start().wait_for_shards(2)
@@ -235,12 +307,7 @@ def test_the_rights_of_the_page_are_enough_for_a_worker_and_its_clients(office: 
 def test_a_worker_that_may_do_all_but_join_its_group_says_so_and_ends(office: Office) -> None:
     """With every right on topics nothing but the group itself tells."""
     office.permit(AclOperation.ALL, "*")
-    admin = AdminClient({"bootstrap.servers": office.broker.plain})
-    any_right = AclBindingFilter(
-        ResourceType.GROUP, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY
-    )
-    for future in admin.delete_acls([any_right]).values():
-        future.result(15)
+    office.revoke(ResourceType.GROUP)
     worker = office.worker("uninvited")
     worker.start().wait(LONGEST_S)
     assert worker.code == 1, "the supervisor does not try on"
