@@ -123,6 +123,7 @@ def _run(path: Path, data_dir: Path | None, log_level: str, log_format: Format) 
     from lapse.config import ConfigError, load
     from lapse.runtime import arenas
 
+    gc.disable()  # what is made by imports stays
     arenas.keep_to(_ARENAS)  # before clients of Kafka begin their threads
     try:
         config = load(path)
@@ -226,6 +227,7 @@ def serve(
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_GARBAGE_THRESHOLDS)
+    gc.enable()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     running = Worker(
         app,

@@ -99,6 +99,7 @@ PARTS = {
     "faust.transport.consumer:Consumer.on_partitions_assigned": ("0e5b1be4b419", "kafka/transport.py, BatchConsumer"),
     "faust.assignor.partition_assignor:PartitionAssignor._perform_assignment": ("f3508303ee37", "kafka/assignor.py"),
     "mode.utils.queues:FlowControlEvent": ("1334151779d5", "kafka/transport.py, BatchConsumer"),
+    "faust.app.base:App.agent": ("d9b2a7ec1f2d", "kafka/agent.py"),
     "faust.app.base:App._on_partitions_assigned": ("6a8bb930f6ed", "application.py"),
     "faust.app.base:App._on_partitions_revoked": ("0179134ab901", "application.py"),
 }

@@ -53,7 +53,11 @@ class WorkerAgent:
             async for _ in stream:
                 raise RuntimeError("a message came through a stream, past the transport")
 
-        app.agent(topics, name=_NAME)(receive)
+        # What `@app.agent` does, without finding the source of every module for a scan that lapse does not use.
+        kind: Any = app.conf.Agent
+        agent = kind(receive, name=_NAME, app=app, channel=topics, on_error=app._on_agent_error)
+        app.agents[agent.name] = agent
+        app.topics.beacon.add(agent)
 
     def add(self, entity: str, topics: Iterable[str], receive: Receive, changelog: str) -> None:
         """Have an entity get what comes in on some topics, once they are subscribed to.
