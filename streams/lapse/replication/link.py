@@ -49,6 +49,10 @@ class Link(BaseModel):
                 raise ValueError(f"{name!r} is no name of a topic")
         return topics
 
+    def transactional_id(self, source: str) -> str:
+        """The id by which two processes on one link find each other; `source` is the id of the upstream's cluster."""
+        return f"lapse-replicate-{source}-{','.join(sorted(self.topics))}"
+
 
 def load(path: Path) -> Link:
     """Read a file like `replicate.toml`.

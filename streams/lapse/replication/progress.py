@@ -6,6 +6,7 @@ It is written in the same transaction as the records that it counts, so a link g
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Any, Final
 
 import orjson
@@ -27,18 +28,37 @@ CONFIG: Final = {"cleanup.policy": "compact", "message.timestamp.type": "LogAppe
 class Progress:
     """Next offsets of one link.
 
+    They are about two topics, which may be deleted and created again, or be others from now on. Then nothing was taken.
+
     Args:
         source: id of the deployment that is read.
         target: id of the deployment that is written; several may be on one cluster.
+        topics: by name of each topic that is read, the ids of this topic and of the one that is written.
     """
 
-    def __init__(self, source: str, target: str) -> None:
+    def __init__(self, source: str, target: str, topics: Mapping[str, str]) -> None:
         self._link = f"{source}>{target}"
-        self.offsets: dict[tuple[str, int], int] = {}
+        self._topics = topics
+        self._offsets: dict[tuple[str, int], dict[str, Any]] = {}
 
     def record(self, topic: str, partition: int, offset: int) -> tuple[bytes, bytes]:
         """Key and value of the record that says: everything before `offset` was taken."""
-        return f"{self._link}:{topic}:{partition}".encode(), orjson.dumps({"offset": offset})
+        value = {"offset": offset, "topics": self._topics[topic]}
+        return f"{self._link}:{topic}:{partition}".encode(), orjson.dumps(value)
+
+    def next_of(self, topic: str, partition: int) -> int | None:
+        """The offset up to which everything was taken; None where nothing was."""
+        taken = self._offsets.get((topic, partition))
+        if taken is None:
+            return None
+        if taken.get("topics", self._topics[topic]) != self._topics[topic]:  # older versions did not say which
+            logger.warning(
+                "%s, partition %d: this topic, or the one downstream, was made anew; read from its beginning",
+                topic,
+                partition,
+            )
+            return None
+        return int(taken["offset"])
 
     def opening(self) -> tuple[bytes, None]:
         """Key and value of a record that says nothing: its timestamp is the broker's clock."""
@@ -71,11 +91,12 @@ class Progress:
                     if error.code() == KafkaError._PARTITION_EOF:
                         return
                     raise KafkaException(error)
-                self._take(message.key() or b"", message.value())
+                self.take(message.key() or b"", message.value())
         finally:
             consumer.close()
 
-    def _take(self, key: bytes, value: bytes | None) -> None:
+    def take(self, key: bytes, value: bytes | None) -> None:
+        """Take in a record of the topic; those of other links say nothing."""
         link, topic, partition = key.decode("utf-8", "replace").rsplit(":", 2)
         if link == self._link and value is not None:
-            self.offsets[topic, int(partition)] = int(orjson.loads(value)["offset"])
+            self._offsets[topic, int(partition)] = orjson.loads(value)

@@ -20,6 +20,7 @@ from confluent_kafka import (
     KafkaException,
     Message,
     Producer,
+    TopicCollection,
     TopicPartition,
 )
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it lists none of its names in __all__
@@ -109,14 +110,14 @@ class Replicator:
             {
                 **self._to,
                 **quiet,
-                "transactional.id": f"lapse-replicate-{source}-{'-'.join(sorted(self._link.topics))}",
+                "transactional.id": self._link.transactional_id(source),
                 "transaction.timeout.ms": int(_PATIENCE_S * 1000),
                 "linger.ms": 1,
                 "partitioner": "murmur2_random",
             }
         )
         producer.init_transactions(_PATIENCE_S)
-        reached = Progress(source, target)
+        reached = Progress(source, target, self._topic_ids(upstream, downstream))
         reached.read({**self._to, **quiet})
         consumer = Consumer(
             {
@@ -167,6 +168,17 @@ class Replicator:
             same[compacted] = len(above[compacted].partitions) == len(below[underlying].partitions)
         return same
 
+    def _topic_ids(self, upstream: AdminClient, downstream: AdminClient) -> dict[str, str]:
+        """By name of each compacted topic, its id and that of the underlying topic downstream; names say too little."""
+        sources = [names.sow(name) for name in self._link.topics]
+        above = upstream.describe_topics(TopicCollection(sources), request_timeout=_PATIENCE_S)
+        targets = TopicCollection(list(self._link.topics.values()))
+        below = downstream.describe_topics(targets, request_timeout=_PATIENCE_S)
+        return {
+            source: f"{above[source].result().topic_id}>{below[target].result().topic_id}"
+            for source, target in zip(sources, self._link.topics.values(), strict=True)
+        }
+
     def _make_progress_topic(self, downstream: AdminClient) -> None:
         new = NewTopic(progress.TOPIC, 1, self._link.replication_factor, config=progress.CONFIG)
         try:
@@ -194,7 +206,8 @@ class Replicator:
         topics = upstream.list_topics(timeout=_PATIENCE_S).topics
         for name in map(names.sow, self._link.topics):
             for partition in topics[name].partitions:
-                place = TopicPartition(name, partition, reached.offsets.get((name, partition), OFFSET_BEGINNING))
+                taken = reached.next_of(name, partition)
+                place = TopicPartition(name, partition, OFFSET_BEGINNING if taken is None else taken)
                 end = consumer.get_watermark_offsets(place, timeout=_PATIENCE_S)[1]
                 if place.offset > end:
                     logger.warning("%s, partition %d: made anew upstream; read from its beginning", name, partition)

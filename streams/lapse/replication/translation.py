@@ -40,7 +40,7 @@ class Downstream(NamedTuple):
 
     key: bytes
     value: bytes | None
-    headers: list[tuple[str, bytes]]
+    headers: list[tuple[str, bytes | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,10 @@ class Translation:
         stamp = facts.get(TIMESTAMP_MS)
         if self.target in visited or stamp is None:
             return None
-        headers = [(ORIGIN, ",".join([*visited, self.source]).encode()), (ORIGIN_TIMESTAMP_MS, stamp)]
+        headers: list[tuple[str, bytes | None]] = [
+            (ORIGIN, ",".join([*visited, self.source]).encode()),
+            (ORIGIN_TIMESTAMP_MS, stamp),
+        ]
         if record.payload is None:
             operation = facts.get(OPERATION) or b"deleted"
             is_late = now_ms - record.written_at_ms >= _BEHIND_MS
@@ -82,5 +85,5 @@ class Translation:
             return Downstream(record.key, None, [*headers, (OPERATION, operation)])
         deadline = facts.get(EXPIRES_AT_MS)
         headers.append((TTL_MS, b"0") if deadline is None else (EXPIRES_AT_MS, deadline))
-        headers += [(name, value or b"") for name, value in record.headers if not name.startswith(_OWN_PREFIX)]
+        headers += [(name, value) for name, value in record.headers if not name.startswith(_OWN_PREFIX)]
         return Downstream(record.key, record.payload, headers)

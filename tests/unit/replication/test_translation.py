@@ -34,6 +34,21 @@ def test_the_deadline_travels_as_it_is() -> None:
 
 
 @pytest.mark.feature("S10")
+def test_headers_travel_as_they_are() -> None:
+    own: list[tuple[str, bytes | None]] = [("n", None), ("e", b""), ("n", b"1"), ("", b"2")]
+    row = ONE.translate(upstream(b"{}", *own), T)
+    assert row is not None
+    assert row.headers[3:] == own
+
+
+@pytest.mark.feature("S10")
+def test_two_links_with_other_topics_do_not_take_each_other_over() -> None:
+    links = [checked({"from": "a", "to": "b", "topics": topics}, "x") for topics in (["a", "b"], ["b", "a"], ["a-b"])]
+    ids = [link.transactional_id("A") for link in links]
+    assert ids[0] == ids[1] != ids[2]
+
+
+@pytest.mark.feature("S10")
 def test_nothing_comes_back_to_where_it_has_been() -> None:
     assert Translation("B", "A").translate(upstream(b"{}", ("lapse-origin", b"A")), T) is None
     assert Translation("C", "A").translate(upstream(b"{}", ("lapse-origin", b"A,B")), T) is None

@@ -39,9 +39,10 @@ class Precedence:
         state = self._state
         if entry is not None:
             facts = facts_of(entry)
-            if scheduled:
-                return facts.timestamp_ms > update.timestamp_ms
             path = path_of(headers_of(entry)) if facts.headers_bytes else b""
+            if scheduled:
+                # The clock of another deployment may be ahead; what was published here is later than its records.
+                return facts.timestamp_ms > update.timestamp_ms and not path
             if path or update.origin is not None:
                 return _is_beaten(entry, facts, path, update)
             if self._is_one_partition(facts.source, update.source):

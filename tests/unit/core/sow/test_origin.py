@@ -80,6 +80,32 @@ def test_what_is_published_here_wins_here_and_then_there_although_their_clock_is
     assert here.select(200) == there.select(200) == [{"by": "here"}]
 
 
+@pytest.mark.feature("S10", "C47")
+def test_a_scheduled_update_takes_effect_although_the_clock_of_what_it_replaces_is_ahead() -> None:
+    here, there = Desk(shard_of()), Desk(shard_of())
+    there.put("k", {"by": "there"}, 500)
+    here.put("k", {"by": "here"}, 10, lapse_enqueue_at_ms=T + 100)
+    bring(here, {"by": "there"}, 500, 60)
+    ((_, entry, _),) = state_records(here.advance(100))
+    assert entry is not None
+    assert (facts_of(entry).timestamp_ms, here.select(200)) == (T + 501, [{"by": "here"}])
+    bring(there, {"by": "here"}, 501, 510)
+    assert there.select(600) == [{"by": "here"}]
+
+
+@pytest.mark.feature("S10", "S3", "C56")
+@pytest.mark.parametrize(("by_command", "stamp"), [(False, 500), (True, 70)])
+def test_what_was_deleted_here_does_not_come_back_by_another_way(by_command: bool, stamp: int) -> None:
+    desk = Desk(shard_of())
+    bring(desk, {"by": "A"}, stamp, 60)
+    step = desk.ask("sow_delete", 70, keys=(b"k",)) if by_command else desk.put("k", None, 70)
+    ((_, _, left),) = state_records(step)
+    assert left is not None
+    assert left.timestamp_ms == T + stamp + 1
+    bring(desk, {"by": "A"}, stamp, 90, path="A,C")
+    assert desk.select(100) == []
+
+
 @pytest.mark.feature("S10", "S3", "S4")
 def test_a_tombstone_says_how_the_record_left() -> None:
     def left(step: Step) -> list[tuple[str, int, bytes]]:

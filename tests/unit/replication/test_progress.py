@@ -1,0 +1,27 @@
+"""The progress of a link is about two topics, not about their names (S10, C42)."""
+
+import pytest
+
+from lapse.replication.progress import Progress
+
+
+@pytest.mark.feature("S10", "C42")
+def test_a_topic_that_is_made_anew_on_either_side_is_read_from_its_beginning() -> None:
+    before = Progress("A", "B", {"lapse.sow.prices": "1>2", "lapse.sow.orders": "5>6"})
+    taken = [before.record("lapse.sow.prices", 0, 7), before.record("lapse.sow.orders", 1, 8)]
+    for now, prices in {"1>2": 7, "3>2": None, "1>4": None}.items():
+        progress = Progress("A", "B", {"lapse.sow.prices": now, "lapse.sow.orders": "5>6"})
+        for key, value in taken:
+            progress.take(key, value)
+        assert progress.next_of("lapse.sow.prices", 0) == prices
+        assert progress.next_of("lapse.sow.prices", 1) is None
+        assert progress.next_of("lapse.sow.orders", 1) == 8
+
+
+@pytest.mark.feature("S10")
+def test_what_an_older_version_wrote_counts_and_what_is_of_another_link_does_not() -> None:
+    progress = Progress("A", "B", {"lapse.sow.prices": "1>2"})
+    progress.take(b"A>B:lapse.sow.prices:0", b'{"offset": 9}')
+    progress.take(*Progress("A", "C", {"lapse.sow.prices": "1>2"}).record("lapse.sow.prices", 0, 3))
+    progress.take(*progress.opening())
+    assert progress.next_of("lapse.sow.prices", 0) == 9
