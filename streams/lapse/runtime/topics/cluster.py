@@ -29,6 +29,7 @@ from lapse.runtime.topics import access, permission
 from lapse.runtime.topics.access import Access
 from lapse.runtime.topics.advice import heeded
 from lapse.runtime.topics.difference import Difference
+from lapse.runtime.topics.patience import Patience
 from lapse.runtime.topics.replication import LEAST_IN_SYNC, Copies
 from lapse.runtime.topics.retention import Retention
 from lapse.runtime.topics.topology import Standing, Topology, TopologyError
@@ -363,13 +364,14 @@ class Cluster:
     def _see(self, topics: set[str]) -> None:
         """Wait until a broker lists topics that the controller has created, for a while.
 
-        With hundreds of them it may be a second behind, and a worker that starts meanwhile would not serve their
-        entities until it is started again. Whoever may not see a topic never does, so this is no error.
+        With hundreds of them it may be a second behind, with thousands a minute, and a worker that starts meanwhile
+        would not serve their entities until it is started again. Whoever may not see a topic never does, so this is no
+        error.
         """
-        waited_until = time.monotonic() + _PATIENCE_S
+        patience = Patience(_PATIENCE_S)
         with contextlib.suppress(KafkaException):
-            while topics - self._admin.list_topics(timeout=_PATIENCE_S).topics.keys():
-                if time.monotonic() > waited_until:
+            while missing := topics - self._admin.list_topics(timeout=_PATIENCE_S).topics.keys():
+                if patience.is_over(-len(missing)):
                     return
                 time.sleep(_AGAIN_S)
 

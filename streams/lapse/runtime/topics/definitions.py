@@ -19,6 +19,7 @@ from lapse.config import Config
 from lapse.config.definition import Definition
 from lapse.protocol import topic as names
 from lapse.runtime.kafka import security
+from lapse.runtime.topics.patience import Patience
 from lapse.runtime.topics.topology import TopologyError
 
 T = TypeVar("T")
@@ -28,7 +29,10 @@ _FETCH_WAIT_MS: Final = 20
 
 _PATIENCE_S: Final = 15.0
 _KNOWN_S: Final = 120.0
+"""How long the brokers may learn of no further topic, s, before one that was created is given up."""
 _LOOK_S: Final = 0.1
+_COUNTED_EACH: Final = 20
+"""After so many looks all topics are counted: a list of thousands is dear."""
 _WRITES_S: Final = 60.0
 """How long a transaction may take, s: the first one of a cluster has the brokers create a topic of fifty partitions."""
 _SETTINGS: Final = {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"}
@@ -245,12 +249,25 @@ class DefinitionsTopic:
             # Whoever may create no topic needs none created that is there.
             if admin.list_topics(self.name, timeout=_PATIENCE_S).topics[self.name].error is not None:
                 raise
-        # A broker that makes thousands of topics learns of the last one long after the controller has created it.
-        give_up = time.monotonic() + _KNOWN_S
-        while admin.list_topics(self.name, timeout=_PATIENCE_S).topics[self.name].error is not None:
-            if time.monotonic() > give_up:
-                raise TopologyError(f"{self.name}: the brokers do not know it within {_KNOWN_S:g} s; run it again")
+        self._await(admin)
+
+    def _await(self, admin: AdminClient) -> None:
+        """Wait until the brokers know the topic, as long as they learn of topics at all.
+
+        A broker that makes thousands of them learns of the last one long after the controller has created it.
+        """
+        patience, looks = Patience(_KNOWN_S), 0
+        while not self._is_known(admin):
+            looks += 1
+            if not looks % _COUNTED_EACH and patience.is_over(len(admin.list_topics(timeout=_PATIENCE_S).topics)):
+                raise TopologyError(
+                    f"{self.name}: the brokers do not know it, and have learned of no topic for {_KNOWN_S:g} s; run it "
+                    "again"
+                )
             time.sleep(_LOOK_S)
+
+    def _is_known(self, admin: AdminClient) -> bool:
+        return admin.list_topics(self.name, timeout=_PATIENCE_S).topics[self.name].error is None
 
 
 def note(found: dict[str, bytes], key: object, value: object) -> str | None:
