@@ -13,6 +13,7 @@ from faust.types import TP
 from lapse.runtime.queue.machine import QueueMachine
 from lapse.runtime.shard.machine import Machine
 from lapse.runtime.shard.runner import Runner
+from lapse.runtime.shard.step_turns import StepTurns
 from lapse.runtime.shard.taken_over import TakenOver
 from lapse.runtime.timers.clock import WorkerClock
 from lapse.runtime.topics.topic_id import KnownTopics
@@ -108,6 +109,7 @@ def runner_of(machine: Machine, broker: Broker) -> Runner:
         found=TakenOver(
             positions={SOURCE: 0, COMMANDS: 0}, catch_up=0, topics=KnownTopics({}, {}), floors=floors
         ),
+        turns=StepTurns(),
     )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from lapse.core.portions import Portions
 from lapse.runtime.shard.pace import Pace
+from lapse.runtime.shard.step_turns import StepTurns
 from lapse.runtime.turns import OneByOne, in_turns
 
 
@@ -81,3 +82,63 @@ def test_the_pace_follows_what_messages_cost() -> None:
     assert pace.at_once == first // 5, "each costs 10 µs"
     pace.took(first // 5, 30.0)
     assert pace.at_once == 100, "not so few that steps cost more than messages"
+
+
+def _work(cpu_s: float) -> None:
+    until = time.thread_time() + cpu_s
+    while time.thread_time() < until:
+        pass
+
+
+@pytest.mark.feature("C60")
+@pytest.mark.parametrize("step_s", [0.0002, 0.002])
+def test_shards_that_are_ready_at_once_step_in_many_turns_and_in_their_order(step_s: float) -> None:
+    """Three hundred of them worked in one turn of 217 ms; heartbeats and answers waited for its end."""
+    done: list[int] = []
+    turns: list[float] = []
+
+    async def shard(news: asyncio.Event, together: StepTurns, number: int) -> None:
+        for _ in range(2):
+            await news.wait()
+            await together.turn()
+            _work(step_s)
+            done.append(number)
+
+    async def other() -> None:
+        while len(done) < 600:
+            began = time.thread_time()
+            await asyncio.sleep(0)
+            turns.append(time.thread_time() - began)
+
+    async def all_of() -> None:
+        news, together = asyncio.Event(), StepTurns()
+        shards = [asyncio.create_task(shard(news, together, number)) for number in range(300)]
+        await asyncio.sleep(0)
+        news.set()
+        await asyncio.gather(*shards, other())
+
+    asyncio.run(all_of())
+    assert max(turns) < 0.05, "of CPU"
+    assert len(turns) < 610, "a turn of its own for each step would cost more than the step"
+    first = [done.index(number) for number in range(300)]
+    assert first == sorted(first), "nobody is overtaken"
+
+
+@pytest.mark.feature("C60", "Q16")
+def test_a_shard_that_is_given_up_while_it_waits_for_its_turn_takes_none_from_others() -> None:
+    done: list[int] = []
+
+    async def shard(together: StepTurns, number: int) -> None:
+        await together.turn()
+        done.append(number)
+
+    async def all_of() -> None:
+        together = StepTurns()
+        together.most = 1
+        shards = [asyncio.create_task(shard(together, number)) for number in range(4)]
+        await asyncio.sleep(0)
+        shards[1].cancel()
+        await asyncio.gather(*shards, return_exceptions=True)
+
+    asyncio.run(all_of())
+    assert done == [0, 2, 3]

@@ -226,6 +226,7 @@ class Entity(NamedTopics):
                 unwritten=self.unwritten(machine, noted),
                 gaps=found.gaps,
             ),
+            turns=self.services.step_turns,
             on_stopped=self._stopped,
         )
         if feeder is not None:

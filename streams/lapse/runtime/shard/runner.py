@@ -27,6 +27,7 @@ from lapse.runtime.shard.log_reader import LogReader
 from lapse.runtime.shard.machine import Machine
 from lapse.runtime.shard.pause import Pauses
 from lapse.runtime.shard.removed_log import RemovedLog
+from lapse.runtime.shard.step_turns import StepTurns
 from lapse.runtime.shard.taken_over import TakenOver
 from lapse.runtime.shard.timeline import Timeline
 from lapse.runtime.shard.work_ahead import WorkAhead
@@ -63,6 +64,7 @@ class Runner:
         watch: notices a frozen process.
         commands_topic: where this shard's commands and ticks stand.
         found: what the take-over has found.
+        turns: shared by the shards of a worker, of which so many begin a step at once.
         on_stopped: called when the entity is deleted and the shard has written its last record.
     """
 
@@ -82,6 +84,7 @@ class Runner:
         watch: Watch,
         commands_topic: str,
         found: TakenOver,
+        turns: StepTurns,
         on_stopped: Callable[[int], None] = lambda _: None,
     ) -> None:
         self.entity = entity
@@ -122,6 +125,7 @@ class Runner:
         self._ahead = WorkAhead()
         self._stopped = False
         self._store = store
+        self._turns = turns
 
     async def start(self) -> None:
         """Make the epoch's beginning durable, and run."""
@@ -222,6 +226,7 @@ class Runner:
                         await self._news.wait()
                     await self._may_run.wait()
                     self._idle.clear()
+                await self._turns.turn()
                 self._news.clear()
                 await self._step()
                 if self.machine.stopped and not self._ahead:

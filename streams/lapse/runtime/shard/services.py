@@ -11,6 +11,7 @@ from lapse.runtime.journal.changelog_reader import ChangelogReader
 from lapse.runtime.kafka.producer import BatchProducer
 from lapse.runtime.letters.letter_writer import LetterWriter
 from lapse.runtime.shard.log_reader import LogReader
+from lapse.runtime.shard.step_turns import StepTurns
 from lapse.runtime.timers.clock import WorkerClock
 from lapse.runtime.topics.topic_id import TopicIds
 from lapse.runtime.turns import OneByOne
@@ -38,6 +39,7 @@ class Services:
         reads_ahead: whether changelogs are read while the group waits for somebody's death.
         worker_name: who claims epochs, for people.
         one_by_one: gives shards that are taken over together turns of their own.
+        step_turns: lets so many shards begin a step in one turn of the loop.
         soon: topics of shards that are taken over.
         versions: of the definition by which each entity is served from its next take-over on; empty where the file
             decides. A shard's claim bears it (C66).
@@ -55,6 +57,7 @@ class Services:
         self.connection: dict[str, Any] = {"bootstrap_servers": brokers, **security}
         self.clock = WorkerClock(max_skew_ms)
         self.one_by_one = OneByOne()
+        self.step_turns = StepTurns()
         self.soon: set[str] = set()
         self.versions: dict[str, int] = {}
         self.journal_producer = BatchProducer(brokers, security, self.clock.stamp_ms, self.soon)
