@@ -41,7 +41,7 @@ from lapse_gateway.console import overview, queues, rewinds, schedule, scheduled
 from lapse_gateway.console.page import refused
 from lapse_gateway.fault import Fault, fault_of
 from lapse_gateway.gateway import Gateway
-from lapse_gateway.operation import TEXT, Call, Operation, answered, obj
+from lapse_gateway.operation import FLAG, TEXT, Call, Operation, answered, obj
 from lapse_gateway.user import Caller
 
 _EVENTS: Final = "text/event-stream"
@@ -70,6 +70,8 @@ async def _description(call: Call) -> Response:
     return answered(openapi.description(DESCRIBED, users=bool(call.gateway.users.users), at=call.gateway.at))
 
 
+_INDEX: Final = obj(lapse=TEXT, read_only=FLAG, openapi=TEXT)
+
 OPERATIONS: Final[Sequence[Operation]] = (
     *publishing.OPERATIONS,
     *receiving.OPERATIONS,
@@ -87,7 +89,7 @@ OPERATIONS: Final[Sequence[Operation]] = (
     *scheduled_updates.OPERATIONS,
     *letter_pages.OPERATIONS,
     *topics.OPERATIONS,
-    Operation(method="GET", path="/v1", summary="Say what this is", handler=_index, answer=obj(lapse=TEXT), open=True),
+    Operation(method="GET", path="/v1", summary="Say what this is", handler=_index, answer=_INDEX, open=True),
     Operation(
         method="GET",
         path="/openapi.json",
@@ -268,11 +270,14 @@ async def _astray(request: Request, error: Exception) -> Response:
 
 def _meant(asked: str) -> str:
     """The path that was perhaps meant, with the names of the one that was asked for."""
+    bare = asked.rstrip("/")
+    if bare != asked and any(_pattern(one.path).fullmatch(bare) for one in DESCRIBED):
+        return f" (did you mean {bare[:100]!r}?)"
     parts = asked.split("/")
     known = set()
     for one in DESCRIBED:
         places = one.path.split("/")
-        if len(places) == len(parts):
+        if len(places) == len(parts) and "" not in parts[1:]:
             known.add("/".join(part if "{" in place else place for place, part in zip(places, parts, strict=True)))
     return question(asked, known)
 

@@ -18,7 +18,7 @@ from lapse_client.aio import history
 from lapse_client.connection import entities
 from lapse_gateway.fault import Fault
 from lapse_gateway.figures import RATES
-from lapse_gateway.operation import INSTANT, TEXT, WHOLE, Call, Operation, answered, listed, obj
+from lapse_gateway.operation import INSTANT, TEXT, WHOLE, Call, Operation, answered, counted, listed, obj
 from lapse_gateway.parameter import Parameter
 
 MOST_PEEKED: Final = 10_000
@@ -148,10 +148,10 @@ OPERATIONS: Final = (
         method="GET",
         path="/v1/queues/{queue}",
         summary="Count a queue's messages, by state",
-        says="With a filter those that match, and nothing else.",
+        says="With a filter those that match, and nothing else. All fields are counts but `queue` and `oldest_age_ms`.",
         handler=_depth,
         parameters=(_FILTER,),
-        answer=obj(
+        answer=counted(
             queue=TEXT,
             available=WHOLE,
             leased=WHOLE,
@@ -230,7 +230,7 @@ OPERATIONS: Final = (
         says="They leave with the reason `purged`.",
         handler=_purge,
         model=Purge,
-        answer=obj(removed=WHOLE, skipped=WHOLE),
+        answer=counted(removed=WHOLE, skipped=WHOLE),
         changes=True,
     ),
     Operation(

@@ -9,8 +9,7 @@ from typing import Any, Final
 from pydantic.json_schema import models_json_schema
 
 from lapse import __version__
-from lapse_gateway.fault import STATUSES
-from lapse_gateway.operation import Operation
+from lapse_gateway.operation import REFUSAL, Operation, obj
 
 _PROBLEM: Final = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}}
 
@@ -33,20 +32,7 @@ def description(operations: Sequence[Operation], *, users: bool, at: str = "") -
         if users and not operation.open:
             told["security"] = [{"basic": []}, {"bearer": []}]
         paths.setdefault(operation.path, {})[operation.method.lower()] = told
-    error = {
-        "type": "object",
-        "properties": {
-            "error": {
-                "type": "object",
-                "properties": {
-                    "code": {"type": "string", "description": "For programs.", "examples": sorted(STATUSES)},
-                    "text": {"type": "string", "description": "For people; may change."},
-                },
-                "required": ["code", "text"],
-            }
-        },
-        "required": ["error"],
-    }
+    error = {**obj(error=REFUSAL), "required": ["error"]}
     components: dict[str, Any] = {"schemas": {**schemas.get("$defs", {}), "Error": error}}
     if users:
         components["securitySchemes"] = {
@@ -70,16 +56,15 @@ def description(operations: Sequence[Operation], *, users: bool, at: str = "") -
 def _operation(operation: Operation, refs: Any) -> dict[str, Any]:
     names = re.findall(r"{(\w+)}", operation.path)
     inside = [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names]
-    answer: dict[str, Any] = {"description": operation.summary}
-    if operation.answer is not None:
-        answer["content"] = {operation.content: {"schema": operation.answer}}
-    elif operation.status == 200:
-        answer["content"] = {operation.content: {"schema": {"type": "string"}}}
+    headers = [
+        {"name": name, "in": "header", "required": False, "description": says, "schema": {"type": "string"}}
+        for name, says in operation.headers.items()
+    ]
     told: dict[str, Any] = {
         "operationId": f"{operation.method.lower()}{re.sub(r'[^a-zA-Z0-9]+', '_', operation.path)}".rstrip("_"),
         "summary": operation.summary,
-        "parameters": [*inside, *(one.described() for one in operation.parameters)],
-        "responses": {str(operation.status): answer, "default": {"description": "It was refused.", **_PROBLEM}},
+        "parameters": [*inside, *(one.described() for one in operation.parameters), *headers],
+        "responses": {**_answers(operation), "default": {"description": "It was refused.", **_PROBLEM}},
     }
     if operation.says:
         told["description"] = operation.says
@@ -91,4 +76,18 @@ def _operation(operation: Operation, refs: Any) -> dict[str, Any]:
             "required": not operation.optional_body,
             "content": {"application/json": {"schema": schema}},
         }
+    return told
+
+
+def _answers(operation: Operation) -> dict[str, Any]:
+    """The answers that are no refusals, by status."""
+    content: dict[str, Any] = {}
+    if operation.answer is not None or operation.status == 200:
+        schema = {"type": "string"} if operation.answer is None else operation.answer
+        content = {operation.content: {"schema": schema}}
+    if operation.raw:
+        content["application/octet-stream"] = {}
+    told: dict[str, Any] = {}
+    for status, says in {operation.status: operation.summary, **operation.further}.items():
+        told[str(status)] = {"description": says, **({"content": content} if content and status != 204 else {})}
     return told

@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from lapse_gateway import body as bodies
+from lapse_gateway.fault import STATUSES
 from lapse_gateway.gateway import Gateway
 from lapse_gateway.parameter import Parameter
 from lapse_gateway.user import Caller
@@ -95,6 +96,9 @@ class Operation:
         status: of an answer that is no refusal.
         answer: JSON schema of that answer; None = it is not JSON.
         content: its content type.
+        raw: whether the answer may be a payload, byte by byte, if the request asks for one.
+        further: other statuses of answers that are no refusals, and what each means; 204 has no body.
+        headers: what a request may say in headers of its own, each with its meaning.
         part: whether it is a part of a page of the console.
         changes: whether it changes something: a gateway that is read only refuses it.
         open: whether everybody may ask, without a user.
@@ -112,6 +116,9 @@ class Operation:
     status: int = 200
     answer: Mapping[str, Any] | None = None
     content: str = "application/json"
+    raw: bool = False
+    further: Mapping[int, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
     part: bool = False
     changes: bool = False
     open: bool = False
@@ -142,11 +149,25 @@ def obj(**properties: Any) -> dict[str, Any]:
     return {"type": "object", "properties": properties}
 
 
+def counted(**properties: Any) -> dict[str, Any]:
+    """A JSON schema of an object of counts, which may have further ones."""
+    return {**obj(**properties), "additionalProperties": WHOLE}
+
+
 def listed(items: Mapping[str, Any]) -> dict[str, Any]:
     """A JSON schema of an array."""
     return {"type": "array", "items": items}
 
 
 TEXT: Final = {"type": "string"}
+FLAG: Final = {"type": "boolean"}
 WHOLE: Final = {"type": "integer"}
 INSTANT: Final = {"type": ["integer", "null"], "description": "ms since the epoch; null without one"}
+REFUSAL: Final = {
+    **obj(
+        code={**TEXT, "description": "For programs.", "examples": sorted(STATUSES)},
+        text={**TEXT, "description": "For people; may change."},
+    ),
+    "required": ["code", "text"],
+}
+"""What is told of a refusal: of a request, or of a part of it."""

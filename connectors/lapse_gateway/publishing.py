@@ -16,7 +16,7 @@ from lapse_client.error import LapseError, PublishFailed
 from lapse_client.publication_batch import Outcome, Publication
 from lapse_gateway import payload
 from lapse_gateway.fault import Fault, fault_of
-from lapse_gateway.operation import TEXT, WHOLE, Call, Operation, answered, listed, obj
+from lapse_gateway.operation import REFUSAL, TEXT, WHOLE, Call, Operation, answered, listed, obj
 from lapse_gateway.parameter import Parameter
 from lapse_gateway.payload import Content
 
@@ -234,7 +234,8 @@ OPERATIONS: Final = (
         handler=_many,
         model=Batch,
         status=201,
-        answer=obj(published=WHOLE, failed=WHOLE, results=listed(obj(bookmark=TEXT))),
+        answer=obj(published=WHOLE, failed=WHOLE, results=listed(obj(bookmark=TEXT, error=REFUSAL))),
+        further={207: "Some records were refused"},
         changes=True,
     ),
 )

@@ -180,6 +180,8 @@ OPERATIONS: Final = (
             Parameter(name="format", says="How messages are told.", choices=("json", "raw"), default="json"),
         ),
         answer=obj(messages=listed(_DELIVERY)),
+        raw=True,
+        further={204: "There is no message (`format=raw`)"},
         changes=True,
     ),
     Operation(

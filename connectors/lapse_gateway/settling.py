@@ -44,7 +44,10 @@ class Settlement(BaseModel):
 
 
 async def _settle(how: How, call: Call) -> Response:
-    by_header = call.request.headers.get(HEADER)
+    given = call.request.headers.getlist(HEADER)
+    if len(given) > 1:
+        raise Fault(ErrorCode.INVALID_ARGUMENT, f"header Lapse-Receipt: is given {len(given)} times; give it once")
+    by_header = given[0] if given else None
     wanted = call.decoded(Settlement) if call.body or by_header is None else Settlement()
     if by_header is not None:
         if wanted.receipts or wanted.filter is not None:
@@ -142,6 +145,7 @@ OPERATIONS: Final = tuple(
         handler=functools.partial(_settle, how),
         model=Settlement,
         optional_body=True,
+        headers={"Lapse-Receipt": "One receipt, instead of a body."},
         answer=obj(settled=WHOLE, results=listed(obj(messages=TEXT, result=TEXT))),
         changes=True,
     )

@@ -8,17 +8,19 @@ import httpx
 import pytest
 
 from support.deployment import Deploy, Deployment, WorkerProcess
+from support.described import Described
 from support.log import until
 
 
 class Door:
-    """A gateway that runs, and a client of it."""
+    """A gateway that runs, and a client of it, which holds every answer against the gateway's description."""
 
     def __init__(self, deployment: Deployment, process: WorkerProcess, address: str, **client: object) -> None:
         self.deployment = deployment
         self.process = process
         self.address = address
-        self.http = httpx.Client(base_url=f"{address}/v1", timeout=60, **client)
+        hooks = {"response": [Described().check]}
+        self.http = httpx.Client(base_url=f"{address}/v1", timeout=60, event_hooks=hooks, **client)
 
     def path(self, stem: str, rest: str = "") -> str:
         return f"/queues/{self.deployment.name(stem)}{rest}"

@@ -51,7 +51,7 @@ class Case:
     status: int = 400
     method: str = "POST"
     body: bytes | None = None
-    headers: Mapping[str, str | bytes] = field(default_factory=dict)
+    headers: Mapping[str, str | bytes] | tuple[tuple[str, str], ...] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
     users: Users = NOBODY
 
@@ -91,6 +91,7 @@ _BAD: Final = "invalid_argument"
 CASES: Final = (
     Case(shown="`GET /v1/quues`", method="GET", path="/v1/quues", code="unknown_path", status=404),
     Case(shown="`GET /v1/queue/orders`", method="GET", path="/v1/queue/orders", code="unknown_path", status=404),
+    Case(shown="`GET /v1/queues/`", method="GET", path="/v1/queues/", code="unknown_path", status=404),
     Case(shown="`GET /v1/orders`", method="GET", path="/v1/orders", code="unknown_path", status=404),
     Case(
         shown="`PUT /v1/queues/orders`",
@@ -171,6 +172,12 @@ CASES: Final = (
     ),
     Case(shown="`POST …/acknowledge` of nothing", path=_ACKNOWLEDGE, body=b"{}", code=_BAD),
     Case(shown="`Lapse-Receipt: orders:0`", path=_ACKNOWLEDGE, headers={"Lapse-Receipt": "orders:0"}, code=_BAD),
+    Case(
+        shown="`Lapse-Receipt` twice",
+        path=_ACKNOWLEDGE,
+        headers=(("Lapse-Receipt", "orders:0:1#1@5"), ("Lapse-Receipt", "orders:0:2#1@5")),
+        code=_BAD,
+    ),
     Case(
         shown='`{"receipts": ["orders:0:1"], "filter": "TRUE"}`',
         path=_ACKNOWLEDGE,
@@ -289,9 +296,11 @@ def ask(case: Case) -> httpx.Response:
     """Send a request, and return the answer."""
     app = application(Gateway(NOBODY_LISTENS, Settings(**case.settings), case.users))
 
+    given = list(case.headers) if isinstance(case.headers, tuple) else dict(case.headers)
+
     async def asked() -> httpx.Response:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gateway") as client:
-            return await client.request(case.method, case.path, content=case.body, headers=dict(case.headers))
+            return await client.request(case.method, case.path, content=case.body, headers=given)
 
     return asyncio.run(asked())
 

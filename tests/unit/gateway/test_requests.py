@@ -28,6 +28,7 @@ def test_a_bad_request_is_refused_in_words(case: Case) -> None:
     [
         ("`GET /v1/quues`", "'/v1/queues'"),
         ("`GET /v1/queue/orders`", "'/v1/queues/orders'"),
+        ("`GET /v1/queues/`", "'/v1/queues'"),
         ('`{"messages": [{"value": 1, "txet": "a"}]}`', "'text'"),
     ],
 )
