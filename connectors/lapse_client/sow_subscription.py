@@ -25,6 +25,7 @@ from lapse_client.serde import DeserializerLike
 from lapse_client.session import Session
 from lapse_client.shard import Shard
 from lapse_client.sow_record import SowRecord, read
+from lapse_client.terms import check
 
 log = logging.getLogger("lapse_client")
 
@@ -59,6 +60,9 @@ class SowSubscription(Client[SowRecord]):
         heartbeat_timeout_ms: silence after which the subscription ends, in ms; None = the topic's `heartbeat_timeout`.
         timeout_s: how long to wait for answers, in seconds.
         deserializer: reads the payloads, for `record.payload`; None = nothing does.
+
+    Raises:
+        ValueError: filter or heartbeat_timeout_ms cannot be sent.
     """
 
     _warns: ClassVar[bool] = True
@@ -76,6 +80,8 @@ class SowSubscription(Client[SowRecord]):
         timeout_s: float = 30.0,
         deserializer: DeserializerLike | None = None,
     ) -> None:
+        check("filter", filter)
+        check("heartbeat_timeout_ms", heartbeat_timeout_ms)
         super().__init__(f"the subscription to {entity}", connection, timeout_s)
         self.arrivals: Arrivals[SowRecord] = Arrivals()
         self.name = uuid4().hex

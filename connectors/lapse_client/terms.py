@@ -6,10 +6,30 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, get_args
 from uuid import uuid4
 
+from lapse.protocol.command_field import CHECKS, OPTIONAL, SHOWN_CHARACTERS
+
 Payload = Literal["inline", "packed", "reference"]
 """How deliveries come: with their payloads, each in a record of its own or many in one; or as bookmarks only."""
 
 _LEAST: Final = {"max_backlog": 0, "heartbeat_timeout_ms": 100, "ack_batch_size": 1, "ack_interval_ms": 0}
+
+
+def check(what: str, value: object, field: str = "") -> None:
+    """Do nothing for what a field of a command may hold; a subscription sends its own again and again.
+
+    Args:
+        what: what it is called here.
+        value: what was given for it.
+        field: the command's field; of the same name by default.
+
+    Raises:
+        ValueError: it may not.
+    """
+    field = field or what
+    if value is None and field in OPTIONAL:
+        return
+    if fault := CHECKS[field](value):
+        raise ValueError(f"{what}: {fault}")
 
 
 def _unique_name() -> str:
@@ -39,6 +59,12 @@ class Terms:
     ack_interval_ms: int = 50
 
     def __post_init__(self) -> None:
+        check("name", self.name, "subscription")
+        try:
+            self.name.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"name: {self.name[:SHOWN_CHARACTERS]!r} is no text that UTF-8 can hold") from error
+        check("filter", self.filter)
         if self.payload not in get_args(Payload):
             raise ValueError(f"payload = {self.payload!r}: expected inline, packed or reference")
         for what, least in _LEAST.items():
@@ -47,6 +73,8 @@ class Terms:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise ValueError(f"{what} = {value!r}: expected a whole number, {least} or more")
+            if what in CHECKS:
+                check(what, value)
 
     @staticmethod
     def unique_name() -> str:

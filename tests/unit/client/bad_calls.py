@@ -151,6 +151,19 @@ def _query(lapse: Lapse, **options: Any) -> None:
         list(sow.query(**options))
 
 
+def _subscribe(shown: str, **terms: Any) -> Case:
+    def call(lapse: Lapse) -> None:
+        with lapse.subscriber("orders", max_backlog=terms.pop("max_backlog", 1), **terms):
+            pass
+
+    return Case(shown, call)
+
+
+def _follow(lapse: Lapse, text: Any, **terms: Any) -> None:
+    with lapse.sow_client("prices") as sow, sow.subscribe(text, **terms):
+        pass
+
+
 def _delete(lapse: Lapse, **options: Any) -> None:
     with lapse.sow_client("prices") as sow:
         sow.delete(**options)
@@ -174,6 +187,15 @@ OTHERS: Final = (
     _rewind('`rewind("orders:0")`', "orders:0"),
     _rewind('`rewind("beginning", lifetimes="old")`', "beginning", lifetimes="old"),
     _rewind('`rewind("beginning", filter="")`', "beginning", filter=""),
+    _subscribe("`QueueSubscriber(…, name=…)` of 501 characters", name="n" * 501),
+    _subscribe("`QueueSubscriber(…, name=7)`", name=7),
+    _subscribe("`QueueSubscriber(…, name=…)` that UTF-8 cannot hold", name="\udcff"),
+    _subscribe("`QueueSubscriber(…, filter=7)`", filter=7),
+    _subscribe("`QueueSubscriber(…, max_backlog=1 << 63)`", max_backlog=1 << 63),
+    Case("`subscribe(7)` of a SOW topic", lambda lapse: _follow(lapse, 7)),
+    Case(
+        "`subscribe(heartbeat_timeout_ms=0)` of a SOW topic", lambda lapse: _follow(lapse, None, heartbeat_timeout_ms=0)
+    ),
     Case('`query(select=["price"])` of a SOW topic', lambda lapse: _query(lapse, select=["price"])),
     Case('`query(select="/price")` of a SOW topic', lambda lapse: _query(lapse, select="/price")),
     Case("`delete()` of a SOW topic, of nothing", _delete),
