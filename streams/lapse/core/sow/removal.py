@@ -134,7 +134,7 @@ class Removals:
         self._remove(journal_key, entry, removal, step)
         # With keys from payloads a stamp that is ahead must not outlive its record in what is remembered (C88).
         stamp_ms = at_ms if self._settings.several else removal.timestamp_ms
-        self._retain(journal_key, stamp_ms, -1, NO_SOURCE, at_ms, step)
+        self._retain(journal_key, stamp_ms, -1, NO_SOURCE, at_ms, step, told_ms=removal.timestamp_ms)
         bookmark = self._state.bookmark(facts.source, facts.offset)
         step.events.append(
             ShardEvent(EventKind.DELETED, at_ms, EventRecord(bookmark, journal_key[1:], facts.deadline_ms))
@@ -142,14 +142,16 @@ class Removals:
 
     def delete_by_update(self, journal_key: bytes, entry: bytes | None, update: Update, step: Step) -> None:
         """Remove a record by a null value; without a record, a tombstone may be necessary."""
+        path = b"" if update.origin is None else update.origin.path
+        spent = update.origin is not None and update.origin.spent
         if entry is None:
-            # The deletion of a record that is not there reaches no other deployment, so it must not count here either.
-            if self._settings.several or (update.origin is not None and not update.origin.spent):
-                self._retain_by(update, journal_key, update.timestamp_ms, step)
+            # The deletion of a record that is not there counts where its key may stand on several partitions, and where
+            # it comes from another deployment; only then is it told to others.
+            if self._settings.several or update.origin is not None:
+                self._tell_elsewhere(journal_key, update.timestamp_ms, step, path, spent=spent)
+                self._retain_by(update, journal_key, step, update.timestamp_ms)
             return
         facts = facts_of(entry)
-        spent = update.origin is not None and update.origin.spent
-        path = b"" if update.origin is None else update.origin.path
         removal = StateDelete(
             OutOfFocus.EXPIRED if spent else OutOfFocus.DELETED,
             max(update.timestamp_ms, facts.timestamp_ms + 1),
@@ -157,10 +159,7 @@ class Removals:
             unwritten=spent,
         )
         self._remove(journal_key, entry, removal, step)
-        # With keys from payloads a stamp that is ahead must not outlive its record in what is remembered (C88).
-        self._retain_by(
-            update, journal_key, update.timestamp_ms if self._settings.several else removal.timestamp_ms, step
-        )
+        self._retain_by(update, journal_key, step, removal.timestamp_ms)
         if spent:
             self._tell_removed(journal_key, entry, update.at_ms, step)
             return
@@ -180,7 +179,7 @@ class Removals:
             step.state_deletes[journal_key] = StateDelete(OutOfFocus.EXPIRED, at_ms, path, unwritten=True)
             self._state.change(step, journal_key, None)
         if self.retains:
-            self._retain_by(update, journal_key, update.timestamp_ms if self._settings.several else at_ms, step)
+            self._retain_by(update, journal_key, step, at_ms)
         self._tell_removed(journal_key, fresh, update.at_ms, step)
 
     def purge(self, journal_key: bytes, entry: bytes, now_ms: int, step: Step, reason: Reason) -> None:
@@ -216,7 +215,20 @@ class Removals:
 
     def retain(self, journal_key: bytes, at_ms: int, step: Step) -> None:
         """Keep a tombstone of a key that a command deleted: an older update may be on its way (C1)."""
+        self._tell_elsewhere(journal_key, at_ms, step)
         self._retain(journal_key, at_ms, -1, NO_SOURCE, at_ms, step)
+
+    def _tell_elsewhere(
+        self, journal_key: bytes, timestamp_ms: int, step: Step, path: bytes = b"", *, spent: bool = False
+    ) -> None:
+        """Tell other deployments of the end of a record that is not here: one of them may have an older one (C56).
+
+        What counts here only would let them differ for ever.
+        """
+        if self._state.remembers:
+            how = OutOfFocus.EXPIRED if spent else OutOfFocus.DELETED
+            step.state_deletes[journal_key] = StateDelete(how, timestamp_ms, path, unwritten=spent)
+            self._state.change(step, journal_key, None)
 
     def _remove(self, journal_key: bytes, entry: bytes, removal: StateDelete, step: Step) -> None:
         state = self._state
@@ -226,16 +238,27 @@ class Removals:
         state.change(step, journal_key, None)
 
     def _retain(
-        self, journal_key: bytes, timestamp_ms: int, offset: int, source: int, at_ms: int, step: Step, path: bytes = b""
+        self,
+        journal_key: bytes,
+        timestamp_ms: int,
+        offset: int,
+        source: int,
+        at_ms: int,
+        step: Step,
+        path: bytes = b"",
+        told_ms: int = -1,
     ) -> None:
         if self._settings.tombstone_ms:
             until_ms = min(at_ms + self._settings.tombstone_ms, NEVER)
-            tombstone = Tombstone(until_ms, timestamp_ms, offset, source, path)
+            tombstone = Tombstone(until_ms, timestamp_ms, offset, source, path, max(timestamp_ms, told_ms))
             self._state.change(step, journal.TOMBSTONE + journal_key[1:], tombstone.pack())
 
-    def _retain_by(self, update: Update, journal_key: bytes, timestamp_ms: int, step: Step) -> None:
+    def _retain_by(self, update: Update, journal_key: bytes, step: Step, told_ms: int) -> None:
+        """Keep a tombstone of what an update removed, and of which other deployments are told as of `told_ms`."""
         path = b"" if update.origin is None else update.origin.path
-        self._retain(journal_key, timestamp_ms, update.offset, update.source, update.at_ms, step, path)
+        # With keys from payloads a stamp that is ahead must not outlive its record in what is remembered (C88).
+        stamp_ms = update.timestamp_ms if self._settings.several else told_ms
+        self._retain(journal_key, stamp_ms, update.offset, update.source, update.at_ms, step, path, told_ms)
 
     def _tell_removed(
         self, journal_key: bytes, entry: bytes, now_ms: int, step: Step, reasons: tuple[Reason, ...] = _TIME_LIMIT

@@ -1,0 +1,158 @@
+"""Deployments that replicate a SOW topic hold the same records once the links have caught up (S10, C56).
+
+Three shards, and links as `lapse replicate` makes them, which may be away while Kafka compacts what they read. Each
+deployment acts at instants of its own: of two updates of one millisecond that one which expires cannot be told later.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lapse.core.lifetime import NEVER
+from lapse.core.sow.field_path import parse as path
+from lapse.core.sow.origin import path_of
+from lapse.core.sow.record import facts_of, headers_of, payload_of
+from lapse.core.sow.step import Step
+from lapse.replication.translation import Translation, Upstream
+from unit.core.sow.make import Desk, T, shard_of, state_records
+
+SIDES, KEYS = range(3), range(2)
+TURN = 30
+"""A turn of all deployments, ms."""
+
+AWAY_MS = 60_000
+LINKS = {
+    "all": [(0, 1), (1, 0), (0, 2), (2, 0), (1, 2), (2, 1)],
+    "ring": [(0, 1), (1, 2), (2, 0)],
+    "chain": [(0, 1), (1, 0), (1, 2), (2, 1)],
+}
+
+
+class Replica:
+    """One deployment: a shard, and the compacted topic that it writes."""
+
+    def __init__(self, number: int, keys_in_payloads: bool, ahead_ms: int) -> None:
+        self.name, self._several = "ABC"[number], keys_in_payloads
+        more = {"key": (path("/k"),)} if keys_in_payloads else {}
+        self._desk = Desk(shard_of(remembers_removed=True, tombstone_ms=3_600_000, **more))
+        self._offset_ms = 10 * number + ahead_ms
+        self.compacted: list[Upstream] = []
+        self.at = 0
+
+    def until(self, turn: int) -> None:
+        """Let time pass up to a turn."""
+        self.at = TURN * turn + self._offset_ms
+        self._note(self._desk.advance(self.at))
+
+    def act(self, what: str, key: int, delay: int) -> None:
+        """Do something with a key."""
+        record_key = self._record_key(key)
+        payload: dict[str, object] | None = {"k": key, "by": f"{self.name}{self.at}"}
+        headers: dict[str, object] = {}
+        if what == "sow_delete":
+            self._note(self._desk.ask("sow_delete", self.at, keys=(record_key,)))
+            return
+        if what == "crash":
+            self._note(self._desk.crash(self.at))
+            return
+        if what == "delete":
+            payload = None
+        elif what == "short":
+            headers = {"lapse_ttl_ms": TURN * delay}
+        elif what == "over":
+            headers = {"lapse_expires_at_ms": 1}
+        elif what == "scheduled":
+            headers = {"lapse_enqueue_at_ms": T + self.at + TURN * delay}
+        elif what == "delta":
+            payload, headers = {"k": key, self.name: self.at}, {"lapse_command": "delta"}
+        partition = delay % 2 if self._several else key
+        named = record_key if payload is None or not self._several else None
+        self._note(self._desk.put(named, payload, self.at, partition=partition, **headers))
+
+    def bring(self, other: Replica, rows: Sequence[Upstream]) -> None:
+        """Take what a link brings."""
+        translation = Translation(other.name, self.name)
+        for upstream in rows:
+            row = translation.translate(upstream, T + self.at)
+            if row is not None:
+                partition = next(key for key in KEYS if self._record_key(key) == row.key)
+                headers = {name.replace("-", "_"): value for name, value in row.headers}
+                raw = row.value is not None
+                self._note(self._desk.put(row.key, row.value, self.at, partition=partition, raw=raw, **headers))
+
+    def records(self) -> list[str]:
+        return sorted(map(json.dumps, self._desk.select(self.at)))
+
+    def _record_key(self, key: int) -> bytes:
+        return b"[%d]" % key if self._several else b"%d" % key
+
+    def _note(self, step: Step) -> None:
+        for key, entry, left in state_records(step):
+            headers: list[tuple[str, bytes | None]] = []
+            if entry is not None:
+                facts, origin = facts_of(entry), path_of(headers_of(entry))
+                headers.append(("lapse-timestamp-ms", b"%d" % facts.timestamp_ms))
+                if facts.deadline_ms != NEVER:
+                    headers.append(("lapse-expires-at-ms", b"%d" % facts.deadline_ms))
+            else:
+                assert left is not None
+                origin = left.path
+                headers.append(("lapse-operation", left.reason.encode()))
+                headers.append(("lapse-timestamp-ms", b"%d" % left.timestamp_ms))
+                if left.unwritten:
+                    headers.append(("lapse-unwritten", b"true"))
+            if origin:
+                headers.append(("lapse-origin", origin))
+            payload = None if entry is None else payload_of(entry)
+            self.compacted.append(Upstream(key, payload, headers, T + self.at))
+
+
+ACTS = ("put", "put", "delete", "sow_delete", "short", "over", "scheduled", "delta", "crash", "carry", "carry")
+
+
+@pytest.mark.feature("S10", "C56", "C46", "C47")
+@settings(max_examples=150)
+@given(
+    st.lists(st.tuples(st.sampled_from(ACTS), st.sampled_from(SIDES), st.sampled_from(KEYS), st.integers(1, 5))),
+    st.sampled_from(sorted(LINKS)),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from([0, 4 * TURN]),
+)
+def test_whatever_happens_all_hold_the_same_in_the_end(
+    acts: list[tuple[str, int, int, int]], links: str, keys_in_payloads: bool, is_long: bool, ahead_ms: int
+) -> None:
+    sides = [Replica(number, keys_in_payloads, ahead_ms if number == 1 else 0) for number in SIDES]
+    read = dict.fromkeys(LINKS[links], 0)
+
+    def carry(link: tuple[int, int], turn: int) -> bool:
+        source, target = (sides[number] for number in link)
+        for side in (source, target):
+            side.until(turn)
+        rows = source.compacted[read[link] :]
+        read[link] += len(rows)
+        # Kafka may have removed what was replaced ten seconds ago.
+        old = T + max(source.at, target.at) - 10_000
+        last = {row.key: place for place, row in enumerate(rows) if row.written_at_ms <= old}
+        target.bring(source, [row for place, row in enumerate(rows) if place >= last.get(row.key, 0)])
+        return bool(rows)
+
+    turn = 0
+    for turn, (what, number, key, delay) in enumerate(acts, 1):
+        if what == "carry":
+            carry(LINKS[links][delay % len(read)], turn)
+        else:
+            sides[number].until(turn)
+            sides[number].act(what, key, delay)
+    for _ in range(2):
+        turn += AWAY_MS // TURN if is_long else 10
+        for side in sides:
+            side.until(turn)
+        while sum(carry(link, turn) for link in read):
+            pass
+    assert sides[0].records() == sides[1].records() == sides[2].records()
