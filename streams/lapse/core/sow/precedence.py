@@ -55,7 +55,7 @@ class Precedence:
             return False
         if update.origin is not None:
             # Of a record and a deletion at one instant the record stays: so it is where the deletion comes second.
-            return tombstone.told_ms > update.timestamp_ms
+            return tombstone.replicated_ms > update.timestamp_ms
         local = self._settings.several and not scheduled and tombstone.source != NO_SOURCE
         if local and self._is_one_partition(tombstone.source, update.source):
             return False
@@ -80,7 +80,7 @@ class Precedence:
             ):
                 behind = dug.source != NO_SOURCE and self._is_one_partition(dug.source, update.source)
                 return max(update.timestamp_ms, dug.timestamp_ms) if behind else update.timestamp_ms
-            return update.timestamp_ms if tombstone is None else max(update.timestamp_ms, tombstone.told_ms + 1)
+            return update.timestamp_ms if tombstone is None else max(update.timestamp_ms, tombstone.replicated_ms + 1)
         facts = facts_of(entry)
         if self._settings.several and self._is_one_partition(facts.source, update.source):
             return max(facts.timestamp_ms, update.timestamp_ms)

@@ -134,7 +134,7 @@ class Removals:
         self._remove(journal_key, entry, removal, step)
         # With keys from payloads a stamp that is ahead must not outlive its record in what is remembered (C88).
         stamp_ms = at_ms if self._settings.several else removal.timestamp_ms
-        self._retain(journal_key, stamp_ms, -1, NO_SOURCE, at_ms, step, told_ms=removal.timestamp_ms)
+        self._retain(journal_key, stamp_ms, -1, NO_SOURCE, at_ms, step, replicated_ms=removal.timestamp_ms)
         bookmark = self._state.bookmark(facts.source, facts.offset)
         step.events.append(
             ShardEvent(EventKind.DELETED, at_ms, EventRecord(bookmark, journal_key[1:], facts.deadline_ms))
@@ -246,19 +246,19 @@ class Removals:
         at_ms: int,
         step: Step,
         path: bytes = b"",
-        told_ms: int = -1,
+        replicated_ms: int = -1,
     ) -> None:
         if self._settings.tombstone_ms:
             until_ms = min(at_ms + self._settings.tombstone_ms, NEVER)
-            tombstone = Tombstone(until_ms, timestamp_ms, offset, source, path, max(timestamp_ms, told_ms))
+            tombstone = Tombstone(until_ms, timestamp_ms, offset, source, path, max(timestamp_ms, replicated_ms))
             self._state.change(step, journal.TOMBSTONE + journal_key[1:], tombstone.pack())
 
-    def _retain_by(self, update: Update, journal_key: bytes, step: Step, told_ms: int) -> None:
-        """Keep a tombstone of what an update removed, and of which other deployments are told as of `told_ms`."""
+    def _retain_by(self, update: Update, journal_key: bytes, step: Step, replicated_ms: int) -> None:
+        """Keep a tombstone of what an update removed, and of which other deployments are told as of `replicated_ms`."""
         path = b"" if update.origin is None else update.origin.path
         # With keys from payloads a stamp that is ahead must not outlive its record in what is remembered (C88).
-        stamp_ms = update.timestamp_ms if self._settings.several else told_ms
-        self._retain(journal_key, stamp_ms, update.offset, update.source, update.at_ms, step, path, told_ms)
+        stamp_ms = update.timestamp_ms if self._settings.several else replicated_ms
+        self._retain(journal_key, stamp_ms, update.offset, update.source, update.at_ms, step, path, replicated_ms)
 
     def _tell_removed(
         self, journal_key: bytes, entry: bytes, now_ms: int, step: Step, reasons: tuple[Reason, ...] = _TIME_LIMIT

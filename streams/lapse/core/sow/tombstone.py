@@ -26,8 +26,8 @@ class Tombstone(NamedTuple):
         offset: of the delete or of the expired record; orders equal instants.
         source: of the same; orders equal instants.
         path: the deployments that the delete or the expired record came through; empty if it was published here.
-        told_ms: updates of other deployments that count as of an earlier instant are ignored, ms since the epoch: as of
-            when they were told of the removal. It is later than `timestamp_ms` if what was removed had a later stamp.
+        replicated_ms: the same for updates of other deployments, which learn of the removal as of this instant. It is
+            later than `timestamp_ms` if what was removed had a later stamp.
     """
 
     until_ms: int
@@ -35,17 +35,21 @@ class Tombstone(NamedTuple):
     offset: int
     source: int
     path: bytes = b""
-    told_ms: int = -1
+    replicated_ms: int = -1
 
     def pack(self) -> bytes:
         """Write it as it stands in the journal."""
         packed = _LAYOUT.pack(*self[:4]) + self.path
-        return packed + _BEHIND_PATH + _STAMP.pack(self.told_ms) if self.told_ms > self.timestamp_ms else packed
+        return (
+            packed + _BEHIND_PATH + _STAMP.pack(self.replicated_ms)
+            if self.replicated_ms > self.timestamp_ms
+            else packed
+        )
 
     @classmethod
     def unpack(cls, data: bytes) -> Tombstone:
         """Read what `pack` wrote."""
         until_ms, timestamp_ms, offset, source = _LAYOUT.unpack_from(data)
-        path, _, told = data[_LAYOUT.size :].partition(_BEHIND_PATH)
-        told_ms = _STAMP.unpack(told)[0] if told else timestamp_ms
-        return cls(until_ms, timestamp_ms, offset, source, path, told_ms)
+        path, _, stamp = data[_LAYOUT.size :].partition(_BEHIND_PATH)
+        replicated_ms = _STAMP.unpack(stamp)[0] if stamp else timestamp_ms
+        return cls(until_ms, timestamp_ms, offset, source, path, replicated_ms)
