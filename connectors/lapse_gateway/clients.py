@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final, Generic, Protocol, TypeVar
 
 from lapse.core.error_code import ErrorCode
+from lapse.core.near_name import question
 from lapse.protocol import topic
 from lapse_client import Publisher
 from lapse_client.aio import Queue, SowClient
@@ -21,6 +22,8 @@ from lapse_gateway.user import Caller
 
 _KEPT_S: Final = 120.0
 """How long a client stays open that nobody uses, s."""
+
+_NAMES_SHOWN: Final = 20
 
 _QUEUES: Final = "queues"
 _TOPICS: Final = "topics"
@@ -169,7 +172,8 @@ async def check_kind(caller: Caller, name: str, *, sow: bool) -> None:
     """Do nothing for the name of a queue, or of a SOW topic where that is meant, on which a caller has any right.
 
     Raises:
-        Fault: it is the name of the other kind, or can be no name; or the caller has no right on it.
+        Fault: it is the name of the other kind, or can be no name; or the caller has no right on it, which is told of
+            what is not there as well.
         UnknownEntity: there is no such entity. It is told at once; the client would wait until all brokers know.
         ConnectionFailed: no broker answered.
     """
@@ -177,14 +181,24 @@ async def check_kind(caller: Caller, name: str, *, sow: bool) -> None:
         raise Fault("unknown_entity", f"{name[:40]!r} can name no entity: letters, digits, '.', '_' and '-' only")
     connection = caller.connection
     topics = await asyncio.to_thread(connection.partitions)
+    if not caller.may_see_some(name):  # whether there is one or not
+        raise Fault(ErrorCode.FORBIDDEN, _no_right(caller, name, entities(topics, sow=sow)))
     if topic.commands(name) not in topics:
         kind, known = "SOW topic" if sow else "queue", entities(topics, sow=sow)
         raise await asyncio.to_thread(connection.unknown, kind, name, known, topic.commands(name))
-    if not caller.may_see_some(name):
-        raise Fault(ErrorCode.FORBIDDEN, f"user {caller.name} has no right on {name} (lapse.toml)")
     if (topic.sow(name) in topics) is not sow:
         other, path = ("a queue", "queues") if sow else ("a SOW topic", "sow")
         raise Fault("unknown_entity", f"{name} is {other}: its paths begin with /v1/{path}/{name}")
+
+
+def _no_right(caller: Caller, name: str, known: Iterable[str]) -> str:
+    """That a caller has no right on a name, and on which they have one."""
+    seen = sorted(filter(caller.may_see_some, known))
+    shown = ", ".join(seen[:_NAMES_SHOWN]) + (" …" if len(seen) > _NAMES_SHOWN else "")
+    return (
+        f"user {caller.name} has no right on {name}, if it is there{question(name, seen)}; they have one on: "
+        f"{shown or 'none'}. Correct the name, or add the right to lapse.toml"
+    )
 
 
 def _is_over(error: LapseError) -> bool:

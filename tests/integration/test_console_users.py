@@ -68,7 +68,7 @@ def test_each_user_sees_and_does_what_is_theirs(kafka: str, tmp_path: Path, brow
                 refused = gate.http.get(path, auth=("alice", office.secret("alice")))
                 assert (refused.status_code, refused.json()["error"]["code"]) == (403, "forbidden")
             nowhere = gate.http.get("/queues/nowhere", auth=("alice", office.secret("alice")))
-            assert (nowhere.status_code, hidden in nowhere.text, desks in nowhere.text) == (404, False, True)
+            assert (nowhere.status_code, hidden in nowhere.text, desks in nowhere.text) == (403, False, True)
             letters = gate.http.get(f"{gate.address}/console/letters/{desks}", auth=("alice", office.secret("alice")))
             assert letters.status_code == 403
     finally:

@@ -127,7 +127,16 @@ def test_users_come_in_by_their_keys_and_see_what_is_theirs(kafka: str, tmp_path
             assert [one["result"] for one in stolen.json()["results"]] == ["unknown"]
             assert gate.http.post(gate.path("desks", "/pause"), auth=alice).json()["error"]["code"] == "forbidden"
             assert gate.http.post(gate.path("desks", "/pause"), auth=ops).status_code == 200
-            assert gate.http.get(gate.path("hidden"), auth=alice).status_code in (403, 500)
+            for rest in ("", "/messages", "/stream?subscription=s", "/receive?subscription=s"):
+                ask = gate.http.post if "receive" in rest else gate.http.get
+                hidden, never = (
+                    (one.status_code, re.sub(r" on \S+, if it is there( \(did you mean .*\?\))?;", "", one.text))
+                    for one in (ask(gate.path("hidden", rest), auth=alice), ask(f"/queues/never{rest}", auth=alice))
+                )
+                assert hidden == never, "whether it is there is not told"
+                assert hidden[0] == 403
+            told = gate.http.get(f"/queues/{name}s", auth=alice).json()["error"]["text"]
+            assert f"(did you mean {name!r}?); they have one on: {name}." in told
             for secret in (alice[1], bob[1], ops[1]):
                 assert secret not in gate.process.text
     finally:
