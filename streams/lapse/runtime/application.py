@@ -14,6 +14,7 @@ from faust.types import TP
 from lapse.config import Config, key
 from lapse.config.definition import UNDEFINED, Decided
 from lapse.config.key import Keys
+from lapse.core.expression import grammar
 from lapse.protocol import confluent
 from lapse.protocol import topic as names
 from lapse.runtime.health import Readiness, readiness
@@ -197,6 +198,7 @@ class LapseApp(faust.App):
         assert isinstance(tables, SelfRestoredTables)
         await tables.restored()
         await self.services.changelog_reader.rest()
+        await asyncio.to_thread(grammar)  # now, and not in the step of the first filter (C60)
 
     async def renew(self, entity: Entity, whole: Config | None = None) -> bool:
         """Take the shards of an entity over anew: a topic that it reads, or writes to, is another one now.

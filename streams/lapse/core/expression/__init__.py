@@ -3,7 +3,7 @@
 from lapse.core.expression.compiled import Equality, Expression, Filter, Value, compile_filter, compile_value
 from lapse.core.expression.error import ExpressionError
 from lapse.core.expression.message import Message, Scalar
-from lapse.core.expression.parser import parse
+from lapse.core.expression.parser import grammar, parse
 from lapse.core.expression.printer import to_text
 from lapse.core.expression.priority import priority_of
 from lapse.core.expression.sql import to_spark_sql, to_spark_sql_value
@@ -21,6 +21,7 @@ __all__ = [
     "Value",
     "compile_filter",
     "compile_value",
+    "grammar",
     "parse",
     "priority_of",
     "to_spark_sql",

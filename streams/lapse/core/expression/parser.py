@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from difflib import get_close_matches
+from functools import cache
 from importlib.resources import files
 from typing import Any, Final
 
@@ -207,13 +208,16 @@ def _similar(name: str) -> str:
     return f"did you mean {close[0]}?" if close else "docs/expressions.md lists the functions"
 
 
-_PARSER: Final = Lark(
-    files("lapse.core.expression").joinpath("grammar.lark").read_text(encoding="utf-8"),
-    parser="lalr",
-    lexer="contextual",
-    transformer=_Builder(),
-    maybe_placeholders=True,
-)
+@cache
+def grammar() -> Lark:
+    """The parser of the grammar, made when it is first asked for: that takes 80 ms of CPU."""
+    return Lark(
+        files("lapse.core.expression").joinpath("grammar.lark").read_text(encoding="utf-8"),
+        parser="lalr",
+        lexer="contextual",
+        transformer=_Builder(),
+        maybe_placeholders=True,
+    )
 
 
 def parse(text: str) -> Node:
@@ -225,7 +229,7 @@ def parse(text: str) -> Node:
     if len(text) > limits.MAX_TEXT:
         raise ExpressionError(f"longer than {limits.MAX_TEXT} characters", text, limits.MAX_TEXT, hint="shorten it")
     try:
-        node: Any = _PARSER.parse(text)
+        node: Any = grammar().parse(text)
     except _Fault as fault:
         raise ExpressionError(fault.message, text, fault.position, length=fault.length, hint=fault.hint) from None
     except UnexpectedInput as error:
