@@ -169,10 +169,15 @@ def write_hostile(one: Deployment) -> list[bytes]:
             ("lapse-bookmark", f"{one.name('orders')}:1:0".encode()),
             ("lapse-lease-until-ms", b"soon"),
             ("lapse-epoch", b"99"),
+            ("lapse-subscription", b"nobody"),
+            ("lapse-kind", b"answer"),
+            ("lapse-kind", b""),
+            ("\n\u2028", None),
         ]
         one.write("orders", value, partition=at % 2, headers=headers)
-    one.write("orders", "long past", headers=[("lapse-expires-at-ms", b"1")])
-    return [*values, b"long past"]
+    one.write("orders", "long past", headers=[("lapse-expires-at-ms", b"1"), ("lapse-lifetimes", b"")])
+    one.write("orders", None, headers=[("lapse-kind", b"")])
+    return [*values, b"long past", b""]
 
 
 @pytest.mark.feature("X2", "L6", "Q3", "Q5", "Q8")

@@ -29,6 +29,11 @@ def delivered(epoch: int, offset: int, count: int = 1, **more: bytes) -> Deliver
     return Delivered(headers)
 
 
+def released(epoch: int, offset: int) -> Delivered:
+    headers = [*delivered(epoch, offset, count=0).headers[1:], (header.KIND, b"barrier")]
+    return Delivered(headers)
+
+
 def begins(epoch: int) -> Delivered:
     return Delivered([(header.KIND, b"epoch"), (header.EPOCH, b"%d" % epoch)])
 
@@ -52,6 +57,7 @@ def test_what_a_reader_may_take_is_written_and_all_else_is_not() -> None:
     assert missing(delivered(3, 1), stray, by_reference) == [0, 2, 3]
     assert missing(by_reference, delivered(3, 0)) == [1]
     assert missing(delivered(3, 0), delivered(3, 1, count=2), counts=[2, 2, 1, 1]) == [0, 2, 3]
+    assert missing(released(3, 2), counts=[0] * 4) == [0, 1, 3]
     # A message's own header of the same name stands behind the shard's.
     assert missing(delivered(3, 0, **{header.BOOKMARK: b"orders:0:1"})) == [1, 2, 3]
 

@@ -12,7 +12,11 @@ from typing import Any
 import pytest
 
 from lapse.config import ConfigError
+from lapse.core.reason import Reason
 from lapse.protocol import topic as names
+from lapse.runtime.queue import machine
+from lapse.runtime.queue.unwritten import JournaledDeliveries
+from lapse.runtime.shard.payload import PayloadWindow
 from lapse.testing import CrashPoint, Lapse
 from lapse_client import (
     AnswerTimeout,
@@ -127,6 +131,44 @@ def test_nothing_comes_before_the_barrier_in_front_of_it_wherever_the_worker_cra
         got = [(delivery.is_barrier, delivery.delivery_count) for delivery in subscriber.messages(1)]
     assert got[0] == (True, 0)
     assert got[-1] == (False, 1)
+
+
+@pytest.mark.feature("C35", "C40", "Q12")
+@pytest.mark.parametrize("written", [False, True])
+def test_a_barrier_whose_record_goes_while_its_release_is_only_journaled_leaves_with_a_letter(
+    written: bool, lapse: Lapse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was told as released, reached nobody, and had no letter. One that everybody has got has none."""
+    lapse.queue("days", ordering="total", barrier="/end = 1")
+    get, gone = PayloadWindow.get, set[int]()
+
+    async def found(window: Any, topic: str, partition: int, offsets: list[int], used: bool = True) -> Any:
+        records = await get(window, topic, partition, offsets, used)
+        return [None if offset in gone else record for offset, record in zip(offsets, records, strict=True)]
+
+    class Successor(JournaledDeliveries):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            gone.update(change.facts["offset"] for change in self.released)
+
+    monkeypatch.setattr(PayloadWindow, "get", found)
+    monkeypatch.setattr(machine, "JournaledDeliveries", Successor)
+    with lapse.subscriber("days", 10) as subscriber, lapse.publisher() as publisher:
+        if not written:
+            lapse.crash(before=CrashPoint.DELIVERIES)
+        publisher.publish("days", b'{"end": 1}')
+        lapse.settle()
+        if written:
+            lapse.crash()
+        publisher.publish("days", b'{"n": 1}')
+        got = [delivery.is_barrier for delivery in subscriber.messages(1)]
+        lapse.crash()
+        lapse.settle()
+    assert gone == {0}, "a release was found at take-over"
+    assert got == ([True] if written else []) + [False]
+    letters = [(letter.origin.offset, letter.reasons) for letter in lapse.dead_letters("days")]
+    assert letters == ([] if written else [(0, (Reason.LOG_TRUNCATED,))])
+    assert lapse.depth("days") == 1
 
 
 def test_a_crash_happens_where_it_is_asked_for(lapse: Lapse) -> None:

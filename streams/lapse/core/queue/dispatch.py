@@ -16,12 +16,13 @@ from lapse.core.queue.decision import Decisions
 from lapse.core.queue.fairness import Shares, Turns
 from lapse.core.queue.group_choice import GroupChooser
 from lapse.core.queue.group_turn import GroupTurn
+from lapse.core.queue.handed_out import released_message
 from lapse.core.queue.inquiry import JUDGED_AT_ONCE
 from lapse.core.queue.life import Guard, Trigger, route
 from lapse.core.queue.matching import UNKNOWN, YES
 from lapse.core.queue.segment import AVAILABLE, SIZE, State
 from lapse.core.queue.settings import Semantics
-from lapse.core.queue.step import Delivery, Messages, Step
+from lapse.core.queue.step import Delivery, Step
 from lapse.core.queue.subscription import Subscription
 from lapse.core.queue.waiting_groups import WaitingGroups
 from lapse.core.shard.event import ShardEvent
@@ -102,16 +103,8 @@ class Dispatch:
 
     def repeat(self, released: Change, step: Step) -> None:
         """Send a barrier again, since a crash may have prevented it (C35)."""
-        facts = released.facts
-        messages = Messages(
-            facts["topic"],
-            facts["partition"],
-            np.array([facts["offset"]], np.int64),
-            None,
-            np.zeros(1, np.uint32),
-            None,
-        )
-        for subscription_id in facts["receivers"]:
+        messages = released_message(released)
+        for subscription_id in released.facts["receivers"]:
             if subscription_id in self._state.subscriptions:
                 step.deliveries.append(Delivery(subscription_id, messages, 0, barrier=True))
 

@@ -13,6 +13,7 @@ from lapse.core.queue.message_state import State
 from lapse.core.queue.segment import LEASED, SENT
 from lapse.core.queue.settings import Semantics
 from lapse.core.queue.step import Delivery, Messages, Step
+from lapse.core.reason import Reason
 from lapse.core.shard.event import EventKind
 
 
@@ -79,6 +80,11 @@ class HandedOut:
         row = route(Trigger.UNDELIVER).row(State.SENT if once else State.LEASED)
         self._decisions.do(Change(row.changes[0], places_of(held)), step)
 
+    def unreached(self, released: Change, now_ms: int, step: Step) -> None:
+        """Have a barrier leave for its record, which Kafka removed before anybody got it (C35, C40)."""
+        places = np.array([place for place, _ in released.places], np.int64)
+        self._decisions.depart(released_message(released), places, (Reason.LOG_TRUNCATED,), now_ms, step)
+
     def _held(self, change: Change) -> list[int]:
         """Places of a change whose messages are still held as it left them."""
         state = LEASED if change.kind is ChangeKind.LEASED else SENT
@@ -92,6 +98,13 @@ class HandedOut:
             )
             places += (np.flatnonzero(held) + (segment.base + slot)).tolist()
         return places
+
+
+def released_message(released: Change) -> Messages:
+    """The barrier that a change of kind RELEASED is about, as it is delivered."""
+    facts = released.facts
+    offset, no_count = np.array([facts["offset"]], np.int64), np.zeros(1, np.uint32)
+    return Messages(facts["topic"], facts["partition"], offset, None, no_count, None)
 
 
 def _names(messages: Messages) -> list[tuple[str, int, int]]:

@@ -386,7 +386,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         """See `JournaledDeliveries.unwritten`; what a user may not read any more is left out (C55, X4)."""
         self._at_work.instants["looked"] = now_ms
         receivers = {one.id for one in self.shard.subscriptions() if not self._admission.ended(one)}
-        return await self._handed_out.unwritten(noted, read, receivers, now_ms)
+        return await self._handed_out.unwritten(noted, read, receivers, now_ms, self._step)
 
     # The end of a step
 

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from lapse.core.queue.change import Change
+from lapse.core.queue.handed_out import released_message
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Delivery, Messages, Step
 from lapse.protocol import codec, header, packed_delivery, reference
@@ -107,7 +108,7 @@ class JournaledDeliveries:
         self._payloads = payloads
 
     async def unwritten(
-        self, noted: Noted, read: Read, receivers: Collection[str], now_ms: int
+        self, noted: Noted, read: Read, receivers: Collection[str], now_ms: int, step: Step
     ) -> list[Output | Packed]:
         """Those that were not written, with the same counts and leases; what nobody saw in time does not count.
 
@@ -119,7 +120,10 @@ class JournaledDeliveries:
             read: reads what was written since.
             receivers: subscriptions to which something may be written.
             now_ms: the instant, ms since the epoch.
+            step: gets the barriers that leave.
         """
+        read = _once(read)
+        await self._give_up_barriers(noted, read, now_ms, step)
         changes, self._changes = self._changes, ()
         held = [
             (delivery, places)
@@ -165,6 +169,21 @@ class JournaledDeliveries:
             return set()
         return {one for one in at if deadlines_ms[one] <= now_ms}
 
+    async def _give_up_barriers(self, noted: Noted, read: Read, now_ms: int, step: Step) -> None:
+        """Let barriers leave whose records Kafka removed before anybody got them (C40); all others are repeated."""
+        kept: list[Change] = []
+        last_step = self._shard.state.sequence - 1
+        for change in self.released:
+            message = released_message(change)
+            (record,) = await records_of(message, self._payloads)
+            if record is not None:
+                kept.append(change)
+            elif noted.step <= last_step:
+                written, receivers = await read(), change.facts["receivers"]
+                if receivers and all(written.missing(*self._output.address(one), message) for one in receivers):
+                    self._shard.handed_out.unreached(change, now_ms, step)
+        self.released = kept
+
     def _barriers(self, receivers: Collection[str]) -> list[Delivery]:
         """Barriers of the last step, to who is still there; they are not repeated once more after that."""
         step = Step()
@@ -172,6 +191,18 @@ class JournaledDeliveries:
             self._shard.repeat(change, step)
         self.released = ()
         return [delivery for delivery in step.deliveries if delivery.subscription in receivers]
+
+
+def _once(read: Read) -> Read:
+    """The same, which reads when it is asked first."""
+    found: list[Written] = []
+
+    async def written() -> Written:
+        if not found:
+            found.append(await read())
+        return found[0]
+
+    return written
 
 
 async def read_written(reader: Log, noted: Noted, topics: Iterable[str], partition: int) -> Written:
@@ -216,7 +247,7 @@ def take(record: Any, epoch: int, rows: set[Row]) -> int:
     if written < epoch:
         return epoch
     kind, name = fields.get(header.KIND), fields.get(header.SUBSCRIPTION, b"")
-    if kind == b"delivery":
+    if kind in (b"delivery", b"barrier"):
         with contextlib.suppress(ValueError):  # somebody else's record is no delivery
             bookmark = Bookmark.parse(fields.get(header.BOOKMARK, b"").decode())
             rows.add((name, *bookmark, int(fields.get(header.DELIVERY_COUNT, b""))))
