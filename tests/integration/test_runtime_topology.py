@@ -7,6 +7,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
 from lapse.config import load
+from lapse.runtime.topics import cluster as cluster_module
 from lapse.runtime.topics.advice import warnings
 from lapse.runtime.topics.cluster import Cluster
 from lapse.runtime.topics.difference import Difference
@@ -132,8 +133,10 @@ def test_what_apply_has_created_is_there_when_it_ends(deploy: Deploy) -> None:
 
 
 @pytest.mark.feature("Q16", "C27", "C40")
-def test_a_worker_asks_for_few_settings_and_learns_all_that_it_heeds(deploy: Deploy) -> None:
-    """All settings of all topics took a worker with 300 queues a second."""
+def test_a_worker_asks_for_few_settings_and_learns_all_that_it_heeds(
+    deploy: Deploy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All settings of all topics took a worker with 300 queues a second, and `lapse apply` of a thousand twenty."""
     here = deploy({"q": {"expiration": "90s"}})
     here.configure({"q": {"expiration": "90s"}}, {"prices": {}})
     create(here, here.name("q"), **{"retention.ms": "60000"})
@@ -151,6 +154,13 @@ def test_a_worker_asks_for_few_settings_and_learns_all_that_it_heeds(deploy: Dep
     heeded = {here.name("q"), f"lapse.{prices}.deliveries", changelog, *served.written(prices)}
     assert served.limits.keys() == heeded
     assert len(everything.limits) > len(heeded)
+    monkeypatch.setattr(cluster_module, "_MANY", 0)
+    narrow = cluster.topology()
+    assert {name: set(one) for name, one in cluster.settings_of([changelog, "none"], ["retention.ms"]).items()} == {
+        changelog: {"retention.ms"}
+    }, "by the other way"
+    for told in ("limits", "retentions", "copies"):
+        assert getattr(narrow, told) == getattr(everything, told), told
 
 
 @pytest.mark.feature("C27")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Final, TypeVar
 
+from aiokafka.errors import KafkaError as RefusedError
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it lists none of its names in __all__
     AdminClient,
@@ -25,7 +26,7 @@ from lapse.core.shard.retirement import RETIREMENT, Phase, Retirement
 from lapse.protocol import broker_address
 from lapse.protocol import topic as names
 from lapse.runtime.kafka import security
-from lapse.runtime.topics import access, permission
+from lapse.runtime.topics import access, permission, topic_settings
 from lapse.runtime.topics.access import Access
 from lapse.runtime.topics.advice import heeded
 from lapse.runtime.topics.difference import Difference
@@ -39,6 +40,12 @@ from lapse.silence import Silence
 _PATIENCE_S: Final = 15.0
 _SETTINGS_S: Final = 120.0
 """How long the settings of topics are waited for, s: a broker that has made thousands of topics tells them slowly."""
+
+_HEEDED: Final = (MOST_BYTES, LEAST_IN_SYNC, "cleanup.policy", "retention.ms")
+"""The settings of topics that matter to whether they fit."""
+
+_MANY: Final = 200
+"""Of more topics than that, only those settings are asked for: it takes a connection of its own."""
 
 FIRST_ANSWER_S: Final = 2.5
 """How long a command waits for a broker, s: somebody sits in front of it. A worker has time."""
@@ -200,7 +207,7 @@ class Cluster:
         names = heeded(plain) if served else {one.name for one in plain.wanted()}
         if not served:
             names = names.union(*map(plain.sources, plain.entities()))
-        settings = self.settings_of(names & existing.keys())
+        settings = self.settings_of(names & existing.keys(), _HEEDED)
         limits = {topic: int(one[MOST_BYTES].value) for topic, one in settings.items()}
         retentions = {topic: Retention.of_settings(one) for topic, one in settings.items()}
         replicas = {name: [len(one.replicas) for one in metadata.topics[name].partitions.values()] for name in settings}
@@ -225,8 +232,17 @@ class Cluster:
         except KafkaException as error:
             raise TopologyError(f"the cluster does not tell its ACLs: {error.args[0].str()}") from error
 
-    def settings_of(self, topics: Iterable[str]) -> dict[str, Mapping[str, Any]]:
-        """The settings of topics, by name and setting; of what does not exist, or may not be asked for, none."""
+    def settings_of(self, topics: Iterable[str], wanted: Collection[str] = ()) -> dict[str, Mapping[str, Any]]:
+        """The settings of topics, by name and setting; of what does not exist, or may not be asked for, none.
+
+        Args:
+            topics: which topics.
+            wanted: names of settings; others may be told as well. Empty = all.
+        """
+        topics = list(topics)
+        if wanted and len(topics) > _MANY:
+            with contextlib.suppress(RefusedError, OSError):  # librdkafka may come to another result
+                return {**topic_settings.of_many(self._config, topics, wanted, _SETTINGS_S)}
         found: dict[str, Mapping[str, Any]] = {}
         resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
         parts = _parts(resources, lambda _: 4)
@@ -368,6 +384,8 @@ class Cluster:
         would not serve their entities until it is started again. Whoever may not see a topic never does, so this is no
         error.
         """
+        if not topics:
+            return
         patience = Patience(_PATIENCE_S)
         with contextlib.suppress(KafkaException):
             while missing := topics - self._admin.list_topics(timeout=_PATIENCE_S).topics.keys():

@@ -1,0 +1,82 @@
+"""The settings of very many topics, read from Kafka without all those that nobody asks for."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+
+from lapse.config import Config
+from lapse.runtime.kafka import security
+
+_AT_ONCE: Final = 2_500
+"""Topics in one request."""
+
+
+class Setting(NamedTuple):
+    """One setting of a topic.
+
+    Attributes:
+        value: as Kafka tells it.
+        source: Kafka's number for where it comes from, such as 1 for the topic itself.
+    """
+
+    value: str
+    source: int
+
+
+def of_many(
+    config: Config, topics: Sequence[str], wanted: Collection[str], patience_s: float
+) -> dict[str, Mapping[str, Setting]]:
+    """Some settings of topics, by name and setting; of what does not exist, or may not be asked for, none.
+
+    librdkafka can only ask for all settings of a topic. For 7,800 topics that took 23 s and 2.8 s of our CPU, and 4 s
+    and 0.2 s for five settings of each, at a load of 20.
+
+    Args:
+        config: where the cluster is.
+        topics: which topics.
+        wanted: names of settings.
+        patience_s: how long an answer is waited for, s.
+
+    Raises:
+        KafkaError: the brokers do not answer.
+    """
+    return asyncio.run(_of_many(config, topics, dict.fromkeys(wanted), round(patience_s * 1_000)))
+
+
+async def _of_many(
+    config: Config, topics: Sequence[str], wanted: dict[str, None], patience_ms: int
+) -> dict[str, Mapping[str, Setting]]:
+    logging.getLogger("aiokafka").addHandler(logging.NullHandler())  # who asks is told of errors by an exception
+    admin = AIOKafkaAdminClient(
+        bootstrap_servers=config.lapse.brokers,
+        request_timeout_ms=patience_ms,
+        **security.for_aiokafka(config.security),
+    )
+    found: dict[str, Mapping[str, Setting]] = {}
+    await admin.start()
+    try:
+        for first in range(0, len(topics), _AT_ONCE):
+            some = [
+                ConfigResource(ConfigResourceType.TOPIC, topic, configs=wanted)
+                for topic in topics[first : first + _AT_ONCE]
+            ]
+            for answer in await admin.describe_configs(some):
+                found.update(_told(answer))
+    finally:
+        await admin.close()
+    return found
+
+
+def _told(answer: Any) -> dict[str, Mapping[str, Setting]]:
+    """What an answer says, topic by topic."""
+    return {
+        name: {entry[0]: Setting(entry[1], entry[3]) for entry in entries}
+        for code, _, _, name, entries in answer.resources
+        if code == 0
+    }
