@@ -79,7 +79,7 @@ def monitor(
     page = Report(f"Dead letters in {path}")
     columns = ("entity", "reasons", "window_start", "letters")
     page.table(columns, [[row[name] for name in columns] for row in rows], title=_stands(standing))
-    page.show(Console())
+    page.show(Console(emoji=False))
 
 
 @spark.command()
@@ -246,7 +246,7 @@ def redrive(
     page.figure("sent before, left out", done.earlier)
     if done.groups:
         page.table(list(done.groups[0]), [list(group.values()) for group in done.groups], title="By entity")
-    page.show(Console())
+    page.show(Console(emoji=False))
 
 
 def _stands(standing: Standing) -> str:

@@ -99,7 +99,7 @@ def _tell_one(timeline: DataFrame, title: str, as_json: bool) -> None:
     shown = ("at_ms", "event", "subscription", "reasons", "delivery_count", "detail")
     cells = [[row[name] for name in shown] for row in rows]
     page.table(shown, [[str(cell[0]), *cell[1:]] for cell in cells], title=f"{len(rows)} events")
-    page.show(Console())
+    page.show(Console(emoji=False))
 
 
 def _tell_lifetimes(told: DataFrame, at: tuple[int, ...], entity: str, as_json: bool) -> None:
@@ -120,7 +120,7 @@ def _tell_lifetimes(told: DataFrame, at: tuple[int, ...], entity: str, as_json: 
     for name, (title, frame) in frames.items():
         if rows[name]:
             page.table(frame.columns, [list(row.values()) for row in rows[name]], title=title)
-    page.show(Console())
+    page.show(Console(emoji=False))
     for sentence in sentences:
         click.echo(sentence)
 
@@ -148,6 +148,6 @@ def report(path: str, output: Path | None, ledgers: tuple[Path, ...], master: st
     if as_json:
         print_json(page.as_json())
     elif output is None:
-        page.show(Console())
+        page.show(Console(emoji=False))
     else:
         click.echo(f"written: {output}")

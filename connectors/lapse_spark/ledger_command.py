@@ -128,7 +128,7 @@ def ledger(
     if as_json:
         print_json(found.as_json())
     else:
-        statement.show(found, Console())
+        statement.show(found, Console(emoji=False))
     if not found.balanced:
         raise SystemExit(1)
 
@@ -227,6 +227,6 @@ def _follow(
         print_json({"balances": [one.as_json() for one in found]})
     else:
         for one in found:
-            balance.show(one, Console())
+            balance.show(one, Console(emoji=False))
     if not all(one.ledger.balanced for one in found):
         raise SystemExit(1)

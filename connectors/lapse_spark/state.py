@@ -183,7 +183,7 @@ def _show(entity: str, at: int, count: int, found: _Found, rows: list[Row], outp
     names = list(facts[0])[: found.columns] if facts else []
     title = f"{count:,} {found.what}" + (f", the first {len(rows)}" if len(rows) < count else "")
     page.table(names, [[one[name] for name in names] for one in facts], title=title)
-    page.show(Console())
+    page.show(Console(emoji=False))
 
 
 def _text(data: bytes | bytearray) -> str:

@@ -71,7 +71,7 @@ def alerts(
         return
     page = Report(f"New alerts from {path}")
     page.table(("rule", "entity", "text"), [[one.rule, one.entity, one.text] for one in new], title=f"{len(new)}")
-    page.show(Console())
+    page.show(Console(emoji=False))
 
 
 @click.command()

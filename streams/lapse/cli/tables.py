@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Final
 
+from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 from rich.measure import Measurement
 from rich.table import Column, Table
@@ -17,12 +18,44 @@ _NO_LIMIT: Final = 10_000
 def print_table(table: Table) -> None:
     """Print a table: as wide as it is where no terminal is, else as `fitted` has it.
 
-    Text is printed as it is: brackets in a payload are no markup. Give a `Text` where a cell has a style.
+    Text is printed as it is: brackets in a payload are no markup, and `:100:` in a bookmark is no emoji. Give a `Text`
+    where a cell has a style.
     """
-    console = Console()
+    console = Console(emoji=False)
     if not console.is_terminal:
-        console = Console(width=_NO_LIMIT)
+        console = Console(width=_NO_LIMIT, emoji=False)
+        if console.encoding.startswith("utf") and (drawn := _drawn(table)) is not None:
+            console.file.write(drawn)
+            return
     console.print(fitted(table, console), markup=False)
+
+
+def _drawn(table: Table) -> str | None:
+    """A table as rich prints it to a file, if it is a plain one: of thousands of rows, each would cost a millisecond.
+
+    Returns:
+        None where it has a title, a cell of several lines, or characters that are not printed as they are.
+    """
+    if table.title or table.caption or not table.show_header or not table.columns:
+        return None
+    columns = [[str(cell) for cell in (one.header, *one.cells)] for one in table.columns]
+    if not all(cell.isprintable() for column in columns for cell in column):
+        return None
+    widths = [max(map(cell_len, column)) for column in columns]
+    if sum(widths) + 3 * len(widths) + 1 > _NO_LIMIT:
+        return None
+    padded = [
+        [
+            " " * (width - cell_len(cell)) + cell if one.justify == "right" else cell + " " * (width - cell_len(cell))
+            for cell in column
+        ]
+        for one, column, width in zip(table.columns, columns, widths, strict=True)
+    ]
+    head, *rows = zip(*padded, strict=True)
+    heavy, light = ["━" * (width + 2) for width in widths], ["─" * (width + 2) for width in widths]
+    lines = [f"┏{'┳'.join(heavy)}┓", f"┃ {' ┃ '.join(head)} ┃", f"┡{'╇'.join(heavy)}┩"]
+    lines += [f"│ {' │ '.join(row)} │" for row in rows]
+    return "\n".join([*lines, f"└{'┴'.join(light)}┘", ""])
 
 
 def fitted(table: Table, console: Console, spared: Collection[str] = ("",)) -> RenderableType:

@@ -143,7 +143,7 @@ def _shown(queues: list[Watched]) -> Iterator[Callable[[Table], None]]:
     if not Console().is_terminal:
         yield print_table
         return
-    with Live(auto_refresh=False) as live:
+    with Live(console=Console(emoji=False), auto_refresh=False) as live:
         yield lambda table: live.update(fitted(table, live.console, ("", "0", "+0")), refresh=True)
 
 

@@ -3,10 +3,12 @@
 import re
 
 import pytest
+from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from lapse.cli.instant import INSTANT
-from lapse.cli.tables import print_table
+from lapse.cli.tables import _drawn, fitted, print_table
 from lapse_client.instant import shown
 
 Captured = pytest.CaptureFixture[str]
@@ -35,6 +37,50 @@ def test_brackets_of_a_payload_are_printed_as_they_are(capsys: Captured) -> None
     table.add_row("[/b] [red]stop[/red] [queue.orders]")
     print_table(table)
     assert "[/b] [red]stop[/red] [queue.orders]" in capsys.readouterr().out
+
+
+@pytest.mark.feature("Q15")
+@pytest.mark.parametrize("terminal", ["", "1"])
+def test_a_colon_in_a_bookmark_or_a_payload_is_printed_as_it_is(
+    capsys: Captured, monkeypatch: Patch, terminal: str
+) -> None:
+    """The one of partition 100 was shown as `orders💯17`."""
+    monkeypatch.setenv("FORCE_COLOR", terminal)
+    monkeypatch.setenv("COLUMNS", "80")
+    table = Table("origin", "value")
+    table.add_row("orders:100:17", "at:1234:heart:")
+    print_table(table)
+    printed = capsys.readouterr().out
+    assert "orders:100:17" in printed
+    assert "at:1234:heart:" in printed
+
+
+@pytest.mark.feature("Q15")
+@pytest.mark.parametrize("number", range(5))
+def test_a_plain_table_is_drawn_as_rich_draws_it(capsys: Captured, monkeypatch: Patch, number: int) -> None:
+    """A thousand entities are six thousand rows, which took rich six seconds of CPU."""
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    table = Table("topic", "what", *(["a title that is wider than its cells"] if number else []))
+    table.add_column("bytes", justify="right")
+    rows = [("a", "[x] :100: 日本", "1"), ("", " spaces ", "1,000"), ("longer than the title", "é", "")][:number]
+    for topic, what, size in rows:
+        table.add_row(topic, what, Text("you", style="red"), size)
+    console = Console(width=10_000, emoji=False)
+    with console.capture() as capture:
+        console.print(fitted(table, console), markup=False)
+    drawn = _drawn(table)
+    assert drawn is not None
+    assert drawn == capture.get()
+    print_table(table)
+    assert capsys.readouterr().out == drawn
+
+
+@pytest.mark.feature("Q15")
+def test_a_cell_that_is_not_printed_as_it_is_is_left_to_rich() -> None:
+    for text in ("two\nlines", "a\ttab", "\x1b[31m"):
+        table = Table("value")
+        table.add_row(text)
+        assert _drawn(table) is None
 
 
 INSTANT_TEXT = "2026-01-31 12:00:00.250"
