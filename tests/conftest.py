@@ -192,7 +192,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
     from pyspark import SparkContext
 
     from lapse.embedded import JarUnavailable, JavaMissing
-    from lapse_spark.session import session
+    from lapse_spark.session import COMMAND_SETTINGS, session
     from support.standalone import QUICK
 
     if SparkContext._gateway is not None:
@@ -201,6 +201,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
     scratch = tmp_path_factory.mktemp("spark")
     options = f"{QUICK} -Dderby.system.home={scratch}"
     config = {
+        **COMMAND_SETTINGS,
         "spark.sql.shuffle.partitions": "2",
         "spark.databricks.delta.snapshotPartitions": "1",  # tables of some rows: each look at a log is one task
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": "1",

@@ -28,7 +28,7 @@ from lapse_spark import lapse_toml
 from lapse_spark.connection import Connection
 from lapse_spark.quarantine import Quarantined
 from lapse_spark.read import DEAD_LETTER_PATTERN
-from lapse_spark.session import session
+from lapse_spark.session import COMMAND_SETTINGS, session
 from lapse_spark.stream import Standing
 
 P = ParamSpec("P")
@@ -61,7 +61,7 @@ class Cluster:
             ConnectionFailed: no broker answers.
         """
         self.await_broker()
-        return session(f"lapse {name}", master=self.master, config=self.config, delta=delta)
+        return session(f"lapse {name}", master=self.master, config=COMMAND_SETTINGS | {**self.config}, delta=delta)
 
     def await_broker(self) -> None:
         """Wait until a broker answers: Spark would try for minutes, and tell of each try.

@@ -1,4 +1,5 @@
 import pytest
+from pyspark.errors.utils import is_debugging_enabled
 
 from lapse_spark import Connection, read
 from lapse_spark.session import _asks_for_jars, session
@@ -13,6 +14,12 @@ def test_a_running_session_is_taken_as_it_is(spark):
 def test_a_stage_that_hotspot_would_not_compile_is_planned_in_smaller_methods(spark):
     # HotSpot's own limit, -XX:HugeMethodLimit: what is longer is interpreted for ever, at half the speed.
     assert spark.conf.get("spark.sql.codegen.hugeMethodLimit") == "8000"
+
+
+@pytest.mark.spark
+def test_plans_are_neither_noted_nor_written_out_for_pages_that_are_off(spark):
+    assert not is_debugging_enabled()
+    assert spark.conf.get("spark.sql.ui.explainMode") == "simple"
 
 
 def test_the_users_own_jars_are_left_alone(monkeypatch, tmp_path):
