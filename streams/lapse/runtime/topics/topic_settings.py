@@ -67,13 +67,13 @@ async def _of_many(
                 for topic in topics[first : first + _AT_ONCE]
             ]
             for answer in await admin.describe_configs(some):
-                found.update(_told(answer))
+                found.update(_answered(answer))
     finally:
         await admin.close()
     return found
 
 
-def _told(answer: Any) -> dict[str, Mapping[str, Setting]]:
+def _answered(answer: Any) -> dict[str, Mapping[str, Setting]]:
     """What an answer says, topic by topic."""
     return {
         name: {entry[0]: Setting(entry[1], entry[3]) for entry in entries}
