@@ -300,7 +300,7 @@ def test_a_queue_whose_changelog_was_made_anew_begins_at_its_recovery_point_agai
         worker.kill()
 
 
-@pytest.mark.feature("C40")
+@pytest.mark.feature("C40", "C81")
 def test_check_and_the_worker_compare_retention_with_lifetimes(deploy: Deploy) -> None:
     here = deploy(
         {
@@ -317,10 +317,15 @@ def test_check_and_the_worker_compare_retention_with_lifetimes(deploy: Deploy) -
         create(here, here.name(stem), **{"retention.ms": "60000"})
     create(here, here.name("endless"), **{"retention.ms": "-1"})
     create(here, here.name("latest"), **{"cleanup.policy": "compact"})
+    create(here, f"dlq.{here.name('fitting')}", **{"cleanup.policy": "compact", "max.message.bytes": "2000000"})
     here.apply()
     told = here.lapse("check")
     assert told.returncode == 0
-    warned = {line.split(":")[1].split()[1]: line for line in told.stderr.splitlines() if line.startswith("Warning: ")}
+    lines = [line for line in told.stderr.splitlines() if line.startswith("Warning: ")]
+    (letters,) = [line for line in lines if "for its dead letters is compacted" in line]
+    assert f"topic dlq.{here.name('fitting')}" in letters
+    lines.remove(letters)  # what a worker does not look at when it starts
+    warned = {line.split(":")[1].split()[1]: line for line in lines}
     assert set(warned) == {here.name(stem) for stem in ("long", "off", "latest", "gone")}
     assert "keeps records for 1m, and messages may live for 90s" in warned[here.name("long")]
     assert "keeps records for 1m, and messages may live until they are settled" in warned[here.name("off")]

@@ -49,6 +49,7 @@ def warnings(topology: Topology) -> list[str]:
         *_shared_names(topology),
         *_uneven(topology),
         *_of_copies(topology),
+        *_compacted_letters(topology),
     ]
     for name, queue in topology.config.queue.items():
         if queue.semantics is Semantics.AT_LEAST_ONCE:
@@ -186,6 +187,20 @@ def _of_copies(topology: Topology) -> list[str]:
     kept = [one.name for one in topology.wanted() if one.role in _KEPT and one.name in topology.copies]
     copies = {name: topology.copies[name] for name in kept}
     return replication.warnings(topology.brokers, topology.config.lapse.replication_factor, copies)
+
+
+def _compacted_letters(topology: Topology) -> list[str]:
+    """Dead-letter topics that lose letters, as far as their settings are known."""
+    found: dict[str, str] = {}
+    for one in topology.wanted():
+        retention = topology.retentions.get(one.name) if one.role is Role.DEAD_LETTERS else None
+        if retention is not None and retention.compacts:
+            found[one.name] = (
+                f"{one.entity}: topic {one.name} for its dead letters is compacted: a letter is lost once another one "
+                "with its key follows, and Kafka refuses letters without a key, whose messages wait. Letters want "
+                "cleanup.policy = delete (C81)"
+            )
+    return list(found.values())
 
 
 def _of_users(topology: Topology) -> list[str]:
