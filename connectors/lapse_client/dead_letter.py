@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from confluent_kafka import Message
 
-from lapse.core.generation import position_of
+from lapse.core.generation import FIRST_REWOUND, position_of
 from lapse.core.lifetime import EXPIRES_AT_MS
 from lapse.protocol import header, topic
 from lapse.protocol.bookmark import Bookmark
+from lapse.protocol.letter_family import LAPSE, LetterFamily, family_of
 from lapse_client.connection import Connection
 from lapse_client.error import NoRecord
 from lapse_client.headers import headers_of
@@ -33,8 +34,9 @@ class DeadLetter:
         bookmark: where the letter itself stands.
         timestamp_ms: when the letter was written, ms since the epoch.
         origin: bookmark of the message; None if the letter does not say.
-        entity: who lost it.
-        reasons: why (L14).
+        entity: who lost it; of another system's letter the share group, connector or consumer group, else the
+            letter's topic without `dlq.` (C54).
+        reasons: why (L14); of another system's letter the exception's class.
         message: the same for people.
         delivery_count: how often it was delivered.
         cancel_count: how often it was cancelled.
@@ -102,29 +104,24 @@ def read(message: Message) -> DeadLetter:
 def letter_of(record: Replayed) -> DeadLetter:
     """A record of a dead-letter topic as the letter that it is."""
     headers = record.headers
-    texts = {name: value.decode("utf-8", "replace") for name, value in headers if value is not None}
-    partition, offset = _number(texts, header.DLQ_PARTITION), _number(texts, header.DLQ_OFFSET)
-    origin = None
-    if header.DLQ_TOPIC in texts and partition is not None and offset is not None:
-        generation = _GENERATION.search(texts.get(header.LAPSE_ID, ""))
-        origin = Bookmark(
-            texts[header.DLQ_TOPIC], partition, position_of(offset, 0 if generation is None else int(generation[1]))
-        )
+    last = dict(headers)
+    texts = {name: value.decode("utf-8", "replace") for name, value in last.items() if value is not None}
+    family = family_of(last)
     return DeadLetter(
         key=record.key,
         value=record.value,
         headers=headers,
         bookmark=record.bookmark,
         timestamp_ms=record.timestamp_ms,
-        origin=origin,
-        entity=texts.get(header.DLQ_GROUP, ""),
-        reasons=tuple(filter(None, texts.get(header.REASONS, "").split(","))),
-        message=texts.get(header.DLQ_MESSAGE, ""),
-        delivery_count=_number(texts, header.DLQ_DELIVERY_COUNT) or 0,
-        cancel_count=_number(texts, header.CANCEL_COUNT) or 0,
+        origin=None if family is None else _origin(family, headers),
+        entity="" if family is None else _entity(family, headers, record.bookmark.topic),
+        reasons=() if family is None else _reasons(family, texts),
+        message="" if family is None else texts.get(family.message, ""),
+        delivery_count=_number(texts, header.DLQ_DELIVERY_COUNT, _INT32) or 0,
+        cancel_count=_number(texts, header.CANCEL_COUNT, _INT32) or 0,
         expires_at_ms=_number(texts, EXPIRES_AT_MS),
         expired_at_ms=_number(texts, header.EXPIRED_AT_MS),
-        redriven_count=_number(texts, header.REDRIVEN_COUNT) or 0,
+        redriven_count=_number(texts, header.REDRIVEN_COUNT, _INT32) or 0,
         lapse_id=texts.get(header.LAPSE_ID, ""),
         unconfirmed_transfer=texts.get(header.UNCONFIRMED_TRANSFER, ""),
         record_key=next((value for name, value in reversed(headers) if name == header.RECORD_KEY), None),
@@ -192,6 +189,50 @@ class DeadLetterReader(PacedReader[DeadLetter]):
             yield letter
 
 
-def _number(texts: dict[str, str], name: str) -> int | None:
+def _of_origin(family: LetterFamily, headers: Sequence[tuple[str, bytes | None]]) -> dict[str, bytes]:
+    """The headers that count for where a message came from: the last of a name, or the first where they pile up."""
+    found = dict(reversed(headers)) if family.piles_up else dict(headers)
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _origin(family: LetterFamily, headers: Sequence[tuple[str, bytes | None]]) -> Bookmark | None:
+    """Where the message came from; None if the letter does not say, or nobody can read it."""
+    said = _of_origin(family, headers)
+    texts = {name: value.decode("utf-8", "replace") for name, value in said.items()}
+    if family.binary:
+        partition, offset = _binary(said, family.partition, 4), _binary(said, family.offset, 8)
+    else:
+        partition, offset = _number(texts, family.partition, _INT32), _number(texts, family.offset)
+    topic_name = texts.get(family.topic, "")
+    if not topic_name or partition is None or offset is None or offset >= FIRST_REWOUND:
+        return None
+    generation = _GENERATION.search(texts.get(header.LAPSE_ID, ""))
+    return Bookmark(topic_name, partition, position_of(offset, 0 if generation is None else int(generation[1])))
+
+
+def _entity(family: LetterFamily, headers: Sequence[tuple[str, bytes | None]], letter_topic: str) -> str:
+    said = _of_origin(family, headers).get(family.entity, b"").decode("utf-8", "replace")
+    return said or ("" if family is LAPSE else letter_topic.removeprefix(topic.DEAD_LETTER_PREFIX))
+
+
+def _reasons(family: LetterFamily, texts: dict[str, str]) -> tuple[str, ...]:
+    said = next((texts[name] for name in family.reasons if name in texts), "")
+    return tuple(filter(None, said.split(",")))
+
+
+_INT32: Final = (1 << 31) - 1
+_INT64: Final = (1 << 63) - 1
+_DIGITS: Final = re.compile(r"[0-9]{1,19}\Z", re.ASCII)
+
+
+def _number(texts: dict[str, str], name: str, most: int = _INT64) -> int | None:
+    """A header's decimal number; None of what is none, or too large for what it says."""
     text = texts.get(name, "")
-    return int(text) if text.isascii() and text.isdigit() else None
+    return int(text) if _DIGITS.match(text) and int(text) <= most else None
+
+
+def _binary(said: dict[str, bytes], name: str, width: int) -> int | None:
+    """A header's big-endian number; None of another width, and of a negative one."""
+    value = said.get(name, b"")
+    number = int.from_bytes(value, "big", signed=True)
+    return number if len(value) == width and number >= 0 else None

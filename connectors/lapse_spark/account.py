@@ -15,8 +15,8 @@ from pyspark.sql import functions as F
 from lapse.core.reason import Reason
 from lapse.protocol import header as names
 from lapse.protocol.event import TERMINAL, EventKind
+from lapse.protocol.letter_family import LAPSE
 from lapse_spark import block, event, generation, header
-from lapse_spark.family import LAPSE
 
 FATES: Final = tuple(kind for kind in EventKind if kind in TERMINAL)
 """How a message's stay in a queue can end; the place is the bit."""

@@ -11,8 +11,8 @@ from pyspark.sql import functions as F
 from lapse.core.lifetime import EXPIRES_AT_MS
 from lapse.protocol import header as names
 from lapse.protocol import topic as topics
+from lapse.protocol.letter_family import FAMILIES, LAPSE
 from lapse_spark import facts, family, header, schema
-from lapse_spark.family import FAMILIES, LAPSE
 
 
 def parse(raw: DataFrame) -> DataFrame:
@@ -76,7 +76,7 @@ def _fault() -> Column:
     markers = ", ".join(one.marker for one in FAMILIES)
     text = F.when(F.col("family").isNull(), F.lit(f"no dead letter: none of the headers {markers}"))
     for one in FAMILIES:
-        faults = one.missing()
+        faults = family.missing(one)
         # Of nearly all letters nothing is missing: that is asked before anything is put into words.
         found = (F.col("family") == one.name) & reduce(or_, faults.values())
         text = text.when(found, F.concat_ws("; ", *(F.when(missing, said) for said, missing in faults.items())))

@@ -1,9 +1,9 @@
-"""Who writes dead letters, and in which headers each family tells the same facts (KIP-1191, -1034, -298, Spring)."""
+"""What dead letters tell, by the headers of the family that wrote them, as columns (`lapse.protocol.letter_family`)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -11,105 +11,21 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from lapse.protocol import header as names
+from lapse.protocol.letter_family import FAMILIES, LAPSE, LetterFamily
 from lapse_spark import facts, header
 
 Reader = Callable[[Column, Column], Column]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
-    """One convention for the headers of a dead letter.
+def missing(family: LetterFamily) -> dict[str, Column]:
+    """What a letter of a family has to tell to be counted: when it does not, by what is said of it then."""
+    required = [(family.topic, "topic"), (family.partition, "partition"), (family.offset, "offset")]
+    faults = {f"header {name} is missing or unreadable": F.col(field).isNull() for name, field in required}
+    if family.name == LAPSE.name:
+        faults[f"header {family.entity} is missing"] = F.col("entity").isNull()
+        faults[f"header {names.REASONS} is missing or empty"] = F.size("reasons") == 0
+    return faults
 
-    Attributes:
-        name: how the column `family` names it.
-        marker: the header that shows a letter of this family.
-        entity: header that says who gave the message up; empty where there is none.
-        topic: header of the bookmark's topic.
-        partition: header of its partition.
-        offset: header of its offset.
-        reasons: headers that say why; of several the first that is there.
-        message: header of the fault in words.
-        read_partition: how the partition is written.
-        read_offset: how the offset is written.
-        piles_up: whether a letter that dies again keeps its earlier origins, the first one in front.
-    """
-
-    name: str
-    marker: str
-    entity: str
-    topic: str
-    partition: str
-    offset: str
-    reasons: tuple[str, ...]
-    message: str
-    read_partition: Reader = header.number
-    read_offset: Reader = header.number
-    piles_up: bool = False
-
-    def missing(self) -> dict[str, Column]:
-        """What a letter of this family has to tell to be counted: when it does not, by what is said of it then."""
-        required = [(self.topic, "topic"), (self.partition, "partition"), (self.offset, "offset")]
-        faults = {f"header {name} is missing or unreadable": F.col(field).isNull() for name, field in required}
-        if self.name == LAPSE.name:
-            faults[f"header {self.entity} is missing"] = F.col("entity").isNull()
-            faults[f"header {names.REASONS} is missing or empty"] = F.size("reasons") == 0
-        return faults
-
-
-KAFKA: Final = Family(
-    name="kafka",
-    marker=names.DLQ_TOPIC,
-    entity=names.DLQ_GROUP,
-    topic=names.DLQ_TOPIC,
-    partition=names.DLQ_PARTITION,
-    offset=names.DLQ_OFFSET,
-    reasons=(names.REASONS,),
-    message=names.DLQ_MESSAGE,
-)
-
-LAPSE: Final = replace(KAFKA, name="lapse", marker=names.LAPSE_ID)
-"""The headers of KIP-1191, and more of its own."""
-
-STREAMS: Final = Family(
-    name="streams",
-    marker="__streams.errors.topic",
-    entity="",
-    topic="__streams.errors.topic",
-    partition="__streams.errors.partition",
-    offset="__streams.errors.offset",
-    reasons=("__streams.errors.exception",),
-    message="__streams.errors.message",
-)
-
-CONNECT: Final = Family(
-    name="connect",
-    marker="__connect.errors.topic",
-    entity="__connect.errors.connector.name",
-    topic="__connect.errors.topic",
-    partition="__connect.errors.partition",
-    offset="__connect.errors.offset",
-    reasons=("__connect.errors.exception.class.name",),
-    message="__connect.errors.exception.message",
-)
-
-SPRING: Final = Family(
-    name="spring",
-    marker="kafka_dlt-original-topic",
-    entity="kafka_dlt-original-consumer-group",
-    topic="kafka_dlt-original-topic",
-    partition="kafka_dlt-original-partition",
-    offset="kafka_dlt-original-offset",
-    # The cause is what the listener threw; around it Spring puts an exception of its own.
-    reasons=("kafka_dlt-exception-cause-fqcn", "kafka_dlt-exception-fqcn"),
-    message="kafka_dlt-exception-message",
-    read_partition=lambda headers, name: header.big_endian(headers, name, 4),
-    read_offset=lambda headers, name: header.big_endian(headers, name, 8),
-    # A retry topic's records are published anew, with the headers of each topic that they have been on.
-    piles_up=True,
-)
-
-FAMILIES: Final = (LAPSE, KAFKA, STREAMS, CONNECT, SPRING)
-"""In the order in which they are looked for: lapse's letters carry the headers of KIP-1191 too."""
 
 _MOST_REASONS: Final = max(len(family.reasons) for family in FAMILIES)
 
@@ -140,8 +56,8 @@ def told(headers: Column, family: Column) -> list[Column]:
         _by_place(family, lambda one: one.name).alias("family"),
         origin.read(lambda one: one.entity).alias("entity"),
         origin.read(lambda one: one.topic).alias("topic"),
-        origin.read(lambda one: one.partition, lambda one: one.read_partition).try_cast("int").alias("partition"),
-        origin.read(lambda one: one.offset, lambda one: one.read_offset).alias("offset"),
+        origin.read(lambda one: one.partition, _partition_reader).try_cast("int").alias("partition"),
+        origin.read(lambda one: one.offset, _offset_reader).alias("offset"),
         # Every fault asks for the reasons: computed once, they keep filters on faults above the look-ups.
         facts.once(F.when(family.isNotNull(), F.array_remove(reasons, ""))).alias("reasons"),
         latest.read(lambda one: one.message).alias("message"),
@@ -156,7 +72,9 @@ class _Look:
     family: Column
     from_origin: bool
 
-    def read(self, name: Callable[[Family], str], reader: Callable[[Family], Reader] = lambda _: header.text) -> Column:
+    def read(
+        self, name: Callable[[LetterFamily], str], reader: Callable[[LetterFamily], Reader] = lambda _: header.text
+    ) -> Column:
         """Families that write a fact alike are read by one expression, to which the name is given row by row."""
         alike: dict[tuple[Reader, bool], list[int]] = {}
         for place, one in enumerate(FAMILIES):
@@ -169,10 +87,26 @@ class _Look:
         return found
 
 
-def _reason(place: int, family: Family) -> str:
+def _binary_partition(headers: Column, name: Column) -> Column:
+    return header.big_endian(headers, name, 4)
+
+
+def _binary_offset(headers: Column, name: Column) -> Column:
+    return header.big_endian(headers, name, 8)
+
+
+def _partition_reader(family: LetterFamily) -> Reader:
+    return _binary_partition if family.binary else header.number
+
+
+def _offset_reader(family: LetterFamily) -> Reader:
+    return _binary_offset if family.binary else header.number
+
+
+def _reason(place: int, family: LetterFamily) -> str:
     return family.reasons[place] if place < len(family.reasons) else ""
 
 
-def _by_place(family: Column, text: Callable[[Family], str]) -> Column:
+def _by_place(family: Column, text: Callable[[LetterFamily], str]) -> Column:
     """A text that each family has; null where it is empty, and of a record that is no dead letter."""
     return F.get(F.array(*(F.lit(text(one) or None).cast("string") for one in FAMILIES)), family)

@@ -18,9 +18,9 @@ from pyspark.sql import functions as F
 from lapse.protocol import topic as topics
 from lapse.protocol.bookmark import Bookmark
 from lapse.protocol.event import EventKind
+from lapse.protocol.letter_family import LAPSE
 from lapse_spark import account, generation, read
 from lapse_spark.connection import Connection
-from lapse_spark.family import LAPSE
 from lapse_spark.output import Output
 from lapse_spark.read import Span
 from lapse_spark.verdict import UNKNOWN_EPOCH

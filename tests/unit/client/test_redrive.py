@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from lapse.protocol.bookmark import Bookmark
+from lapse.protocol.redrive import astray
 from lapse_client.dead_letter import DeadLetter
 from lapse_client.redrive import Choice, Line, Target, plan
 
@@ -90,6 +91,28 @@ def test_a_lifetime_on_request(target: Target, expires_at_ms: int | None, stated
     (line,) = planned(letter(expires_at_ms=expires_at_ms), target=target)
     found = [item for item in line.headers if item[0] in ("lapse-ttl-ms", "lapse-expires-at-ms")]
     assert found == ([] if stated is None else [stated])
+
+
+@pytest.mark.feature("C29", "C54")
+def test_a_letter_of_another_system_names_no_queue() -> None:
+    """What a share group or a connector lost is for every queue of the topic."""
+    (line,) = planned(letter(lapse_id="", entity="share-1", headers=[("trace", b"t")]))
+    assert line.headers == [("trace", b"t"), ("lapse-redriven-count", b"2")]
+
+
+@pytest.mark.parametrize(
+    ("origin", "why"),
+    [
+        (Bookmark("orders", 2, 7), ""),
+        (Bookmark("orders", 3, 7), "no such partition"),
+        (Bookmark("gone", 0, 7), "no such topic"),
+        (Bookmark("lapse.q.commands", 0, 7), "not a topic for letters"),
+        (Bookmark("bb-q-changelog", 0, 7), "not a topic for letters"),
+    ],
+)
+def test_a_letter_whose_origin_is_not_there_is_refused_and_counted(origin: Bookmark, why: str) -> None:
+    """It would keep all others back, or be a command to lapse."""
+    assert astray(origin.topic, origin.partition, {"orders": 3, "lapse.q.commands": 1}) == why
 
 
 def test_elsewhere_the_key_decides_and_no_queue_is_named() -> None:

@@ -7,6 +7,7 @@ from lapse.core.reason import Reason
 from lapse.protocol import dead_letter as wire
 from lapse.protocol.bookmark import Bookmark
 from lapse_spark import dead_letter, quarantine, schema
+from support.other_letters import OTHERS, TOLD
 
 pytestmark = pytest.mark.spark
 
@@ -57,48 +58,6 @@ def test_letter_of_lapse_is_read_whole(letters):
 @pytest.mark.feature("D2")
 def test_a_letter_without_a_deadline_has_none(letters):
     assert letters(lapse_headers()).head().expires_at_ms is None
-
-
-OTHERS = {
-    "kafka": [
-        ("__dlq.errors.topic", b"orders"),
-        ("__dlq.errors.partition", b"3"),
-        ("__dlq.errors.offset", b"7"),
-        ("__dlq.errors.group", b"share-1"),
-        ("__dlq.errors.delivery.count", b"5"),
-        ("__dlq.errors.message", b"gave up"),
-    ],
-    "streams": [
-        ("__streams.errors.exception", b"java.lang.ArithmeticException"),
-        ("__streams.errors.message", b"/ by zero"),
-        ("__streams.errors.topic", b"orders"),
-        ("__streams.errors.partition", b"3"),
-        ("__streams.errors.offset", b"7"),
-    ],
-    "connect": [
-        ("__connect.errors.topic", b"orders"),
-        ("__connect.errors.partition", b"3"),
-        ("__connect.errors.offset", b"7"),
-        ("__connect.errors.connector.name", b"sink-1"),
-        ("__connect.errors.exception.class.name", b"org.apache.kafka.connect.errors.DataException"),
-        ("__connect.errors.exception.message", b"no schema"),
-    ],
-    "spring": [
-        ("kafka_dlt-original-topic", b"orders"),
-        ("kafka_dlt-original-partition", struct.pack(">i", 3)),
-        ("kafka_dlt-original-offset", struct.pack(">q", 7)),
-        ("kafka_dlt-original-consumer-group", b"group-1"),
-        ("kafka_dlt-exception-fqcn", b"ListenerExecutionFailedException"),
-        ("kafka_dlt-exception-cause-fqcn", b"java.lang.IllegalStateException"),
-        ("kafka_dlt-exception-message", b"not now"),
-    ],
-}
-TOLD = {
-    "kafka": ("share-1", [], "gave up"),
-    "streams": ("orders", ["java.lang.ArithmeticException"], "/ by zero"),
-    "connect": ("sink-1", ["org.apache.kafka.connect.errors.DataException"], "no schema"),
-    "spring": ("group-1", ["java.lang.IllegalStateException"], "not now"),
-}
 
 
 @pytest.mark.feature("D2")
