@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import orjson
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaError, KafkaException
 
 from lapse.core.lifetime import EXPIRES_AT_MS, TTL_MS
 from lapse.protocol import redrive as rules
@@ -16,14 +16,14 @@ from lapse_client.connection import Connection, is_for_people
 from lapse_client.dead_letter import DeadLetter
 from lapse_client.error import ConnectionFailed, LapseError, PublishFailed
 from lapse_client.letter_queues import LetterQueues
+from lapse_client.letter_sender import LetterSender
 from lapse_client.newer_records import NewerRecords
-from lapse_client.redriven import TOPIC, Redriven
+from lapse_client.redrive_line import Line as Line
+from lapse_client.redriven import Redriven
 
-_FLUSH_S = 60.0
 _BATCH = 1_000
 """How many letters one transaction sends, unless a rate asks for fewer."""
 
-_CONTROL_S = 30.0
 _BEFORE = "sent before"
 
 
@@ -134,53 +134,18 @@ class Original:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """One letter of a plan.
-
-    Attributes:
-        letter: the letter.
-        topic: where it goes.
-        partition: which partition of it; None = the key decides.
-        headers: what it is sent with.
-        refused: why it is not sent all the same; empty = it is.
-        deadline_passed: whether its original deadline has passed (C30).
-    """
-
-    letter: DeadLetter
-    topic: str
-    partition: int | None
-    headers: list[tuple[str, bytes | None]] = field(repr=False)
-    refused: str = ""
-    deadline_passed: bool = False
-
-    def as_dict(self) -> dict[str, Any]:
-        """For an audit: what was sent where, and why it had died."""
-        letter = self.letter
-        return {
-            "letter": str(letter.bookmark),
-            "origin": None if letter.origin is None else str(letter.origin),
-            "entity": letter.entity,
-            "reasons": list(letter.reasons),
-            "lapse_id": letter.lapse_id,
-            "redriven_count": letter.redriven_count + 1,
-            "topic": self.topic,
-            "refused": self.refused,
-            "expires_at_ms": letter.expires_at_ms,
-            "deadline_passed": self.deadline_passed,
-        }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
     """What the cluster knows of letters, beyond themselves.
 
     Attributes:
         redriven: what was sent before.
         newer: the records of SOW topics.
+        topics: partitions by topic.
     """
 
     redriven: Redriven
     newer: NewerRecords
+    topics: Mapping[str, int]
 
     @classmethod
     def of(cls, connection: Connection) -> Known:
@@ -189,7 +154,7 @@ class Known:
         Raises:
             LapseError: it cannot be asked.
         """
-        return cls(redriven=Redriven(connection).read(), newer=NewerRecords(connection))
+        return cls(redriven=Redriven(connection).read(), newer=NewerRecords(connection), topics=connection.partitions())
 
 
 def check_target(target: Target, letters: str, connection: Connection) -> None:
@@ -243,7 +208,7 @@ def plan(
                 lapse_id=letter.lapse_id,
                 redriven_count=letter.redriven_count,
                 before=0 if known is None else known.redriven.sent(letter),
-                queue="" if target.topic else letter.entity,
+                queue=letter.entity if letter.lapse_id and not target.topic else "",
                 lifetime=stated,
             ),
             refused=refused,
@@ -263,6 +228,10 @@ def _refusal(letter: DeadLetter, choice: Choice, target: Target, known: Known | 
         return "loop limit"
     if not target.topic and letter.origin is None:
         return "no origin"
+    if known is not None and not target.topic and letter.origin is not None:
+        place = letter.origin
+        if why := rules.astray(place.topic, place.partition, known.topics):
+            return why
     if known is not None and not choice.overwrite and known.newer.is_newer(letter, target.topic or letter.entity):
         return "newer record"
     return ""
@@ -295,18 +264,16 @@ def send(
 
     Raises:
         UnknownEntity: there is no such topic.
-        PublishFailed: some were not taken; the text counts them.
+        PublishFailed: some were not taken; the text counts them. All others are sent.
     """
     topics = connection.partitions()
-    queues = queues or LetterQueues(connection)
     pending = list[Line]()
     earlier = list[DeadLetter]()
     done = 0
     began = time.monotonic()
     try:
         redriven.make_topic()
-        producer = connection.producer(**{"transactional.id": TOPIC, "transaction.timeout.ms": int(_FLUSH_S * 1000)})
-        producer.init_transactions(_CONTROL_S)
+        sender = LetterSender(connection, redriven, queues or LetterQueues(connection), sent)
         size = _BATCH if rate is None else max(1, min(_BATCH, int(rate)))
         for line in lines:
             if line.refused:
@@ -317,68 +284,20 @@ def send(
                 raise connection.unknown("topic", line.topic, filter(is_for_people, topics), line.topic)
             pending.append(line)
             if len(pending) >= size:
-                done += _commit(producer, pending, redriven, queues, sent)
+                done += sender.send(pending)
+                pending.clear()
                 if rate is not None:
                     time.sleep(max(0.0, began + done / rate - time.monotonic()))
-        done += _commit(producer, pending, redriven, queues, sent)
-        queues.settle(earlier)
+        done += sender.send(pending)
+        sender.queues.settle(earlier)
     except KafkaException as error:
         if error.args[0].code() in (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH):
             raise LapseError("another `lapse dlq redrive` has begun and goes on; this one ends") from error
         raise ConnectionFailed(connection.bootstrap_servers, error) from error
+    if sender.untaken:
+        line, why = sender.untaken[0]
+        raise PublishFailed(line.topic, line.letter.key, why, len(sender.untaken))
     return done
-
-
-def _commit(
-    producer: Producer,
-    lines: list[Line],
-    redriven: Redriven,
-    queues: LetterQueues,
-    sent: Callable[[Line, str], None],
-) -> int:
-    """Send some letters, and remember that they are sent, in one transaction; `lines` is empty afterwards."""
-    if not lines:
-        return 0
-    failures = list[tuple[Line, object]]()
-
-    def reported(line: Line) -> Callable[[KafkaError | None, Message], None]:
-        def report(error: KafkaError | None, _: Message) -> None:
-            if error is not None:
-                failures.append((line, error))
-
-        return report
-
-    def produce(topic: str, value: bytes | None, key: bytes | None, **options: Any) -> None:
-        while True:
-            try:
-                producer.produce(topic, value, key, **options)
-            except BufferError:
-                producer.poll(0.1)
-            else:
-                return
-
-    producer.begin_transaction()
-    for line in lines:
-        options: dict[str, Any] = {} if line.partition is None else {"partition": line.partition}
-        letter = line.letter
-        produce(line.topic, letter.value, letter.key, headers=list(line.headers), on_delivery=reported(line), **options)
-        key, value = redriven.note(letter)
-        produce(TOPIC, value, key)
-    unsent = producer.flush(_FLUSH_S)
-    if failures or unsent:
-        producer.abort_transaction(_CONTROL_S)
-        refused = {id(line): error for line, error in failures}
-        first, cause = failures[0] if failures else (lines[0], "no answer in time")
-        for line in lines:
-            sent(line, str(refused.get(id(line), f"not sent, for another one was not taken: {cause}")))
-        raise PublishFailed(first.topic, first.letter.key, cause, len(lines))
-    producer.commit_transaction(_FLUSH_S)
-    for line in lines:
-        sent(line, "")
-    queues.settle(line.letter for line in lines)
-    count = len(lines)
-    lines.clear()
-    return count
 
 
 def _died_ms(letter: DeadLetter) -> int:

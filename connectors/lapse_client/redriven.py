@@ -71,11 +71,15 @@ class Redriven:
         return max(self._times[self._first_of(letter)], letter.redriven_count)
 
     def note(self, letter: DeadLetter) -> tuple[bytes, bytes]:
-        """Count a letter as sent; returns key and value of the record that says so."""
+        """Key and value of the record which says that a letter was sent once more."""
         name, first = name_of(letter), self._first_of(letter)
         times = self._sent[name] + 1
-        self._take(name, first, times)
         return name.encode(), orjson.dumps({"first": first, "times": times, "letter": str(letter.bookmark)})
+
+    def count(self, letter: DeadLetter) -> None:
+        """Count a letter as sent once more, when the record that says so is safe."""
+        name = name_of(letter)
+        self._take(name, self._first_of(letter), self._sent[name] + 1)
 
     def _take(self, name: str, first: str, times: int) -> None:
         self._times[first] += times - self._sent[name]

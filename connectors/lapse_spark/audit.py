@@ -20,7 +20,7 @@ from pyspark.sql.window import Window
 
 from lapse.protocol import header as names
 from lapse.protocol.redrive import unfit
-from lapse_spark import header, newer_records, read, redrive, redriven
+from lapse_spark import header, newer_records, origins, read, redrive, redriven
 from lapse_spark.connection import Connection
 from lapse_spark.output import Output
 from lapse_spark.read import Span
@@ -42,7 +42,8 @@ class Redriven:
 
     Attributes:
         sent: letters sent, or that would be.
-        refused: letters chosen and refused: no payload, unconfirmed transfer, loop limit, newer record (C84).
+        refused: letters chosen and refused: no payload, unconfirmed transfer, loop limit, newer record (C84), or an
+            origin that is not there.
         deadline_passed: of those sent, how many had a deadline that has passed (C30).
         earlier: letters that an earlier run or `lapse dlq redrive` has sent, and that were left out.
         groups: the same by entity, reasons and target.
@@ -138,7 +139,9 @@ def run(
 
 
 def _judged(spark: SparkSession, connection: Connection, chosen: DataFrame, target: Target) -> DataFrame:
-    """Say of letters whether a SOW topic has a newer record (C84)."""
+    """Say of letters whether their origin is there, and whether a SOW topic has a newer record (C84)."""
+    if not target.topic:
+        chosen = origins.judged(chosen, connection)
     entities = [target.topic] if target.topic else [row[0] for row in chosen.select("entity").distinct().collect()]
     if not entities:
         return chosen

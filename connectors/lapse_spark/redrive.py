@@ -18,10 +18,10 @@ from pyspark.sql import functions as F
 from lapse.core.expression import SparkColumn, SparkColumns, to_spark_sql
 from lapse.core.lifetime import EXPIRES_AT_MS, TTL_MS
 from lapse.protocol import header as names
+from lapse.protocol.letter_family import LAPSE
 from lapse.protocol.redrive import MAX_REDRIVES, OWN, message_id
-from lapse_spark import dead_letter, header, newer_records, redriven
+from lapse_spark import dead_letter, header, newer_records, origins, redriven
 from lapse_spark.connection import Connection
-from lapse_spark.family import LAPSE
 
 _PATH: Final = re.compile(r"(?:/[A-Za-z0-9_-]+(?:\[\d+\])?)+\Z", re.ASCII)
 _STEP: Final = re.compile(r"/([A-Za-z0-9_-]+)|\[(\d+)\]")
@@ -81,7 +81,8 @@ def refuse(chosen: DataFrame, choice: Choice) -> DataFrame:
     """Say why letters are not sent all the same, in `refused`, else null (C30, C58, C84).
 
     Args:
-        chosen: letters; with the columns of `redriven.with_history` and `newer_records.judged`, these count too.
+        chosen: letters; with the columns of `redriven.with_history`, `origins.judged` and `newer_records.judged`,
+            these count too.
         choice: the limit, and whether newer records are overwritten.
     """
     times = F.col(redriven.ALL_TIMES if redriven.ALL_TIMES in chosen.columns else "redriven_count")
@@ -92,6 +93,8 @@ def refuse(chosen: DataFrame, choice: Choice) -> DataFrame:
         .when(unconfirmed, "unconfirmed transfer")
         .when(times >= choice.max_redrives, "loop limit")
     )
+    if origins.ASTRAY in chosen.columns:
+        refused = refused.when(F.col(origins.ASTRAY).isNotNull(), F.col(origins.ASTRAY))
     if newer_records.NEWER in chosen.columns and not choice.overwrite:
         refused = refused.when(F.col(newer_records.NEWER), "newer record")
     return chosen.withColumn("refused", refused)

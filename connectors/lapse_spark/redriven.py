@@ -12,11 +12,11 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from lapse.protocol import header as names
+from lapse.protocol.letter_family import LAPSE
 from lapse.protocol.redrive import message_id
 from lapse_client.redriven import TOPIC, Redriven
 from lapse_spark import header, read
 from lapse_spark.connection import Connection
-from lapse_spark.family import LAPSE
 from lapse_spark.read import Span
 
 NAME, FIRST, TIMES, ALL_TIMES = "_name", "_first", "_times", "_all_times"

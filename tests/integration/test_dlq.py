@@ -11,7 +11,7 @@ from lapse_client.letter_queues import LetterQueues
 from lapse_client.redrive import Choice, Known, Target, plan, send
 from support import command
 from support.deployment import Deployment, broker_now_ms
-from support.log import until
+from support.log import until, write
 
 QUEUES = {
     "orders": {"expiration": "300ms"},
@@ -132,6 +132,34 @@ def test_elsewhere_with_a_new_lifetime(served: Deployment) -> None:
     assert "1 letters sent" in dlq(served, "redrive", name, *arguments[:-2], "new:0s", "--again", "--yes")
     again = served.tail(served.name("elsewhere")).wait(2)[1]
     assert dict(again.headers() or [])["lapse-ttl-ms"] == b"0", "it never expires"
+
+
+@pytest.mark.feature("C54", "C29", "X7")
+def test_a_letter_that_cannot_go_back_keeps_no_other_one_back(served: Deployment) -> None:
+    """Letters of a share group: three whose origin is not there, one that its topic is too small for, and others."""
+    name = served.name("elsewhere")
+    letters, there = f"dlq.{name}", served.depth("elsewhere")["depth"]
+    group = ("__dlq.errors.group", b"share-1")
+
+    def die(value: bytes, origin: str = name, partition: int = 0) -> None:
+        place = [("__dlq.errors.topic", origin), ("__dlq.errors.partition", str(partition))]
+        headers = [*((title, text.encode()) for title, text in place), ("__dlq.errors.offset", b"7"), group]
+        write(served.servers, letters, [value], headers=headers, **{"message.max.bytes": 2_000_000})
+
+    die(b"first")
+    die(b"no partition", partition=99)
+    die(b"no topic", origin="nowhere")
+    die(b"a command", origin=f"lapse.{name}.commands")
+    die(b"x" * 1_060_000)
+    die(b"second")
+    die(b"y" * 1_010_000)  # more than the client's own default allows
+    planned = {row["refused"]: row["letters"] for row in rows(dlq(served, "redrive", name, "--json"))}
+    refused = {"no such partition": 1, "no such topic": 1, "not a topic for letters": 1}
+    assert planned == {"": 4, **refused}, "the dry run says so"
+    assert "MSG_SIZE_TOO_LARGE" in dlq(served, "redrive", name, "--yes", code=1)
+    until(lambda: served.depth("elsewhere")["depth"] == there + 3, "the others, and no queue passes them over")
+    assert "MSG_SIZE_TOO_LARGE" in dlq(served, "redrive", name, "--yes", code=1)
+    assert served.depth("elsewhere")["depth"] == there + 3, "each was sent once"
 
 
 def test_mistakes_are_named(served: Deployment) -> None:

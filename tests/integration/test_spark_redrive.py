@@ -5,6 +5,7 @@ import time
 
 import pytest
 from click.testing import CliRunner
+from pyspark.sql import functions
 
 from lapse.core.reason import Reason
 from lapse.protocol import dead_letter, topic
@@ -12,7 +13,7 @@ from lapse.protocol.bookmark import Bookmark
 from lapse_client import Connection as Client
 from lapse_client.dead_letter import DeadLetterReader
 from lapse_client.redrive import Choice, Known, Target, plan, send
-from lapse_spark import Connection
+from lapse_spark import Connection, read
 from lapse_spark.cli import spark as commands
 
 pytestmark = [pytest.mark.spark, pytest.mark.feature("D5")]
@@ -85,6 +86,21 @@ def test_a_letter_is_sent_once_by_the_job_and_the_command_together(
     assert redrive("--again", "--send", "--limit", "1")[:2] == (1, 0)
 
 
+@pytest.mark.feature("D2", "C75")
+def test_topics_with_a_dead_letter_topics_name_in_theirs_are_not_read(spark, kafka, dead, create_topic):
+    """A queue over the dead-letter topic has commands, deliveries and a journal, which are called after it."""
+    letters = topic.dead_letters(dead.name)
+    dead.wire.letter(dead.name, Bookmark("orders", 0, 1), Reason.MAX_DELIVERIES)
+    for name in (topic.commands(letters), f"app-{letters}-changelog"):
+        dead.wire.records(create_topic(name), [b"no letter"])
+    dead.wire.flush()
+    for rows in (
+        read.dead_letters(spark, Connection(kafka), pattern=dead.pattern),
+        read.dead_letters(spark, Connection(kafka)).where(functions.col("letter_topic").contains(dead.name)),
+    ):
+        assert [(row.letter_topic, row.offset, row.fault) for row in rows.collect()] == [(letters, 1, None)]
+
+
 @pytest.mark.feature("C84")
 def test_letters_that_must_stay_are_refused_and_counted(spark, kafka, dead, redrive, create_topic, unique):
     origin, letters = create_topic(unique("prices")), topic.dead_letters(dead.name)
@@ -110,11 +126,15 @@ def test_letters_that_must_stay_are_refused_and_counted(spark, kafka, dead, redr
     die(6, b"d", b"k", ("lapse-unconfirmed-transfer", b"other/t1"))
     die(7, b"e", None, ("lapse-record-key", b"newer"))  # the key is in the payload
     die(8, None, b"k", ("lapse-null-value", b"true"))  # no payload was lost
-    refused = {"newer record": 2, "no payload": 1, "unconfirmed transfer": 1}
+    for place in (Bookmark("nowhere", 0, 1), Bookmark(origin, 99, 1), Bookmark(state, 0, 1)):
+        dead.wire.letter(dead.name, place, Reason.MAX_DELIVERIES, value=b"astray")
+    dead.wire.flush()
+    astray = {"no such topic": 1, "no such partition": 1, "not a topic for letters": 1}
+    refused = {"newer record": 2, "no payload": 1, "unconfirmed transfer": 1} | astray
     assert redrive() == (3, 0, refused)  # the dry run says so
     assert redrive("--send") == (3, 0, refused)
     assert values(spark, kafka, origin) == [None, b"b", b"c"]
-    assert redrive("--overwrite", "--send") == (2, 3, {"no payload": 1, "unconfirmed transfer": 1})
+    assert redrive("--overwrite", "--send") == (2, 3, {"no payload": 1, "unconfirmed transfer": 1} | astray)
     assert values(spark, kafka, origin) == [None, b"a", b"b", b"c", b"e"]
 
 

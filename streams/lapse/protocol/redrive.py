@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from lapse.core import letter
@@ -47,6 +47,21 @@ def unfit(target: str, letters: str = "") -> str:
     if target and target == letters:
         return f"{target} is where these letters are"
     return ""
+
+
+def astray(origin: str, partition: int, topics: Mapping[str, int]) -> str:
+    """Why a letter cannot return to where its message came from; empty where it can.
+
+    Args:
+        origin: the topic.
+        partition: of it.
+        topics: what there is: partitions by topic.
+    """
+    if unfit(origin):
+        return "not a topic for letters"
+    if origin not in topics:
+        return "no such topic"
+    return "" if partition < topics[origin] else "no such partition"
 
 
 _AGAIN: Final = re.compile(r"(/\d+)\+\d+\Z", re.ASCII)

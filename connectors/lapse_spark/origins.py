@@ -1,0 +1,35 @@
+"""Origins: which letters cannot return, for the topic or partition that their messages came from is not there (D5)."""
+
+from __future__ import annotations
+
+import orjson
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from lapse.protocol.redrive import astray
+from lapse_spark.connection import Connection
+
+ASTRAY = "_astray"
+"""Why a letter cannot return to its origin; null where it can."""
+
+
+def judged(letters: DataFrame, connection: Connection) -> DataFrame:
+    """Add to letters why they cannot return to their origins.
+
+    Args:
+        letters: `schema.DEAD_LETTER`.
+        connection: the cluster.
+
+    Raises:
+        LapseError: the cluster cannot be asked.
+    """
+    try:
+        topics = connection.of_lapse().partitions()
+    except ValueError:  # options that only Java's client has: the sink says so
+        return letters
+    places = letters.select("topic", "partition").distinct().collect()
+    found = [(place.topic, place.partition, astray(place.topic, place.partition, topics)) for place in places]
+    text = orjson.dumps([{"topic": name, "partition": number, ASTRAY: why} for name, number, why in found if why])
+    rows = F.from_json(F.lit(text.decode()), f"array<struct<topic:string,partition:int,{ASTRAY}:string>>")
+    known = letters.sparkSession.range(1).select(F.inline(rows))
+    return letters.join(F.broadcast(known), ["topic", "partition"], "left").select(*letters.columns, ASTRAY)
