@@ -132,9 +132,7 @@ class Removals:
         # A delete is later than what it deletes, even in the same millisecond.
         removal = StateDelete(OutOfFocus.DELETED, max(at_ms, facts.timestamp_ms + 1))
         self._remove(journal_key, entry, removal, step)
-        # With keys from payloads a stamp that is ahead must not outlive its record in what is remembered (C88).
-        stamp_ms = at_ms if self._settings.several else removal.timestamp_ms
-        self._retain(journal_key, stamp_ms, -1, NO_SOURCE, at_ms, step, replicated_ms=removal.timestamp_ms)
+        self._retain(journal_key, at_ms, -1, NO_SOURCE, at_ms, step, replicated_ms=removal.timestamp_ms)
         bookmark = self._state.bookmark(facts.source, facts.offset)
         step.events.append(
             ShardEvent(EventKind.DELETED, at_ms, EventRecord(bookmark, journal_key[1:], facts.deadline_ms))

@@ -106,6 +106,15 @@ def test_what_was_deleted_here_does_not_come_back_by_another_way(by_command: boo
     assert desk.select(100) == []
 
 
+@pytest.mark.feature("S3", "C46")
+def test_an_update_behind_a_delete_by_command_counts_although_all_is_in_one_millisecond() -> None:
+    desk = Desk(shard_of())
+    desk.put("k", {"n": 1}, 10)
+    desk.ask("sow_delete", 10, keys=(b"k",))
+    desk.put("k", {"n": 2}, 10)
+    assert desk.select(10) == [{"n": 2}]
+
+
 @pytest.mark.feature("S10", "S3", "S4")
 def test_a_tombstone_says_how_the_record_left() -> None:
     def left(step: Step) -> list[tuple[str, int, bytes]]:
