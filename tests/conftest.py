@@ -7,6 +7,7 @@ fail when `CI` is set.
 
 import gc
 import os
+import shutil
 import signal
 import sys
 import uuid
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, NoReturn
 import hypothesis
 import pytest
 
-from support import class_archives
+from support import class_archives, scratch
 from support.contract import promises, unknown_numbers
 from support.file_times import FileTimes, longest_first
 from support.grouping import SPARK, Grouped, group_of
@@ -39,6 +40,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 _HERE = Path(__file__).parent
 _RINGS = ("integration", "acceptance")
+_SCRATCH = pytest.StashKey[Path | None]()
 _GARBAGE_THRESHOLDS = (50_000, 20, 20)
 """Every seventh second of a unit test's CPU went into looking for garbage, with Python's own thresholds."""
 
@@ -57,6 +59,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--record-times") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(FileTimes())
     class_archives.use(os.environ)
+    config.stash[_SCRATCH] = scratch.use(os.environ)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -88,6 +91,13 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     """Let go of what a file leaves: each client of Kafka in a cycle has threads that go on asking for its broker."""
     if (nextitem is None or nextitem.path != item.path) and not item.path.is_relative_to(_HERE / "unit"):
         gc.collect()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Take what lived in memory away, unless somebody may want to see why a test failed."""
+    if (own := session.config.stash.get(_SCRATCH, None)) and exitstatus == pytest.ExitCode.OK:
+        shutil.rmtree(own, ignore_errors=True)
 
 
 def pytest_unconfigure() -> None:
