@@ -14,6 +14,7 @@ from lapse.core.lifetime import EXPIRES_AT_MS
 from lapse.protocol import header, topic
 from lapse.protocol.bookmark import Bookmark
 from lapse.protocol.letter_family import LAPSE, LetterFamily, family_of
+from lapse_client import letter_topic
 from lapse_client.connection import Connection
 from lapse_client.error import NoRecord
 from lapse_client.headers import headers_of
@@ -133,10 +134,12 @@ class DeadLetterReader(PacedReader[DeadLetter]):
     """Reads dead letters from the beginning, without a consumer group; a crash's duplicates are dropped.
 
     Args:
-        name: an entity, then its default topic `dlq.<name>` is read; or a dead-letter topic as it is called.
+        name: an entity, then its default topic `dlq.<name>` is read, or else its letters on the topic that its
+            definition names; or a dead-letter topic as it is called.
         connection: the cluster; from the environment by default.
         follow: wait for new letters too; otherwise it ends with those that there were at the beginning.
         since_ms: only letters written at or after this instant, ms since the epoch.
+        entity: only letters of this queue or SOW topic; empty = of all on the topic.
     """
 
     def __init__(
@@ -146,7 +149,9 @@ class DeadLetterReader(PacedReader[DeadLetter]):
         connection: Connection | None = None,
         follow: bool = False,
         since_ms: int | None = None,
+        entity: str = "",
     ) -> None:
+        self.entity = entity
         self._connection = connection or Connection.from_environment()
         names_letters = name.startswith(topic.DEAD_LETTER_PREFIX)
         default = name if names_letters else topic.dead_letters(name)
@@ -154,6 +159,9 @@ class DeadLetterReader(PacedReader[DeadLetter]):
         self.topic = default if default in topics else name
         named_queue = self.topic == name and not names_letters and topic.commands(name) in topics
         if self.topic not in topics or named_queue:
+            self.topic = "" if names_letters else letter_topic.named(self._connection, topics, name)
+            self.entity = name
+        if not self.topic:
             letters = (found for found in topics if found.startswith(topic.DEAD_LETTER_PREFIX))
             raise self._connection.unknown("dead-letter topic", default, letters, default)
         self._reader = TopicReader(self._connection, self.topic, topics[self.topic], follow=follow, since_ms=since_ms)
@@ -182,6 +190,8 @@ class DeadLetterReader(PacedReader[DeadLetter]):
                 yield None
                 continue
             letter = read(message)
+            if self.entity and letter.entity != self.entity:
+                continue
             if letter.lapse_id:
                 if letter.lapse_id in seen:
                     continue

@@ -39,12 +39,18 @@ class LetterPurge:
 
     Raises:
         UnknownEntity: there is no such dead-letter topic.
+        LapseError: the entity names a topic for its letters, where those of others may be.
     """
 
     def __init__(self, name: str, connection: Connection) -> None:
         self._connection = connection
         self._letters = DeadLetterReader(name, connection=connection)
         self.topic = self._letters.topic
+        if self._letters.entity:
+            raise LapseError(
+                f"the letters of {name} are on {self.topic}, where those of others may be as well, and Kafka deletes "
+                "from the beginning only. Name the topic itself to delete the old ones of all"
+            )
 
     def plan(self, until_ms: int) -> list[Span]:
         """Return which letters were written before an instant, ms since the epoch; deletes nothing.

@@ -17,6 +17,7 @@ from lapse_client import (
     Admin,
     AnswerTimeout,
     CommandFailed,
+    DeadLetterReader,
     EntityDeleted,
     LapseError,
     Publisher,
@@ -25,6 +26,7 @@ from lapse_client import (
     SowClient,
 )
 from lapse_client.aio import Admin as AsyncAdmin
+from lapse_client.letter_purge import LetterPurge
 from support.deployment import Deploy, Deployment, WorkerProcess
 from support.entitled import Entitled
 from support.log import until
@@ -35,10 +37,11 @@ def defined(here: Deployment) -> dict[str, Definition]:
     return {name: Definition.decode(name, value) for name, value in found.items()}
 
 
-@pytest.mark.feature("Q23", "C64", "C65", "C66", "X3")
+@pytest.mark.feature("Q23", "C64", "C65", "C66", "X3", "D1")
 def test_a_program_creates_changes_and_deletes_what_it_needs(deploy: Deploy) -> None:
     here = deploy({"orders": {}}, definitions="topic").apply()
-    fresh = {"partitions": 2, "lease_period": "20s", "retry": {"delay": "1s"}}
+    letters = here.name("letters")
+    fresh = {"partitions": 2, "lease_period": "20s", "retry": {"delay": "1s"}, "dead_letter": letters}
     first, second = here.worker(), here.worker()
     until(lambda: all("No users" in one.text for one in (first, second)), "both are there", 40)
     until(lambda: first.shards + second.shards, "the shard is at one of them", 40)
@@ -48,6 +51,9 @@ def test_a_program_creates_changes_and_deletes_what_it_needs(deploy: Deploy) -> 
         assert (made.version, made.changed, made.shards) == (1, True, 2)
         assert admin.create_queue(name, **{**fresh, "retry": {"delay": "1000ms"}}).changed is False
         until(lambda: not admin.create_queue(name, **fresh).late, "served")
+        assert DeadLetterReader(name, connection=here.connection).topic == letters, "its name finds its letters (D1)"
+        with pytest.raises(LapseError, match="Name the topic itself"):
+            LetterPurge(name, here.connection)
         with Publisher(here.connection) as publisher:
             publisher.publish(name, b"one")
         with QueueSubscriber(name, 1, connection=here.connection) as subscriber:

@@ -23,6 +23,8 @@ QUEUES = {
     "given_back": {"expiration": "300ms"},
     "dlq.given_back": {},
     "desk": {"topics": ["dlq.given_back{}"]},
+    "apart": {"expiration": "300ms", "dead_letter": "letters{}"},
+    "beside": {"topics": ["apart{}"], "expiration": "300ms", "dead_letter": "letters{}"},
 }
 
 pytestmark = pytest.mark.feature("D5")
@@ -160,6 +162,21 @@ def test_a_letter_that_cannot_go_back_keeps_no_other_one_back(served: Deployment
     until(lambda: served.depth("elsewhere")["depth"] == there + 3, "the others, and no queue passes them over")
     assert "MSG_SIZE_TOO_LARGE" in dlq(served, "redrive", name, "--yes", code=1)
     assert served.depth("elsewhere")["depth"] == there + 3, "each was sent once"
+
+
+@pytest.mark.feature("D1")
+def test_letters_on_a_topic_of_the_queues_own_choice_are_found_by_its_name(served: Deployment) -> None:
+    """Two queues share the topic: each name finds the letters of that queue."""
+    name, other = served.name("apart"), served.name("beside")
+    served.write("apart", "1", "2", key=b"k")
+
+    def told(*arguments: str) -> list[dict[str, object]]:
+        return rows(dlq(served, *arguments, "--json", "--config", str(served.config)))
+
+    until(lambda: [len(told("show", queue)) for queue in (name, other)] == [2, 2], "both letters of both")
+    assert [row["entity"] for row in told("ls", other)] == [other]
+    (planned,) = told("redrive", name)
+    assert (planned["entity"], planned["letters"]) == (name, 2)
 
 
 def test_mistakes_are_named(served: Deployment) -> None:

@@ -26,7 +26,7 @@ from lapse.protocol.redrive import MAX_REDRIVES
 from lapse_client import time_check
 from lapse_client.connection import Connection
 from lapse_client.dead_letter import DeadLetter, DeadLetterReader
-from lapse_client.error import LapseError
+from lapse_client.error import LapseError, UnknownEntity
 from lapse_client.instant import shown
 from lapse_client.letter_purge import LetterPurge
 from lapse_client.letter_queues import LetterQueues
@@ -88,7 +88,7 @@ def ls(name: str | None, bootstrap_servers: str | None, as_json: bool) -> None:
             if not rows and (blind := connection.blind("dead-letter topics", topic.DEAD_LETTER_PREFIX)):
                 raise blind
         else:
-            rows = _counted(DeadLetterReader(name, connection=connection))
+            rows = _counted(_letters(name, connection))
     _print(rows, as_json, name or "dead-letter topics", "no letters" if name else "none")
 
 
@@ -104,7 +104,7 @@ def show(name: str, count: int, bootstrap_servers: str | None, as_json: bool, **
     """Print letters, with their messages and why they died."""
     with _told():
         connection = cluster.connection(bootstrap_servers)
-        reader = DeadLetterReader(name, connection=connection)
+        reader = _letters(name, connection)
         letters = list(islice(_choice(_now(connection, name), **chosen).of(reader), count))
     if as_json:
         for letter in letters:
@@ -175,7 +175,7 @@ def redrive(
         target = _target(elsewhere, lifetime)
         now = _now(connection, name)
         choice = replace(_choice(now, **chosen), max_redrives=max_redrives, again=again, overwrite=overwrite)
-        letters = DeadLetterReader(name, connection=connection)
+        letters = _letters(name, connection)
         check_target(target, letters.topic, connection)
         known = Known.of(connection)
         lines = plan(letters, choice, target, now(), known)
@@ -222,6 +222,18 @@ def purge(name: str, until: When, yes: bool, bootstrap_servers: str | None, as_j
     if not as_json:
         count = sum(span.stop - span.first for span in spans)
         click.echo(f"{count:,} letters deleted." if yes else f"Nothing was deleted. With --yes, {count:,} letters are.")
+
+
+def _letters(name: str, connection: Connection) -> DeadLetterReader:
+    """The letters of an entity, or of a topic; an entity's own topic for them may be named by lapse.toml alone."""
+    try:
+        return DeadLetterReader(name, connection=connection)
+    except UnknownEntity:
+        config = cluster.configuration()
+        entity = None if config is None else config.queue.get(name) or config.sow.get(name)
+        if entity is None or not isinstance(entity.dead_letter, str):
+            raise
+        return DeadLetterReader(entity.dead_letter, connection=connection, entity=name)
 
 
 def _target(elsewhere: str, lifetime: str) -> Target:
