@@ -25,7 +25,7 @@ PYTHON ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup demo test test-fast test-times check format features bench bench-check screenshots chaos mutation docs docs-serve docs-version \
-  wheel lock clean
+  wheel new-user lock clean
 # The theme's advice about its successor is not news of this build.
 export NO_MKDOCS_2_WARNING := 1
 
@@ -102,6 +102,9 @@ wheel: setup ## Build the source distribution and two wheels into dist/: for thi
 	@LAPSE_PURE=1 $(BIN)/uv build --quiet --python $(BIN)/python $(ARGS)
 	@$(BIN)/uv build --quiet --python $(BIN)/python $(ARGS)
 	@ls dist
+
+new-user: wheel ## Follow the README as a new user does, with a wheel and empty caches; each Python that is found, or PYTHONS="…"
+	@$(BIN)/python tests/new_user.py $(ARGS) $(PYTHONS)
 
 lock: setup ## Resolve the dependencies of pyproject.toml again, into requirements.lock
 	@$(BIN)/uv pip compile pyproject.toml --all-extras --universal --python-version 3.11 --generate-hashes \

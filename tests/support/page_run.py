@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -25,17 +26,36 @@ class PageRun:
     Args:
         page: the page.
         place: the directory.
-        servers: the broker that `lapse dev` finds.
+        servers: the broker that `lapse dev` finds; None = it starts one, and all is at the ports that the page shows.
+        environment: of all processes; None = this one's.
+        programs: where `python` and `lapse` are; None = beside this Python.
+
+    Attributes:
+        commands: how many commands were run.
+        took_s: what each of them took, in seconds.
     """
 
-    def __init__(self, page: Path, place: Path, servers: str) -> None:
+    def __init__(
+        self,
+        page: Path,
+        place: Path,
+        servers: str | None,
+        environment: Mapping[str, str] | None = None,
+        programs: Path | None = None,
+    ) -> None:
         self._blocks = _BLOCK.findall(page.read_text("utf-8"))
         self._place = place
-        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        self._environment = {**os.environ, "PATH": path, "KAFKA_BOOTSTRAP_SERVERS": servers, "COLUMNS": "200"}
+        given = dict(os.environ if environment is None else environment)
+        path = f"{programs or Path(sys.executable).parent}{os.pathsep}{given['PATH']}"
+        self._environment = {**given, "PATH": path, "COLUMNS": "200"}
+        self._start = ["lapse", "dev"]
+        if servers is not None:
+            self._environment["KAFKA_BOOTSTRAP_SERVERS"] = servers
+            self._start += ["--console-port", "0"]
         self._dev: subprocess.Popen[str] | None = None
         self._shell: subprocess.Popen[str] | None = None
         self.commands = 0
+        self.took_s: dict[str, float] = {}
 
     def follow(self) -> None:
         """Do all that the page says.
@@ -48,7 +68,9 @@ class PageRun:
                 if kind == "console":
                     for command, shown in commands(text):
                         self.commands += 1
+                        begun_s = time.monotonic()
                         printed = self._begin_dev() if command == _STARTED else self._run(command)
+                        self.took_s[command] = time.monotonic() - begun_s
                         assert fits(shown, printed), f"$ {command}\n--- shown\n{shown}\n--- printed\n{printed}"
                 elif named := re.match(r"# ([\w.-]+)\n", text):
                     (self._place / named[1]).write_text(text, "utf-8")
@@ -82,7 +104,7 @@ class PageRun:
         log = self._place / "dev.txt"
         with log.open("w") as out:
             self._dev = subprocess.Popen(
-                ["lapse", "dev", "--console-port", "0"], cwd=self._place, env=self._environment, stdout=out,
+                self._start, cwd=self._place, env=self._environment, stdout=out,
                 stderr=(self._place / "dev-errors.txt").open("w"), text=True, start_new_session=True,
             )  # fmt: skip
         give_up = time.monotonic() + _ENDED_S
