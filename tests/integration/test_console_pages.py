@@ -59,6 +59,8 @@ def test_pages_fit_a_phone_and_keep_the_rules_of_accessibility(
             wrong[path] = axe.faults(view)
             view.set_viewport_size({"width": 360, "height": 740})
             assert view.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
+            cut = "[...document.querySelectorAll('.scroll')].filter(one => one.scrollWidth > one.clientWidth).length"
+            assert view.evaluate(cut) == 0, f"{path}: a table is cut on a phone"
             wrong[f"{path} on a phone"] = axe.faults(view)
             assert view.evaluate("document.querySelectorAll('h1').length") == 1
         view.goto(f"{gateway.address}{list(pages)[1]}")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
+from zlib import crc32
 
 from starlette.responses import Response
 
@@ -22,7 +24,33 @@ _SHOWN: Final = 50
 """Queues, and SOW topics, on a page."""
 
 _NEEDS: Final = 20
-"""How many queues that need attention are named; the others are counted."""
+"""How many things that need attention are told; the others are counted."""
+
+_NAMES: Final = 8
+"""How many queues of the same need are named; the others are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Something that needs attention.
+
+    Attributes:
+        text: what it is.
+        of: which entities need it, each by kind and name.
+        key: tells it from others.
+    """
+
+    text: str
+    of: list[tuple[str, str]]
+    key: str
+
+
+def together(needs: Iterable[tuple[str, str, str]]) -> list[Need]:
+    """What entities need, by kind, name and text: the same text once, at the place of the first that has it."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for kind, name, text in needs:
+        found.setdefault(text, []).append((kind, name))
+    return [Need(text, of, f"{crc32(text.encode()):x}") for text, of in found.items()]
 
 
 async def _overview(call: Call) -> Response:
@@ -52,6 +80,7 @@ async def _glance(call: Call, patience_s: float = PATIENCE_S) -> dict[str, Any]:
     topics_by_name = {look.name: look for look in of_topics}
     needs = [("queues", name, text) for name in found for text in by_name[name].needs]
     needs += [("sow", name, text) for name in sow if name in topics_by_name for text in topics_by_name[name].needs]
+    told = together(needs)
     counts = {name: {state: by_name[name].figures.get(state, 0) for state in STATES} for name in found}
     return {
         "given": given,
@@ -62,8 +91,9 @@ async def _glance(call: Call, patience_s: float = PATIENCE_S) -> dict[str, Any]:
         "found": len(found),
         "total": len(queues),
         "answered": sum(bool(by_name[name].figures) for name in found),
-        "needs": needs[:_NEEDS],
-        "more_needs": max(0, len(needs) - _NEEDS),
+        "needs": told[:_NEEDS],
+        "more_needs": max(0, len(told) - _NEEDS),
+        "names_shown": _NAMES,
         "topics": [topics_by_name.get(name) or Look(name) for name in sow[:_SHOWN]],
         "topic_figures": TOPIC_FIGURES,
         "more_topics": max(0, len(sow) - _SHOWN),

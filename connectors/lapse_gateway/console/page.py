@@ -76,6 +76,7 @@ _ENVIRONMENT.filters.update(
     instant=text.instant,
     span=text.span,
     brief=text.brief,
+    coded=text.coded,
     payload=text.payload,
     bytes=text.of_bytes,
     header=text.header,

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 import orjson
+from markupsafe import Markup, escape
 
 _LONGEST: Final = 100_000
 """Characters of a payload that a page shows."""
@@ -48,6 +49,14 @@ def brief(ms: float) -> str:
 def visible(text: str) -> str:
     """A text of which nothing is hidden: characters that turn or hide others are escaped."""
     return _HIDDEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def coded(told: str) -> Markup:
+    """A text in which what stands between backquotes is code."""
+    parts = re.split("`([^`\n]+)`", told)
+    return Markup("").join(
+        Markup("<code>{}</code>").format(one) if at % 2 else escape(one) for at, one in enumerate(parts)
+    )
 
 
 def payload(value: bytes | None) -> str:

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lapse_gateway.console import text
+from lapse_gateway.console.overview import together
 
 pytestmark = pytest.mark.feature("Q15")
 
@@ -52,3 +53,15 @@ def test_a_header_with_an_instant_is_shown_as_one_too() -> None:
     assert text.header("trace", b"1767225600000") == "1767225600000"
     assert text.header("trace", None) == "none"
     assert text.of_bytes(b"\xffkey") == "\\xffkey"
+
+
+def test_what_stands_between_backquotes_is_code_and_nothing_becomes_markup() -> None:
+    assert text.coded("run `lapse <worker>` & look") == "run <code>lapse &lt;worker&gt;</code> &amp; look"
+    assert text.coded("one ` alone") == "one ` alone"
+
+
+def test_what_many_queues_need_is_told_once() -> None:
+    needs = [("queues", "a", "silent"), ("queues", "b", "paused"), ("queues", "c", "silent"), ("sow", "d", "silent")]
+    silent, paused = together(needs)
+    assert (silent.text, silent.of) == ("silent", [("queues", "a"), ("queues", "c"), ("sow", "d")])
+    assert (paused.text, paused.of) == ("paused", [("queues", "b")])
