@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from lapse_spark import anomaly, monitor, summary
+from lapse_spark.collected import in_utc
 from lapse_spark.connection import Connection
 from lapse_spark.output import Output
 
@@ -78,15 +79,16 @@ def find(
     found: list[Alert] = []
     odd = anomaly.unusual(counted, at_least=at_least, sigmas=sigmas).where(F.col("window_end") > recent)
     for row in odd.limit(MOST).collect():
-        text = (
-            f"{row['letters']} dead letters from {row['window_start']} UTC, {row['expected']:.1f} were to be expected"
-        )
-        found.append(_alert("unusual", row["entity"], f"{row['window_start']:%Y-%m-%dT%H:%M}", text, row["letters"]))
+        start = in_utc(row["window_start"])
+        expected = f"{row['expected']:.1f} were to be expected"
+        text = f"{row['letters']} dead letters from {start:%Y-%m-%d %H:%M:%S} UTC, {expected}"
+        found.append(_alert("unusual", row["entity"], f"{start:%Y-%m-%dT%H:%M}", text, row["letters"]))
     if letters is not None and "key" in letters.columns:
         dying = summary.poison(letters.where(F.col("died_at") >= recent), poison).limit(MOST)
         for row in dying.collect():
             again = f", {row['redriven']} times redriven" if row["redriven"] else ""
-            text = f"key {row['key']!r} has {row['letters']} dead letters{again}: {row['last_message']}"
+            whose = "messages without a key have" if row["key"] is None else f"key {row['key']!r} has"
+            text = f"{whose} {row['letters']} dead letters{again}: {row['last_message']}"
             found.append(_alert("poison", row["entity"], str(row["key"]), text, row["letters"]))
     aside = output.read("quarantine", since.date())
     if aside is not None:

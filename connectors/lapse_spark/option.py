@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, ParamSpec
 
@@ -25,6 +26,7 @@ from lapse_client.connection import entities, is_for_people
 from lapse_client.error import LapseError
 from lapse_client.instant import instant_ms
 from lapse_spark import lapse_toml
+from lapse_spark.collected import in_utc
 from lapse_spark.connection import Connection
 from lapse_spark.quarantine import Quarantined
 from lapse_spark.read import DEAD_LETTER_PATTERN
@@ -333,7 +335,15 @@ def working(what: str) -> Iterator[Callable[[Standing], None]]:
 
 def print_json(data: object) -> None:
     """Print data as JSON, instants in RFC 3339."""
-    click.echo(orjson.dumps(data, option=orjson.OPT_INDENT_2 | orjson.OPT_UTC_Z, default=str).decode())
+    options = orjson.OPT_INDENT_2 | orjson.OPT_PASSTHROUGH_DATETIME
+    click.echo(orjson.dumps(data, option=options, default=_plain).decode())
+
+
+def _plain(value: object) -> str:
+    """What JSON does not know."""
+    if isinstance(value, datetime):
+        return in_utc(value).isoformat().replace("+00:00", "Z")
+    return str(value)
 
 
 def _innermost(fault: Any) -> str:

@@ -8,6 +8,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from lapse_spark import anomaly, monitor, statement, summary
+from lapse_spark.collected import in_utc
 from lapse_spark.ledger import Ledger
 from lapse_spark.output import Output
 from lapse_spark.report import Report
@@ -77,4 +78,6 @@ def _over_time(page: Report, spark: SparkSession, path: str) -> None:
         reasons: [found.get((window, reasons), 0.0) for window in windows]
         for reasons in sorted({row["reasons"] for row in rows})
     }
-    page.bars([f"{window:%m-%d %H:%M}" for window in windows], series, title="Dead letters by reason", unit="letters")
+    page.bars(
+        [f"{in_utc(window):%m-%d %H:%M}" for window in windows], series, title="Dead letters by reason", unit="letters"
+    )

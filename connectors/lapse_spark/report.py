@@ -24,6 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from lapse_spark import chart
+from lapse_spark.collected import in_utc
 
 Cell = str | int | float | bool | date | Sequence[str] | None
 State = Literal["plain", "good", "bad"]
@@ -216,7 +217,7 @@ def _shown(cell: Cell) -> str:
     if isinstance(cell, float):
         return chart.short(cell)
     if isinstance(cell, datetime):
-        return cell.strftime("%Y-%m-%d %H:%M:%S")
+        return in_utc(cell).strftime("%Y-%m-%d %H:%M:%S")
     return ", ".join(cell) if isinstance(cell, list | tuple) else str(cell)
 
 

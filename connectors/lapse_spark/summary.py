@@ -61,6 +61,8 @@ def _percentiles(letters: DataFrame, time_ms: Column) -> DataFrame:
 def poison(letters: DataFrame, at_least: int = 3) -> DataFrame:
     """Keys with several dead letters, and letters that died again after a redrive: what a redrive will not mend.
 
+    Messages without a key have nothing in common: of them only what died again counts.
+
     Args:
         letters: `schema.DEAD_LETTER` without faults, with its keys.
         at_least: how many letters make a key suspicious.
@@ -72,6 +74,6 @@ def poison(letters: DataFrame, at_least: int = 3) -> DataFrame:
             F.max("redriven_count").alias("redriven"),
             F.max_by("message", "died_at").alias("last_message"),
         )
-        .where((F.col("letters") >= at_least) | (F.col("redriven") > 0))
+        .where((F.col("key").isNotNull() & (F.col("letters") >= at_least)) | (F.col("redriven") > 0))
         .orderBy(F.desc("letters"), "entity", "key")
     )

@@ -21,7 +21,7 @@ def letters(spark):
         for place, (name, minutes, reasons, late_ms, redriven) in enumerate(told):
             at, deadline = NOON + timedelta(minutes=minutes), None if late_ms is None else 1_000
             expired = None if late_ms is None else 1_000 + late_ms
-            key = name[:1].encode()
+            key = None if name.startswith("-") else name[:1].encode()
             rows.append(
                 (name, "lapse", "q", reasons, f"m{place}", at, key, deadline, expired, redriven, "dlq.q", 0, place, at)
             )
@@ -80,6 +80,7 @@ def test_summaries_tell_lateness_and_what_dies_again(letters):
         ("a3", 2, ["time_limit"], 20, 0),
         ("b1", 3, ["max_cancels"], 9_999, 1),
         ("c1", 4, ["time_limit"], None, 0),
+        *((f"-{number}", 5, ["time_limit"], None, 0) for number in range(3)),  # of messages without a key
     )
     late = summary.lateness(read).head()
     assert (late.letters, late.median_ms, late.most_ms) == (3, 20, 30)
@@ -88,4 +89,4 @@ def test_summaries_tell_lateness_and_what_dies_again(letters):
         ("b", 1, 1),
     ]
     first = summary.by_entity(read).head()
-    assert (first.entity, first.reasons, first.letters, first.last_message) == ("q", "time_limit", 4, "m4")
+    assert (first.entity, first.reasons, first.letters, first.last_message) == ("q", "time_limit", 7, "m7")
