@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Final
+
+_LATEST_MS: Final = 253_402_300_799_999
+"""The end of the year 9999, ms since the epoch: the last instant that ISO 8601 can say."""
+
+_MOST_DIGITS: Final = 19
 
 
 def instant_ms(text: str) -> int:
     """Read an instant, ISO 8601 (UTC unless it says otherwise) or ms since the epoch, as ms since the epoch.
 
+    What is before 1970 is before everything, as 0 is: Kafka takes no negative instant.
+
     Raises:
-        ValueError: it is neither.
+        ValueError: it is neither, or later than the year 9999.
     """
     if text.isascii() and text.isdigit():
+        if len(text) > _MOST_DIGITS or int(text) > _LATEST_MS:
+            raise ValueError(f"{text[:_MOST_DIGITS]}… is later than the year 9999")
         return int(text)
     read = datetime.fromisoformat(text)
-    return int((read if read.tzinfo else read.replace(tzinfo=UTC)).timestamp() * 1000)
+    return max(0, int((read if read.tzinfo else read.replace(tzinfo=UTC)).timestamp() * 1000))
 
 
 def shown(at_ms: int | None) -> str:

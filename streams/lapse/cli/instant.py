@@ -29,13 +29,13 @@ When = int | Ago
 
 
 def at_ms(when: When, now_ms: Callable[[], int]) -> int:
-    """Return the instant that an option means, ms since the epoch.
+    """Return the instant that an option means, ms since the epoch; 0 of what is before 1970.
 
     Args:
         when: what it says.
         now_ms: tells the broker's time, ms since the epoch; it is asked only where it counts.
     """
-    return now_ms() - when.ms if isinstance(when, Ago) else when
+    return max(0, now_ms() - when.ms) if isinstance(when, Ago) else when
 
 
 class Instant(click.ParamType):

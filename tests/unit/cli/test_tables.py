@@ -3,11 +3,12 @@
 import re
 
 import pytest
+from click import UsageError
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from lapse.cli.instant import INSTANT
+from lapse.cli.instant import INSTANT, at_ms
 from lapse.cli.tables import _drawn, fitted, print_table
 from lapse_client.instant import shown
 
@@ -147,7 +148,7 @@ def test_what_is_longer_than_a_line_goes_on_in_the_next_one(capsys: Captured, mo
 
 @pytest.mark.feature("Q15")
 @pytest.mark.parametrize(
-    ("at_ms", "text"),
+    ("instant_ms", "text"),
     [
         (None, ""),
         (1_769_860_800_000, "2026-01-31 12:00:00"),
@@ -155,7 +156,22 @@ def test_what_is_longer_than_a_line_goes_on_in_the_next_one(capsys: Captured, mo
         (1 << 62, f"epoch + {1 << 62} ms"),
     ],
 )
-def test_an_instant_is_short_and_can_be_read_back(at_ms: int | None, text: str) -> None:
-    assert shown(at_ms) == text
-    if at_ms is not None and at_ms < 1 << 62:
-        assert INSTANT.convert(text, None, None) == at_ms
+def test_an_instant_is_short_and_can_be_read_back(instant_ms: int | None, text: str) -> None:
+    assert shown(instant_ms) == text
+    if instant_ms is not None and instant_ms < 1 << 62:
+        assert INSTANT.convert(text, None, None) == instant_ms
+
+
+@pytest.mark.feature("X7")
+@pytest.mark.parametrize("text", ["253402300800000", "9" * 20, "9" * 5_000])
+def test_an_instant_later_than_the_calendar_is_none(text: str) -> None:
+    """Kafka takes 64 bits, and Python no number of so many digits."""
+    with pytest.raises(UsageError, match="expected"):
+        INSTANT.convert(text, None, None)
+
+
+@pytest.mark.feature("X7")
+@pytest.mark.parametrize("text", ["0", "1969-12-31T23:59:59", "25000d"])
+def test_an_instant_before_1970_is_before_everything(text: str) -> None:
+    """To Kafka a negative instant is a command."""
+    assert at_ms(INSTANT.convert(text, None, None), lambda: 1_769_860_800_000) == 0
