@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from lapse.runtime.topics import log_watch
 from lapse.runtime.topics.log_watch import LogWatch
 from lapse.runtime.topics.topic_id import Shape
 from lapse.runtime.tp import TP
@@ -91,3 +92,27 @@ def test_a_worker_without_shards_knows_as_well_that_the_brokers_are_away() -> No
     with pytest.raises(KafkaException):
         asyncio.run(watch.look())
     assert brokers.asked == [{"lapse.orders.commands"}]
+
+
+@pytest.mark.feature("C40", "C52")
+def test_an_error_in_a_look_does_not_end_the_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody would notice what Kafka removes any more, nor a topic that is missing, until the next start."""
+    monkeypatch.setattr(log_watch, "_EVERY_S", 0)
+
+    class Watch(LogWatch):
+        looks = 0
+
+        async def look(self) -> None:
+            self.looks += 1
+            if self.looks == 1:
+                raise KeyError("a partition that went meanwhile")
+            enough.set()
+
+    async def run() -> None:
+        watch = Watch(list, lambda _: asyncio.sleep(0), None, Log())
+        watch.start()
+        await asyncio.wait_for(enough.wait(), 20)
+        watch.stop()
+
+    enough = asyncio.Event()
+    asyncio.run(run())

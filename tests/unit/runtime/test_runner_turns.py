@@ -11,12 +11,13 @@ import orjson
 import pytest
 
 from lapse.core.sow.shard import SowShard
+from lapse.runtime.journal.store import Fenced
 from lapse.runtime.kafka.output import Output, Packed
 from lapse.runtime.shard import deliveries_under_way as module
 from lapse.runtime.shard.deliveries_under_way import DeliveriesUnderWay
 from lapse.runtime.sow.machine import SowMachine
 from lapse.runtime.sow.output import SowOutput
-from support.noted_broker import COMMANDS, COUNT, SOURCE, Broker, run
+from support.noted_broker import COMMANDS, COUNT, SOURCE, Broker, run, runner_of
 from unit.core.sow.make import Arrived, T, shard_of
 
 
@@ -276,3 +277,42 @@ def test_a_delivery_that_kafka_does_not_take_ends_the_process(
 
     asyncio.run(deliver())
     assert bool(ended) == (leased and not stood_still)
+
+
+@pytest.mark.feature("Q16", "C1")
+@pytest.mark.parametrize("taken_over", [False, True])
+def test_a_lost_shard_does_nothing_beside_its_steps_any_more(taken_over: bool) -> None:
+    """Its refused letters and its calls of `on_expire` are its next owner's; other shards go on."""
+    broker = Broker()
+    lost: list[int] = []
+    commit = broker.commit
+
+    async def fenced(*shard_and_items: Any) -> int:
+        if broker.happened.count("commit") == taken_over:
+            raise Fenced("another worker has taken the shard over")
+        return await commit(*shard_and_items)
+
+    broker.commit = fenced  # type: ignore[method-assign]
+    broker.lose = lambda partition, _: lost.append(partition)  # type: ignore[attr-defined]
+    machine = SowMachine(shard_of(), SowOutput("prices", 0, 1, "", 1), nothing)
+
+    async def lose() -> None:
+        runner = runner_of(machine, broker)
+        broker.runner = runner
+        if not taken_over:
+            with pytest.raises(Fenced):
+                await runner.start()
+            assert (lost, runner._task) == ([], None), "who takes it over hears of it by the exception"
+            return
+        await runner.start()
+        runner.receive(SOURCE, [Arrived(0, T, b"k", b"{}")])
+        assert runner._task is not None
+        await runner._task
+        assert lost == [0]
+        retrying = machine.retry._task
+        assert retrying is not None
+        await asyncio.gather(retrying, return_exceptions=True)
+        assert retrying.cancelled()
+        await runner.stop()
+
+    asyncio.run(lose())

@@ -138,7 +138,7 @@ class Runner:
         try:
             await self._writer.begin(began, self._inbox.processed)
         except Fenced:
-            self._cease()
+            self._lose()
             raise
         self._inbox.open()
         self.machine.arrivals_are_in(0)
@@ -161,16 +161,9 @@ class Runner:
     async def stop(self) -> None:
         """Give the shard up."""
         await self.pause()
-        self._ticker.stop()
-        self._arrival_gate.stop()
-        self._removed.stop()
-        self._deliveries.stop()
-        if self.machine.rule is not None:
-            self.machine.rule.stop()
-        self.machine.retry.stop()
+        self._cease()
         if self._task is not None:
             self._task.cancel()
-        self._inbox.close()
 
     @property
     def sources(self) -> list[TP]:
@@ -237,18 +230,27 @@ class Runner:
             raise
         except Fenced as error:
             self._store.lose(self.partition, error)
-            self._cease()
+            self._lose()
         except BaseException as error:  # noqa: BLE001  # crash-only: whatever it is, the process ends
             end_process(f"{self._shown}: {str(error) or type(error).__name__}", error)
 
-    def _cease(self) -> None:
+    def _lose(self) -> None:
         """Do nothing more: the shard is another worker's. What was written is void, and nothing was sent for it."""
         self._stopped = True
-        self._ticker.stop()
-        self._deliveries.stop()
         self._writing.abandon()
-        self._inbox.close()
+        self._cease()
         self._idle.set()
+
+    def _cease(self) -> None:
+        """End what goes on beside the steps."""
+        self._ticker.stop()
+        self._arrival_gate.stop()
+        self._removed.stop()
+        self._deliveries.stop()
+        if self.machine.rule is not None:
+            self.machine.rule.stop()
+        self.machine.retry.stop()
+        self._inbox.close()
 
     async def _stop_for_good(self) -> None:
         """Write nothing any more: the entity is deleted, and its topics are about to be (C4)."""

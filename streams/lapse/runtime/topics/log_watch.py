@@ -90,6 +90,9 @@ class LogWatch:
             except (KafkaError, KafkaException, TimeoutError) as error:
                 self._away_since = self._away_since or time.monotonic()
                 logger.warning("could not look at the underlying topics, and will again soon: %s", error)
+            except Exception:
+                # Nobody else notices what Kafka removes.
+                logger.exception("the underlying topics were not looked at to the end, and will be again soon")
 
     async def look(self) -> None:
         """Look once.
