@@ -454,3 +454,28 @@ def test_a_pile_of_commands_is_more_than_one_step(deploy: Deploy) -> None:
     with Queue(here.name("pile"), connection=here.connection, timeout_s=90) as queue:
         assert queue.depth()["leased"] == 10_000
     assert worker.running
+
+
+@pytest.mark.feature("C1", "C37", "Q16", "Q8")
+def test_a_command_that_found_nothing_does_nothing_to_what_comes_behind_it(deploy: Deploy) -> None:
+    """It was answered, and changed nothing; a crash must not carry it out on what was published since."""
+    here = deploy({"purged": {}, "expired": {}}).apply()
+    worker = here.worker().wait_for_shards(2)
+    for stem in ("purged", "expired"):
+        here.write(stem, "before")
+        with here.queue(stem) as queue:
+            until(lambda queue=queue: queue.depth()["depth"] == 1, "it is there")
+            for removed in (1, 0):
+                if stem == "purged":
+                    assert queue.purge()["removed"] == removed
+                else:
+                    assert sum(one.settled for one in queue.settle("expire", filter="1 = 1")) == removed
+    worker.kill()
+    for stem in ("purged", "expired"):
+        here.write(stem, "behind")
+    worker.start().wait_for_shards(2)
+    for stem in ("purged", "expired"):
+        with here.subscriber(stem) as subscriber:
+            delivery = subscriber.receive(20)
+            assert delivery is not None
+            assert delivery.value == b"behind"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -71,3 +72,32 @@ def test_events_of_a_step_stand_behind_those_of_the_step_before() -> None:
         return log.values
 
     assert asyncio.run(write()) == [b"first", b"second"]
+
+
+@pytest.mark.feature("C1", "Q16")
+def test_a_step_without_changes_is_journaled_before_it_is_answered_if_a_command_was_carried_out() -> None:
+    happened: list[str] = []
+
+    class Noting(Log):
+        async def send(self, *_: object) -> list[asyncio.Future[Any]]:
+            happened.append("answer")
+            return []
+
+    class Journal(Store):
+        async def commit(self, *_: object) -> int:
+            happened.append("journal")
+            return 0
+
+    async def write(has_acted: bool) -> list[str]:
+        happened.clear()
+        figures: Any = SimpleNamespace(journal_bytes=0, stages=defaultdict(lambda: SimpleNamespace(add=bool)))
+        parts: dict[str, Any] = {"store": Journal(), "producer": Noting(), "deliveries": Noting(), "figures": figures}
+        parts |= {"topics": SimpleNamespace(absent={}, facts={}), "watch": SimpleNamespace(check=bool, session_s=0)}
+        writer = EffectWriter(partition=0, epoch=1, letters=None, clock=None, **parts)  # type: ignore[arg-type]
+        writer._journaled_at = float("inf")  # a moment ago
+        answer = Output("lapse.orders.deliveries", 0, None, b"", [])
+        await writer.write(Effects(after=[answer], has_acted=has_acted), {}, None)
+        return list(happened)
+
+    assert asyncio.run(write(True)) == ["journal", "answer"]
+    assert asyncio.run(write(False)) == ["answer"]

@@ -406,3 +406,41 @@ def test_a_lease_that_is_over_is_over_although_a_crowd_of_others_ends_first() ->
     (said,) = [answer.decode(some.value) for some in effects.after if isinstance(some, Output)]
     assert {some.result for some in said.settlements} == {"not_leased"}
     assert one.shard.depth()["leased"] == 3_000 - 1_024 - 1, "the others are still to come"
+
+
+@pytest.mark.feature("C1", "C37", "Q8")
+@pytest.mark.parametrize(
+    ("name", "fields", "acts"),
+    [
+        ("purge", {}, True),
+        ("expire", {"filter": "/f = 1"}, True),
+        ("expire", {"bookmarks": ["orders:0:5"]}, True),
+        ("acknowledge", {"filter": "/f = 1", "answer": "none"}, True),
+        ("delete", {}, True),
+        ("subscriptions", {}, False),
+        ("heartbeat", {}, False),
+        ("subscribe", {"max_backlog": 1}, False),
+    ],
+)
+def test_a_command_that_finds_nothing_is_journaled_all_the_same_unless_it_is_a_question(
+    name: str, fields: dict, acts: bool
+) -> None:
+    """Read again after a crash, it took what had been published since it was answered."""
+    one = machine(0)
+    finish(one)
+    command(one, 1_001, name, **fields)
+    assert finish(one).has_acted == acts
+    assert not finish(one).has_acted
+
+
+@pytest.mark.feature("C1", "C60")
+def test_the_last_part_of_a_purge_is_journaled_though_it_takes_nothing() -> None:
+    one = machine(70_000)
+    finish(one)
+    command(one, 1_001, "purge")
+    parts = [finish(one)]
+    while one.unfinished is not None:
+        one.go_on()
+        parts.append(finish(one))
+    assert len(parts) > 1
+    assert parts[-1].has_acted

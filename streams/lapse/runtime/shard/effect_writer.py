@@ -112,7 +112,8 @@ class EffectWriter:
         if after is not None:
             await after  # journals are written one after the other
         self._instants |= effects.instants  # not before the journal of the step before has taken its own
-        if effects.journal or effects.ahead or time.monotonic() - self._journaled_at > 1:
+        must_last = effects.journal or effects.ahead or effects.has_acted
+        if must_last or time.monotonic() - self._journaled_at > 1:
             await self._write_journal(effects, processed)
         elif self._quiet.add(_places(processed), self._instants, alone=effects.stands_alone):
             self._instants = {}

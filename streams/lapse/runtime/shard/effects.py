@@ -21,12 +21,14 @@ class StepInFlight(Generic[S]):
         ahead: what goes into the journal ahead of the step's last RecordBatch.
         answers: to commands, as they are sent.
         instants: what the step does by the clock and not by the log, so that it can be replayed (X10).
+        has_acted: see `Effects.has_acted`.
     """
 
     core: S
     ahead: Items = field(default_factory=list)
     answers: list[Output] = field(default_factory=list)
     instants: dict[str, int] = field(default_factory=dict)
+    has_acted: bool = False
 
 
 @dataclass(slots=True)
@@ -45,6 +47,8 @@ class Effects:
         instants: what the step did by the clock, as the journal keeps it.
         stands_alone: whether going through it again together with its neighbours would come to something else, also if
             it changed nothing (X10).
+        has_acted: whether it carried out commands that are no questions. They have to be in the journal also if they
+            changed nothing: read again after a crash, they would concern what came behind them (C1).
     """
 
     before: list[Output | Packed] = field(default_factory=list)
@@ -57,3 +61,4 @@ class Effects:
     counted_to: int = -1
     instants: dict[str, int] = field(default_factory=dict)
     stands_alone: bool = False
+    has_acted: bool = False

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from lapse.core.error_code import Refusal
 from lapse.core.lifetime import NEVER
@@ -42,6 +42,13 @@ S = TypeVar("S", bound=Step[Any, Any, Any])
 
 F = TypeVar("F", bound=StepInFlight[Any])
 """That step in flight."""
+
+
+_QUESTIONS: Final = frozenset(
+    {"heartbeat", "depth", "sow", "subscriptions", "subscribe", "unsubscribe"}
+    | {"sow_and_subscribe", "delta_subscribe", "sow_and_delta_subscribe"}
+)
+"""Commands that concern no message or record: carried out once more after a crash, they do no harm."""
 
 
 class ShardMachine(ABC, Generic[C, S, F]):
@@ -145,6 +152,7 @@ class ShardMachine(ABC, Generic[C, S, F]):
                 self._answer(shard_message.answer(verdict, self._instant_ms), shard_message.encoding(verdict), at_work)
         effects.after += [*at_work.answers, *self._admission.written(step.shard_messages)]
         effects.must_arrive |= shard_message.must_arrive(step.shard_messages)
+        effects.has_acted = at_work.has_acted
         return effects
 
     async def _complete(self) -> None:  # not every kind of shard has something to wait for
@@ -210,6 +218,7 @@ class ShardMachine(ABC, Generic[C, S, F]):
 
     def _carry_out(self, admitted: Admitted) -> None:
         """Carry out a command; a deleted entity refuses it (C4)."""
+        self._at_work.has_acted |= admitted.command.command not in _QUESTIONS
         agreement = self.shard.agreement
         retirement = agreement.retirement
         if retirement is not None and retirement.phase is Phase.RETIRED:
@@ -256,7 +265,9 @@ class ShardMachine(ABC, Generic[C, S, F]):
     def _answer(self, answer: CommandAnswer, encoding: Encoding, at_work: F | None = None) -> None:
         """Put an answer into a step; None = the one that collects."""
         self.figures.refused_commands += answer.refusal is not None
-        (at_work or self._at_work).answers.append(self._answer_output.answer(answer, encoding))
+        at_work = at_work or self._at_work
+        at_work.answers.append(self._answer_output.answer(answer, encoding))
+        at_work.has_acted |= answer.command not in _QUESTIONS
 
     def go_on(self) -> None:  # a queue's commands are done at once
         """Do a part of the unfinished command."""
