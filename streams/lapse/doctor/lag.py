@@ -8,12 +8,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from lapse.config import Config
 from lapse.doctor.finding import Finding, fine, warning
 from lapse_client.connection import Connection
+from lapse_client.error import LapseError
 
 _PATIENCE_S: Final = 3.0
 """Whoever is behind for so long lags."""
@@ -33,16 +34,21 @@ def of_lag(config: Config, connection: Connection) -> Iterator[Finding]:
         config: the group, and queues that leave records in the log on purpose.
         connection: the cluster.
     """
-    admin = connection.admin()
+    # Not by `list_consumer_group_offsets`: it ends the process (a segmentation fault in librdkafka) while the group's
+    # coordinator is not ready, as on a new cluster. A consumer that subscribes to nothing joins no group.
+    reader = connection.consumer(**{"group.id": config.lapse.app_id})
     try:
-        ends = _ends(admin, _finished(admin, config.lapse.app_id))
-        behind = _behind(ends, _finished(admin, config.lapse.app_id))
+        tps = [TopicPartition(name, at) for name, count in connection.partitions().items() for at in range(count)]
+        ends = _ends(connection.admin(), finished := _finished(reader, tps))
+        behind = _behind(ends, _finished(reader, list(finished)))
         late = time.monotonic() + _PATIENCE_S
         while behind and time.monotonic() < late:
             time.sleep(_LOOK_EVERY_S)
-            behind = _behind(ends, _finished(admin, config.lapse.app_id))
-    except (KafkaException, TimeoutError):
+            behind = _behind(ends, _finished(reader, list(finished)))
+    except (KafkaException, LapseError, TimeoutError):
         return  # who may not look, or gets no answer, is told so elsewhere
+    finally:
+        reader.close()
     if not ends:
         return
     lagging = {topic: count for topic, count in behind.items() if not _is_left(topic, config)}
@@ -55,12 +61,9 @@ def of_lag(config: Config, connection: Connection) -> Iterator[Finding]:
         yield fine("lag", f"the workers have taken in what was there, of {len({tp.topic for tp in ends})} topics")
 
 
-def _finished(admin: AdminClient, group: str) -> dict[TopicPartition, int]:
-    """Before which offsets the workers have made everything durable."""
-    (asked,) = admin.list_consumer_group_offsets(
-        [ConsumerGroupTopicPartitions(group)], request_timeout=_ANSWERS_S
-    ).values()
-    found: Iterable[TopicPartition] = asked.result(_ANSWERS_S).topic_partitions
+def _finished(reader: Consumer, tps: list[TopicPartition]) -> dict[TopicPartition, int]:
+    """Before which offsets the workers have made everything durable; of partitions of which they have."""
+    found = reader.committed(tps, timeout=_ANSWERS_S) if tps else []
     return {TopicPartition(one.topic, one.partition): one.offset for one in found if one.offset >= 0}
 
 
