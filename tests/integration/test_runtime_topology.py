@@ -236,7 +236,7 @@ def test_topics_of_the_wrong_shape_are_named_and_left_alone(deploy: Deploy) -> N
         done = here.lapse(*command)
         assert done.returncode == REFUSED, command
         said = " ".join((done.stdout + done.stderr).split())
-        assert "has 1 partitions" in said
+        assert "has 1 partition;" in said
         assert "Traceback" not in said
     assert topics_of(here) == before
 

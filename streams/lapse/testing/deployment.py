@@ -226,7 +226,7 @@ class Lapse:
             known = self._cluster.partitions()
             if topic in known:
                 raise ValueError(
-                    f"records: {topic} has {known[topic]} partitions, and none with the number {partition}"
+                    f"records: {topic} has no partition {partition}, but those from 0 to {known[topic] - 1}"
                 )
             raise ValueError(f"records: there is no topic {topic!r}{question(topic, known)}")
         return [*self._cluster.log(topic, partition)]

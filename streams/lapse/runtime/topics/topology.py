@@ -261,13 +261,12 @@ class Topology:
                 what = f"{self._forbidden(topic.name)}; {topic.role.value} of {topic.entity}"
                 found.append(Difference(topic.name, what, bars=(topic.entity,)))
             elif count is None:
-                size = f"{topic.partitions} partition{'s' if topic.partitions > 1 else ''}"
-                what = f"missing; {topic.role.value} of {topic.entity}, {size}"
+                what = f"missing; {topic.role.value} of {topic.entity}, {_partitions(topic.partitions)}"
                 if topic.role is not Role.UNDERLYING and topic.entity in deleted:
                     what += f"; {topic.entity} was deleted, this begins a new one"
                 found.append(Difference(topic.name, what, topic, bars=bars))
             elif self._there.is_growing(topic, count):
-                what = f"has {count} partitions, and {topic.entity} {topic.partitions} shards: "
+                what = f"has {_partitions(count)}, and {topic.entity} {topic.partitions} shards: "
                 what += "giving it more was interrupted"
                 found.append(
                     Difference(topic.name, f"{what}. Run `lapse queue partitions {topic.entity}` again; it is served")
@@ -276,7 +275,7 @@ class Topology:
                 found.append(
                     Difference(
                         topic.name,
-                        f"has {count} partitions; {topic.entity} needs {topic.partitions}, as many as its underlying "
+                        f"has {_partitions(count)}; {topic.entity} needs {topic.partitions}, as many as its underlying "
                         "topics. Give all of them the same number, or take a new name for the entity",
                         bars=bars,
                     )
@@ -298,7 +297,7 @@ class Topology:
                 count = self.existing.get(topic)
                 if count is None or count == shards:
                     continue
-                what = f"has {count} partitions; {name} needs {shards}, "
+                what = f"has {_partitions(count)}; {name} needs {shards}, "
                 if self._there.exists(name):
                     what += f"as many as it was created with. {self._meanwhile(name, count, shards)}"
                     found.append(Difference(topic, what))
@@ -375,7 +374,7 @@ class Topology:
             for one in queue.recovery_point if isinstance(queue.recovery_point, tuple) else ():
                 count = self.existing.get(one.topic)
                 if count is not None and one.partition >= count:
-                    what = f"queue {name}: recovery_point {one}: topic {one.topic} has {count} partitions, from 0 on"
+                    what = f"queue {name}: recovery_point {one}: topic {one.topic} has {_partitions(count)}, from 0 on"
                     found.append(Difference(one.topic, what, bars=(name,)))
             count = self.partitions(name)
             if queue.priority is not None and queue.ordering == "partition" and count > 1:
@@ -434,3 +433,7 @@ class Topology:
             listed = "\n".join(f"  {why}" for why in dict.fromkeys(itertools.chain.from_iterable(barred.values())))
             raise TopologyError(f"the cluster does not fit the configuration; run `lapse apply`:\n{listed}")
         return self.without(barred) if barred else self
+
+
+def _partitions(count: int) -> str:
+    return f"{count} partition{'s' if count != 1 else ''}"
