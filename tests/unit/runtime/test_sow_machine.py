@@ -377,3 +377,22 @@ def test_others_have_their_turn_from_the_first_record_on_that_a_costly_filter_is
         finish(running)
     assert max(held_s) <= 0.05
     assert len(held_s) > 5
+
+
+@pytest.mark.feature("C1", "C45", "S3")
+def test_a_deletion_that_finds_nothing_is_journaled_with_its_answer():
+    """Read again after a crash, it would take what was published since."""
+    running = machine()
+    finish(running)
+    running.begin_step()
+    running.command(Arrived(0, T + 1, None, encode(Command(command="sow_delete", id="1", filter="/n = 1"))))
+    steps = [finish(running)]
+    while running.unfinished is not None:
+        running.begin_step()
+        running.go_on()
+        steps.append(finish(running))
+    assert steps[-1].after
+    assert steps[-1].has_acted
+    assert not steps[-1].journal
+    running.command(Arrived(1, T + 2, None, encode(Command(command="depth", id="2"))))
+    assert not finish(running).has_acted
