@@ -79,9 +79,12 @@ class Life:
         self.edges: set[Edge] = set()
         self.noted = False
         """Whether edges are noted: only those of the last action are new."""
+        self.moved = False
+        """Whether the last action has changed anything; what it would not have changed need not be lived again."""
         apply = self.shard.state.apply
 
         def spied(change: Change) -> None:
+            self.moved = True
             if not self.noted:
                 apply(change)
                 return
@@ -105,12 +108,14 @@ class Life:
         return OUTSIDE if found in (State.GONE, State.EXPIRED) else found.name.lower()
 
     def arrive(self, *headers: tuple[str, bytes]) -> None:
+        self.moved = True
         self.shard.arrive("t", 0, [Record(*headers)], Step())
 
     def settle(self, kind: Asked, delay_ms: int = 0) -> None:
         self.shard.settle(kind, "s", [Claim("t", 0, 0, 0)], self.now_ms, Step(), delay_ms)
 
     def wait(self) -> None:
+        self.moved = True
         due_ms = self.shard.next_due_ms()
         if due_ms < NEVER:
             self.now_ms = max(self.now_ms, due_ms)
@@ -118,6 +123,7 @@ class Life:
 
     def others(self, come: bool) -> None:
         """Other messages take the place within the target depth, or leave it."""
+        self.moved = True
         if self.shard.settings.target_depth is not None:
             self.shard._target_depth._target = 0 if come else 1
 
@@ -172,10 +178,9 @@ QUEUES = [
 
 def lived(settings: QueueSettings, actions: list[str]) -> Life:
     life = Life(settings)
-    for action in actions[:-1]:
+    for action in actions:
         ACTIONS[action](life)
-    life.noted = True
-    ACTIONS[actions[-1]](life)
+    life.noted, life.moved = True, False
     return life
 
 
@@ -186,9 +191,12 @@ def explored(settings: QueueSettings) -> set[Edge]:
     waiting: deque[list[str]] = deque([[]])
     while waiting:
         before = waiting.popleft()
+        life = lived(settings, before)
         for action in ACTIONS:
             after = [*before, action]
-            life = lived(settings, after)
+            if life.moved:
+                life = lived(settings, before)
+            ACTIONS[action](life)
             edges |= life.edges
             state = life.shard.state
             segment = state.segments.get(0)
