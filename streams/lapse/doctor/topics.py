@@ -15,7 +15,8 @@ from lapse.runtime.topics.wanted import Role
 _OWN: Final = frozenset({Role.COMMANDS, Role.DELIVERIES, Role.EVENTS, Role.CHANGELOG, Role.SOW, Role.DEFINER})
 """Topics that lapse makes and nobody else writes."""
 
-_EXACTLY: Final = ("cleanup.policy", "message.timestamp.type")
+_POLICY: Final = "cleanup.policy"
+_EXACTLY: Final = (_POLICY, "message.timestamp.type")
 """Settings of which another value breaks a promise: state must be compacted, and the broker's clock counts."""
 
 _AT_LEAST: Final = ("delete.retention.ms", "min.compaction.lag.ms")
@@ -78,7 +79,7 @@ def _settings(topology: Topology, settings: Mapping[str, Mapping[str, Any]]) -> 
         )
     for one in own:
         actual = settings.get(one.name, {})
-        for name, wanted in one.config.items():
+        for name, wanted in {_POLICY: "delete", **one.config}.items():
             value = actual[name].value if name in actual else wanted
             broken = (name in _EXACTLY and value != wanted) or (name in _AT_LEAST and int(value) < int(wanted))
             if broken:

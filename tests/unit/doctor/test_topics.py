@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from lapse.config import Config
 from lapse.doctor.finding import Verdict
-from lapse.doctor.topics import _differences
+from lapse.doctor.topics import _differences, _settings
 from lapse.protocol import topic
 from lapse.runtime.topics.topology import Topology
 from lapse_client import Connection, LapseError
@@ -43,3 +45,19 @@ def test_an_entity_that_lacks_a_topic_is_not_said_to_have_another_name(
         Connection("127.0.0.1:1").shards("queue", "orders")
     assert told in str(error.value)
     assert "did you mean" not in str(error.value)
+
+
+@pytest.mark.feature("Q15", "X7")
+@pytest.mark.parametrize("name", [topic.deliveries("orders"), topic.commands("orders"), topic.events("orders")])
+def test_a_topic_that_somebody_has_compacted_is_told(name: str) -> None:
+    """Kafka refuses what lapse writes there without a key, and forgets what has one."""
+    wanted = Topology(CONFIG, {}).wanted()
+    there = Topology(CONFIG, {one.name: one.partitions for one in wanted})
+    settings = {
+        one.name: {"cleanup.policy": SimpleNamespace(value=one.config.get("cleanup.policy", "delete"))}
+        for one in wanted
+    }
+    assert list(_settings(there, settings)) == []
+    (found,) = _settings(there, {**settings, name: {"cleanup.policy": SimpleNamespace(value="compact")}})
+    assert found.told == f"topic {name} has cleanup.policy = compact, and lapse needs delete"
+    assert found.remedy.endswith("--add-config cleanup.policy=delete")
