@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from typing import Final
 
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, Producer
 
 from lapse_client.error import LapseError
 
@@ -23,6 +25,28 @@ LACKS_RIGHT: Final = FORBIDDEN | frozenset(
     {KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED}
 )
 """A right is missing, of whatever kind: no further try mends it."""
+
+BEHIND_REFUSAL: Final = frozenset({KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, KafkaError._STATE})
+"""What librdkafka makes of the transaction behind one in which a record was refused; abort it, and begin again."""
+
+
+def written_or_refused(producer: Producer, refused: Sequence[object], timeout_s: float) -> None:
+    """Wait until a transaction's records are written, or one of them was refused: then the others are never sent."""
+    give_up = time.monotonic() + timeout_s
+    while len(producer) and not refused and time.monotonic() < give_up:
+        producer.poll(0.05)
+
+
+def abort(producer: Producer, timeout_s: float) -> None:
+    """Abort a transaction in which a record was refused; what was not sent by then is given up.
+
+    Raises:
+        KafkaException: another producer has taken over, or the brokers do not answer.
+    """
+    producer.purge()
+    producer.flush(timeout_s)  # the abortion waits for what nobody was told of, and tells nobody
+    producer.abort_transaction(timeout_s)
+
 
 _UNREADABLE: Final = NOT_THERE | frozenset(
     {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._AUTHENTICATION}

@@ -20,7 +20,7 @@ from lapse_client import Connection, Publisher, SowClient
 from lapse_client.sow_record import SowRecord
 from support import fork_server
 from support.compaction import compact_eagerly
-from support.created_topic import create
+from support.created_topic import create, take_at_most
 from support.deployment import broker_now_ms
 from support.log import Tail, until
 from support.sow_state import size
@@ -217,6 +217,17 @@ def test_two_directions_do_not_loop_and_a_conflict_ends_the_same_on_both_sides(s
     until(lambda: one.written() == two.written(), "the same number of records on both sides")
     time.sleep(1)
     assert one.written() == two.written()
+
+    # A record that the topic there does not take is named, and waits; a batch is sent one by one.
+    take_at_most(two.servers, two.name, 20_000)
+    for number in range(8):
+        one.publish(f"e{number}", os.urandom(2_500).hex(), ttl_ms=3_600_000)
+    until(lambda: two.shown() == one.shown(), "small records, whatever comes together")
+    one.publish("large", os.urandom(25_000).hex(), ttl_ms=3_600_000)
+    told = "that of key b'large': raise its max.message.bytes; trying again"
+    until(lambda: told in one.out.log.read_text(), "the record that is too large")
+    take_at_most(two.servers, two.name, 2_000_000)
+    until(lambda: two.shown() == one.shown(), "the large record", 40)
 
 
 @pytest.mark.feature("S10", "C3")

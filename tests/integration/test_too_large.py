@@ -3,8 +3,8 @@
 import os
 
 import pytest
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
+from support.created_topic import take_at_most
 from support.deployment import Deploy
 from support.log import until
 
@@ -42,12 +42,7 @@ def test_a_message_that_is_too_large_for_the_target_is_a_letter_and_others_are_f
     deploy: Deploy, semantics: str
 ) -> None:
     deployment = deploy({"source": {"forward_to": "target{}", "semantics": semantics}, "well": {}}).apply()
-    limited = ConfigResource(ResourceType.TOPIC, deployment.name("target"))
-    limited.add_incremental_config(
-        ConfigEntry("max.message.bytes", "20000", incremental_operation=AlterConfigOpType.SET)
-    )
-    admin = AdminClient({"bootstrap.servers": deployment.servers})
-    admin.incremental_alter_configs([limited])[limited].result(15)
+    take_at_most(deployment.servers, deployment.name("target"), 20_000)
     large = os.urandom(50_000)  # no compression makes it smaller
     worker = deployment.worker().wait_for_shards(2)
     deployment.write("source", b"before", large, b"after")

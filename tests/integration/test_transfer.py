@@ -25,6 +25,7 @@ from lapse.transfer.mover import Choice, Mover, Outcome
 from lapse.transfer.side import Side
 from lapse_client import dead_letter
 from lapse_client.error import UnknownEntity
+from support.created_topic import take_at_most
 from support.deployment import Deploy, Deployment, broker_now_ms
 from support.log import until
 from support.sides import Sides
@@ -466,6 +467,27 @@ def test_a_resumed_transfer_of_a_whole_queue_goes_to_its_end(sides: Sides) -> No
     with sides.there.queue("single") as queue:
         assert queue.purge()["removed"] == count
         queue.resume()
+
+
+@pytest.mark.feature("Q17", "X7")
+def test_what_is_too_large_for_the_topic_there_stays_and_the_others_go(sides: Sides) -> None:
+    """Also where only those that come together are too large."""
+    large = os.urandom(50_000)  # no compression makes it smaller
+    take_at_most(sides.there.servers, sides.there.name("single"), 20_000)
+    sides.here.write("single", *(os.urandom(5_000) for _ in range(8)), large, os.urandom(5_000))
+    until(lambda: sides.here.depth("single")["available"] == 10, "all messages")
+    outcome = sides.transfer("single", "--all", "--id", "large", code=3)
+    assert (outcome["transferred"], outcome["left"]) == (9, {"too_large": 1})
+    assert sides.here.depth("single")["available"] == 1
+    for side in sides:
+        take_at_most(side.servers, side.name("single"), 2_000_000)
+    huge = sides.here.write("single", os.urandom(1_500_000), **{"message.max.bytes": 2_000_000})
+    outcome = sides.transfer("single", "--resume", "large")
+    assert (outcome["transferred"], outcome["left"]) == (1, {})
+    bookmark = sides.here.bookmark("single", huge[0])
+    assert sides.transfer("single", "--bookmark", bookmark)["transferred"] == 1
+    with sides.there.queue("single") as queue:
+        assert queue.purge()["removed"] == 11
 
 
 @pytest.mark.feature("C57")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from confluent_kafka.cimpl import NewTopic
 
 from support.log import until
@@ -26,3 +26,11 @@ def create(admin: AdminClient, *topics: NewTopic) -> None:
     until(created, f"{', '.join(left)} created")
     names = {topic.topic for topic in topics}
     until(lambda: names <= admin.list_topics(timeout=15).topics.keys(), f"{', '.join(names)} listed")
+
+
+def take_at_most(servers: str, topic: str, most_bytes: int) -> None:
+    """Have a topic refuse larger records."""
+    limited, how = ConfigResource(ResourceType.TOPIC, topic), AlterConfigOpType.SET
+    limited.add_incremental_config(ConfigEntry("max.message.bytes", str(most_bytes), incremental_operation=how))
+    admin = AdminClient({"bootstrap.servers": servers})
+    admin.incremental_alter_configs([limited])[limited].result(15)

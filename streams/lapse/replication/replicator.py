@@ -40,7 +40,7 @@ from lapse.replication.translation import Downstream, Translation, Upstream
 from lapse.runtime.kafka import security
 from lapse.runtime.timers.clock import WorkerClock
 from lapse_client.connection import Connection, entities
-from lapse_client.kafka_fault import LACKS_RIGHT
+from lapse_client.kafka_fault import BEHIND_REFUSAL, LACKS_RIGHT, abort, written_or_refused
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +48,8 @@ _BATCH: Final = 2_000
 _WAIT_S: Final = 0.1
 _PATIENCE_S: Final = 30.0
 _RETRY_S: Final = 1.0
+_MOST_BYTES: Final = 1_000_000_000
+"""Largest record that this client sends: what a topic takes, its brokers say."""
 
 _GRANT: Final = (
     "Have the rights granted that docs/operations.md (Rights) lists for `lapse replicate`, and start it again"
@@ -113,6 +115,7 @@ class Replicator:
                 "transactional.id": self._link.transactional_id(source),
                 "transaction.timeout.ms": int(_PATIENCE_S * 1000),
                 "linger.ms": 1,
+                "message.max.bytes": _MOST_BYTES,
                 "partitioner": "murmur2_random",
             }
         )
@@ -273,17 +276,63 @@ class Work:
         return len(rows)
 
     def _write(self, rows: list[tuple[Message, Downstream]], ends: dict[tuple[str, int], int]) -> None:
-        producer = self._producer
+        if self._transact(rows, ends):
+            return
+        # Perhaps it is only the batch that is too large: the brokers count the records that come together.
+        try:
+            self._transact(rows, ends, one_by_one=True)
+        except KafkaException as error:
+            if error.args[0].code() not in BEHIND_REFUSAL:
+                raise
+            abort(self._producer, _PATIENCE_S)
+            self._transact(rows, ends, one_by_one=True)
+
+    def _transact(
+        self, rows: list[tuple[Message, Downstream]], ends: dict[tuple[str, int], int], *, one_by_one: bool = False
+    ) -> bool:
+        """Write records and progress in one transaction; returns whether the brokers took all, for their size.
+
+        Raises:
+            KafkaException: a record that came alone is too large, or one side does not answer.
+        """
+        producer, refused = self._producer, list[str]()
+
+        def written(error: KafkaError | None, message: Message) -> None:
+            if error is not None and error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+                size = len(message.value() or b"") + len(message.key() or b"")
+                refused.append(
+                    f"{message.topic()} downstream takes no record of {size:,} bytes, that of key {message.key()!r}: "
+                    "raise its max.message.bytes"
+                )
+
         producer.begin_transaction()
-        for message, row in rows:
-            topic, partition, _ = _place(message)
-            # A producer downstream that uses Kafka's own partitioner, too, finds the key where it is.
-            where: dict[str, Any] = {"partition": partition} if self._same_breadth[topic] else {}
-            self._produce(self._targets[topic], row.value, row.key, headers=row.headers, **where)
-        for (topic, partition), offset in ends.items():
-            key, value = self._reached.record(topic, partition, offset)
-            self._produce_progress(key, value)
-        producer.commit_transaction(_PATIENCE_S)
+        try:
+            for message, row in rows:
+                topic, partition, _ = _place(message)
+                # A producer downstream that uses Kafka's own partitioner, too, finds the key where it is.
+                where: dict[str, Any] = {"partition": partition} if self._same_breadth[topic] else {}
+                self._produce(
+                    self._targets[topic], row.value, row.key, headers=row.headers, on_delivery=written, **where
+                )
+                if one_by_one:
+                    written_or_refused(producer, refused, _PATIENCE_S)
+                if refused:
+                    break
+            for (topic, partition), offset in ends.items():
+                key, value = self._reached.record(topic, partition, offset)
+                self._produce_progress(key, value)
+            written_or_refused(producer, refused, _PATIENCE_S)
+            if not refused:
+                producer.commit_transaction(_PATIENCE_S)
+                return True
+        except KafkaException:
+            written_or_refused(producer, refused, _RETRY_S)  # so that it is known which record it is
+            if not refused:
+                raise
+        abort(producer, _PATIENCE_S)
+        if one_by_one:
+            raise KafkaException(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE, refused[0]))
+        return False
 
     def _produce_progress(self, key: bytes, value: bytes | None) -> None:
         """Write a record of the progress topic; once it is written it measures the broker's clock."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from aiokafka.partitioner import murmur2
@@ -15,11 +15,18 @@ from lapse.protocol.answer import QueuedMessage
 from lapse.protocol.bookmark import Bookmark, BookmarkRange
 from lapse_client.connection import Connection
 from lapse_client.headers import headers_of
+from lapse_client.kafka_fault import BEHIND_REFUSAL, abort, written_or_refused
 from lapse_client.referenced import LogPlace
 
 _PATIENCE_S: Final = 30.0
 _TRANSACTION_MS: Final = 10_000
 """A transaction that a killed process leaves behind holds up the readers of its partitions for so long."""
+
+_LATE_S: Final = 0.5
+"""How much later than its consequence it may be told that a record was refused."""
+
+_MOST_BYTES: Final = 1_000_000_000
+"""Largest record that this client sends: what a topic takes, its brokers say."""
 
 _FENCED: Final = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH})
 
@@ -39,11 +46,13 @@ class Put(NamedTuple):
         pairs: each message, and the record that may take its place.
         lost: messages whose records Kafka no longer has.
         foreign: messages that came from elsewhere, and shall only go back there.
+        too_large: messages that are larger than the topic there takes.
     """
 
     pairs: list[tuple[Bookmark, Bookmark]]
     lost: list[Bookmark]
     foreign: list[Bookmark]
+    too_large: list[Bookmark]
 
 
 class Copier:
@@ -90,6 +99,7 @@ class Copier:
             transactional_id=f"lapse-transfer-{cluster}-{work or transfer}",
             transaction_timeout_ms=_TRANSACTION_MS,
             linger_ms=1,
+            message_max_bytes=_MOST_BYTES,
         )
         self._producer.init_transactions(_PATIENCE_S)
         self._breadths = source.partitions()
@@ -109,19 +119,60 @@ class Copier:
             TransferError: another process has taken over the transfer.
             KafkaException: one of the clusters does not answer.
         """
-        put = Put([], [], [])
+        wanted, one_by_one = sorted(messages, key=lambda one: Bookmark.parse(one.bookmark)), False
+        too_large: list[Bookmark] = []
+        is_behind_refusal = False
+        while True:
+            try:
+                put = self._transact(wanted, one_by_one)
+            except KafkaException as error:
+                if not is_behind_refusal or error.args[0].code() not in BEHIND_REFUSAL:
+                    raise
+                abort(self._producer, _PATIENCE_S)
+                is_behind_refusal = False
+                continue
+            is_behind_refusal = bool(put.too_large)
+            if not put.too_large:
+                put.too_large.extend(too_large)
+                return put
+            if one_by_one:
+                too_large += put.too_large
+                refused = {str(one) for one in put.too_large}
+                wanted = [one for one in wanted if one.bookmark not in refused]
+            # At first it may only be the batch that is too large: the brokers count the records that come together.
+            one_by_one = True
+
+    def _transact(self, messages: Sequence[QueuedMessage], one_by_one: bool) -> Put:
+        """Put records in one transaction; if the topic takes any of them not, for its size, nothing is put.
+
+        Raises:
+            TransferError: another process has taken over the transfer.
+            KafkaException: one of the clusters does not answer.
+        """
+        put = Put([], [], [], [])
         try:
             self._producer.begin_transaction()
-            for message in sorted(messages, key=lambda one: Bookmark.parse(one.bookmark)):
+            for message in messages:
                 self._send(message, put)
-            self._producer.commit_transaction(_PATIENCE_S)
+                if one_by_one:
+                    written_or_refused(self._producer, put.too_large, _PATIENCE_S)
+                    if put.too_large:
+                        break
+            written_or_refused(self._producer, put.too_large, _PATIENCE_S)
+            if put.too_large:
+                abort(self._producer, _PATIENCE_S)
+            else:
+                self._producer.commit_transaction(_PATIENCE_S)
         except KafkaException as error:
             fault = error.args[0]
             if fault.code() in _FENCED:
                 raise TakenOver(f"another process has taken over the transfer {self._transfer}") from error
-            raise
+            written_or_refused(self._producer, put.too_large, _LATE_S)  # so that it is known which message it is
+            if not put.too_large:
+                raise
+            abort(self._producer, _PATIENCE_S)
         except BaseException:
-            self._producer.abort_transaction(_PATIENCE_S)
+            abort(self._producer, _PATIENCE_S)
             raise
         return put
 
@@ -156,6 +207,8 @@ class Copier:
             if error is None:
                 place = Bookmark(self._topic, written.partition() or 0, written.offset() or 0)
                 put.pairs.append((bookmark, place))
+            elif error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+                put.too_large.append(bookmark)
 
         while True:
             try:

@@ -139,10 +139,10 @@ class Follower(Mover):
         if self._foreign:
             self._foreign, self._nothing_back_until = 0, time.monotonic() + _FOREIGN_S
             self._give_back()
-        if self.outcome.left["lost"]:
-            # Back to the queue, which will see by itself that Kafka no longer has them (C40).
+        if self.outcome.left["lost"] or self.outcome.left["too_large"]:
+            # Back to the queue, which will see by itself what Kafka no longer has (C40).
             self._give_back()
-            self.outcome.left["lost"] = 0
+            self.outcome.left["lost"] = self.outcome.left["too_large"] = 0
         if self._refused or self._stuck:
             self._discard()
             self._refused = False

@@ -6,6 +6,7 @@ on a topic. So a transfer that was interrupted at any point is brought to its en
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -24,6 +25,8 @@ from lapse.transfer.copier import Copier, TransferError
 from lapse.transfer.order import Order, Orders
 from lapse.transfer.side import Side
 from lapse_client.connection import Connection, log_bounds
+
+logger = logging.getLogger(__name__)
 
 _UNREAD: Final = ("unknown", "advancing")
 """What is answered for messages that the shard has not read yet, the latter while it is on its way to them (C85)."""
@@ -55,7 +58,7 @@ class Outcome:
     Attributes:
         transferred: messages that left, and are in the other queue.
         expired: messages whose deadline passed between put and confirm.
-        left: messages that stayed, by what was said of them: leased, transferring, unknown, lost.
+        left: messages that stayed, by what was said of them: leased, transferring, unknown, lost, too_large.
         discarded: records there that were put by an earlier attempt, or for messages that did not leave.
     """
 
@@ -102,6 +105,7 @@ class Mover:
         self._opened = ExitStack()
         self._copier: Copier | None = None
         self._stuck: set[str] = set()
+        self._too_large: set[Bookmark] = set()
         self._refused = False
         self._foreign = 0
         self._orders = Orders(here, queue)
@@ -306,6 +310,14 @@ class Mover:
         for lost in put.lost:
             self._stuck.add(str(lost))
             self.outcome.left["lost"] += 1
+        for large in put.too_large:
+            self._stuck.add(str(large))
+            self.outcome.left["too_large"] += 1
+            if large not in self._too_large:
+                logger.warning(
+                    "%s stays: it is too large for %s there; raise its max.message.bytes", large, self._topic
+                )
+        self._too_large.update(put.too_large)
         return put.pairs
 
     def _confirmation(self, pairs: Iterable[tuple[Bookmark, Bookmark]]) -> Command:
@@ -360,8 +372,8 @@ class Mover:
                 self.outcome.left[one.result] += len(BookmarkRange.parse(one.bookmarks))
 
     def _end(self, resumed: bool) -> Outcome:
-        if self.outcome.left["lost"]:
-            # Back to the queue, which will see by itself that Kafka no longer has them (C40).
+        if self.outcome.left["lost"] or self.outcome.left["too_large"]:
+            # Back to the queue, which will see by itself what Kafka no longer has (C40).
             self._here.ask(Command(command="transfer_cancel", transfer=self._transfer))
         if resumed or self._refused:
             self._discard()
