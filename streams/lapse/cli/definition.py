@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -155,14 +155,26 @@ def definitions(names: tuple[str, ...], config: Path, as_json: bool) -> None:
         raise click.ClickException(
             f"{', '.join(missing)}: not defined on {topic.name}{meant}; `lapse apply` defines what lapse.toml has"
         )
-    _print([_read(name, found[name]) for name in wanted], as_json)
+    known, faults = readable({name: found[name] for name in wanted})
+    _print(known, as_json)
+    if faults:
+        raise click.ClickException(
+            "\n".join(
+                [*faults, "`lapse apply`, or `lapse queue create` and `lapse sow create`, replace what cannot be read"]
+            )
+        )
 
 
-def _read(name: str, value: bytes) -> Definition:
-    try:
-        return Definition.decode(name, value)
-    except ValueError as error:
-        raise click.ClickException(f"{error}. `lapse apply` replaces it") from error
+def readable(found: Mapping[str, bytes]) -> tuple[list[Definition], list[str]]:
+    """The definitions that can be read, and what is wrong with each of the others."""
+    known: list[Definition] = []
+    faults: list[str] = []
+    for name, value in found.items():
+        try:
+            known.append(Definition.decode(name, value))
+        except ValueError as error:
+            faults.append(str(error))
+    return known, faults
 
 
 def _print(found: Iterable[Definition], as_json: bool) -> None:

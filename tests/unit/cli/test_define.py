@@ -6,8 +6,9 @@ import click
 import pytest
 
 from lapse.cli.define import EXAMPLES, read_settings
+from lapse.cli.definition import readable
 from lapse.config import Config
-from lapse.config.definition import Kind
+from lapse.config.definition import Definition, Kind
 from support import command
 
 
@@ -49,3 +50,11 @@ def test_an_alteration_names_something() -> None:
     done = command.run("queue", "alter", "orders")
     assert done.returncode == 2
     assert "name what changes: KEY=VALUE, or --unset KEY" in done.stderr
+
+
+@pytest.mark.feature("Q23", "X7")
+def test_a_definition_that_cannot_be_read_hides_no_other() -> None:
+    good = {name: Definition(name, "queue", 1, "a test", {}).encode() for name in ("a", "c")}
+    known, faults = readable({"a": good["a"], "b": b"\xff", "c": good["c"], "d": b"[]"})
+    assert [one.name for one in known] == ["a", "c"]
+    assert [fault.partition(":")[0] for fault in faults] == ["definition of b", "definition of d"]
