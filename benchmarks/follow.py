@@ -47,7 +47,7 @@ def run(
         )
         stack.enter_context(_following(bootstrap_servers, other, name))
         _warm(bootstrap_servers, name, subscriber)
-        with Pace(bootstrap_servers, name, rate, seconds) as pace:
+        with Pace(bootstrap_servers, name, rate, seconds, warm_s=0) as pace:
             for batch in subscriber.batches(max_size=backlog, timeout=30):
                 more = pace.received(delivery.value for delivery in batch)
                 subscriber.acknowledge(batch)

@@ -17,10 +17,30 @@ class Pace:
 
     Receiver and publisher share a process and so a clock. Without a linger, thousands of messages a second are as
     many requests, and what is measured is how many of them the broker can bear.
+
+    Args:
+        bootstrap_servers: the broker.
+        topic: where to publish.
+        rate: messages a second.
+        seconds: for how long latencies count.
+        linger_ms: the publisher's.
+        warm_s: for how long messages are published before, whose latencies do not count: everybody's first calls, new
+            connections, and what the broker's JVM has not compiled yet would be the slowest percent.
     """
 
-    def __init__(self, bootstrap_servers: str, topic: str, rate: int, seconds: float, linger_ms: float = 0) -> None:
-        self.count = int(rate * seconds)
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        topic: str,
+        rate: int,
+        seconds: float,
+        linger_ms: float = 0,
+        warm_s: float = 2.0,
+    ) -> None:
+        self.count = int(rate * (warm_s + seconds))
+        self._warm = int(rate * warm_s)
+        self._counts_from_s = 0.0
+        self._arrived = 0
         self._rate = rate
         self._topic = topic
         self._producer = Producer({"bootstrap.servers": bootstrap_servers, "linger.ms": linger_ms, "acks": "all"})
@@ -37,6 +57,7 @@ class Pace:
 
     def _publish(self) -> None:
         began = time.perf_counter()
+        self._counts_from_s = began + self._warm / self._rate
         for number in range(self.count):
             wait_s = began + number / self._rate - time.perf_counter()
             if wait_s > 0:
@@ -49,8 +70,11 @@ class Pace:
     def received(self, values: Iterable[bytes | None]) -> bool:
         """Note that these arrived now; whether more are to come."""
         now = time.perf_counter()
-        self._latencies.extend(now - float(value or 0) for value in values)
-        return len(self._latencies) < self.count
+        for sent_s in (float(value or 0) for value in values):
+            self._arrived += 1
+            if sent_s >= self._counts_from_s:
+                self._latencies.append(now - sent_s)
+        return self._arrived < self.count
 
     def figures(self) -> Figures:
         """Latencies in milliseconds.
@@ -58,9 +82,9 @@ class Pace:
         Raises:
             RuntimeError: messages are missing.
         """
-        if len(self._latencies) < self.count:
-            raise RuntimeError(f"{len(self._latencies)} of {self.count} arrived")
-        return {"messages": self.count, "rate": self._rate, **spread(self._latencies, 1e3)}
+        if self._arrived < self.count:
+            raise RuntimeError(f"{self._arrived} of {self.count} arrived")
+        return {"messages": len(self._latencies), "rate": self._rate, **spread(self._latencies, 1e3)}
 
 
 def spread(values: Iterable[float], scale: float = 1.0) -> Figures:
