@@ -345,10 +345,11 @@ def test_a_queue_is_paused_and_resumed_by_the_keyboard_alone(gateway: Door, view
     gateway.publish("paused", 1)
     # htmx binds the form of a dialog once it has settled; the dialog must not be there before, however long that takes.
     view.evaluate("htmx.config.defaultSettleDelay = 500")
-    for action, says, done, received in (
-        ("Pause", "Stop all deliveries", "Deliveries are stopped", 0),
-        ("Resume", "Deliver again", "Deliveries go on", 1),
+    for action, needless, says, done, received in (
+        ("Pause", "Resume", "Stop all deliveries", "Deliveries are stopped", 0),
+        ("Resume", "Pause", "Deliver again", "Deliveries go on", 1),
     ):
+        playwright.expect(view.get_by_role("button", name=f"{needless}…")).to_have_count(0)
         view.get_by_role("button", name=f"{action}…").focus()
         view.keyboard.press("Enter")
         playwright.expect(view.get_by_role("dialog")).to_contain_text(says)
