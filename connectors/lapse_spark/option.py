@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +16,7 @@ from typing import Any, Final, ParamSpec
 import click
 import orjson
 from confluent_kafka import KafkaException
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from rich.console import Console
@@ -293,13 +294,22 @@ _SET_UP: Final = ("HADOOP_CONF_DIR", "SPARK_CONF_DIR", "SPARK_HOME")
 """Where one of these is set, a path without a scheme may be another machine's."""
 
 
+_SPARK_IS_GONE: Final = (
+    "Spark's JVM has ended, for lack of memory, or by a signal to the whole process group. What was finished stays; "
+    "run the command again to go on"
+)
+
+
 @contextmanager
 def plain_faults() -> Iterator[None]:
     """Show what a user can mend as one line, without a traceback."""
     from lapse.embedded.errors import EmbeddedError
 
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it logs every failure with a traceback, and raises it
     try:
         yield
+    except (Py4JNetworkError, ConnectionError) as error:
+        raise click.ClickException(_SPARK_IS_GONE) from error
     except (ValueError, OSError, EmbeddedError, Quarantined, LapseError, KafkaException) as error:
         raise click.ClickException(str(error)) from error
     except PySparkException as error:

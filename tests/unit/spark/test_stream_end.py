@@ -3,8 +3,11 @@
 import subprocess
 import sys
 
+import click
 import pytest
+from py4j.protocol import Py4JNetworkError
 
+from lapse_spark.option import plain_faults
 from support.standalone import quick_java
 
 PROGRAM = """
@@ -53,3 +56,10 @@ def test_a_batch_that_begins_while_a_stream_ends_is_not_told_as_an_error(tmp_pat
     assert "ended after True" in done.stdout
     assert "ERROR" not in done.stderr.replace('log level to "ERROR"', ""), done.stderr
     assert "InterruptedError" not in done.stderr
+
+
+@pytest.mark.feature("X7")
+@pytest.mark.parametrize("fault", [Py4JNetworkError("while sending"), ConnectionRefusedError(111, "refused")], ids=str)
+def test_a_jvm_that_is_gone_is_told_in_words(fault: Exception) -> None:
+    with pytest.raises(click.ClickException, match="JVM has ended"), plain_faults():
+        raise fault
