@@ -1,4 +1,4 @@
-"""Where an entity's dead letters are, if it names a topic of its own for them (D1)."""
+"""Where dead letters are of entities that name a topic of their own for them (D1)."""
 
 from __future__ import annotations
 
@@ -24,13 +24,34 @@ def named(connection: Connection, topics: Mapping[str, int], entity: str) -> str
         topics: its topics with their partitions.
         entity: the queue or SOW topic.
     """
-    found = ""
+    return all_named(connection, topics).get(entity, "")
+
+
+def all_named(connection: Connection, topics: Mapping[str, int]) -> dict[str, str]:
+    """The dead-letter topics that definitions name and that are there, by entity; as far as they may be read.
+
+    Args:
+        connection: the cluster.
+        topics: its topics with their partitions.
+    """
+    found: dict[str, str] = {}
     for name in topics:
         if not name.startswith(_PREFIX) or f"{name}.commands" not in topics:
             continue
         with suppress(LapseError):  # without the right Read on it
             for message in span(connection, {name: topics[name]}):
-                if message.key() == entity.encode():
-                    said = orjson.loads(message.value() or b"{}").get("settings", {}).get("dead_letter")
-                    found = said if isinstance(said, str) and said in topics else ""
-    return found
+                entity = (message.key() or b"").decode("utf-8", "replace")
+                found.pop(entity, None)
+                if said := _said(message.value()):
+                    found[entity] = said
+    return {entity: said for entity, said in found.items() if said in topics}
+
+
+def _said(definition: bytes | None) -> str:
+    """Which topic a definition names for its dead letters; empty where it names none, or is none."""
+    with suppress(ValueError):
+        known = orjson.loads(definition or b"{}")
+        settings = known.get("settings") if isinstance(known, dict) else None
+        said = settings.get("dead_letter") if isinstance(settings, dict) else None
+        return said if isinstance(said, str) else ""
+    return ""

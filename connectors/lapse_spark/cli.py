@@ -15,7 +15,17 @@ from lapse_spark import archive as archive_job
 from lapse_spark import audit, delta, inquiry, read, upkeep
 from lapse_spark import monitor as monitor_job
 from lapse_spark.ledger_command import ledger
-from lapse_spark.option import INSTANT, Cluster, check_written, cluster, kept_as, print_json, stream_options, working
+from lapse_spark.option import (
+    INSTANT,
+    PATTERN_HELP,
+    Cluster,
+    check_written,
+    cluster,
+    kept_as,
+    print_json,
+    stream_options,
+    working,
+)
 from lapse_spark.redrive import Choice, Target
 from lapse_spark.report import Report
 from lapse_spark.state import state
@@ -56,14 +66,14 @@ def monitor(
     strict: bool,
 ) -> None:
     """Count dead letters by entity, reasons and window into the directory PATH, each letter once."""
-    cluster.await_letters(pattern, later=every is not None)
+    pattern = cluster.await_letters(pattern, later=every is not None)
     session = cluster.session("monitor")
     with working("Counting dead letters") as watch:
         standing = monitor_job.run(
             session,
             cluster.connection,
             path,
-            pattern=pattern or read.DEAD_LETTER_PATTERN,
+            pattern=pattern,
             window=window,
             horizon=timedelta(hours=horizon_hours),
             every=every,
@@ -115,14 +125,14 @@ def archive(
         days = archive_job.purge(session, path, purge_before.date(), dry_run=dry_run)
         print_json({"deleted": [day.isoformat() for day in days], "dry_run": dry_run})
         return
-    cluster.await_letters(pattern, later=every is not None)
+    pattern = cluster.await_letters(pattern, later=every is not None)
     session = cluster.session("archive", delta=knowing)
     with working("Archiving dead letters") as watch:
         standing = archive_job.run(
             session,
             cluster.connection,
             path,
-            pattern=pattern or read.DEAD_LETTER_PATTERN,
+            pattern=pattern,
             every=every,
             max_records_per_batch=max_records,
             fail_on_data_loss=not allow_gaps,
@@ -160,7 +170,7 @@ def archive(
 @click.option("--ttl-ms", type=click.IntRange(min=0), default=0, help="With --lifetime new: the lifetime, ms.")
 @click.option("--rate", type=click.IntRange(min=1), help="The greatest number of messages a second.")
 @click.option("--limit", type=click.IntRange(min=1), help="The greatest number of messages, the oldest letters first.")
-@click.option("--pattern", default="", help="Java regular expression of the dead-letter topics. [default: dlq.*]")
+@click.option("--pattern", default="", help=PATTERN_HELP)
 @click.option("--archive", "archive_path", help="Read the letters from this archive instead of the topics.")
 @kept_as
 @click.option(
@@ -197,7 +207,7 @@ def redrive(
     if archive_path is not None:
         check_written(archive_path, cluster.config, "archive")
     else:
-        cluster.await_letters(pattern, entity)
+        pattern = cluster.await_letters(pattern, entity)
     if to:
         if why := unfit(to):
             raise ValueError(why)

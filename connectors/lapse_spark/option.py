@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 from lapse.protocol import topic
-from lapse_client import time_check
+from lapse_client import letter_topic, time_check
 from lapse_client.connection import entities, is_for_people
 from lapse_client.error import LapseError
 from lapse_client.instant import instant_ms
@@ -102,14 +102,17 @@ class Cluster:
             if name not in topics:
                 raise ours.unknown("topic", name, filter(is_for_people, topics), name)
 
-    def await_letters(self, pattern: str, names: Sequence[str] = (), *, later: bool = False) -> None:
+    def await_letters(self, pattern: str, names: Sequence[str] = (), *, later: bool = False) -> str:
         """See that there are dead-letter topics before Spark starts, to which none is no fault.
 
         Args:
-            pattern: Java's regular expression of them; empty = that of all default ones. Where there is none of these,
-                and this user would see them, nothing is wrong.
+            pattern: Java's regular expression of them; empty = all default ones, and those that definitions name (D1).
+                Where there is none of the default ones, and this user would see them, nothing is wrong.
             names: the entities whose letters are meant. Of one that is deleted there is still the topic.
             later: whether topics that come later are read as well: none yet is only worth a warning.
+
+        Returns:
+            Java's regular expression of those to read.
 
         Raises:
             ConnectionFailed: no broker answered within some seconds.
@@ -120,7 +123,7 @@ class Cluster:
             ours = self.connection.of_lapse()
             matches = re.compile(pattern or DEAD_LETTER_PATTERN).fullmatch
         except (ValueError, re.error):  # options, or an expression, that only Java knows: Spark alone can say
-            return
+            return pattern or DEAD_LETTER_PATTERN
         ours.await_broker(_PATIENCE_S)
         topics = ours.partitions()
         letters = sorted(name for name in topics if name.startswith(topic.DEAD_LETTER_PREFIX))
@@ -130,12 +133,16 @@ class Cluster:
         for name in names if not pattern else ():
             if name not in known and topic.dead_letters(name) not in topics:
                 raise ours.unknown("queue or SOW topic", name, known, topic.dead_letters(name))
-        if not pattern or any(map(matches, topics)):
-            return
+        if not pattern:
+            own = sorted(set(letter_topic.all_named(ours, topics).values()))
+            return "|".join([DEAD_LETTER_PATTERN, *(re.escape(name) for name in own if not matches(name))])
+        if any(map(matches, topics)):
+            return pattern
         told = f"no topic matches --pattern {pattern!r}; dead-letter topics: {', '.join(letters) or 'none'}"
         if not later:
             raise ValueError(f"{told}. Correct it, or leave it out for all of {topic.DEAD_LETTER_PREFIX}*")
         click.echo(f"Warning: {told}. Those that come later are read", err=True)
+        return pattern
 
     def now_ms(self, entity: str = "") -> int:
         """The broker's time, ms since the epoch (C3); where it cannot be found this machine's, and a warning says so.
@@ -237,10 +244,15 @@ def _connection(bootstrap: str, config: Path | None, kafka_config: Path | None) 
     return Connection.from_lapse_toml(bootstrap, config or lapse_toml.DEFAULT)
 
 
+PATTERN_HELP: Final = (
+    "Java regular expression of the dead-letter topics. [default: dlq.*, and those that definitions name]"
+)
+
+
 def stream_options(command: Callable[..., None]) -> Callable[..., None]:
     """Give a streaming command its options."""
 
-    @click.option("--pattern", default="", help="Java regular expression of the dead-letter topics. [default: dlq.*]")
+    @click.option("--pattern", default="", help=PATTERN_HELP)
     @click.option(
         "--every", metavar="INTERVAL", help="Keep running, and begin a batch at this interval, such as '30 seconds'."
     )

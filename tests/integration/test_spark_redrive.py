@@ -15,6 +15,7 @@ from lapse_client.dead_letter import DeadLetterReader
 from lapse_client.redrive import Choice, Known, Target, plan, send
 from lapse_spark import Connection, read
 from lapse_spark.cli import spark as commands
+from lapse_spark.option import Cluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.feature("D5")]
 
@@ -99,6 +100,27 @@ def test_topics_with_a_dead_letter_topics_name_in_theirs_are_not_read(spark, kaf
         read.dead_letters(spark, Connection(kafka)).where(functions.col("letter_topic").contains(dead.name)),
     ):
         assert [(row.letter_topic, row.offset, row.fault) for row in rows.collect()] == [(letters, 1, None)]
+
+
+@pytest.mark.feature("D1")
+def test_letters_on_a_topic_that_a_definition_names_are_read_unless_a_pattern_is_given(
+    spark, kafka, dead, create_topic, unique
+):
+    own, definitions = create_topic(unique("own.letters")), create_topic(topic.definitions(unique("app")))
+    create_topic(f"{definitions}.commands")
+    said = {"kind": "queue", "version": 1, "origin": "", "settings": {"dead_letter": own}}
+    dead.wire.records(definitions, [json.dumps(said).encode()], key=dead.name.encode())
+    dead.wire.records(definitions, [b"{", b"[]", b'{"settings": 1}'], key=b"garbage")
+    dead.wire.letter(dead.name, Bookmark("orders", 0, 1), Reason.MAX_DELIVERIES)
+    dead.wire.flush()
+    (letter,) = [one for one in DeadLetterReader(dead.name, connection=Client(kafka))]
+    dead.wire.records(own, [letter.value], headers=letter.headers)
+    dead.wire.flush()
+    cluster = Cluster(Connection(kafka), None, {})
+    pattern = cluster.await_letters("")
+    found = read.dead_letters(spark, Connection(kafka), pattern=pattern).where(functions.col("entity") == dead.name)
+    assert {row.letter_topic for row in found.collect()} == {own, topic.dead_letters(dead.name)}
+    assert cluster.await_letters(dead.pattern) == dead.pattern
 
 
 @pytest.mark.feature("C84")
