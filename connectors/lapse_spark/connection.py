@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Final
 
 from lapse_client import Connection as Client
 from lapse_client import client_properties
@@ -23,6 +24,10 @@ _REFUSED = {
 }
 
 _SECURITY = re.compile(r"(?:security|sasl|ssl)\.")
+
+
+_MOST_BYTES: Final = 64 << 20
+"""Of a record that is written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +73,15 @@ class Connection:
 
     def writing(self) -> dict[str, str]:
         """Options for `DataFrame.write`: acknowledged by all replicas, retried without duplicates by the client."""
-        return {"kafka.acks": "all", "kafka.enable.idempotence": "true", **self._given(), "includeHeaders": "true"}
+        return {
+            "kafka.acks": "all",
+            "kafka.enable.idempotence": "true",
+            # The topic's own limit decides; Java's client would refuse what is above a megabyte.
+            "kafka.max.request.size": str(_MOST_BYTES),
+            "kafka.buffer.memory": str(2 * _MOST_BYTES),
+            **self._given(),
+            "includeHeaders": "true",
+        }
 
     def _given(self) -> dict[str, str]:
         return {

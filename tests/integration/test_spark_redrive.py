@@ -113,7 +113,7 @@ def test_letters_on_a_topic_that_a_definition_names_are_read_unless_a_pattern_is
     dead.wire.records(definitions, [b"{", b"[]", b'{"settings": 1}'], key=b"garbage")
     dead.wire.letter(dead.name, Bookmark("orders", 0, 1), Reason.MAX_DELIVERIES)
     dead.wire.flush()
-    (letter,) = [one for one in DeadLetterReader(dead.name, connection=Client(kafka))]
+    (letter,) = DeadLetterReader(dead.name, connection=Client(kafka))
     dead.wire.records(own, [letter.value], headers=letter.headers)
     dead.wire.flush()
     cluster = Cluster(Connection(kafka), None, {})
@@ -121,6 +121,23 @@ def test_letters_on_a_topic_that_a_definition_names_are_read_unless_a_pattern_is
     found = read.dead_letters(spark, Connection(kafka), pattern=pattern).where(functions.col("entity") == dead.name)
     assert {row.letter_topic for row in found.collect()} == {own, topic.dead_letters(dead.name)}
     assert cluster.await_letters(dead.pattern) == dead.pattern
+
+
+def test_a_letter_above_a_megabyte_goes_back_where_the_topic_takes_it(
+    spark, kafka, dead, create_topic, unique, tmp_path
+):
+    large = {"max.message.bytes": "3000000"}
+    letters, origin = (create_topic(unique(name), config=large) for name in ("dlq.large", "large"))
+    dead.wire.letter(dead.name, Bookmark(origin, 0, 0), Reason.MAX_DELIVERIES)
+    dead.wire.flush()
+    (letter,) = DeadLetterReader(dead.name, connection=Client(kafka))
+    producer = Client(kafka).producer(**{"message.max.bytes": 3_000_000})
+    producer.produce(letters, b"x" * 1_500_000, headers=list(letter.headers))
+    assert producer.flush(30) == 0
+    words = ["redrive", str(tmp_path / "audit"), "--pattern", letters, "--bootstrap", kafka, "--json", "--send"]
+    answer = CliRunner().invoke(commands, words)
+    assert answer.exit_code == 0, answer.output
+    assert [len(value) for value in values(spark, kafka, origin)] == [1_500_000]
 
 
 @pytest.mark.feature("C84")
