@@ -9,8 +9,8 @@ from lapse.protocol.command import Command
 from lapse_client.settlement import bears_repetition
 from lapse_client.shard import Shard
 
-_REPEATABLE: Final = frozenset({"depth", "sow", "subscriptions", "rewind"})
-"""Commands that change nothing, and one whose id says that it is the same."""
+_REPEATABLE: Final = frozenset({"depth", "sow", "subscriptions", "pause", "resume", "rewind"})
+"""Commands that change nothing, or nothing the second time, and one whose id says that it is the same."""
 
 
 class RepeatedCommands:

@@ -298,6 +298,19 @@ def test_a_settlement_whose_answer_a_crash_swallowed_is_sent_again(shards: Start
         assert whole.depth()["depth"] == 0
 
 
+@pytest.mark.feature("C55", "C21")
+@pytest.mark.parametrize("how", ["pause", "resume"])
+def test_a_pause_whose_answer_a_crash_swallowed_is_sent_again(shards: Start, how: str) -> None:
+    queue = shards()
+    queue.dies_before_it_answers = True
+    taken = threading.Thread(target=lambda: (until(lambda: (0, how) in queue.log), queue.take_over()))
+    with Queue(queue.queue, connection=Connection(queue.servers)) as whole:
+        taken.start()
+        getattr(whole, how)()
+        taken.join()
+    assert queue.log.count((0, how)) == 2
+
+
 @pytest.mark.feature("C55", "C16")
 def test_what_was_settled_before_is_told_as_that_while_nothing_crashes(shards: Start) -> None:
     queue = shards()
