@@ -75,16 +75,15 @@ def test_a_batch_that_died_between_its_tables_is_in_delta_once(spark, dead, laps
 
 
 @pytest.mark.feature("D5")
-def test_delta_is_redriven_from_merged_and_cleared(spark, kafka, dead, lapse_spark, tmp_path):
+def test_delta_is_redriven_from_merged_and_cleared(spark, kafka, dead, lapse_spark, tmp_path, create_topic, unique):
     path = tmp_path / "archive `1`"  # as SQL names it, it has to be quoted
     for first in (0, 5, 10):
         dead(first, first + 5, Reason.MAX_CANCELS)
         dead(first, first + 1, Reason.MAX_CANCELS)  # a copy
         lapse_spark("archive", path, "--format", "delta")
     assert kept(spark, path) == Counter(range(15)) + Counter([0, 5, 10])
-    answer = CliRunner().invoke(
-        commands, ["redrive", str(tmp_path / "audit"), "--archive", str(path), "--bootstrap", kafka, "--json"]
-    )
+    words = ["redrive", str(tmp_path / "audit"), "--archive", str(path), "--to", create_topic(unique("again"))]
+    answer = CliRunner().invoke(commands, [*words, "--bootstrap", kafka, "--json"])
     assert json.loads(answer.stdout)["sent"] == 15
 
     before = lapse_spark("compact", path)

@@ -208,11 +208,14 @@ def _similar(name: str) -> str:
     return f"did you mean {close[0]}?" if close else "docs/expressions.md lists the functions"
 
 
+_RULES: Final = files("lapse.core.expression").joinpath("grammar.lark").read_text(encoding="utf-8")
+
+
 @cache
 def grammar() -> Lark:
     """The parser of the grammar, made when it is first asked for: that takes 80 ms of CPU."""
     return Lark(
-        files("lapse.core.expression").joinpath("grammar.lark").read_text(encoding="utf-8"),
+        _RULES,
         parser="lalr",
         lexer="contextual",
         transformer=_Builder(),

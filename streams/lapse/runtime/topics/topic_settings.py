@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.errors import KafkaError as KafkaError
 
 from lapse.config import Config
 from lapse.runtime.kafka import security
