@@ -6,6 +6,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Final
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaException, TopicPartition
@@ -20,6 +21,9 @@ _PATIENCE_S: Final = 3.0
 """Whoever is behind for so long lags."""
 
 _LOOK_EVERY_S: Final = 0.5
+
+_BEGUN_S: Final = 2.0
+"""How long a worker that has just begun may need for its first commit, s, and the group for a coordinator."""
 
 _ANSWERS_S: Final = 5.0
 
@@ -39,7 +43,7 @@ def of_lag(config: Config, connection: Connection) -> Iterator[Finding]:
     reader = connection.consumer(**{"group.id": config.lapse.app_id})
     try:
         tps = [TopicPartition(name, at) for name, count in connection.partitions().items() for at in range(count)]
-        ends = _ends(connection.admin(), finished := _finished(reader, tps))
+        ends = _ends(connection.admin(), finished := _first_finished(reader, tps))
         behind = _behind(ends, _finished(reader, list(finished)))
         late = time.monotonic() + _PATIENCE_S
         while behind and time.monotonic() < late:
@@ -59,6 +63,17 @@ def of_lag(config: Config, connection: Connection) -> Iterator[Finding]:
         )
     if not lagging:
         yield fine("lag", f"the workers have taken in what was there, of {len({tp.topic for tp in ends})} topics")
+
+
+def _first_finished(reader: Consumer, tps: list[TopicPartition]) -> dict[TopicPartition, int]:
+    """The same as `_finished`, as soon as there is something."""
+    late = time.monotonic() + _BEGUN_S
+    while time.monotonic() < late:
+        with suppress(KafkaException):
+            if found := _finished(reader, tps):
+                return found
+        time.sleep(_LOOK_EVERY_S)
+    return _finished(reader, tps)
 
 
 def _finished(reader: Consumer, tps: list[TopicPartition]) -> dict[TopicPartition, int]:
