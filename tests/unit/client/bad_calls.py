@@ -153,7 +153,7 @@ def _query(lapse: Lapse, **options: Any) -> None:
 
 def _subscribe(shown: str, **terms: Any) -> Case:
     def call(lapse: Lapse) -> None:
-        with lapse.subscriber("orders", max_backlog=terms.pop("max_backlog", 1), **terms):
+        with lapse.subscriber("orders", **{"max_backlog": 1, **terms}):
             pass
 
     return Case(shown, call)
