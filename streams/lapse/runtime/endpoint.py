@@ -3,18 +3,44 @@
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 import time
 from collections.abc import Iterable
+from socketserver import ThreadingMixIn
 from typing import Any
-from wsgiref.simple_server import WSGIServer
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 import orjson
-from prometheus_client import CollectorRegistry, Gauge, make_wsgi_app, start_http_server
+from prometheus_client import CollectorRegistry, Gauge, make_wsgi_app
 
 from lapse.runtime.health import AWAY_FIGURE, Readiness, StartResponse, Wsgi
 
 logger = logging.getLogger(__name__)
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    """Has its application before it listens: prometheus-client's answers `/ready` with 200 until it is given another.
+
+    Raises:
+        OSError: the address cannot be had.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, host: str, port: int, app: Wsgi) -> None:
+        self.address_family, *_, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        self.set_app(app)
+        super().__init__((str(address[0]), port), _QuietHandler)
+
+
+class _QuietHandler(WSGIRequestHandler):
+    """Logs no request."""
+
+    def log_message(self, *_: Any) -> None:
+        """See `BaseHTTPRequestHandler`."""
 
 
 class Endpoint:
@@ -40,7 +66,7 @@ class Endpoint:
         if not port or self._server is not None:
             return
         try:
-            started: Any = start_http_server(port, host, CollectorRegistry())
+            self._server = _Server(host, port, self._starting)
         except OSError as error:
             logger.warning(
                 "no metrics: metrics_port %d on %s cannot be had: %s. End the program that has it, or give another "
@@ -50,8 +76,7 @@ class Endpoint:
                 error.strerror or error,
             )
             return
-        self._server, _ = started
-        self._server.set_app(self._starting)
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
         logger.info("metrics at http://%s:%d/metrics", host, port)
 
     def note_away(self, why: str) -> None:

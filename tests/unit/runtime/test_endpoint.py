@@ -1,9 +1,14 @@
 """What a worker answers before it serves anything, and how long it waits for brokers."""
 
+import contextlib
 import json
 import socket
+import threading
+import time
 from collections.abc import Iterator
 from http.client import HTTPConnection
+from typing import Any
+from wsgiref.simple_server import WSGIServer
 
 import pytest
 
@@ -50,6 +55,26 @@ def test_a_worker_that_starts_is_healthy_and_not_ready(
     assert [record.message for record in caplog.records] == ["refused. The worker waits for it"]
     endpoint.note_back()
     assert json.loads(told(port, "/ready")[1])["why"] == "the worker is starting"
+
+
+@pytest.mark.feature("C5")
+def test_it_is_not_ready_from_the_first_moment_on(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = WSGIServer.set_app
+
+    def set_late(server: WSGIServer, app: Any) -> None:
+        time.sleep(0.2)
+        given(server, app)
+
+    monkeypatch.setattr(WSGIServer, "set_app", set_late)
+    opened = Endpoint()
+    opening = threading.Thread(target=opened.open, args=("127.0.0.1", port))
+    opening.start()
+    while True:
+        with contextlib.suppress(ConnectionRefusedError):
+            assert told(port, "/ready")[0] == 503
+            break
+    opening.join()
+    opened.close()
 
 
 def test_it_answers_without_a_gap_when_the_worker_takes_over(endpoint: Endpoint, port: int) -> None:
