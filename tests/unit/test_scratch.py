@@ -15,7 +15,7 @@ from support import scratch
 @pytest.fixture
 def memory(monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(tempfile, "tempdir", tempfile.gettempdir())
-    if not scratch.suits(scratch.MEMORY):
+    if not scratch.suits(scratch.MEMORY):  # as in a container with 64 MiB of it, or on macOS: runs are on disk there
         pytest.skip("this machine has no room in memory")
     return scratch.MEMORY
 
