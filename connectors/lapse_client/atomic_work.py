@@ -21,6 +21,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from lapse_client.connection import Connection
 from lapse_client.decision_log import Claim, DecisionLog, Verdict, claim
 from lapse_client.error import InvalidPublication, LapseError, TransactionFailed
+from lapse_client.produced import produce
 from lapse_client.record_publisher import RecordPublisher
 from lapse_client.settlement import SettlementResult
 from lapse_client.settler import Settling
@@ -207,10 +208,10 @@ class AtomicWork:
         producer.begin_transaction()
         try:
             for name, output in zip(topics, transaction.outputs, strict=True):
-                _produce(producer, name, output.value, output.key, headers=output.headers, on_delivery=reported)
+                produce(producer, name, output.value, output.key, headers=output.headers, on_delivery=reported)
             for delivery in transaction.deliveries:
                 facts = {"delivery_count": delivery.delivery_count, "transactional_id": self._id}
-                _produce(
+                produce(
                     producer,
                     decisions[delivery.queue].topic,
                     orjson.dumps(facts),
@@ -318,13 +319,3 @@ class AtomicWork:
             self._begun()
             self._logs[queue] = found
         return found
-
-
-def _produce(producer: Producer, name: str, value: Any, key: Any, **options: Any) -> None:
-    while True:
-        try:
-            producer.produce(name, value, key, **options)
-        except BufferError:
-            producer.poll(0.1)
-        else:
-            return

@@ -12,6 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from lapse_client.connection import Connection
 from lapse_client.error import PublishFailed
 from lapse_client.letter_queues import LetterQueues
+from lapse_client.produced import produce
 from lapse_client.redrive_line import Line
 from lapse_client.redriven import TOPIC, Redriven
 
@@ -115,9 +116,9 @@ class LetterSender:
                 options: dict[str, Any] = {} if line.partition is None else {"partition": line.partition}
                 letter, report = line.letter, reported(line)
                 options |= {"headers": list(line.headers), "on_delivery": report}
-                _produce(producer, line.topic, letter.value, letter.key, **options)
+                produce(producer, line.topic, letter.value, letter.key, **options)
                 key, value = self._redriven.note(letter)
-                _produce(producer, TOPIC, value, key)
+                produce(producer, TOPIC, value, key)
         give_up = time.monotonic() + _FLUSH_S
         while (unsent := producer.flush(_LOOK_S)) and not failures and time.monotonic() < give_up:
             pass  # after a failure nothing more of the transaction is sent
@@ -133,16 +134,6 @@ class LetterSender:
         for line in lines:
             self._redriven.count(line.letter)
         return []
-
-
-def _produce(producer: Producer, topic: str, value: bytes | None, key: bytes | None, **options: Any) -> None:
-    while True:
-        try:
-            producer.produce(topic, value, key, **options)
-        except BufferError:
-            producer.poll(0.1)
-        else:
-            return
 
 
 @contextmanager

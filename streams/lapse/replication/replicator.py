@@ -41,6 +41,7 @@ from lapse.runtime.kafka import security
 from lapse.runtime.timers.clock import WorkerClock
 from lapse_client.connection import Connection, entities
 from lapse_client.kafka_fault import BEHIND_REFUSAL, LACKS_RIGHT, abort, written_or_refused
+from lapse_client.produced import produce
 
 logger = logging.getLogger(__name__)
 
@@ -311,9 +312,8 @@ class Work:
                 topic, partition, _ = _place(message)
                 # A producer downstream that uses Kafka's own partitioner, too, finds the key where it is.
                 where: dict[str, Any] = {"partition": partition} if self._same_breadth[topic] else {}
-                self._produce(
-                    self._targets[topic], row.value, row.key, headers=row.headers, on_delivery=written, **where
-                )
+                options = {"headers": row.headers, "on_delivery": written, **where}
+                produce(producer, self._targets[topic], row.value, row.key, **options)
                 if one_by_one:
                     written_or_refused(producer, refused, _PATIENCE_S)
                 if refused:
@@ -343,16 +343,7 @@ class Work:
             if error is None and kind == TIMESTAMP_LOG_APPEND_TIME:
                 self._clock.measured(sent, time.monotonic(), stamp_ms)
 
-        self._produce(progress.TOPIC, value, key, partition=0, on_delivery=written)
-
-    def _produce(self, topic: str, value: bytes | None, key: bytes, **more: Any) -> None:
-        while True:
-            try:
-                self._producer.produce(topic, value, key, **more)
-            except BufferError:
-                self._producer.poll(0.05)
-            else:
-                return
+        produce(self._producer, progress.TOPIC, value, key, partition=0, on_delivery=written)
 
 
 def _cluster_id(admin: AdminClient) -> str:

@@ -16,6 +16,7 @@ from lapse.protocol.bookmark import Bookmark, BookmarkRange
 from lapse_client.connection import Connection
 from lapse_client.headers import headers_of
 from lapse_client.kafka_fault import BEHIND_REFUSAL, abort, written_or_refused
+from lapse_client.produced import produce
 from lapse_client.referenced import LogPlace
 
 _PATIENCE_S: Final = 30.0
@@ -210,15 +211,8 @@ class Copier:
             elif error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
                 put.too_large.append(bookmark)
 
-        while True:
-            try:
-                self._producer.produce(
-                    self._topic, record.value(), key, partition=partition, headers=headers, on_delivery=reported
-                )
-            except BufferError:
-                self._producer.poll(0.05)
-            else:
-                return
+        more = {"partition": partition, "headers": headers, "on_delivery": reported}
+        produce(self._producer, self._topic, record.value(), key, **more)
 
     def _read(self, bookmark: Bookmark) -> Message | None:
         where = (bookmark.topic, bookmark.partition)
