@@ -22,6 +22,9 @@ LAG_FILE: Final = "lag.json"
 _STREAMS: Final = "org.apache.spark.sql.execution.streaming"
 """What of Spark's log is about streams."""
 
+_ALL_THERE_IS: Final = "spark.sql.streaming.triggerAvailableNowWrapper.enabled"
+"""Without it a stream with a clock takes one batch and ends: behind a crash the one that was cut short, and no more."""
+
 _LOOK_EVERY_S: Final = 2
 _BATCH_S: Final = 20.0
 """How long the end of a stream waits for the batch that it is at."""
@@ -146,6 +149,7 @@ class _Run:
 
         self._at_work, self._ending = threading.Lock(), False
         self._spark = job.source.sparkSession
+        self._spark.conf.set(_ALL_THERE_IS, "true")
         writer = job.source.writeStream.foreachBatch(keep_fault).option("checkpointLocation", job.output.checkpoint)
         self.query = (
             writer.trigger(availableNow=True) if every is None else writer.trigger(processingTime=every)

@@ -187,6 +187,22 @@ def test_topics_that_match_are_followed_also_those_that_come_later(account, crea
     assert {one.topic for one in second.balanced_up_to} == {account.under, later}
 
 
+def test_what_came_behind_a_batch_that_was_cut_short_is_told_by_the_run_that_does_it_again(account, tmp_path):
+    state = tmp_path / "ledger" / account.name / "state"
+    state.parent.mkdir(parents=True)
+    state.write_text("no directory")
+    account.publish(10)
+    account.tell(EventKind.ACKNOWLEDGED, 0, 4)
+    with pytest.raises(Exception, match=r"state"):
+        account.run()
+    state.unlink()
+    account.tell(EventKind.EXPIRED, 2, reasons=("purged",))  # a second fate
+    account.letter(7)
+    found = account.run(grace=timedelta(milliseconds=200))
+    assert findings(found) == {"0:2": "several_fates", "0:7": "event_missing"}
+    assert found.in_doubt == 0
+
+
 @pytest.mark.slow
 def test_a_ledger_that_is_killed_within_a_batch_counts_nothing_twice_and_ends_on_ctrl_c(account, tmp_path):
     path = tmp_path / "ledger" / account.name
