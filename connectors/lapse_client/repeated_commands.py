@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final
 
 from lapse.protocol.command import Command
-from lapse_client.settlement import bears_repetition
+from lapse.protocol.repetition import bears_repetition
 from lapse_client.shard import Shard
-
-_REPEATABLE: Final = frozenset({"depth", "sow", "subscriptions", "pause", "resume", "rewind"})
-"""Commands that change nothing, or nothing the second time, and one whose id says that it is the same."""
 
 
 class RepeatedCommands:
@@ -22,7 +18,7 @@ class RepeatedCommands:
 
     def wait(self, asked: Sequence[tuple[Shard, Command]]) -> list[str]:
         """Note commands that are about to be sent; returns the ids of those that may be sent again."""
-        noted = {command.id: (shard, command) for shard, command in asked if _may_be_repeated(command)}
+        noted = {command.id: (shard, command) for shard, command in asked if bears_repetition(command)}
         self._waiting.update(noted)
         return list(noted)
 
@@ -45,7 +41,3 @@ class RepeatedCommands:
         again = self._repeated.intersection(idents)
         self._repeated -= again
         return again
-
-
-def _may_be_repeated(command: Command) -> bool:
-    return command.command in _REPEATABLE or bears_repetition(command)

@@ -8,7 +8,6 @@ from typing import Final, NamedTuple
 
 from lapse.protocol.answer import Answer
 from lapse.protocol.bookmark import BookmarkRange, runs
-from lapse.protocol.command import Command
 
 SETTLED: Final = "settled"
 ALREADY_SETTLED: Final = "already_settled"
@@ -94,18 +93,6 @@ def chunks(ranges: list[str]) -> Iterator[tuple[str, ...]]:
 def results(answer: Answer) -> list[SettlementResult]:
     """What an answer says of each message."""
     return [SettlementResult(BookmarkRange.parse(item.bookmarks), item.result) for item in answer.settlements]
-
-
-def bears_repetition(command: Command) -> bool:
-    """Whether a settlement does no more when it is carried out twice (C55).
-
-    What is acknowledged or expired never comes back. A cancelled message does, so its delivery has to be named.
-    """
-    if not command.bookmarks:
-        return False
-    if command.command in ("acknowledge", "expire"):
-        return True
-    return command.command in ("cancel", "renew") and all("#" in bookmarks for bookmarks in command.bookmarks)
 
 
 def asked_twice(answer: Answer) -> Answer:

@@ -89,6 +89,21 @@ def test_who_waits_for_an_answer_that_a_crash_swallowed_gets_it_from_the_next_ow
     assert told == [{"acknowledge": "acknowledged", "expire": "dead_lettered"}[how]], "it happened once"
 
 
+@pytest.mark.feature("C55", "C83", "Q8")
+def test_who_purges_is_answered_by_the_next_owner_and_nothing_is_purged_twice(deploy: Deploy) -> None:
+    """It cannot be asked for again: what was published since would go as well."""
+    here = deploy({"emptied": {}}, session_timeout="2s").apply()
+    process = worker(here, "purge").wait_for_shards(1)
+    here.write("emptied", '{"n": 1}', '{"n": 2}', '{"n": 3}')
+    with here.queue("emptied") as queue, ThreadPoolExecutor(1) as threads:
+        purged = threads.submit(queue.purge, filter="/n < 3")
+        dies(process)
+        here.write("emptied", '{"n": 1}')
+        process.start().wait_for_shards(1)
+        assert purged.result()["removed"] == 2
+    until(lambda: here.depth("emptied")["depth"] == 2, "the third one, and the one that came later")
+
+
 @pytest.mark.feature("C55", "Q9")
 def test_a_delivery_that_nobody_saw_and_whose_lease_is_over_does_not_count(deploy: Deploy) -> None:
     here = deploy({"short": {"max_deliveries": 1, "lease_period": "3s"}}, session_timeout="2s").apply()

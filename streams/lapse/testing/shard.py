@@ -9,6 +9,7 @@ from typing import Any, Final
 import orjson
 
 from lapse.core.lifetime import NEVER
+from lapse.core.portions import whole
 from lapse.protocol import header
 from lapse.protocol import topic as names
 from lapse.runtime.journal.changelog import Changelog, Items, claim_key, epoch_header, progress_key
@@ -18,6 +19,7 @@ from lapse.runtime.queue.machine import QueueMachine
 from lapse.runtime.queue.unwritten import noted_of, read_written
 from lapse.runtime.shard.effects import Effects
 from lapse.runtime.shard.inbox import Inbox
+from lapse.runtime.shard.kept_answers import KeptAnswers
 from lapse.runtime.shard.sent_log import PROGRESS_KEY
 from lapse.runtime.tp import TP
 from lapse.testing.entity import Entity
@@ -73,6 +75,8 @@ class MemoryShard:
         positions = {tp: begins.get(tp, 0) if offset is None else offset for tp, offset in places.items()}
         of_messages = {tp: offset for tp, offset in positions.items() if tp != self._commands and offset}
         self.machine = entity.machine(partition, self._epoch, changelog, of_messages)
+        self.machine.kept_answers = KeptAnswers(self._epoch)
+        whole(self.machine.kept_answers.restoring(changelog.latest))
         if isinstance(self.machine, QueueMachine):
             self.machine.shard.allowance.written_within_ms = 0
         self._inbox = Inbox(MemoryReader(self._cluster), self.machine, self._commands, positions, None, lambda: None)
@@ -96,6 +100,7 @@ class MemoryShard:
         if noted is not None and isinstance(self.machine, QueueMachine):
             read = lambda: read_written(log, noted, [self._deliveries], self.partition)  # noqa: E731
             self._write(at_once(self.machine.unwritten(noted, read, now_ms)))
+        self._write(self.machine.answers_left())
         began = self.machine.take_over(now_ms)
         self._inbox.open()
         self.machine.arrivals_are_in(0)
@@ -188,6 +193,8 @@ class MemoryShard:
                 raise Crash
             self._write_journal([*items, self._progress(effects.step)])
         self._write(effects.after, crash, CrashPoint.DELIVERIES)
+        if self.machine.kept_answers is not None:
+            self.machine.kept_answers.written(effects.kept)
         self.machine.written(effects, self._cluster.now_ms)
         return bool(effects.before or items or effects.after)
 

@@ -49,13 +49,16 @@ class DeliveriesUnderWay:
         """When deliveries were sent, on the monotonic clock, s, and what tells that Kafka has them."""
         self._patience: asyncio.TimerHandle | None = None
 
-    async def send(self, step: int, outputs: Sequence[Output | Packed], decided: float | None) -> None:
+    async def send(
+        self, step: int, outputs: Sequence[Output | Packed], decided: float | None, kept: Sequence[bytes] = ()
+    ) -> None:
         """Send what a step has for clients.
 
         Args:
             step: its number.
             outputs: what it has.
             decided: when its deliveries were decided, on the monotonic clock, s; None = there are none.
+            kept: under which keys the journal keeps answers among them, until Kafka has them.
         """
         await self.collect()
         if decided is not None and time.monotonic() - decided > self._machine.delivery_patience_s:
@@ -63,6 +66,9 @@ class DeliveriesUnderWay:
         sent = time.monotonic()
         writes = await self._producer.send(outputs)
         self._sent.add(step, writes)
+        answers = self._machine.kept_answers
+        if kept and answers is not None:
+            asyncio.gather(*writes, return_exceptions=True).add_done_callback(lambda _: answers.written(kept))
         if decided is not None and writes:
             stage = self._machine.figures.stages[Stage.DELIVER]
             writes[-1].add_done_callback(lambda _: stage.add(time.monotonic() - sent))

@@ -118,7 +118,8 @@ class EffectWriter:
         elif self._quiet.add(_places(processed), self._instants, alone=effects.stands_alone):
             self._instants = {}
         if effects.after:
-            await self._deliveries.send(effects.step, effects.after, decided if effects.delivers else None)
+            delivered = decided if effects.delivers else None
+            await self._deliveries.send(effects.step, effects.after, delivered, effects.kept)
             if effects.must_arrive:
                 await self._deliveries.arrive()
 

@@ -22,6 +22,7 @@ class StepInFlight(Generic[S]):
         answers: to commands, as they are sent.
         instants: what the step does by the clock and not by the log, so that it can be replayed (X10).
         has_acted: see `Effects.has_acted`.
+        kept: see `Effects.kept`.
     """
 
     core: S
@@ -29,6 +30,7 @@ class StepInFlight(Generic[S]):
     answers: list[Output] = field(default_factory=list)
     instants: dict[str, int] = field(default_factory=dict)
     has_acted: bool = False
+    kept: list[bytes] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -49,6 +51,7 @@ class Effects:
             it changed nothing (X10).
         has_acted: whether it carried out commands that are no questions. They have to be in the journal also if they
             changed nothing: read again after a crash, they would concern what came behind them (C1).
+        kept: under which keys the journal keeps answers of the step until clients have them (C55).
     """
 
     before: list[Output | Packed] = field(default_factory=list)
@@ -62,3 +65,4 @@ class Effects:
     instants: dict[str, int] = field(default_factory=dict)
     stands_alone: bool = False
     has_acted: bool = False
+    kept: list[bytes] = field(default_factory=list)

@@ -20,6 +20,7 @@ from lapse.core.shard.retirement import Phase, ShardMessage
 from lapse.core.shard.step import Step
 from lapse.protocol.command import CommandError, Encoding
 from lapse.runtime.journal.changelog import Items
+from lapse.runtime.kafka.output import Output
 from lapse.runtime.letters.expiry_rule import ExpiryRule
 from lapse.runtime.letters.letter_retry import LetterRetry
 from lapse.runtime.letters.refusal import Write, WriteExpired
@@ -29,6 +30,7 @@ from lapse.runtime.shard.admission import Admission
 from lapse.runtime.shard.command_authorizer import Admitted, CommandAuthorizer
 from lapse.runtime.shard.effects import Effects, StepInFlight
 from lapse.runtime.shard.figures import ShardFigures
+from lapse.runtime.shard.kept_answers import KeptAnswers
 from lapse.runtime.shard.output import ShardOutput
 from lapse.runtime.shard.shard_message import SHARD_MESSAGE_KEY
 from lapse.runtime.shard.under_way import NOTHING_NOTED, UnderWay
@@ -76,6 +78,7 @@ class ShardMachine(ABC, Generic[C, S, F]):
         unfinished: offset of the command that takes several steps; no other command is handed over before its end.
         letters: its dead letters (D3).
         under_way: notes what the machine is handling, so that a record that stops workers can be set aside (X7).
+        kept_answers: the answers that the journal keeps; None = it keeps none (C55).
     """
 
     acts_ahead: ClassVar[bool]
@@ -96,6 +99,7 @@ class ShardMachine(ABC, Generic[C, S, F]):
         self.rule = rule
         self.figures = ShardFigures()
         self.under_way: UnderWay = NOTHING_NOTED
+        self.kept_answers: KeptAnswers | None = None
         self.unfinished: int | None = None
         settings = shard.settings
         self._answer_output = output
@@ -130,6 +134,8 @@ class ShardMachine(ABC, Generic[C, S, F]):
         """Collect what the journal needs before the step."""
         if self.rule is not None:
             self._at_work.ahead += self.rule.forgotten()
+        if self.kept_answers is not None:
+            self._at_work.ahead += self.kept_answers.forgotten()
 
     async def finish(self, write: Write, write_expired: WriteExpired | None = None) -> Effects:
         """End the step: its letters are written, and what is refused stays in the state (D3).
@@ -152,7 +158,7 @@ class ShardMachine(ABC, Generic[C, S, F]):
                 self._answer(shard_message.answer(verdict, self._instant_ms), shard_message.encoding(verdict), at_work)
         effects.after += [*at_work.answers, *self._admission.written(step.shard_messages)]
         effects.must_arrive |= shard_message.must_arrive(step.shard_messages)
-        effects.has_acted = at_work.has_acted
+        effects.has_acted, effects.kept = at_work.has_acted, at_work.kept
         return effects
 
     async def _complete(self) -> None:  # not every kind of shard has something to wait for
@@ -219,6 +225,8 @@ class ShardMachine(ABC, Generic[C, S, F]):
     def _carry_out(self, admitted: Admitted) -> None:
         """Carry out a command; a deleted entity refuses it (C4)."""
         self._at_work.has_acted |= admitted.command.command not in _QUESTIONS
+        if self.kept_answers is not None:
+            self.kept_answers.expect(admitted.command)
         agreement = self.shard.agreement
         retirement = agreement.retirement
         if retirement is not None and retirement.phase is Phase.RETIRED:
@@ -266,8 +274,13 @@ class ShardMachine(ABC, Generic[C, S, F]):
         """Put an answer into a step; None = the one that collects."""
         self.figures.refused_commands += answer.refusal is not None
         at_work = at_work or self._at_work
-        at_work.answers.append(self._answer_output.answer(answer, encoding))
+        written = self._answer_output.answer(answer, encoding)
+        at_work.answers.append(written)
         at_work.has_acted |= answer.command not in _QUESTIONS
+        if self.kept_answers is not None:
+            kept = self.kept_answers.keep(answer, written)
+            at_work.ahead += kept
+            at_work.kept += [key for key, _ in kept]
 
     def go_on(self) -> None:  # a queue's commands are done at once
         """Do a part of the unfinished command."""
@@ -286,6 +299,10 @@ class ShardMachine(ABC, Generic[C, S, F]):
     @abstractmethod
     def taking_over(self, now_ms: int) -> Portions[Items]:
         """Begin an epoch: what the journal is to hold before the first step."""
+
+    def answers_left(self) -> list[Output]:
+        """What the owner before has journaled and clients may not have: answers that nobody can ask for again (C55)."""
+        return [] if self.kept_answers is None else self.kept_answers.left(self._answer_output.topics)
 
     def letting_go(self) -> Portions[None]:
         """Free its memory once the shard is given up, in portions, since much of it takes long (C90)."""

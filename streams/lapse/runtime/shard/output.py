@@ -73,6 +73,12 @@ class ShardOutput:
         ]
         return Output(to, self._partition, None, answers.encode(wire, encoding), headers)
 
+    @property
+    def topics(self) -> list[str]:
+        """Every topic on which clients are spoken to."""
+        users = () if self.users is None else self.users
+        return [self._deliveries, *(topic.deliveries(self._entity, user) for user in users)]
+
     def address(self, name: str) -> tuple[str, str]:
         """The topic on which a name is spoken to, and what it is called there."""
         if self.users is None:

@@ -1,0 +1,105 @@
+"""Answers that the journal keeps until clients have them: a crash may swallow none of these (C55).
+
+A purge, a settlement by filter and the like do more when they are carried out twice, so who asked cannot ask again. The
+step that carries such a command out journals its answer as well. Once Kafka has the answer, the journal forgets it. A
+new owner writes what it still finds there. So an answer may come twice, with the same id.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from lapse.core.portions import PORTION, Portions, in_lots
+from lapse.core.shard.answer import CommandAnswer
+from lapse.protocol import header
+from lapse.protocol.command import Command
+from lapse.protocol.repetition import bears_repetition
+from lapse.runtime.journal.changelog import Items
+from lapse.runtime.kafka.output import Output
+
+KEY: Final = b"\x00a"
+_REST: Final = struct.Struct(">qq")
+_MOST_BYTES: Final = 2 << 20
+"""A larger answer is not kept: it has to fit into one RecordBatch of the journal."""
+
+_STANDING: Final = frozenset(
+    {"heartbeat", "subscribe", "sow_and_subscribe", "delta_subscribe", "sow_and_delta_subscribe"}
+)
+"""What clients begin anew after a take-over."""
+
+
+class KeptAnswers:
+    """The answers of one shard that clients may not have yet.
+
+    Args:
+        epoch: the epoch.
+    """
+
+    def __init__(self, epoch: int) -> None:
+        self._epoch = epoch
+        self._number = 0
+        self._expected: set[str] = set()
+        self._forgotten: list[bytes] = []
+        self._left: dict[bytes, bytes] = {}
+
+    def restoring(self, journal: Mapping[bytes, bytes]) -> Portions[None]:
+        """Find the answers that earlier epochs left behind.
+
+        Args:
+            journal: latest value of every key of the changelog.
+        """
+        for keys in in_lots(journal, 16 * PORTION):
+            self._left |= {key: journal[key] for key in keys if key.startswith(KEY)}
+            yield
+
+    def expect(self, command: Command) -> None:
+        """Know that a command is carried out: its answer is to be kept, if nobody can ask again."""
+        if command.answer == "all" and command.command not in _STANDING and not bears_repetition(command):
+            self._expected.add(command.id)
+
+    def keep(self, answer: CommandAnswer, written: Output) -> Items:
+        """What the journal of the step holds of an answer, under one key; nothing if it is not to be kept.
+
+        Args:
+            answer: the answer; a deletion may have been asked for in an earlier epoch.
+            written: its record.
+        """
+        if answer.id not in self._expected and answer.command != "delete":
+            return []
+        self._expected.discard(answer.id)
+        if written.value is None or len(written.value) > _MOST_BYTES:
+            return []
+        self._number += 1
+        return [(KEY + _REST.pack(self._epoch, self._number), _encode(written))]
+
+    def written(self, keys: Iterable[bytes]) -> None:
+        """Know that Kafka has these answers."""
+        self._forgotten += keys
+
+    def forgotten(self) -> Items:
+        """What the journal can forget."""
+        done, self._forgotten = self._forgotten, []
+        return [(key, None) for key in done]
+
+    def left(self, topics: Iterable[str]) -> list[Output]:
+        """Answers of earlier epochs, to be written to clients who are still spoken to on one of these topics."""
+        known = set(topics)
+        answers = [_decode(value, self._epoch) for _, value in sorted(self._left.items())]
+        self.written(self._left)
+        self._left = {}
+        return [answer for answer in answers if answer.topic in known]
+
+
+def _encode(answer: Output) -> bytes:
+    names = {name: value.decode() for name, value in answer.headers if name != header.EPOCH}
+    return json.dumps([answer.topic, answer.partition, names]).encode() + b"\n" + (answer.value or b"")
+
+
+def _decode(kept: bytes, epoch: int) -> Output:
+    facts, _, value = kept.partition(b"\n")
+    topic, partition, names = json.loads(facts)
+    headers: list[tuple[str, Any]] = [(name, text.encode()) for name, text in names.items()]
+    return Output(topic, partition, None, value, [*headers, (header.EPOCH, b"%d" % epoch)])

@@ -1,0 +1,86 @@
+"""A crash swallows no answer that cannot be asked for again: what was done once is told as that (C55)."""
+
+from collections.abc import Callable
+
+import pytest
+
+from lapse.core.portions import whole
+from lapse.core.shard.answer import CommandAnswer
+from lapse.protocol.command import Command
+from lapse.runtime.kafka.output import Output
+from lapse.runtime.shard.kept_answers import KEY, KeptAnswers
+from lapse.testing import CrashPoint, Lapse
+from lapse_client import CommandFailed, Queue, SowClient
+
+
+def refused(queue: Queue) -> str:
+    with pytest.raises(CommandFailed) as error:
+        queue.delete()
+    return str(error.value).partition(" by ")[0]
+
+
+Ask = Callable[[Queue, SowClient], object]
+
+ASKED: dict[str, Ask] = {
+    "purge": lambda queue, _: queue.purge(),
+    "purge by filter": lambda queue, _: queue.purge(filter="/n > 1"),
+    "acknowledge by filter": lambda queue, _: queue.acknowledge(filter="/n > 1"),
+    "expire by filter": lambda queue, _: queue.expire(filter="/n > 0"),
+    "a cancel that names no delivery": lambda queue, _: queue.cancel(["orders:0:0"]),
+    "sow_delete": lambda _, prices: prices.delete(filter="/n > 1"),
+    "delete": lambda queue, _: queue.delete(force=True),
+    "a deletion that is refused": lambda queue, _: refused(queue),
+}
+
+
+def asked(ask: Ask, *points: CrashPoint) -> object:
+    with Lapse() as lapse:
+        lapse.queue("orders", lease_period="60s")
+        lapse.sow("prices", key="/n")
+        queue, prices = lapse.queue_client("orders"), lapse.sow_client("prices")
+        with lapse.publisher() as publisher, lapse.subscriber("orders") as subscriber, queue, prices:
+            for n in range(5):
+                publisher.publish("orders", b'{"n": %d}' % n)
+                publisher.publish("prices", b'{"n": %d}' % n)
+            assert subscriber.receive(1) is not None
+            for point in points:
+                lapse.crash(before=point)
+            return ask(queue, prices)
+
+
+@pytest.mark.feature("C55", "C83", "S3", "C4")
+@pytest.mark.parametrize("point", [CrashPoint.JOURNAL, CrashPoint.DELIVERIES])
+@pytest.mark.parametrize("how", ASKED)
+def test_who_asks_is_answered_as_if_nothing_had_crashed(how: str, point: CrashPoint) -> None:
+    assert asked(ASKED[how], point) == asked(ASKED[how])
+
+
+@pytest.mark.feature("C55")
+def test_an_answer_that_clients_have_is_forgotten(lapse: Lapse) -> None:
+    lapse.queue("orders")
+    with lapse.queue_client("orders") as queue:
+        queue.purge()
+        queue.depth()
+        queue.pause()
+    journal = [(one.key, one.value) for one in lapse.records("lapse-orders-changelog") if one.key[:2] == KEY]
+    assert len(journal) == 2
+    assert journal[1] == (journal[0][0], None), "only the purge's, and it is gone"
+    before = len(lapse.records("lapse.orders.deliveries"))
+    lapse.crash()
+    lapse.depth("orders")
+    told = lapse.records("lapse.orders.deliveries")[before:]
+    assert [dict(one.headers)["lapse-kind"] for one in told] == [b"epoch", b"answer"], "it is not told again"
+
+
+@pytest.mark.feature("C55", "X4")
+def test_a_user_who_is_not_spoken_to_any_more_gets_no_answer() -> None:
+    first, second = KeptAnswers(1), KeptAnswers(2)
+    first.expect(Command(command="purge", id="x"))
+    answer = Output("lapse.q.deliveries.amy", 0, None, b"{}\n", [("lapse-kind", b"answer"), ("lapse-epoch", b"1")])
+    (kept,) = first.keep(CommandAnswer("x", "purge", "", 0), answer)
+    whole(second.restoring(dict([kept])))
+    assert second.left(["lapse.q.deliveries"]) == []
+    assert second.forgotten() == [(kept[0], None)]
+    whole(second.restoring(dict([kept])))
+    (again,) = second.left(["lapse.q.deliveries.amy"])
+    assert again == answer._replace(headers=[("lapse-kind", b"answer"), ("lapse-epoch", b"2")])
