@@ -31,6 +31,8 @@ _PRODUCERS_CLOCK_MS: Final = 300_000
 _LONGEST_CHAIN: Final = 50
 """Messages whose lives are shown together."""
 
+ABORTED: Final = "aborted"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
@@ -39,6 +41,7 @@ class History:
     Attributes:
         bookmark: which message.
         found: whether Kafka still has its record.
+        missing: why there is none, in words; empty where there is one.
         size: bytes of its value; None without a record, or of a tombstone.
         moments: what happened, in order.
         silent: queues that did not answer when they were asked what the message waits for.
@@ -46,6 +49,7 @@ class History:
 
     bookmark: Bookmark
     found: bool
+    missing: str = ""
     size: int | None = None
     moments: list[Moment] = field(default_factory=list)
     silent: list[str] = field(default_factory=list)
@@ -87,9 +91,15 @@ def history(
     waits, silent = _waits(name, known if entity is None else [entity], topics, moments, cluster)
     moments += waits
     moments.sort(key=lambda moment: (moment.at_ms, _RANK.get(moment.what, 1)))
+    missing = ""
+    if record is None:
+        missing, record = _missing(cluster, name)
+    if missing and record is not None:
+        at_ms = record.timestamp()[1]
+        moments.insert(0, Moment(at_ms=at_ms, entity="", what=ABORTED, facts={}, told=name, message=name))
     value = None if record is None else record.value()
     size = None if value is None else len(value)
-    return History(bookmark=name, found=record is not None, size=size, moments=moments, silent=silent)
+    return History(bookmark=name, found=not missing, missing=missing, size=size, moments=moments, silent=silent)
 
 
 class _Chain:
@@ -158,6 +168,7 @@ class _Chain:
                 yield from lineage.transferred(bookmark, moment.entity, facts.get("detail", ""), moment.at_ms)
             elif moment.what == DEAD_LETTER and facts["lapse_id"]:
                 yield from lineage.redriven(bookmark, moment.entity, facts["lapse_id"])
+                yield from lineage.lettered(bookmark, moment.entity, moment.told, moment.at_ms)
         yield from lineage.versions(bookmark, record, self._entities)
 
     def _found(self, name: Bookmark) -> Message | None:
@@ -200,9 +211,24 @@ def _waits(
     return moments, [entity for entity in silent if entity in tell or entity == name.topic]
 
 
-def _record(connection: Connection, name: Bookmark) -> Message | None:
+def _missing(connection: Connection, name: Bookmark) -> tuple[str, Message | None]:
+    """Why there is no record at a bookmark that its partition has passed; and the record, if it was aborted."""
+    record = _record(connection, name, **{"isolation.level": "read_uncommitted"})
+    if record is not None:
+        return "its transaction was aborted, so no entity has seen it", record
+    consumer = connection.consumer()
+    try:
+        low, _ = log_bounds(consumer, TopicPartition(name.topic, name.partition))
+    finally:
+        consumer.close()
+    if name.log_offset < low:
+        return "Kafka no longer has the record", None
+    return "no record has this offset: it belongs to a transaction's end, or compaction has removed the record", None
+
+
+def _record(connection: Connection, name: Bookmark, **options: str) -> Message | None:
     """The message's record; None if Kafka no longer has it."""
-    consumer = connection.consumer(enable_partition_eof=True)
+    consumer = connection.consumer(**{"enable.partition.eof": True, **options})
     try:
         place = TopicPartition(name.topic, name.partition, name.log_offset)
         low, end = log_bounds(consumer, place)

@@ -1,7 +1,8 @@
 """Lineage: the records that a message became, and those that it was before (C59).
 
 A forward and a redrive name the message that they take up in the new record's message id; a transfer names both in its
-commands; a newer version of a SOW record stands behind the older one, under the same key.
+commands; a newer version of a SOW record stands behind the older one, under the same key. A dead letter names its
+message, and may be a message itself, of a queue over its topic.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from lapse.protocol.command import CommandError
 from lapse.protocol.hand_over import HandOver
 from lapse.protocol.redrive import REDRIVEN, lapse_id_of, message_id
 from lapse_client.connection import Connection, entities
+from lapse_client.dead_letter import read
 from lapse_client.headers import headers_of
 from lapse_client.redriven import TOPIC as REDRIVEN_TOPIC
 from lapse_client.span import span
@@ -29,6 +31,7 @@ _MARGIN_MS: Final = 60_000
 
 _OWN: Final = (topic.PREFIX, topic.DEAD_LETTER_PREFIX, "__")
 _CHANGELOG: Final = "-changelog"
+LETTERED: Final = "left_as_letter"
 Progress = Callable[[int, int], None]
 
 
@@ -36,7 +39,7 @@ class Step(NamedTuple):
     """One step from a message to the next.
 
     Attributes:
-        what: `forwarded`, `redriven`, `transferred` or `replaced`.
+        what: `forwarded`, `redriven`, `transferred`, `replaced`, or `left_as_letter`.
         at_ms: when the later record was written, ms since the epoch.
         entity: the queue that it left, or the SOW topic that it is in.
         before: the message.
@@ -74,6 +77,7 @@ class Lineage:
         """What a record was before, as its headers tell."""
         told = {name: value for name, value in headers_of(record) if value is not None}
         at_ms = record.timestamp()[1]
+        yield from _lettered(record, told, bookmark, at_ms)
         if header.TRANSFER in told:
             # Its message id is that of the message whose place it takes.
             transfer = told[header.TRANSFER].decode("utf-8", "replace").partition("/")[2]
@@ -92,6 +96,11 @@ class Lineage:
         found = self._written(lambda name: name.startswith(start), at_ms)
         if found is not None:
             yield Step("forwarded", found.timestamp()[1], queue, bookmark, place(found))
+
+    def lettered(self, bookmark: Bookmark, entity: str, letter: Bookmark, at_ms: int) -> Iterator[Step]:
+        """The letter of a message, where a queue is called like the letter's topic: it is a message of that one."""
+        if topic.commands(letter.topic) in self._topics:
+            yield Step(LETTERED, at_ms, entity, bookmark, letter)
 
     def redriven(self, bookmark: Bookmark, entity: str, lapse_id: str) -> Iterator[Step]:
         """What a letter's message has become that was redriven."""
@@ -183,6 +192,16 @@ class Lineage:
 def place(message: Message) -> Bookmark:
     """Where a record stands."""
     return Bookmark(message.topic() or "", message.partition() or 0, message.offset() or 0)
+
+
+def _lettered(record: Message, told: Mapping[str, bytes], bookmark: Bookmark, at_ms: int) -> Iterator[Step]:
+    """The message whose letter a record is; of a letter's letter also the first one, whose letter may be gone."""
+    letter = read(record)
+    if letter.origin is None:
+        return
+    yield Step(LETTERED, at_ms, letter.entity, letter.origin, bookmark)
+    for step in _named(LETTERED, told.get(header.FIRST_NAMES[header.LAPSE_ID], b""), at_ms, letter.origin):
+        yield step._replace(detail="")
 
 
 def _named(what: str, name: bytes, at_ms: int, after: Bookmark) -> Iterator[Step]:

@@ -25,7 +25,7 @@ class Moment:
     Attributes:
         at_ms: when it counts, ms since the epoch.
         entity: the queue or SOW topic; empty for the record itself.
-        what: `arrived`, `delivered`, `dead letter`, the event's kind, or `waits`: what it waits for now.
+        what: `arrived`, `aborted`, `delivered`, `dead letter`, the event's kind, or `waits`: what it waits for now.
         facts: what is known of it, by name.
         told: bookmark of the record that shows it.
         message: whose life it belongs to: the message itself, or one that it was before or has become (C59).

@@ -19,7 +19,7 @@ from lapse.core.expression import SparkColumn, SparkColumns, to_spark_sql
 from lapse.core.lifetime import EXPIRES_AT_MS, TTL_MS
 from lapse.protocol import header as names
 from lapse.protocol.letter_family import LAPSE
-from lapse.protocol.redrive import MAX_REDRIVES, OWN, message_id
+from lapse.protocol.redrive import MAX_REDRIVES, OF_FIRST, OF_OTHERS, OWN, message_id
 from lapse_spark import dead_letter, header, newer_records, origins, redriven
 from lapse_spark.connection import Connection
 
@@ -122,7 +122,8 @@ def records(chosen: DataFrame, target: Target) -> DataFrame:
     the topic skips it (C29). Elsewhere the partition follows from the key, and no queue is named.
     """
     home = F.lit(not target.topic)
-    kept = F.filter(_headers(), _none_of(sorted(OWN)))
+    named = home & (F.col("family") == LAPSE.name)
+    kept = F.when(named, _again()).otherwise(F.filter(_headers(), _none_of(sorted(OWN | OF_FIRST.keys()))))
     times = F.col("redriven_count") + 1
     ident = F.concat(F.lit(message_id("")), "id")
     if redriven.TIMES in chosen.columns:  # what is sent again on purpose is no repeat
@@ -131,7 +132,7 @@ def records(chosen: DataFrame, target: Target) -> DataFrame:
     added: list[Column] = [
         _header(names.REDRIVEN_COUNT, times.cast("string")),
         _header(names.MESSAGE_ID, ident),
-        F.when(home & (F.col("family") == LAPSE.name), _header(names.REDRIVE_QUEUE, F.col("entity"))),
+        F.when(named, _header(names.REDRIVE_QUEUE, F.col("entity"))),
     ]
     if target.lifetime == "new":
         added.append(_header(TTL_MS, F.lit(str(target.ttl_ms))))
@@ -196,6 +197,17 @@ def send(to_send: DataFrame, connection: Connection) -> None:
 def _headers() -> Column:
     """The headers of a letter; none where there are none."""
     return F.coalesce("headers", F.array().cast("array<struct<key:string,value:binary>>"))
+
+
+def _again() -> Column:
+    """A letter's headers on the record that goes back; where the message was a letter itself, it is one again."""
+    kept = F.filter(_headers(), _none_of(sorted(OWN - OF_OTHERS)))
+    names_now = F.create_map(*(F.lit(word) for pair in sorted(OF_FIRST.items()) for word in pair))
+    renamed = F.transform(
+        kept, lambda one: F.struct(F.coalesce(names_now[one["key"]], one["key"]).alias("key"), one["value"])
+    )
+    there = F.exists(kept, lambda one: one["key"].isin(sorted(OF_FIRST)))
+    return F.when(there, renamed).otherwise(kept)
 
 
 def _none_of(unwanted: Sequence[str]) -> Callable[[Column], Column]:

@@ -7,6 +7,7 @@ import pytest
 
 from lapse.transfer.mover import Choice, Mover
 from lapse_client import SowClient
+from lapse_client.dead_letter import read
 from lapse_client.error import LapseError, UnknownEntity
 from lapse_client.history import history
 from support import command
@@ -20,6 +21,8 @@ QUEUES = {
     "begin": {"forward_to": "target{}"},
     "target": {"max_cancels": 1, "expiration": "enabled"},
     "last": {},
+    "mourned": {},
+    "dlq.mourned": {},
 }
 
 pytestmark = pytest.mark.feature("D6")
@@ -144,6 +147,53 @@ def test_a_message_is_followed_through_forward_death_redrive_and_transfer_from_e
     for words in ("forwarded", "redriven", "transferred", "max_cancels"):
         assert words in shown.stdout
     assert {one.what for one in history(origin, entity=last, connection=served.connection).moments} == {"arrived"}
+
+
+@pytest.mark.feature("C54", "C59")
+def test_the_letter_of_a_letter_keeps_its_first_origin_and_is_that_letter_again_when_it_is_redriven(
+    served: Deployment,
+) -> None:
+    name = served.name("mourned")
+    letters = f"dlq.{name}"
+    origin = served.bookmark("mourned", served.write("mourned", "x", key=b"k")[0])
+    for stem in ("mourned", "dlq.mourned"):
+        with served.subscriber(stem) as subscriber:
+            delivery = subscriber.receive(20)
+            assert delivery is not None
+            subscriber.settle("expire", [delivery], wait=True)
+    served.letters("dlq.mourned", 1)
+    first = ("left_as_letter", origin, f"{letters}:0:0")
+    assert chain(served, origin) == {first}, "no queue has the letter's letter"
+    assert chain(served, f"dlq.{letters}:0:0") == {first, ("left_as_letter", f"{letters}:0:0", f"dlq.{letters}:0:0")}
+    assert "1 letters sent" in served.lapse("dlq", "redrive", f"dlq.{letters}", "--yes").stdout
+    one, again = (read(message) for message in served.tail(letters).wait(2))
+    told = {fact: value for fact, value in again.facts().items() if fact not in ("letter", "redriven_count")}
+    assert told.items() <= one.facts().items()
+    assert str(again.origin) == origin
+    steps = chain(served, str(again.bookmark))
+    assert {first, ("redriven", f"{letters}:0:0", str(again.bookmark))} <= steps
+    assert "1 letters sent" in served.lapse("dlq", "redrive", name, "--yes").stdout, "it is the same letter"
+    assert served.tail(name).wait(2)[1].value() == b"x"
+
+
+@pytest.mark.feature("C41")
+def test_a_record_of_an_aborted_transaction_is_told_from_one_that_is_gone(served: Deployment) -> None:
+    name = served.name("quiet")
+    producer = served.connection.producer(**{"transactional.id": name})
+    producer.init_transactions(20)
+    producer.begin_transaction()
+    offsets: list[int | None] = []
+    producer.produce(name, b"taken back", on_delivery=lambda _, message: offsets.append(message.offset()))
+    producer.flush(20)
+    producer.abort_transaction(20)
+    (served_behind,) = served.write("quiet", "x")
+    aborted = f"{name}:0:{offsets[0]}"
+    told = explain(served, aborted)
+    assert (told.returncode, "its transaction was aborted" in told.stdout) == (0, True), told.stdout
+    (moment,) = history(aborted, connection=served.connection).moments
+    assert (moment.what, moment.facts) == ("aborted", {})
+    end = explain(served, f"{name}:0:{served_behind.offset - 1}")
+    assert (end.returncode, "no record has this offset" in end.stdout) == (1, True), end.stdout
 
 
 @pytest.mark.feature("C59")

@@ -82,7 +82,7 @@ def _look(bookmark: str, entity: str | None, connection: Connection, quiet: bool
 
 def _show(found: History) -> None:
     size = "no value" if found.size is None else f"{found.size:,} bytes"
-    title = f"{found.bookmark} ({size if found.found else 'Kafka no longer has the record'})"
+    title = f"{found.bookmark} ({found.missing or size})"
     if not found.moments:
         click.echo(f"{title}: nothing is told of it.")
         return

@@ -31,6 +31,7 @@ NOT_COPIED: Final = header.DEAD_LETTER_NAMES | _FOR_THE_QUEUE
 """Headers of a record that its letter does not bear, whatever else the record bears."""
 
 _KEY = header.RECORD_KEY
+_FIRST: Final = frozenset(header.FIRST_NAMES.values())
 
 _MAX_TEXT_BYTES = 1000
 """A fault's text is cut to this, so that headers stay small."""
@@ -91,17 +92,20 @@ def kept(names: Sequence[str]) -> list[tuple[int, str]]:
     """Which of a record's headers its letter bears, by index, each with its name there.
 
     Of a letter's letter no lifetime is renamed: the first letter had renamed the producer's, so what it bears is
-    lapse's own (C54).
+    lapse's own (C54). What the first letter said is kept under names of its own.
 
     Args:
         names: of the record's headers, in their order.
     """
     again = header.LAPSE_ID in names
+    first = header.DLQ_TOPIC in names and _FIRST.isdisjoint(names)
     originals = {name for name in names if name in header.ORIGINAL_NAMES.values()}
     found: list[tuple[int, str]] = []
     for at, name in enumerate(names):
         renamed = header.ORIGINAL_NAMES.get(name)
-        if renamed is not None:
+        if first and name in header.FIRST_NAMES:
+            found.append((at, header.FIRST_NAMES[name]))
+        elif renamed is not None:
             if not again and renamed not in originals:
                 found.append((at, renamed))
         elif name not in NOT_COPIED and not (again and name == _KEY):

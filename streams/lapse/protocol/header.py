@@ -117,7 +117,19 @@ DEAD_LETTER_NAMES: Final = frozenset(
 """Headers that a dead letter sets: overwritten, never piled up (D2)."""
 
 PREFIX: Final = "lapse-"
-OF_LETTERS: Final = DEAD_LETTER_NAMES - {EXPIRES_AT_MS, EPOCH} | set(ORIGINAL_NAMES.values())
+FIRST_NAMES: Final = {
+    name: f"{PREFIX}first-{name.removeprefix('__dlq.errors.').removeprefix(PREFIX).replace('.', '-')}"
+    for name in sorted(DEAD_LETTER_NAMES - {REDRIVEN_COUNT, EXPIRES_AT_MS})
+}
+"""What a dead letter's own headers are called on the letter that is written when it dies itself (C54).
+
+A redrive of that letter gives them back their names: the record is the first letter again. The deadline is left out:
+on a record that was redriven it would be the record's own.
+"""
+
+OF_LETTERS: Final = (
+    DEAD_LETTER_NAMES - {EXPIRES_AT_MS, EPOCH} | set(ORIGINAL_NAMES.values()) | set(FIRST_NAMES.values())
+)
 
 
 def is_handed_out(name: str) -> bool:

@@ -28,6 +28,12 @@ OWN: Final = (
 )
 """Headers of a letter that the redriven record does not have, or has with values of its own."""
 
+OF_FIRST: Final = {kept: name for name, kept in header.FIRST_NAMES.items()}
+"""Headers of a letter's letter that tell of the first one, and what they are called on that (C54)."""
+
+OF_OTHERS: Final = letter.MARKERS - header.DEAD_LETTER_NAMES
+"""Headers of other systems' letters: a letter of lapse bears them if its message was such a letter."""
+
 
 REDRIVEN: Final = b"redrive/"
 """What the id of a redriven record begins with."""
@@ -95,6 +101,8 @@ def headers(
 ) -> list[tuple[str, bytes | None]]:
     """Build the headers of a redriven record.
 
+    Where the message was a dead letter itself, its record on the dead-letter topic is one again.
+
     Args:
         letter: the dead letter's.
         lapse_id: its id.
@@ -103,7 +111,8 @@ def headers(
         queue: who lost it; every other queue skips the record (C29). Empty = for everybody.
         lifetime: a lifetime header and its value, ms; None = the default applies (C30).
     """
-    built = [(name, value) for name, value in letter if name not in OWN]
+    dropped = OWN - OF_OTHERS if queue else OWN | OF_FIRST.keys()
+    built = [(OF_FIRST.get(name, name), value) for name, value in letter if name not in dropped]
     built.append((header.REDRIVEN_COUNT, str(redriven_count + 1).encode()))
     if lapse_id:
         built.append((header.MESSAGE_ID, message_id(lapse_id, before).encode()))

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lapse.core import lifetime
+from lapse.core import letter, lifetime
 from lapse.core.reason import Reason, in_order
-from lapse.protocol import header
+from lapse.protocol import header, redrive
 from lapse.protocol.bookmark import Bookmark
 from lapse.protocol.dead_letter import Death, headers, lapse_id, redriven_count
 
@@ -65,6 +65,42 @@ def test_on_a_second_death_headers_are_overwritten_and_the_first_original_kept()
     assert facts["lapse-id"] == b"orders/t:1:2/1"
     assert header.REDRIVE_QUEUE not in facts
     assert header.EXPIRES_AT_MS not in facts
+
+
+def of_letter(first, entity, **fields):
+    return headers(Death(entity=entity, bookmark=Bookmark(f"dlq.{entity}", 0, 7), **fields), first)
+
+
+DIED_AGAIN = {"reasons": (Reason.PURGED,), "expired_at_ms": 99, "expires_at_ms": 98, "delivery_count": 8, "epoch": 2}
+
+
+@pytest.mark.feature("C54", "C59")
+@pytest.mark.parametrize(
+    "first",
+    [
+        [(name, value) for name, value in headers(death(cancel_count=2, null_value=True, epoch=5), [("own", b"x")])],
+        [("__dlq.errors.topic", b"t"), ("__dlq.errors.partition", b"1"), ("__dlq.errors.offset", b"2"), ("own", b"x")],
+        [(f"kafka_dlt-original-{fact}", b"12345678") for fact in ("topic", "partition", "offset")],
+        [(f"__streams.errors.{fact}", b"1") for fact in ("topic", "partition", "offset")],
+    ],
+)
+def test_a_letter_that_dies_and_is_redriven_is_the_first_letter_again(first):
+    second = of_letter(first, "again", **DIED_AGAIN)
+    assert dict(second)["__dlq.errors.topic"] == b"dlq.again"
+    assert len(dict(second)) == len(second)
+    back = redrive.headers(second, lapse_id="again/dlq.again:0:7/0", redriven_count=0, queue="again")
+    own = {
+        header.REDRIVEN_COUNT: b"1",
+        header.MESSAGE_ID: b"redrive/again/dlq.again:0:7/0",
+        header.REDRIVE_QUEUE: b"again",
+    }
+    assert dict(back) == dict(first) | own
+    assert not letter.is_letter(back)  # its lifetimes are meant, as those of all that is redriven
+    elsewhere = redrive.headers(second, lapse_id="again/dlq.again:0:7/0", redriven_count=0)
+    assert not {name for name, _ in elsewhere} & (letter.MARKERS | set(header.FIRST_NAMES.values()))
+    third = of_letter(second, "more", **DIED_AGAIN)
+    kept = {name: value for name, value in second if name in header.FIRST_NAMES.values()}
+    assert {name: value for name, value in third if name in header.FIRST_NAMES.values()} == kept or not kept
 
 
 @pytest.mark.feature("C22", "L14")

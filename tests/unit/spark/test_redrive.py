@@ -7,6 +7,7 @@ from lapse.core.expression import ExpressionError
 from lapse.core.reason import Reason
 from lapse.protocol import dead_letter as wire
 from lapse.protocol.bookmark import Bookmark
+from lapse.protocol.redrive import headers as of_command
 from lapse_spark import dead_letter, redrive, redriven, schema
 from lapse_spark.redrive import Choice, Target
 
@@ -74,6 +75,18 @@ def test_a_redriven_record_names_its_queue_and_has_no_lifetime(letters):
         "lapse-message-id": b"redrive/q/orders:2:7/1",
         "lapse-redrive-queue": b"q",
     }
+
+
+@pytest.mark.feature("C54")
+def test_a_letters_letter_goes_back_as_the_command_sends_it(letters):
+    _, first = letter(7, expires_at_ms=900, epoch=3)
+    spring = [(f"kafka_dlt-original-{fact}", b"12345678") for fact in ("topic", "partition", "offset")]
+    for original in (first, spring):
+        value, second = letter(8, original=[*original, ("own", b"x")], entity="again")
+        for target, queue in ((Target(), "again"), (Target(topic="orders.repair"), "")):
+            row = redrive.records(redrive.choose(letters((value, second)), Choice()), target).head()
+            sent = of_command(second, lapse_id="again/orders:2:8/0", redriven_count=0, queue=queue)
+            assert {one.key: bytes(one.value) for one in row.headers} == dict(sent)
 
 
 @pytest.mark.feature("C58", "X6")

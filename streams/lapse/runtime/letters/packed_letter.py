@@ -22,7 +22,7 @@ _ID: Final = packed_name(header.LAPSE_ID)
 _EXPIRES_AT: Final = packed_name(EXPIRES_AT_MS)
 _NULL_VALUE: Final = packed_header(header.NULL_VALUE, b"true")
 
-_TELLING: Final = TELLING | {header.LAPSE_ID, *header.ORIGINAL_NAMES.values()}
+_TELLING: Final = TELLING | {header.LAPSE_ID, header.DLQ_TOPIC, *header.ORIGINAL_NAMES.values()}
 """Headers of a message with a history: what becomes of its other headers, or what its letter says, depends on them."""
 
 _MOST_NAMES: Final = 1_000
