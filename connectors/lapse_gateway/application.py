@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Mount, Route, Router
@@ -42,6 +43,7 @@ from lapse_gateway.console.page import refused
 from lapse_gateway.fault import Fault, fault_of
 from lapse_gateway.gateway import Gateway
 from lapse_gateway.operation import FLAG, TEXT, Call, Operation, answered, obj
+from lapse_gateway.request_target import EncodedNames, decoded
 from lapse_gateway.user import Caller
 
 _EVENTS: Final = "text/event-stream"
@@ -136,7 +138,12 @@ def application(gateway: Gateway) -> Starlette:
         *_routes(gateway),
         *(Mount(one.at, Router(_routes(one), redirect_slashes=False)) for one in beside),
     ]
-    found = Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: _astray, Exception: _failed})
+    found = Starlette(
+        routes=routes,
+        lifespan=lifespan,
+        middleware=[Middleware(EncodedNames)],
+        exception_handlers={HTTPException: _astray, Exception: _failed},
+    )
     found.router.redirect_slashes = False  # a POST that is sent elsewhere is a surprise
     return found
 
@@ -196,7 +203,7 @@ async def _call(gateway: Gateway, operation: Operation, request: Request) -> Cal
         request=request,
         gateway=gateway,
         caller=caller,
-        path=request.path_params,
+        path={name: decoded(text) for name, text in request.path_params.items()},
         parameters=parameters,
         body=content,
     )

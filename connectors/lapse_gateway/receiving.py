@@ -115,6 +115,10 @@ async def _subscription(call: Call, least: int) -> Subscription:
     backlog = given["max_backlog"] or least
     if backlog < least:
         raise Fault("invalid_argument", f"parameter max_backlog: expected {least} or more, which max asks for")
+    if given["subscription"] in (".", ".."):
+        raise Fault(
+            "invalid_argument", "parameter subscription: . and .. cannot stand in an address, and DELETE needs it"
+        )
     terms = Terms(max_backlog=backlog, filter=given["filter"] or None)
     return await call.gateway.subscriptions.get(call.caller, call.path["queue"], given["subscription"], terms)
 

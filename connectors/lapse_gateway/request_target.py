@@ -1,4 +1,4 @@
-"""The target of a request in its absolute form, `GET http://host/path`, as proxies send it: every server serves it."""
+"""The target of a request: in its absolute form, `GET http://host/path`, as proxies send it, and with encoded names."""
 
 from __future__ import annotations
 
@@ -26,6 +26,36 @@ class AbsoluteTargets:
         if scope["type"] == "http" and scope["raw_path"].lower().startswith(_SCHEMES):
             scope = _relative(scope)
         await self._application(scope, receive, send)
+
+
+class EncodedNames:
+    """Keeps a slash that is encoded (`%2F`) within its name: it separates nothing (RFC 3986, 2.2).
+
+    Servers decode a whole path before it is split. The application sees a path in which `/` and `%` of names are
+    encoded, and nothing else is. `decoded` turns such a name back.
+
+    Args:
+        application: what answers.
+    """
+
+    def __init__(self, application: ASGIApp) -> None:
+        self._application = application
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if scope["type"] == "http" and b"%" in scope["raw_path"]:
+            names = scope["raw_path"].decode("ascii", "replace").split("/")
+            scope = {**scope, "path": "/".join(map(_encoded, names))}
+        await self._application(scope, receive, send)
+
+
+def decoded(name: str) -> str:
+    """A name of the path, as it was meant."""
+    return name.replace("%2F", "/").replace("%25", "%")
+
+
+def _encoded(name: str) -> str:
+    return unquote(name).replace("%", "%25").replace("/", "%2F")
 
 
 def _relative(scope: Scope) -> Scope:

@@ -3,6 +3,7 @@
 import json
 import threading
 from collections.abc import Iterator
+from urllib.parse import quote
 
 import httpx
 import orjson
@@ -120,6 +121,11 @@ def test_a_raw_answer_is_the_payload_and_nothing_else(gateway: Door) -> None:
     assert done.status_code == 200
     assert gateway.http.post(gateway.path("shown", "/receive"), params={**ask, "wait_s": 0}).status_code == 204
     assert gateway.http.delete(gateway.path("shown", "/subscriptions/raw")).status_code == 204
+    odd = "a/b%2F é?#..%"  # a name of the path holds whatever the program has called itself
+    ask |= {"subscription": odd, "wait_s": 0}
+    assert gateway.http.post(gateway.path("shown", "/receive"), params=ask).status_code == 204
+    end = gateway.path("shown", f"/subscriptions/{quote(odd, safe='')}")
+    assert [gateway.http.delete(end).status_code for _ in range(2)] == [204, 409]
 
 
 def events(lines: Iterator[str]) -> Iterator[tuple[str, dict]]:

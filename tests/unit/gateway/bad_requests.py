@@ -243,6 +243,18 @@ CASES: Final = (
         status=409,
     ),
     Case(
+        shown="`DELETE …/subscriptions/a%2Fb%252F`, which is not open",
+        method="DELETE",
+        path="/v1/queues/orders/subscriptions/a%2Fb%252F",
+        code="unknown_subscription",
+        status=409,
+    ),
+    Case(
+        shown="`POST …/receive?subscription=..`",
+        path="/v1/queues/orders/receive?subscription=..",
+        code="invalid_argument",
+    ),
+    Case(
         shown="a publish by a page of another site",
         path="/v1/publish/orders",
         body=b"x",

@@ -37,6 +37,12 @@ def test_the_nearest_path_or_field_is_named(shown: str, meant: str) -> None:
     assert f"(did you mean {meant}?)" in ask(case).json()["error"]["text"]
 
 
+@pytest.mark.feature("X7")
+def test_an_encoded_slash_belongs_to_the_name() -> None:
+    (case,) = [one for one in CASES if "a%2Fb%252F" in one.shown]
+    assert ask(case).json()["error"]["text"] == "subscription a/b%2F is not open at this gateway"
+
+
 def test_no_key_is_told() -> None:
     for case in CASES:
         assert KEY not in ask(case).text
