@@ -22,7 +22,7 @@ _CLOSED: Final = "Disconnected"
 _NO_KAFKA: Final = "Invalid response size"
 """What answers is too large by far, for it is text: a web server's, for example."""
 
-_OWN_WORDS: Final = re.compile(r"\A\S+/(?:bootstrap|-?\d+): | \(after \d+ms in state [^)]*\)|ipv[46]#")
+_OWN_WORDS: Final = re.compile(r"\A\S+/(?:bootstrap|-?\d+): | \(after \d+ms in state (?:[^()]|\(s\))*\)|ipv[46]#")
 """What librdkafka adds for itself: which of its connections, in which of its states, and the family of an address."""
 
 

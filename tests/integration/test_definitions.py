@@ -37,7 +37,7 @@ def test_workers_serve_what_the_topic_says_and_follow_it_without_a_restart(deplo
             delivery.cancel()
     here.configure({"orders": {"max_deliveries": 1}, "other": {}}, definitions="topic")
     begun = time.monotonic()
-    applied = json.loads(here.lapse("apply", "--json").stdout)
+    applied = json.loads(here.lapse("apply", "--yes", "--json").stdout)
     assert [(one["version"], one["keys"]) for one in applied["defined"]] == [(2, ["max_deliveries"])]
     until(lambda: "version 2 is served" in worker.text, "the running worker has taken it up")
     letters = here.letters("orders", 2)

@@ -82,6 +82,15 @@ def test_nobody_listens_and_no_such_host() -> None:
     assert "in state" not in told("no-such-host.invalid:9092")
 
 
+@pytest.mark.feature("X7")
+def test_an_error_that_came_several_times_is_told_without_librdkafkas_count() -> None:
+    again = "b:1/bootstrap: Connect to ipv4#127.0.0.1:1 failed: Connection refused (after 0ms in state CONNECT, %s)"
+    error = KafkaError(KafkaError._TRANSPORT, again % "1 identical error(s) suppressed")
+    silence = Silence()
+    silence.settings["error_cb"](error)
+    assert silence.why(1) == "Connect to 127.0.0.1:1 failed: Connection refused"
+
+
 class Brokers:
     """An administrator's connection, with a clock of its own: an answer takes as long as it is waited for."""
 

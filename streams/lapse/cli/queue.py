@@ -14,6 +14,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from lapse.cli import Lazy, LazyGroup, cluster
+from lapse.cli.asking import confirm
 from lapse.cli.instant import INSTANT, When, at_ms
 from lapse.cli.subscribed import print_subscriptions
 from lapse.cli.tables import print_table
@@ -258,9 +259,7 @@ def purge(
     """Remove all messages, or those that match."""
     with _open(name, bootstrap_servers) as client:
         if not yes:
-            click.confirm(
-                f"Remove messages from {name} ({client.depth().get('depth', 0):,} in it)?", abort=True, err=True
-            )
+            confirm(f"Remove messages from {name} ({client.depth().get('depth', 0):,} in it)?")
         counts = client.purge(filter=expression, leased=leased)
     if as_json:
         click.echo(orjson.dumps(counts))
@@ -370,7 +369,7 @@ def delete(name: str, force: bool, yes: bool, bootstrap_servers: str | None, as_
         if force and not yes:
             there = client.depth()
             messages = sum(there.get(state, 0) for state in ("depth", "scheduled", "held"))
-            click.confirm(f"Delete {name} with {messages:,} messages in it?", abort=True, err=True)
+            confirm(f"Delete {name} with {messages:,} messages in it?")
         counts = client.delete(force=force)
     click.echo(orjson.dumps({"deleted": name, **counts}) if as_json else f"{name} is deleted.")
 

@@ -12,6 +12,7 @@ import orjson
 from rich.table import Column, Table
 
 from lapse.cli import Lazy, LazyGroup, cluster
+from lapse.cli.asking import confirm
 from lapse.cli.subscribed import print_subscriptions
 from lapse.cli.tables import print_table
 from lapse_client.error import LapseError
@@ -210,7 +211,7 @@ def delete_topic(topic: str, force: bool, yes: bool, bootstrap_servers: str | No
     """
     with _open(topic, bootstrap_servers) as client:
         if force and not yes:
-            click.confirm(f"Delete {topic} with all its records?", abort=True, err=True)
+            confirm(f"Delete {topic} with all its records?")
         counts = client.delete_topic(force=force)
     click.echo(orjson.dumps({"deleted": topic, **counts}) if as_json else f"{topic} is deleted.")
 

@@ -12,6 +12,7 @@ import orjson
 from rich.table import Table
 from rich.text import Text
 
+from lapse.cli.asking import confirm
 from lapse.cli.config_option import CONFIG
 from lapse.cli.definition import Plan, plan
 from lapse.cli.tables import print_table
@@ -106,8 +107,8 @@ def apply(config: Path, yes: bool, as_json: bool) -> None:
     what += f", define {len(defined)} entities" if defined else ""
     recoveries = [] if planned is None else planned.recoveries
     what += f", rewind {len(recoveries)} queues" if recoveries else ""
-    if (missing or low or shut or defined) and not yes and not as_json:
-        click.confirm(f"Create {what}?", abort=True)
+    if (missing or low or shut or defined) and not yes:
+        confirm(f"Create {what}?")
     try:
         cluster.create(missing)
         cluster.alter(low)

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from lapse.cli import main
+from lapse.cli.asking import confirm
 from lapse.cli.dlq import _audited
 
 
@@ -49,6 +50,24 @@ def test_no_color_turns_the_colours_of_every_command_off(monkeypatch: pytest.Mon
     assert "\x1b[31m" in runner.invoke(main, ["coloured"], color=True).stdout
     monkeypatch.setenv("NO_COLOR", "1")
     assert runner.invoke(main, ["coloured"], color=True).stdout == "red\n"
+
+
+@pytest.mark.feature("X7")
+@pytest.mark.parametrize(
+    ("typed", "code", "told"),
+    [
+        ("y\n", 0, ""),
+        ("what\nYES\n", 0, "Answer y or n."),
+        ("\n", 1, "Aborted!"),
+        ("", 1, "nobody answered, so nothing was done; --yes does not ask"),
+    ],
+)
+def test_a_question_leaves_standard_output_to_the_results(typed: str, code: int, told: str) -> None:
+    done = CliRunner().invoke(click.command()(lambda: confirm("Remove it?")), input=typed)
+    assert done.stdout == ""
+    assert done.exit_code == code
+    assert done.stderr.startswith("Remove it? [y/N]: ")
+    assert told in done.stderr
 
 
 NO_CLUSTER = {"completion", "demo", "kafka start", "kafka status", "kafka stop", "spark compact", "spark report"}
