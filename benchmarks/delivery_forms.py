@@ -16,7 +16,7 @@ from aiokafka.record.default_records import DefaultRecordBatch
 from benchmarks.contestant import Figures, alone
 from lapse.core.queue.step import Delivery as Handed
 from lapse.core.queue.step import Messages
-from lapse.core.queue.subscription import Payload
+from lapse.core.queue.subscriptions.subscription import Payload
 from lapse.protocol import packed_delivery
 from lapse.runtime.kafka.output import MAX_BATCH_BYTES
 from lapse.runtime.kafka.record_batch import PackedBatch

@@ -15,9 +15,9 @@ import psutil
 from benchmarks.contestant import Figures, alone
 from benchmarks.plain_record import PlainRecord
 from lapse.config import loads
-from lapse.core.queue.segment import SIZE
-from lapse.core.queue.segment_spill import Segments
-from lapse.core.queue.settlement import Claim, SettleAction
+from lapse.core.queue.segments.segment import SIZE
+from lapse.core.queue.segments.spill import Segments
+from lapse.core.queue.settlement.settlement import Claim, SettleAction
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.state import QueueState
 from lapse.core.queue.step import Step

@@ -20,7 +20,7 @@ import psutil
 from benchmarks.contestant import Figures, Stopwatch, alone
 from benchmarks.load import Headers, create, publish
 from benchmarks.worker import Worker
-from lapse.core.queue.segment import SIZE
+from lapse.core.queue.segments.segment import SIZE
 from lapse_client import Connection, Queue, QueueSubscriber
 
 _BACKLOG = 10_000

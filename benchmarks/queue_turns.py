@@ -10,12 +10,12 @@ from typing import Any
 from benchmarks.contestant import Figures, alone
 from benchmarks.plain_record import PlainRecord
 from lapse.core.lifetime import Expiration
+from lapse.core.queue.arrival.trait import TraitReader
 from lapse.core.queue.command import QueueCommands
 from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.state import QueueState
 from lapse.core.queue.step import Step
-from lapse.core.queue.trait import TraitReader
 from lapse.protocol.command import Command
 
 _NOW_MS = 1_800_000_000_000

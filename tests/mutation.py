@@ -100,8 +100,9 @@ def find() -> tuple[list[Mutant], Trees]:
     """All mutants, and the tree of each module."""
     found: list[Mutant] = []
     trees: Trees = {}
-    for path in sorted(CORE.glob("*.py")):
-        module = f"lapse.core.queue.{path.stem}".removesuffix(".__init__")
+    for path in sorted(CORE.rglob("*.py")):
+        within = path.relative_to(CORE).with_suffix("").parts
+        module = ".".join(("lapse", "core", "queue", *within)).removesuffix(".__init__")
         some, trees[module] = mutants(module, path, path.read_text())
         found += some
     return found, trees

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from lapse.core.generation import offset_of
 from lapse.core.queue.change import Change, ChangeKind
-from lapse.core.queue.journal_record import changes_of, sources_of
+from lapse.core.queue.journal.journal_record import changes_of, sources_of
 from lapse.runtime.journal.changelog import EPOCH_HEADER, Changelog
 
 _STEP: Final = b"d"

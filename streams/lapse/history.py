@@ -11,7 +11,7 @@ from typing import Final
 
 from lapse.core.lifetime import Expiration
 from lapse.core.queue.answer import shown
-from lapse.core.queue.restored import restore
+from lapse.core.queue.journal.restored import restore
 from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.shard import QueueShard
 from lapse.protocol.answer import QueuedMessage

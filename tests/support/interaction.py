@@ -10,7 +10,7 @@ from functools import cache
 from itertools import combinations
 from pathlib import Path
 
-from lapse.core.queue.life import Trigger
+from lapse.core.queue.life.table import Trigger
 from support.life_table import in_words
 
 TESTS = Path(__file__).parents[1]

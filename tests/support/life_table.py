@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from lapse.core.queue.life import ROWS, Row, Trigger
-from lapse.core.queue.message_state import MEANINGS, State
+from lapse.core.queue.life.message_state import MEANINGS, State
+from lapse.core.queue.life.table import ROWS, Row, Trigger
 
 _HEAD = """# The life of a message
 
 Each message of a queue is in one state at a time. Triggers move it to other states, only as the rows below say:
-the shard runs on this table (`core/queue/life.py`). A change without a row is refused as an error in the code.
+the shard runs on this table (`core/queue/life/table.py`). A change without a row is refused as an error in the code.
 
 `python tests/life.py` prints this page. A test makes each row happen (`tests/unit/core/queue/test_life.py`).
 

@@ -72,6 +72,6 @@ def test_every_promise_leads_to_the_code_and_the_tests_behind_it_the_most_tellin
     assert show_map(["Q7", "L14"], as_json=True) == 0
     found = json.loads(capsys.readouterr().out)
     assert list(found) == ["Q7", "L14"]
-    assert any(path.endswith("core/queue/fairness.py") for path in found["Q7"]["code"][:3])
+    assert any(path.endswith("core/queue/delivery/fairness.py") for path in found["Q7"]["code"][:3])
     assert any(path.endswith("test_fairness.py") for path in found["Q7"]["tests"][:3])
     assert [number for number, (_, tests) in contract_map().items() if not tests] == []

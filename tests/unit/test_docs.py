@@ -21,7 +21,7 @@ from lapse.config.topic import TopicConfig
 from lapse.config.user import EntitlementConfig, UserConfig
 from lapse.core.entitlement import QUEUE_RIGHTS, SOW_RIGHTS, Right
 from lapse.core.error_code import ErrorCode
-from lapse.core.queue.settlement import Result
+from lapse.core.queue.settlement.settlement import Result
 from lapse.core.reason import Reason
 from lapse.protocol import command, header, schema
 from lapse.protocol.command import QUEUE_COMMANDS, SOW_COMMANDS

@@ -26,9 +26,9 @@ from lapse.config.shares import GroupLimit, GroupWeight, RateSetting, fit_togeth
 from lapse.config.topic_name import TopicName, legal_topic
 from lapse.core.expression import ExpressionError, compile_filter, compile_value
 from lapse.core.lifetime import Expiration, ExpirationModel
-from lapse.core.queue.retry import NO_RETRY
+from lapse.core.queue.arrival.trait import TraitReader
+from lapse.core.queue.delivery.retry import NO_RETRY
 from lapse.core.queue.settings import Fairness, Leasing, QueueSettings, Semantics
-from lapse.core.queue.trait import TraitReader
 from lapse.core.reason import QUEUE_DEAD_LETTER_REASONS, SOW_DEAD_LETTER_REASONS, Reason
 from lapse.core.sow import field_path
 from lapse.protocol import topic as topic_names

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from lapse.config.duration import PeriodMs, in_words
 from lapse.config.fault import misfit
-from lapse.core.queue.retry import LONGEST_MS, Cause, RetryRule
+from lapse.core.queue.delivery.retry import LONGEST_MS, Cause, RetryRule
 
 
 class RetryConfig(BaseModel):

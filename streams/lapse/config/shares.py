@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field
 
 from lapse.config.duration import period_ms
 from lapse.config.fault import misfit
-from lapse.core.queue.rate import Rate
+from lapse.core.queue.rates.rate import Rate
 
 GroupLimit = Annotated[int, Field(ge=1, le=1_000_000, strict=True)]
 """Most messages of a group that are leased at once."""

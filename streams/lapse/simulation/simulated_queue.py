@@ -13,10 +13,10 @@ import numpy as np
 from lapse.config import QueueConfig
 from lapse.core.lifetime import ENQUEUE_AT_MS, NEVER
 from lapse.core.queue.settings import Semantics
-from lapse.core.queue.settlement import Claim, Result, SettleAction
+from lapse.core.queue.settlement.settlement import Claim, Result, SettleAction
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Delivery, Messages, Step
-from lapse.core.queue.subscription import Subscription
+from lapse.core.queue.subscriptions.subscription import Subscription
 from lapse.core.record import Record
 from lapse.core.shard.event import EventKind
 from lapse.simulation.arrival import Arrivals

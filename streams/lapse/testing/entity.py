@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from lapse.config import QueueConfig, SowConfig
-from lapse.core.queue.restored import restore
+from lapse.core.queue.journal.restored import restore
 from lapse.core.sow.shard import SowShard
 from lapse.protocol import topic as names
 from lapse.runtime.journal.changelog import Changelog

@@ -1,5 +1,5 @@
 """Transfers: messages of a queue go to a queue of another deployment, in two stages (Q17).
 
-`mover` leads a transfer and `copier` carries the payloads. The shards' part is `lapse.core.queue.transfer_source` and
-`lapse.core.queue.transfer_target`.
+`mover` leads a transfer and `copier` carries the payloads. The shards' part is
+`lapse.core.queue.transfer`.
 """

@@ -7,7 +7,7 @@ import pytest
 from lapse.config import ConfigError
 from lapse.config.document import loads
 from lapse.config.entity import QueueConfig
-from lapse.core.queue.rate import Rate
+from lapse.core.queue.rates.rate import Rate
 
 
 @pytest.mark.feature("Q7", "Q11", "Q12", "Q13", "Q17", "C17", "C72", "Q2", "X7")

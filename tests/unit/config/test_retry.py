@@ -4,7 +4,7 @@ import pytest
 
 from lapse.config import ConfigError
 from lapse.config.document import loads
-from lapse.core.queue.retry import NO_RETRY, Cause, RetryRule
+from lapse.core.queue.delivery.retry import NO_RETRY, Cause, RetryRule
 
 
 @pytest.mark.feature("Q24", "C69")

@@ -9,8 +9,8 @@ import pytest
 
 from lapse.core.lifetime import Expiration
 from lapse.core.portions import PORTION, Portions, emptying, in_lots, whole
-from lapse.core.queue.journal import QueueJournal
-from lapse.core.queue.restored import restore, restoring
+from lapse.core.queue.journal.queue_journal import QueueJournal
+from lapse.core.queue.journal.restored import restore, restoring
 from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.state import QueueState

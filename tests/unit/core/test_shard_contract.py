@@ -7,7 +7,7 @@ from dataclasses import fields
 import pytest
 
 from lapse.core.lifetime import NEVER, Expiration
-from lapse.core.queue.restored import restore
+from lapse.core.queue.journal.restored import restore
 from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step as QueueStep

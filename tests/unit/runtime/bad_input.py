@@ -22,8 +22,8 @@ if __name__ == "__main__":  # the modules of the tests are found from tests/
 from lapse.config import Config
 from lapse.config.definition import Definition
 from lapse.core.lifetime import Expiration
-from lapse.core.queue.restored import restore
-from lapse.core.queue.retry import RetryRule
+from lapse.core.queue.delivery.retry import RetryRule
+from lapse.core.queue.journal.restored import restore
 from lapse.core.queue.settings import Leasing, QueueSettings
 from lapse.core.sow.settings import SowSettings
 from lapse.core.sow.shard import SowShard

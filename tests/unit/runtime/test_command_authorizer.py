@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lapse.core.entitlement import Entitlement, Right
-from lapse.core.queue.restored import restore
+from lapse.core.queue.journal.restored import restore
 from lapse.core.queue.settings import QueueSettings
 from lapse.core.shard.retirement import ShardMessage, ShardMessageKind
 from lapse.core.used_signature import VALID_MS

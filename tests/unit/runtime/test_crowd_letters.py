@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lapse.core.lifetime import Expiration
-from lapse.core.queue.restored import restore
+from lapse.core.queue.journal.restored import restore
 from lapse.core.queue.settings import QueueSettings
 from lapse.protocol.tick import TICK_KEY
 from lapse.runtime.letters.refusal import Refusal

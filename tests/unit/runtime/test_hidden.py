@@ -9,7 +9,7 @@ import pytest
 
 from lapse.core.entitlement import QUEUE_RIGHTS, Right
 from lapse.core.lifetime import Expiration
-from lapse.core.queue.restored import restore
+from lapse.core.queue.journal.restored import restore
 from lapse.core.queue.settings import Leasing, QueueSettings
 from lapse.protocol.command import QUEUE_COMMANDS
 from lapse.runtime.queue.machine import QueueMachine

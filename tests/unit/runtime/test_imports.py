@@ -10,7 +10,7 @@ import asyncio, json, sys
 import lapse.runtime.application
 from types import SimpleNamespace
 from lapse.core.lifetime import Expiration
-from lapse.core.queue.restored import restore
+from lapse.core.queue.journal.restored import restore
 from lapse.core.queue.settings import QueueSettings
 from lapse.runtime.queue.machine import QueueMachine
 from lapse.runtime.queue.output import QueueOutput

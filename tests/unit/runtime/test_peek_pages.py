@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from lapse.core.queue.matching import MOST_PAGED, Matching
+from lapse.core.queue.inquiry.matching import MOST_PAGED, Matching
 from lapse.protocol.command import MOST_PEEKED
 from lapse.testing import Lapse
 from lapse_client import Queue

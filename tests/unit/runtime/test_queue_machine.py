@@ -9,7 +9,7 @@ import pytest
 
 from lapse.core.lifetime import Expiration
 from lapse.core.queue import command as queue_command
-from lapse.core.queue.restored import restore
+from lapse.core.queue.journal.restored import restore
 from lapse.core.queue.settings import Leasing, QueueSettings
 from lapse.protocol import answer, event
 from lapse.runtime.kafka.output import Output, Packed

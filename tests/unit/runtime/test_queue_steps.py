@@ -9,7 +9,7 @@ import orjson
 import pytest
 from aiokafka.structs import RecordMetadata
 
-from lapse.core.queue.restored import restore
+from lapse.core.queue.journal.restored import restore
 from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.shard import QueueShard
 from lapse.protocol import topic as names

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from lapse.core.queue import named_settlement as named_parts
-from lapse.core.queue import settlement_command as commands
 from lapse.core.queue.command import QueueCommands
+from lapse.core.queue.settlement import named_settlement as named_parts
+from lapse.core.queue.settlement import settlement_command as commands
 from lapse.core.queue.shard import QueueShard
 from lapse.protocol.command import Command
 from lapse.runtime.kafka.output import Output

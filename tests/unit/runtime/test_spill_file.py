@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lapse.core.queue.segment_spill import Segments, SpillStore
+from lapse.core.queue.segments.spill import Segments, SpillStore
 from lapse.runtime.journal import spill_file
 from lapse.runtime.journal.spill import Spill
 from lapse.runtime.journal.spill_file import SpillError, SpillFile

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from lapse.config import QueueConfig
-from lapse.core.queue.schedule import WEIGHT
+from lapse.core.queue.schedule.schedule import WEIGHT
 from lapse.protocol import topic as names
 from lapse.protocol.event import Event, decode
 from lapse.protocol.tick import TICK_KEY

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from lapse.core.queue.decision import Decisions
-from lapse.core.queue.dispatch import STEP_MESSAGES
-from lapse.core.queue.locator import Locator
-from lapse.core.queue.schedule import WEIGHT, Schedule
-from lapse.core.queue.segment import SIZE
-from lapse.core.queue.settlement import Claim
+from lapse.core.queue.delivery.dispatch import STEP_MESSAGES
+from lapse.core.queue.life.transitions import Transitions
+from lapse.core.queue.schedule.schedule import WEIGHT, Schedule
+from lapse.core.queue.segments.segment import SIZE
+from lapse.core.queue.settlement.locator import Locator
+from lapse.core.queue.settlement.settlement import Claim
 from lapse.core.queue.step import Step
-from lapse.core.queue.subscribing import Subscribing
+from lapse.core.queue.subscriptions.subscribing import Subscribing
 from lapse.core.queue.timer import Timers
-from lapse.core.queue.transitions import Transitions
 from lapse.core.shard.activity import Activity
 from lapse.core.shard.agreement import Agreement
 

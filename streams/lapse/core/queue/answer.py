@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from lapse.core.queue.settlement import Outcome, Result
+from lapse.core.queue.settlement.settlement import Outcome, Result
 from lapse.core.queue.step import Queued
-from lapse.core.queue.subscription import Subscription
+from lapse.core.queue.subscriptions.subscription import Subscription
 from lapse.core.shard.subscriptions import SHOWN_FILTER
 from lapse.protocol.answer import OpenSubscription, QueuedMessage, Settlement
 from lapse.protocol.bookmark import Bookmark, range_text

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from lapse.core.queue.trait import NONE, Traits
+from lapse.core.queue.arrival.trait import NONE, Traits
 from lapse.core.transfer_counts import NONE as NO_COUNTS
 from lapse.core.transfer_counts import Counts
 

@@ -11,18 +11,18 @@ from lapse.core.error_code import ErrorCode
 from lapse.core.expression import ExpressionError
 from lapse.core.near_name import question
 from lapse.core.queue.answer import open_subscription, shown
-from lapse.core.queue.dispatch import STEP_MESSAGES
-from lapse.core.queue.inquiry import PLACED
-from lapse.core.queue.rewind_command import rewind_refusal
-from lapse.core.queue.rewinding import Wish
-from lapse.core.queue.rewinds import Rewind
-from lapse.core.queue.row_filter import finds_spare, peeks_at_some
+from lapse.core.queue.delivery.dispatch import STEP_MESSAGES
+from lapse.core.queue.inquiry.inquiry import PLACED
+from lapse.core.queue.inquiry.row_filter import finds_spare, peeks_at_some
+from lapse.core.queue.rewind.rewind_command import rewind_refusal
+from lapse.core.queue.rewind.rewinding import Wish
+from lapse.core.queue.rewind.rewinds import Rewind
 from lapse.core.queue.settings import Semantics
-from lapse.core.queue.settlement import Claim
-from lapse.core.queue.settlement_command import SettlementCommands, is_refused
+from lapse.core.queue.settlement.settlement import Claim
+from lapse.core.queue.settlement.settlement_command import SettlementCommands, is_refused
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step
-from lapse.core.queue.transfer_command import TransferCommands
+from lapse.core.queue.transfer.transfer_command import TransferCommands
 from lapse.core.shard.answer import CommandAnswer, Counts
 from lapse.core.shard.refused import CommandRefused
 from lapse.core.shard.subscriptions import listed

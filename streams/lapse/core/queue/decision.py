@@ -10,15 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lapse.core.lifetime import NEVER
+from lapse.core.queue.arrival.trait import Traits
 from lapse.core.queue.change import Change, Places, joined, with_counts
-from lapse.core.queue.life import Row
-from lapse.core.queue.matching import YES, Matching
-from lapse.core.queue.message_state import FILLS
-from lapse.core.queue.segment import Segment, State, slots_of
+from lapse.core.queue.inquiry.matching import YES, Matching
+from lapse.core.queue.life.message_state import FILLS
+from lapse.core.queue.life.table import Row
+from lapse.core.queue.segments.segment import Segment, State, slots_of
 from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.state import QueueState
 from lapse.core.queue.step import Messages, Removal, Step
-from lapse.core.queue.trait import Traits
 from lapse.core.reason import Reason
 from lapse.core.shard.event import EventKind, ShardEvent
 from lapse.core.transfer_counts import NONE as NO_COUNTS

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from lapse.core.lifetime import Expiration
-from lapse.core.queue.rate import Rate
-from lapse.core.queue.retry import NO_RETRY, RetryRule
-from lapse.core.queue.trait import NO_TRAITS, TraitReader
-from lapse.core.queue.view import Parse
+from lapse.core.queue.arrival.trait import NO_TRAITS, TraitReader
+from lapse.core.queue.delivery.retry import NO_RETRY, RetryRule
+from lapse.core.queue.inquiry.view import Parse
+from lapse.core.queue.rates.rate import Rate
 from lapse.core.reason import QUEUE_DEAD_LETTER_REASONS, Reason
 
 

@@ -11,38 +11,38 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from lapse.core.expression import compile_filter
 from lapse.core.portions import Portions
-from lapse.core.queue import settlement
-from lapse.core.queue.activity import UsableQueueShard
 from lapse.core.queue.advance import Advance
-from lapse.core.queue.allowance import Allowance
+from lapse.core.queue.arrival.entrance import Entrance
+from lapse.core.queue.arrival.target_depth import UNLIMITED, TargetDepth
 from lapse.core.queue.change import Change, ChangeKind
 from lapse.core.queue.decision import Decisions
-from lapse.core.queue.dispatch import STEP_MESSAGES, Dispatch
-from lapse.core.queue.entrance import Entrance
-from lapse.core.queue.handed_out import HandedOut
-from lapse.core.queue.inquiry import JUDGED_AT_ONCE, Inquiry
-from lapse.core.queue.life import Trigger
-from lapse.core.queue.locator import Locator
-from lapse.core.queue.matching import Matching
-from lapse.core.queue.pending_letters import PendingLetters
-from lapse.core.queue.purge import Purge
-from lapse.core.queue.retiring import RetirableQueueShard
-from lapse.core.queue.rewinding import Rewinding
-from lapse.core.queue.schedule import Schedule
+from lapse.core.queue.delivery.dispatch import STEP_MESSAGES, Dispatch
+from lapse.core.queue.delivery.handed_out import HandedOut
+from lapse.core.queue.inquiry.inquiry import JUDGED_AT_ONCE, Inquiry
+from lapse.core.queue.inquiry.matching import Matching
+from lapse.core.queue.inquiry.view import RecordView
+from lapse.core.queue.inquiry.visibility import Visibility
+from lapse.core.queue.life.table import Trigger
+from lapse.core.queue.life.transitions import Transitions
+from lapse.core.queue.rates.allowance import Allowance
+from lapse.core.queue.removal.pending_letters import PendingLetters
+from lapse.core.queue.removal.purge import Purge
+from lapse.core.queue.removal.truncation import Truncation
+from lapse.core.queue.retirement.activity import UsableQueueShard
+from lapse.core.queue.retirement.retiring import RetirableQueueShard
+from lapse.core.queue.rewind.rewinding import Rewinding
+from lapse.core.queue.schedule.schedule import Schedule
 from lapse.core.queue.settings import QueueSettings
-from lapse.core.queue.settlement import Claim, Outcome
-from lapse.core.queue.settling import Settling
+from lapse.core.queue.settlement import settlement
+from lapse.core.queue.settlement.locator import Locator
+from lapse.core.queue.settlement.settlement import Claim, Outcome
+from lapse.core.queue.settlement.settling import Settling
 from lapse.core.queue.state import QueueState
 from lapse.core.queue.step import Queued, Removal, Step
-from lapse.core.queue.subscribing import Subscribing
-from lapse.core.queue.subscription import Subscription
-from lapse.core.queue.target_depth import UNLIMITED, TargetDepth
-from lapse.core.queue.transfer_source import TransferSource
-from lapse.core.queue.transfer_target import TransferTarget
-from lapse.core.queue.transitions import Transitions
-from lapse.core.queue.truncation import Truncation
-from lapse.core.queue.view import RecordView
-from lapse.core.queue.visibility import Visibility
+from lapse.core.queue.subscriptions.subscribing import Subscribing
+from lapse.core.queue.subscriptions.subscription import Subscription
+from lapse.core.queue.transfer.transfer_source import TransferSource
+from lapse.core.queue.transfer.transfer_target import TransferTarget
 from lapse.core.record import Record
 from lapse.core.shard.activity import Activity
 from lapse.core.shard.agreement import Agreement

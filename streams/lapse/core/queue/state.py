@@ -11,21 +11,24 @@ from numpy.typing import NDArray
 
 from lapse.core.generation import FIRST_REWOUND
 from lapse.core.portions import Portions, emptying
-from lapse.core.queue import repeats
-from lapse.core.queue.agenda import Agenda
+from lapse.core.queue.arrival import repeats
+from lapse.core.queue.arrival.source import Source
+from lapse.core.queue.arrival.sources import Sources
+from lapse.core.queue.arrival.trait import NONE
 from lapse.core.queue.change import Change, ChangeKind, Places, counts_of, indexes_in
-from lapse.core.queue.counted import Counted
-from lapse.core.queue.cut import by_segment, cut
-from lapse.core.queue.ending import Ending
-from lapse.core.queue.index import Index
-from lapse.core.queue.life import Impossible
-from lapse.core.queue.message_state import FILLS, MEANINGS, THERE, State, state_of_all
-from lapse.core.queue.movement import DEFERRALS, MOVES, Move, write_columns
-from lapse.core.queue.pending_letter import PendingLetter, pending_letter_of
-from lapse.core.queue.rewinds import Rewinds
-from lapse.core.queue.scheduled import scheduled_of
-from lapse.core.queue.scheduled_messages import ScheduledMessages
-from lapse.core.queue.segment import (
+from lapse.core.queue.life.message_state import FILLS, MEANINGS, THERE, State, state_of_all
+from lapse.core.queue.life.movement import DEFERRALS, MOVES, Move, write_columns
+from lapse.core.queue.life.table import Impossible
+from lapse.core.queue.rates.counted import Counted
+from lapse.core.queue.removal.pending_letter import PendingLetter, pending_letter_of
+from lapse.core.queue.retirement.ending import Ending
+from lapse.core.queue.rewind.rewinds import Rewinds
+from lapse.core.queue.schedule.agenda import Agenda
+from lapse.core.queue.schedule.scheduled import scheduled_of
+from lapse.core.queue.schedule.scheduled_messages import ScheduledMessages
+from lapse.core.queue.segments.cut import by_segment, cut
+from lapse.core.queue.segments.index import Index
+from lapse.core.queue.segments.segment import (
     AVAILABLE,
     EXPIRED,
     SIZE,
@@ -35,15 +38,12 @@ from lapse.core.queue.segment import (
     count_of,
     slots_of,
 )
-from lapse.core.queue.segment_spill import Segments
-from lapse.core.queue.segment_summary import Outline
-from lapse.core.queue.source import Source
-from lapse.core.queue.sources import Sources
-from lapse.core.queue.subscription import Subscription
-from lapse.core.queue.subscription_table import SubscriptionTable
-from lapse.core.queue.tops import Key
-from lapse.core.queue.trait import NONE
-from lapse.core.queue.transfer import Transfers
+from lapse.core.queue.segments.spill import Segments
+from lapse.core.queue.segments.summary import Outline
+from lapse.core.queue.segments.tops import Key
+from lapse.core.queue.subscriptions.subscription import Subscription
+from lapse.core.queue.subscriptions.subscription_table import SubscriptionTable
+from lapse.core.queue.transfer.transfers import Transfers
 from lapse.core.repeats import Repeats
 
 REMEMBERED_EXPIRED: Final = 4096

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from lapse.core.lifetime import NEVER
 from lapse.core.queue.change import Change
-from lapse.core.queue.segment import State
-from lapse.core.queue.subscription import Payload
+from lapse.core.queue.segments.segment import State
+from lapse.core.queue.subscriptions.subscription import Payload
 from lapse.core.reason import Reason
 from lapse.core.shard.event import EventKind, ShardEvent
 from lapse.core.shard.step import Step as ShardStep

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 from lapse.core.queue.decision import Decisions
-from lapse.core.queue.dispatch import STEP_MESSAGES
-from lapse.core.queue.life import Trigger
-from lapse.core.queue.retry import Cause
-from lapse.core.queue.segment import LEASED, Segment
+from lapse.core.queue.delivery.dispatch import STEP_MESSAGES
+from lapse.core.queue.delivery.retry import Cause
+from lapse.core.queue.life.table import Trigger
+from lapse.core.queue.life.transitions import Transitions
+from lapse.core.queue.segments.segment import LEASED, Segment
 from lapse.core.queue.step import Step
-from lapse.core.queue.transitions import Transitions
 
 LOOK: Final = 128
 """Records of two segments stand far apart: to read a few of each takes as long as to write so many (C60)."""

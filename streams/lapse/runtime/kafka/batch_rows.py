@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from lapse.core.queue.arrival import TELLING
+from lapse.core.queue.arrival.arrival import TELLING
 from lapse.runtime.kafka import columns
 from lapse.runtime.kafka.batch_codec import body_of
 from lapse.runtime.kafka.fetched_rows import Columns, FetchedRows

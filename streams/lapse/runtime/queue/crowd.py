@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from lapse.core.queue.schedule import WEIGHT
-from lapse.core.queue.settlement import Claim
+from lapse.core.queue.schedule.schedule import WEIGHT
+from lapse.core.queue.settlement.settlement import Claim
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step
 from lapse.runtime.shard.effort import Portion

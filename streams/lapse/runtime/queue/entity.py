@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from lapse.config import Config, QueueConfig
-from lapse.core.queue.restored import restoring
-from lapse.core.queue.segment_spill import Segments
+from lapse.core.queue.journal.restored import restoring
+from lapse.core.queue.segments.spill import Segments
 from lapse.protocol import topic as names
 from lapse.runtime.journal.changelog import Changelog, Items
 from lapse.runtime.journal.spill import Spill

@@ -15,8 +15,8 @@ from typing import Any, Final
 from lapse.core.generation import shown
 from lapse.core.letter import FORWARDED, FORWARDER
 from lapse.core.lifetime import NAMES, NEVER
-from lapse.core.queue import settlement
-from lapse.core.queue.settlement import Claim
+from lapse.core.queue.settlement import settlement
+from lapse.core.queue.settlement.settlement import Claim
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Delivery, Step
 from lapse.core.sow.home import murmur2

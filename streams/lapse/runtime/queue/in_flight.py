@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from lapse.core.queue.places import size_of
+from lapse.core.queue.journal.places import size_of
 from lapse.core.queue.step import Step
 from lapse.runtime.kafka.output import Output
 from lapse.runtime.shard.effects import StepInFlight

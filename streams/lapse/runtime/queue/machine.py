@@ -10,9 +10,9 @@ from lapse.core.expression import ExpressionError
 from lapse.core.lifetime import NEVER
 from lapse.core.portions import Portions
 from lapse.core.queue.command import QueueCommands
-from lapse.core.queue.journal import QueueJournal
-from lapse.core.queue.restored import Restored
-from lapse.core.queue.row_filter import no_filter, with_row_filter
+from lapse.core.queue.inquiry.row_filter import no_filter, with_row_filter
+from lapse.core.queue.journal.queue_journal import QueueJournal
+from lapse.core.queue.journal.restored import Restored
 from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step

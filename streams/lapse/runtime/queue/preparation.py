@@ -5,8 +5,8 @@ from __future__ import annotations
 from lapse.core.error_code import Refusal
 from lapse.core.expression import ExpressionError
 from lapse.core.queue.command import QueueCommands
-from lapse.core.queue.matching import MOST_PAGED, MOST_TRAVELLING
-from lapse.core.queue.row_filter import no_filter
+from lapse.core.queue.inquiry.matching import MOST_PAGED, MOST_TRAVELLING
+from lapse.core.queue.inquiry.row_filter import no_filter
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step
 from lapse.runtime.queue.judging import Judge

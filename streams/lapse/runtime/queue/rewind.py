@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Final
 
 from lapse.core.expression import compile_filter
-from lapse.core.queue.rewind_command import Point, point_of
-from lapse.core.queue.rewinding import Wish
-from lapse.core.queue.rewinds import Rewind, Span
+from lapse.core.queue.rewind.rewind_command import Point, point_of
+from lapse.core.queue.rewind.rewinding import Wish
+from lapse.core.queue.rewind.rewinds import Rewind, Span
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step
 from lapse.runtime.queue.recovery_point import begin_offsets

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from lapse.core.queue.change import Change
-from lapse.core.queue.handed_out import released_message
+from lapse.core.queue.delivery.handed_out import released_message
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Delivery, Messages, Step
 from lapse.protocol import codec, header, packed_delivery, reference

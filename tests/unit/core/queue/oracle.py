@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from lapse.core.generation import generation_of, offset_of, position_of
-from lapse.core.queue.rate import Rate
+from lapse.core.queue.rates.rate import Rate
 from lapse.core.queue.settings import Fairness, Leasing, QueueSettings, Semantics
 
 Bookmark = tuple[str, int, int]

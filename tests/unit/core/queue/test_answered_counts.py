@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from lapse.core.expression import compile_filter
+from lapse.core.queue.arrival.trait import TraitReader
 from lapse.core.queue.command import QueueCommands
 from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.step import Step
-from lapse.core.queue.trait import TraitReader
 from lapse.core.shard.retirement import Asker
 from lapse.protocol.command import Command
 from unit.core.queue.oracle import FILTERS

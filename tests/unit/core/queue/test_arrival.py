@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from lapse.core import lifetime
 from lapse.core.lifetime import Expiration, ExpirationModel, InvalidLifetime
-from lapse.core.queue.arrival import sort_out
+from lapse.core.queue.arrival.arrival import sort_out
 from unit.core.queue.oracle import Published
 
 INT64 = 2**63 - 1

@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lapse.core.lifetime import NEVER
-from lapse.core.queue.candidates import available
-from lapse.core.queue.segment import SIZE, Segment, State
+from lapse.core.queue.delivery.candidates import available
+from lapse.core.queue.segments.segment import SIZE, Segment, State
 from lapse.core.queue.state import QueueState
 
 NOW_MS = 1_000

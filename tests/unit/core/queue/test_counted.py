@@ -4,10 +4,10 @@ import orjson
 import pytest
 
 from lapse.core.queue.change import Change, ChangeKind
-from lapse.core.queue.counted import EVERYTHING
-from lapse.core.queue.journal_record import KEY
-from lapse.core.queue.rate import Rate
-from lapse.core.queue.restored import restore
+from lapse.core.queue.journal.journal_record import KEY
+from lapse.core.queue.journal.restored import restore
+from lapse.core.queue.rates.counted import EVERYTHING
+from lapse.core.queue.rates.rate import Rate
 
 
 def counted(epoch: int, number: int) -> tuple[bytes, bytes]:

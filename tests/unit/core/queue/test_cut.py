@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lapse.core.queue import cut as cuts
-from lapse.core.queue.cut import by_segment, cut
-from lapse.core.queue.segment import slots_of
+from lapse.core.queue.segments import cut as cuts
+from lapse.core.queue.segments.cut import by_segment, cut
+from lapse.core.queue.segments.segment import slots_of
 
 STEPS = st.lists(st.tuples(st.integers(0, 9), st.integers(1, 12)), min_size=1, max_size=40)
 

@@ -15,16 +15,16 @@ import pytest
 
 from lapse.core.expression import compile_filter
 from lapse.core.lifetime import NEVER, Expiration
+from lapse.core.queue.arrival.trait import TraitReader
 from lapse.core.queue.change import Change, ChangeKind
-from lapse.core.queue.retry import RetryRule
-from lapse.core.queue.segment import State
+from lapse.core.queue.delivery.retry import RetryRule
+from lapse.core.queue.segments.segment import State
 from lapse.core.queue.settings import Fairness, QueueSettings, Semantics
-from lapse.core.queue.settlement import Claim
-from lapse.core.queue.settlement import SettleAction as Asked
+from lapse.core.queue.settlement.settlement import Claim
+from lapse.core.queue.settlement.settlement import SettleAction as Asked
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step
-from lapse.core.queue.trait import TraitReader
-from lapse.core.queue.transfer import HandOver
+from lapse.core.queue.transfer.transfers import HandOver
 
 pytestmark = pytest.mark.slow  # from every state everything is tried, with the life before it lived again
 

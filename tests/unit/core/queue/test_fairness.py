@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lapse.core.queue.fairness import Turns
+from lapse.core.queue.delivery.fairness import Turns
 from lapse.core.queue.settings import Fairness
-from lapse.core.queue.subscription import Subscription
+from lapse.core.queue.subscriptions.subscription import Subscription
 
 SUBSCRIBED = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=4).flatmap(
     lambda some: st.permutations([(number, *one) for number, one in enumerate(some)])

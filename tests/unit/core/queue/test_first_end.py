@@ -10,7 +10,7 @@ import sys
 from types import SimpleNamespace as Record
 
 from lapse.core.queue.settings import QueueSettings
-from lapse.core.queue.settlement import Claim, SettleAction
+from lapse.core.queue.settlement.settlement import Claim, SettleAction
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step
 

@@ -5,13 +5,13 @@ import pytest
 from lapse.core.expression import compile_filter, compile_value
 from lapse.core.letter import FORWARDER
 from lapse.core.lifetime import NEVER
-from lapse.core.queue.journal import QueueJournal
-from lapse.core.queue.restored import Restored, restore
+from lapse.core.queue.arrival.trait import TraitReader
+from lapse.core.queue.journal.queue_journal import QueueJournal
+from lapse.core.queue.journal.restored import Restored, restore
 from lapse.core.queue.settings import Fairness, QueueSettings, Semantics
-from lapse.core.queue.settlement import Claim
+from lapse.core.queue.settlement.settlement import Claim
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step
-from lapse.core.queue.trait import TraitReader
 from unit.core.queue.world import World
 
 LEASE_MS = 100

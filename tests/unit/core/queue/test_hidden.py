@@ -6,7 +6,7 @@ import pytest
 
 from lapse.core.lifetime import Expiration
 from lapse.core.queue.settings import Leasing, QueueSettings, Semantics
-from lapse.core.queue.settlement import Claim
+from lapse.core.queue.settlement.settlement import Claim
 from unit.core.queue.world import World
 
 MINE = "/f = 1"

@@ -5,16 +5,16 @@ from dataclasses import replace
 import pytest
 
 from lapse.core.lifetime import Expiration
-from lapse.core.queue import journal as journals
-from lapse.core.queue import journal_record
-from lapse.core.queue import segment as segments
+from lapse.core.queue.arrival.trait import Flag
 from lapse.core.queue.change import ChangeKind
-from lapse.core.queue.journal import QueueJournal
-from lapse.core.queue.restored import restore
-from lapse.core.queue.segment import State
+from lapse.core.queue.journal import journal_record
+from lapse.core.queue.journal import queue_journal as journals
+from lapse.core.queue.journal.queue_journal import QueueJournal
+from lapse.core.queue.journal.restored import restore
+from lapse.core.queue.segments import segment as segments
+from lapse.core.queue.segments.segment import State
 from lapse.core.queue.settings import QueueSettings
-from lapse.core.queue.settlement import Claim
-from lapse.core.queue.trait import Flag
+from lapse.core.queue.settlement.settlement import Claim
 from unit.core.queue.world import World, small
 
 QUEUE = QueueSettings(name="orders", expiration=Expiration(enabled=True), lease_ms=100, max_cancels=2)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from lapse.core.queue.matching import MOST_PAGED, MOST_TRAVELLING, Matching
+from lapse.core.queue.inquiry.matching import MOST_PAGED, MOST_TRAVELLING, Matching
 
 pytestmark = pytest.mark.feature("C60", "C82")
 

@@ -6,7 +6,7 @@ import pytest
 
 from lapse.core.lifetime import Expiration
 from lapse.core.queue.settings import QueueSettings
-from lapse.core.queue.settlement import Claim, SettleAction
+from lapse.core.queue.settlement.settlement import Claim, SettleAction
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step
 from unit.core.queue.world import published

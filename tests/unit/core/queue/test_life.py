@@ -13,21 +13,21 @@ import pytest
 from lapse.core.expression import compile_filter
 from lapse.core.generation import position_of
 from lapse.core.lifetime import Expiration
-from lapse.core.queue import transitions
+from lapse.core.queue.arrival.trait import TraitReader
 from lapse.core.queue.change import Change, ChangeKind
 from lapse.core.queue.decision import Slots
-from lapse.core.queue.life import ROWS, Guard, Impossible, Route, Row, Trigger, route
-from lapse.core.queue.message_state import MEANINGS, State
-from lapse.core.queue.movement import DEFERRALS, MOVES
-from lapse.core.queue.retry import RetryRule
-from lapse.core.queue.rewinding import Wish
+from lapse.core.queue.delivery.retry import RetryRule
+from lapse.core.queue.life import transitions
+from lapse.core.queue.life.message_state import MEANINGS, State
+from lapse.core.queue.life.movement import DEFERRALS, MOVES
+from lapse.core.queue.life.table import ROWS, Guard, Impossible, Route, Row, Trigger, route
+from lapse.core.queue.rewind.rewinding import Wish
 from lapse.core.queue.settings import Fairness, QueueSettings, Semantics
-from lapse.core.queue.settlement import Claim, SettleAction
+from lapse.core.queue.settlement.settlement import Claim, SettleAction
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.state import QueueState
 from lapse.core.queue.step import Step
-from lapse.core.queue.trait import TraitReader
-from lapse.core.queue.transfer import HandOver
+from lapse.core.queue.transfer.transfers import HandOver
 from lapse.core.reason import Reason
 from lapse.core.shard.retirement import Cause
 from support.life_table import page

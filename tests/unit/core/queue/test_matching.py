@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from lapse.core.queue.matching import MOST_PAGED, NO, UNKNOWN, YES, Matching
-from lapse.core.queue.segment import SIZE, State
+from lapse.core.queue.inquiry.matching import MOST_PAGED, NO, UNKNOWN, YES, Matching
+from lapse.core.queue.segments.segment import SIZE, State
 
 pytestmark = pytest.mark.feature("Q14", "C60")
 

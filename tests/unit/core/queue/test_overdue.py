@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from lapse.core.lifetime import Expiration
-from lapse.core.queue.segment import SIZE
+from lapse.core.queue.segments.segment import SIZE
 from lapse.core.queue.settings import QueueSettings
-from lapse.core.queue.settlement import Claim
+from lapse.core.queue.settlement.settlement import Claim
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step
 from lapse.core.queue.timer import LOOK

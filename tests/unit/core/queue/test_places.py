@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lapse.core.queue.change import joined
-from lapse.core.queue.journal import QueueJournal
-from lapse.core.queue.places import pack, size_of, unpack
-from lapse.core.queue.restored import restore
+from lapse.core.queue.journal.places import pack, size_of, unpack
+from lapse.core.queue.journal.queue_journal import QueueJournal
+from lapse.core.queue.journal.restored import restore
 from lapse.core.queue.settings import Fairness, Leasing, QueueSettings
-from lapse.core.queue.settlement import Claim, SettleAction
+from lapse.core.queue.settlement.settlement import Claim, SettleAction
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step
 

@@ -6,11 +6,11 @@ import pytest
 
 from lapse.core.expression import compile_filter, compile_value
 from lapse.core.lifetime import NEVER
-from lapse.core.queue.rate import Rate
+from lapse.core.queue.arrival.trait import TraitReader
+from lapse.core.queue.rates.rate import Rate
 from lapse.core.queue.settings import QueueSettings
-from lapse.core.queue.settlement import Claim
+from lapse.core.queue.settlement.settlement import Claim
 from lapse.core.queue.step import Step
-from lapse.core.queue.trait import TraitReader
 from unit.core.queue.world import World, small
 
 GROUP = TraitReader(group=compile_value("/g"))

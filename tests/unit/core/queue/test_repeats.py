@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from lapse.core.lifetime import Expiration
-from lapse.core.queue.journal import QueueJournal
-from lapse.core.queue.restored import restore
+from lapse.core.queue.journal.queue_journal import QueueJournal
+from lapse.core.queue.journal.restored import restore
 from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step

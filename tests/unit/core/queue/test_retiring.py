@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from lapse.core.lifetime import NEVER, Expiration
-from lapse.core.queue.journal import QueueJournal
-from lapse.core.queue.restored import restore
+from lapse.core.queue.journal.queue_journal import QueueJournal
+from lapse.core.queue.journal.restored import restore
 from lapse.core.queue.settings import QueueSettings
-from lapse.core.queue.settlement import Claim, SettleAction
+from lapse.core.queue.settlement.settlement import Claim, SettleAction
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step
-from lapse.core.queue.transfer import HandOver
+from lapse.core.queue.transfer.transfers import HandOver
 from lapse.core.reason import Reason
 from lapse.core.shard.agreement import GRACE_MS
 from lapse.core.shard.retirement import Asker, Phase, ShardMessageKind

@@ -5,9 +5,9 @@ import pytest
 
 from lapse.core.lifetime import NEVER, Expiration
 from lapse.core.queue.change import ChangeKind
-from lapse.core.queue.retry import Cause, RetryRule, delayed_until, ends_ms
+from lapse.core.queue.delivery.retry import Cause, RetryRule, delayed_until, ends_ms
 from lapse.core.queue.settings import QueueSettings
-from lapse.core.queue.settlement import Claim
+from lapse.core.queue.settlement.settlement import Claim
 from lapse.core.queue.step import Step
 from lapse.core.retry_delay import UNREADABLE, UNSTATED, stated_ms
 from unit.core.queue.world import World

@@ -6,10 +6,10 @@ import pytest
 
 from lapse.core.generation import position_of
 from lapse.core.lifetime import Expiration
-from lapse.core.queue.rewinding import REWOUND
+from lapse.core.queue.rewind.rewinding import REWOUND
 from lapse.core.queue.settings import QueueSettings
-from lapse.core.queue.settlement import Claim
-from lapse.core.queue.transfer import HandOver
+from lapse.core.queue.settlement.settlement import Claim
+from lapse.core.queue.transfer.transfers import HandOver
 from unit.core.queue.world import World, small
 
 ON = Expiration(enabled=True)

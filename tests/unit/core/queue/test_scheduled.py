@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lapse.core.queue import scheduled_messages as module
-from lapse.core.queue.scheduled import Scheduled
-from lapse.core.queue.scheduled_messages import ScheduledMessages
+from lapse.core.queue.schedule import scheduled_messages as module
+from lapse.core.queue.schedule.scheduled import Scheduled
+from lapse.core.queue.schedule.scheduled_messages import ScheduledMessages
 
 SOURCES, OFFSETS = st.integers(0, 1), st.integers(0, 12)
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lapse.core.lifetime import Expiration
-from lapse.core.queue.packed_segment import decode, encode
-from lapse.core.queue.segment import SIZE, Run, Segment, State
+from lapse.core.queue.journal.packed_segment import decode, encode
+from lapse.core.queue.segments.segment import SIZE, Run, Segment, State
 from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step

@@ -6,17 +6,17 @@ import pytest
 
 from lapse.core.expression import compile_value
 from lapse.core.lifetime import Expiration
-from lapse.core.queue.journal import QueueJournal
-from lapse.core.queue.packed_segment import encode
-from lapse.core.queue.restored import restore
-from lapse.core.queue.segment import SIZE
-from lapse.core.queue.segment_spill import Segments
+from lapse.core.queue.arrival.trait import NO_TRAITS, TraitReader
+from lapse.core.queue.journal.packed_segment import encode
+from lapse.core.queue.journal.queue_journal import QueueJournal
+from lapse.core.queue.journal.restored import restore
+from lapse.core.queue.segments.segment import SIZE
+from lapse.core.queue.segments.spill import Segments
 from lapse.core.queue.settings import QueueSettings
-from lapse.core.queue.settlement import Claim, SettleAction
+from lapse.core.queue.settlement.settlement import Claim, SettleAction
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.state import QueueState
 from lapse.core.queue.step import Step
-from lapse.core.queue.trait import NO_TRAITS, TraitReader
 from unit.core.queue.world import World, small
 
 NOW_MS = 1_000_000

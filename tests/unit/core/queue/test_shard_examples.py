@@ -4,10 +4,10 @@ import pytest
 
 from lapse.core.expression import compile_value
 from lapse.core.lifetime import Expiration, ExpirationModel
+from lapse.core.queue.arrival.trait import NO_TRAITS, TraitReader
 from lapse.core.queue.settings import Fairness, Leasing, QueueSettings, Semantics
-from lapse.core.queue.settlement import Claim, SettleAction
+from lapse.core.queue.settlement.settlement import Claim, SettleAction
 from lapse.core.queue.step import Step
-from lapse.core.queue.trait import NO_TRAITS, TraitReader
 from lapse.core.reason import Reason
 from unit.core.queue.world import World, small
 

@@ -14,12 +14,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from lapse.core.expression import compile_filter, compile_value
 from lapse.core.generation import position_of
 from lapse.core.lifetime import Expiration, ExpirationModel
-from lapse.core.queue.rate import Rate
-from lapse.core.queue.retry import NO_RETRY, Cause, RetryRule
+from lapse.core.queue.arrival.trait import NO_TRAITS, TraitReader
+from lapse.core.queue.delivery.retry import NO_RETRY, Cause, RetryRule
+from lapse.core.queue.rates.rate import Rate
 from lapse.core.queue.settings import Fairness, Leasing, QueueSettings, Semantics
-from lapse.core.queue.settlement import Claim
-from lapse.core.queue.trait import NO_TRAITS, TraitReader
-from lapse.core.queue.transfer import HandOver
+from lapse.core.queue.settlement.settlement import Claim
+from lapse.core.queue.transfer.transfers import HandOver
 from unit.core.queue.oracle import FILTERS
 from unit.core.queue.world import World, small
 

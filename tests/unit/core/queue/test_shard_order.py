@@ -7,11 +7,11 @@ import pytest
 
 from lapse.core.expression import compile_filter, compile_value
 from lapse.core.lifetime import Expiration
-from lapse.core.queue.scheduled import Scheduled
+from lapse.core.queue.arrival.trait import TraitReader
+from lapse.core.queue.schedule.scheduled import Scheduled
 from lapse.core.queue.settings import Fairness, Leasing, QueueSettings, Semantics
-from lapse.core.queue.settlement import Claim, SettleAction
+from lapse.core.queue.settlement.settlement import Claim, SettleAction
 from lapse.core.queue.step import Step
-from lapse.core.queue.trait import TraitReader
 from unit.core.queue.world import World, small
 
 ON = Expiration(enabled=True)

@@ -14,10 +14,10 @@ from typing import NamedTuple
 import pytest
 
 from lapse.core.lifetime import Expiration
-from lapse.core.queue.journal import QueueJournal
-from lapse.core.queue.restored import restore
+from lapse.core.queue.journal.queue_journal import QueueJournal
+from lapse.core.queue.journal.restored import restore
 from lapse.core.queue.settings import Leasing, QueueSettings
-from lapse.core.queue.settlement import Claim, Result, SettleAction
+from lapse.core.queue.settlement.settlement import Claim, Result, SettleAction
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step
 from unit.core.queue.world import dump, published, rows, small

@@ -9,17 +9,17 @@ from hypothesis import strategies as st
 
 from lapse.core.expression import compile_value
 from lapse.core.lifetime import Expiration
-from lapse.core.queue import settling
-from lapse.core.queue.choice import Chooser
-from lapse.core.queue.fairness import Turns
-from lapse.core.queue.packed_segment import encode
-from lapse.core.queue.retry import NO_RETRY, RetryRule
-from lapse.core.queue.segment import Segment, slots_of, where_of
+from lapse.core.queue.arrival.trait import Flag, TraitReader, Traits
+from lapse.core.queue.delivery.choice import Chooser
+from lapse.core.queue.delivery.fairness import Turns
+from lapse.core.queue.delivery.retry import NO_RETRY, RetryRule
+from lapse.core.queue.journal.packed_segment import encode
+from lapse.core.queue.segments.segment import Segment, slots_of, where_of
 from lapse.core.queue.settings import Fairness, Leasing, QueueSettings, Semantics
-from lapse.core.queue.settlement import Claim, SettleAction
+from lapse.core.queue.settlement import settling
+from lapse.core.queue.settlement.settlement import Claim, SettleAction
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step
-from lapse.core.queue.trait import Flag, TraitReader, Traits
 from unit.core.queue.world import small
 
 NOW_MS = 1_000_000

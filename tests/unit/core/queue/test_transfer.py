@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from lapse.core.expression import compile_filter, compile_value
 from lapse.core.lifetime import Expiration
+from lapse.core.queue.arrival.trait import TraitReader
 from lapse.core.queue.command import QueueCommands
-from lapse.core.queue.matching import MOST_TRAVELLING
-from lapse.core.queue.row_filter import with_row_filter
+from lapse.core.queue.inquiry.matching import MOST_TRAVELLING
+from lapse.core.queue.inquiry.row_filter import with_row_filter
 from lapse.core.queue.settings import QueueSettings
-from lapse.core.queue.settlement import Claim
+from lapse.core.queue.settlement.settlement import Claim
 from lapse.core.queue.step import Step
-from lapse.core.queue.trait import TraitReader
-from lapse.core.queue.transfer import HandOver
+from lapse.core.queue.transfer.transfers import HandOver
 from lapse.protocol.answer import FilterDemand
 from lapse.protocol.command import Command
 from unit.core.queue.world import World

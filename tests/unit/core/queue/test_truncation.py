@@ -3,7 +3,7 @@
 import pytest
 
 from lapse.core.queue.settings import Fairness, QueueSettings, Semantics
-from lapse.core.queue.settlement import Claim, SettleAction
+from lapse.core.queue.settlement.settlement import Claim, SettleAction
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step
 from unit.core.queue.world import World, published, small

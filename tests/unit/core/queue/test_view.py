@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from lapse.core.queue.view import RecordView
+from lapse.core.queue.inquiry.view import RecordView
 from unit.core.queue.oracle import Published
 
 

@@ -16,26 +16,27 @@ import pytest
 from lapse.core.expression import compile_filter
 from lapse.core.generation import offset_of
 from lapse.core.lifetime import NEVER
-from lapse.core.queue import dispatch as dispatching
-from lapse.core.queue import journal as journals
-from lapse.core.queue import packed_segment, truncation
-from lapse.core.queue import segment as segments
 from lapse.core.queue import timer as timers
-from lapse.core.queue.journal import QueueJournal
-from lapse.core.queue.matching import MOST_PAGED, MOST_TRAVELLING, NO, UNKNOWN, YES
-from lapse.core.queue.restored import restore
-from lapse.core.queue.rewinding import Wish
-from lapse.core.queue.rewinds import Rewind
-from lapse.core.queue.segment import State
-from lapse.core.queue.segment_spill import Segments
-from lapse.core.queue.segment_summary import SegmentSummary
+from lapse.core.queue.delivery import dispatch as dispatching
+from lapse.core.queue.inquiry.matching import MOST_PAGED, MOST_TRAVELLING, NO, UNKNOWN, YES
+from lapse.core.queue.journal import packed_segment
+from lapse.core.queue.journal import queue_journal as journals
+from lapse.core.queue.journal.queue_journal import QueueJournal
+from lapse.core.queue.journal.restored import restore
+from lapse.core.queue.removal import truncation
+from lapse.core.queue.rewind.rewinding import Wish
+from lapse.core.queue.rewind.rewinds import Rewind
+from lapse.core.queue.segments import segment as segments
+from lapse.core.queue.segments.segment import State
+from lapse.core.queue.segments.spill import Segments
+from lapse.core.queue.segments.summary import SegmentSummary
 from lapse.core.queue.settings import QueueSettings
-from lapse.core.queue.settlement import Claim, Outcome, SettleAction
+from lapse.core.queue.settlement.settlement import Claim, Outcome, SettleAction
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.state import QueueState
 from lapse.core.queue.step import Messages, Queued, Step
-from lapse.core.queue.subscription import Payload
-from lapse.core.queue.transfer import HandOver
+from lapse.core.queue.subscriptions.subscription import Payload
+from lapse.core.queue.transfer.transfers import HandOver
 from lapse.core.reason import Reason
 from lapse.core.shard.retirement import Asker
 from unit.core.queue.oracle import Bookmark, Gone, Oracle, Published, Sent, Told

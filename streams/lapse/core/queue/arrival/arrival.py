@@ -1,0 +1,264 @@
+"""Arrival: from the records of an underlying topic to messages with deadlines (L1 to L12, C6, C29, Q17)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from lapse.core import letter, lifetime, transfer_counts
+from lapse.core.lifetime import EXPIRES_AT_MS, NEVER, NO_TIMESTAMP, TTL_MS, Expiration, ExpirationModel, InvalidLifetime
+from lapse.core.queue.arrival.trait import Traits
+from lapse.core.record import Record
+from lapse.core.repeats import MESSAGE_ID, id_of
+from lapse.core.retry_delay import RETRY_DELAY_MS, UNSTATED, stated_ms
+from lapse.core.rows import INVOLVED, SILENT, Rows
+from lapse.core.transfer_counts import Counts
+
+REDRIVE_QUEUE: Final = "lapse-redrive-queue"
+TRANSFER: Final = "lapse-transfer"
+"""`queue/id`: a transfer to that queue has put the record there; nobody else takes it (Q17)."""
+
+_TELLING: Final = lifetime.NAMES | {REDRIVE_QUEUE, MESSAGE_ID, TRANSFER, RETRY_DELAY_MS} | letter.MARKERS
+TELLING: Final = (TTL_MS, *sorted(_TELLING - {TTL_MS}))
+"""The headers that decide what becomes of a record; the first states a lifetime plainly."""
+
+_SILENT: Final = ("", 0)
+_UNCLEAR: Final = ("?", 0)
+_INVOLVED: Final = -2
+_SAFE_DIGITS: Final = 18
+"""A number of so many digits is within 64 bits."""
+
+_FEW_OF: Final = 8
+"""If more than one in this number of records has to be looked at, going through all costs less."""
+
+_MANY: Final = 16
+"""The least number of records for which it pays to check first whether they are alike."""
+
+
+class Later(NamedTuple):
+    """A message that is not visible yet.
+
+    Attributes:
+        offset: its offset.
+        at_ms: the instant at which it is, ms since the epoch; 0 = as soon as its transfer is confirmed.
+        deadline_ms: its deadline.
+        transfer: id of the transfer that has put it there; empty = none has.
+        counts: what it has been through at the queue that it comes from (C73).
+    """
+
+    offset: int
+    at_ms: int
+    deadline_ms: int
+    transfer: str = ""
+    counts: Counts = transfer_counts.NONE
+
+
+@dataclass(slots=True)
+class Arrivals:
+    """What became of a batch of records of one source.
+
+    Attributes:
+        offsets: messages that entered, ascending.
+        deadlines_ms: their deadlines.
+        scheduled: messages that are not visible yet.
+        invalid: (offset, fault) of messages whose lifetime cannot be read.
+        expired: (offset, deadline) of messages that were past their deadline on arrival.
+        unconfirmed: offsets of those of them that a transfer has put there.
+        identified: (offset, message id, timestamp) of all that have an id (X6).
+        retries: delay that a message states for its retries, ms, by offset (Q24).
+    """
+
+    offsets: list[int] = field(default_factory=list)
+    deadlines_ms: list[int] = field(default_factory=list)
+    scheduled: list[Later] = field(default_factory=list)
+    invalid: list[tuple[int, str]] = field(default_factory=list)
+    expired: list[tuple[int, int]] = field(default_factory=list)
+    unconfirmed: set[int] = field(default_factory=set)
+    identified: list[tuple[int, bytes, int]] = field(default_factory=list)
+    retries: dict[int, int] = field(default_factory=dict)
+
+    def with_retries(self, traits: Traits, offsets: Sequence[int]) -> Traits:
+        """The traits of messages, and the delays that they state for their retries where any does."""
+        if self.retries.keys().isdisjoint(offsets):
+            return traits
+        retries = np.array([self.retries.get(offset, UNSTATED) for offset in offsets], np.int64)
+        return replace(traits, retries=retries)
+
+    def runs(self) -> list[tuple[int, int]]:
+        """Slices (first, stop) of `offsets` that are consecutive."""
+        if not self.offsets:
+            return []
+        if self.offsets[-1] - self.offsets[0] == len(self.offsets) - 1:
+            return [(0, len(self.offsets))]
+        breaks = (np.flatnonzero(np.diff(np.array(self.offsets, np.int64)) != 1) + 1).tolist()
+        edges = [0, *breaks, len(self.offsets)]
+        return list(pairwise(edges))
+
+
+def sort_out(records: Sequence[Record], queue: str, expiration: Expiration) -> Arrivals:
+    """Read each record's lifetime and decide what it becomes.
+
+    Args:
+        records: ascending offsets of one source.
+        queue: this queue; a record that was redriven for another one is skipped (C29).
+        expiration: what holds for the records' topic.
+    """
+    default_ms = NEVER if expiration.default_ms is None else expiration.default_ms
+    ceiling_ms = default_ms if expiration.model is ExpirationModel.CEILING else NEVER
+    found = None
+    if isinstance(records, Rows):
+        found = _sort_out_rows(records, queue, expiration, default_ms, ceiling_ms)
+        if found is None:
+            records = list(records)
+    if found is None and len(records) >= _MANY:
+        found = _sort_out_alike(records, default_ms, ceiling_ms)
+    if found is not None:
+        return found
+    arrivals = Arrivals()
+    add_offset, add_deadline = arrivals.offsets.append, arrivals.deadlines_ms.append
+    stamp_ms, headers, deadline_ms = NO_TIMESTAMP - 1, None, _INVOLVED
+    for record in records:
+        if record.timestamp != stamp_ms or record.headers != headers:
+            # What follows from these two alone: many records that stand together have the same.
+            stamp_ms, headers = record.timestamp, record.headers
+            deadline_ms = _deadline_ms(headers, stamp_ms, default_ms, ceiling_ms)
+        if deadline_ms == _INVOLVED:
+            _sort_out_one(record, queue, expiration, arrivals)
+            continue
+        add_deadline(deadline_ms)
+        add_offset(record.offset)
+    return arrivals
+
+
+def _sort_out_alike(records: Sequence[Record], default_ms: int, ceiling_ms: int) -> Arrivals | None:
+    """The same for records that all have the same headers, of which at most a plain lifetime is ours; None for others.
+
+    Most of those that stand together are such; what is asked of each is asked of all at once.
+    """
+    headers = records[0].headers
+    if records[-1].headers != headers or [record.headers for record in records].count(headers) < len(records):
+        return None
+    name, stated_ms = _plainly_stated(headers) if headers else _SILENT
+    offsets = [record.offset for record in records]
+    if not name and default_ms == NEVER:
+        return Arrivals(offsets, [NEVER] * len(records))
+    stamps = [record.timestamp for record in records]
+    oldest_ms, newest_ms = min(stamps), max(stamps)
+    deadline_ms = _deadline_ms(headers, newest_ms, default_ms, ceiling_ms)
+    if deadline_ms == _INVOLVED or oldest_ms == NO_TIMESTAMP:
+        return None
+    if oldest_ms == newest_ms or deadline_ms == NEVER or (name == EXPIRES_AT_MS and ceiling_ms == NEVER):
+        return Arrivals(offsets, [deadline_ms] * len(records))
+    if name == EXPIRES_AT_MS:
+        return Arrivals(offsets, [min(stated_ms, stamp_ms + ceiling_ms) for stamp_ms in stamps])
+    relative_ms = deadline_ms - newest_ms
+    return Arrivals(offsets, [stamp_ms + relative_ms for stamp_ms in stamps])
+
+
+def _sort_out_rows(rows: Rows, queue: str, expiration: Expiration, default_ms: int, ceiling_ms: int) -> Arrivals | None:
+    """The same for records in columns; only those are looked at that have to be. None where these are many."""
+    stated_ms, stamps = rows.stated_ms, rows.timestamps_ms
+    own_ms = np.where((stated_ms == 0) | (stated_ms > ceiling_ms), ceiling_ms, stated_ms)
+    relative_ms = np.where(stated_ms == SILENT, default_ms, own_ms)
+    limited = relative_ms != NEVER
+    # Subtracted, for a sum beyond 64 bits would begin anew below zero.
+    plain = (relative_ms > 0) & (stamps > NO_TIMESTAMP) & (relative_ms < NEVER - np.maximum(stamps, 0))
+    involved = (stated_ms == INVOLVED) | (limited & ~plain)
+    deadlines_ms = np.where(limited, stamps + np.where(limited & plain, relative_ms, 0), NEVER)
+    offsets = rows.offsets
+    if not involved.any():
+        return Arrivals(offsets.tolist(), deadlines_ms.tolist())
+    looked_at = np.flatnonzero(involved)
+    if len(looked_at) * _FEW_OF > len(rows):
+        return None
+    arrivals, done = Arrivals(), 0
+    for at in looked_at.tolist():
+        arrivals.offsets += offsets[done:at].tolist()
+        arrivals.deadlines_ms += deadlines_ms[done:at].tolist()
+        _sort_out_one(rows[at], queue, expiration, arrivals)
+        done = at + 1
+    arrivals.offsets += offsets[done:].tolist()
+    arrivals.deadlines_ms += deadlines_ms[done:].tolist()
+    return arrivals
+
+
+def _deadline_ms(headers: lifetime.Headers, stamp_ms: int, default_ms: int, ceiling_ms: int) -> int:
+    """A record's deadline if it follows from its timestamp and at most one plain header of ours; else `_INVOLVED`."""
+    name, stated_ms = _plainly_stated(headers) if headers else _SILENT
+    deadline_ms, relative_ms = NEVER, default_ms
+    if name == TTL_MS:
+        relative_ms = ceiling_ms if stated_ms == 0 or stated_ms > ceiling_ms else stated_ms
+    elif name == EXPIRES_AT_MS:
+        deadline_ms, relative_ms = stated_ms, ceiling_ms
+    elif name:
+        return _INVOLVED
+    if relative_ms != NEVER:
+        if relative_ms <= 0 or stamp_ms == NO_TIMESTAMP:
+            return _INVOLVED
+        ends_ms = stamp_ms + relative_ms
+        if ends_ms >= NEVER:
+            return _INVOLVED
+        if ends_ms < deadline_ms:
+            return ends_ms
+    return deadline_ms if deadline_ms > stamp_ms else _INVOLVED
+
+
+def _plainly_stated(headers: lifetime.Headers) -> tuple[str, int]:
+    """The one header of ours, with its number, if it is a plain lifetime; `_SILENT` without any; else another name.
+
+    Most records are one of the first two; `lifetime.read` takes several times as long.
+    """
+    stated = _SILENT
+    for name, value in headers:
+        if name in _TELLING:
+            if (name != TTL_MS and name != EXPIRES_AT_MS) or stated is not _SILENT or value is None:
+                return _UNCLEAR
+            if len(value) > _SAFE_DIGITS or not value.isdigit():
+                return _UNCLEAR
+            stated = name, int(value)
+    return stated
+
+
+def _sort_out_one(record: Record, queue: str, expiration: Expiration, arrivals: Arrivals) -> None:
+    transfer = ""
+    for name, value in record.headers:
+        if name == REDRIVE_QUEUE and value != queue.encode():
+            return
+        if name == TRANSFER and (found := transfer_of(value)):
+            if found[0] != queue:
+                return
+            transfer = found[1]
+    message_id = id_of(record.headers)
+    # A transfer that is begun again puts its messages again; what is confirmed is one of them (Q17).
+    if message_id is not None and not transfer:
+        arrivals.identified.append((record.offset, message_id, record.timestamp))
+    try:
+        stated = lifetime.read(record.headers, record.timestamp)
+        deadline_ms = lifetime.deadline_ms(stated, record.timestamp, expiration)
+    except InvalidLifetime as fault:
+        arrivals.invalid.append((record.offset, str(fault)))
+        return
+    if (retry_ms := stated_ms(record.headers)) != UNSTATED:
+        arrivals.retries[record.offset] = retry_ms
+    if expiration.enabled and deadline_ms <= record.timestamp:
+        arrivals.expired.append((record.offset, deadline_ms))
+        if transfer:
+            arrivals.unconfirmed.add(record.offset)
+    elif transfer:
+        counts = transfer_counts.counts_in(record.headers)
+        arrivals.scheduled.append(Later(record.offset, stated.enqueue_at_ms or 0, deadline_ms, transfer, counts))
+    elif stated.enqueue_at_ms is not None and stated.enqueue_at_ms > record.timestamp:
+        arrivals.scheduled.append(Later(record.offset, stated.enqueue_at_ms, deadline_ms))
+    else:
+        arrivals.offsets.append(record.offset)
+        arrivals.deadlines_ms.append(deadline_ms)
+
+
+def transfer_of(value: bytes | None) -> tuple[str, str] | None:
+    """The queue and the id in a `lapse-transfer` header; None where it names none, as on any ordinary message."""
+    queue, _, name = (value or b"").decode("utf-8", "replace").partition("/")
+    return (queue, name) if queue and name else None

@@ -1,0 +1,310 @@
+"""The entrance of a shard: records of underlying topics become messages with places (L1 to L8, L12, Q13)."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from lapse.core.lifetime import NEVER
+from lapse.core.queue.arrival.arrival import Arrivals, sort_out
+from lapse.core.queue.arrival.repeats import sift, without
+from lapse.core.queue.arrival.source import Source
+from lapse.core.queue.arrival.target_depth import UNLIMITED, TargetDepth
+from lapse.core.queue.arrival.trait import NONE, Traits
+from lapse.core.queue.change import Change, ChangeKind
+from lapse.core.queue.decision import Decisions
+from lapse.core.queue.inquiry.view import RecordView
+from lapse.core.queue.life.message_state import State
+from lapse.core.queue.life.table import Guard, Row, Trigger, route
+from lapse.core.queue.schedule.schedule import Schedule
+from lapse.core.queue.step import Messages, Step
+from lapse.core.reason import UNCONFIRMED, Reason
+from lapse.core.record import Record
+from lapse.core.shard.event import ShardEvent
+
+
+class Entrance:
+    """The way in of messages.
+
+    Attributes:
+        placed: how many scheduled messages got their places so far because later records arrived.
+    """
+
+    def __init__(self, decisions: Decisions, schedule: Schedule, target_depth: TargetDepth) -> None:
+        self._decisions = decisions
+        self._schedule = schedule
+        self._target_depth = target_depth
+        self._state = decisions.state
+        self._settings = decisions.settings
+        self._matching = decisions.matching
+        self.placed = 0
+
+    def arrive(
+        self,
+        topic: str,
+        partition: int,
+        records: Sequence[Record],
+        step: Step,
+        now_ms: int = 0,
+        most: int = UNLIMITED,
+    ) -> int:
+        """Take in records of an underlying topic, in the order of their offsets.
+
+        Records that were seen before are skipped, so that reading again after a crash changes nothing. A scheduled
+        message that is due comes before a record with a timestamp at or after its instant, however late that record is
+        read (C76). If due messages fill the target depth, or are very many, the rest of the records waits (C51, C60).
+        The result is the number of records taken.
+        """
+        number = self._state.sources.number(topic, partition)
+        source = self._state.sources[number]
+        if not records or records[-1].offset < source.next_offset:
+            return len(records)
+        given, placed = len(records), self.placed
+        if records[0].offset < source.next_offset:
+            records = [record for record in records if record.offset >= source.next_offset]
+        while records:
+            due_ms, stop = self._schedule.next_place_ms(), len(records)
+            room = self._target_depth.room_for(topic, partition) if self._target_depth.bounded else UNLIMITED
+            if due_ms <= now_ms:
+                stop = _from(records, due_ms)
+                if not stop and (free := self._target_depth.room()):
+                    if self.placed - placed >= most:
+                        break
+                    until_ms, left = min(records[0].timestamp, now_ms), most + placed - self.placed
+                    self.placed += self._schedule.materialise(until_ms, free, step, left)
+                    continue
+                stop = stop or len(records)  # a transfer is on its way to one of them: it passes what is held
+            if not room:
+                break
+            stop = min(stop, room)
+            some = records if stop == len(records) else records[:stop]
+            arrivals: Arrivals | None = sort_out(some, self._settings.name, self._settings.expiration_of(topic))
+            if arrivals and arrivals.scheduled and (cut := _due_within(some, arrivals, now_ms)) < stop:
+                stop, some, arrivals = cut, records[:cut], None
+            self._take_in(number, topic, partition, some, arrivals, step, now_ms)
+            records = records[stop:]
+        return given - len(records)
+
+    def _take_in(
+        self,
+        number: int,
+        topic: str,
+        partition: int,
+        records: Sequence[Record],
+        arrivals: Arrivals | None,
+        step: Step,
+        now_ms: int,
+    ) -> None:
+        """Take in records before which nothing comes due; `arrivals` says what they are if that is known."""
+        source = self._state.sources[number]
+        behind = records[-1].offset + 1
+        if self._state.remembered:
+            records, arrivals = self._honour(Trigger.ARRIVE, number, records, step), None
+        if arrivals is None:
+            arrivals = sort_out(records, self._settings.name, self._settings.expiration_of(topic))
+        if self._settings.dedup_window_ms and (arrivals.identified or self._state.repeats.chunks):
+            arrivals = self._sift(number, records[-1].timestamp if records else -1, arrivals, step)
+        self._enter(number, arrivals, self._views(topic, partition, records, arrivals.offsets), step)
+        scheduled = [one.offset for one in arrivals.scheduled]
+        views = self._views(topic, partition, records, scheduled) if scheduled else []
+        traits = arrivals.with_retries(self._traits(views), scheduled)
+        for at, (offset, at_ms, deadline_ms, transfer, counts) in enumerate(arrivals.scheduled):
+            of_one = traits if traits is NONE else traits.slice(at, at + 1)
+            if transfer:
+                facts = {"transfer": transfer, "then_ms": at_ms, "held": False}
+                row = route(Trigger.ARRIVE, Guard.FROM_TRANSFER).row(State.UNREAD)
+                of_one = of_one.handed_over()
+                self._schedule.add(row, number, offset, NEVER, deadline_ms, of_one, step, facts, counts)
+            else:
+                row = route(Trigger.ARRIVE, Guard.LATER).row(State.UNREAD)
+                self._schedule.add(row, number, offset, at_ms, deadline_ms, of_one, step)
+        if scheduled:
+            self._tell_scheduled(source, arrivals, records[-1].timestamp, step)
+        self._refuse(number, records, arrivals, step, now_ms)
+        source.next_offset = max(source.next_offset, behind)
+
+    def bring_back(
+        self, number: int, arrivals: Arrivals, records: Mapping[int, Record], why: str, now_ms: int, step: Step
+    ) -> None:
+        """Bring back messages that had left, as new ones at their positions, or held beyond the target depth (Q22).
+
+        Args:
+            number: of their source.
+            arrivals: what they are; offsets are positions.
+            records: theirs, by position, as they stand in the log.
+            why: the rewind's id.
+            now_ms: the instant of the rewind, ms since the epoch: they take their places then (C63).
+            step: gets what is decided.
+        """
+        source = self._state.sources[number]
+        along = [route(Trigger.REWIND, guard).row(State.UNREAD) for guard in (Guard.ROOM, Guard.NO_ROOM, Guard.LATER)]
+        planned = {one.offset: one for one in arrivals.scheduled}
+        at_once = sorted(
+            [
+                *zip(arrivals.offsets, arrivals.deadlines_ms, strict=True),
+                *((one.offset, one.deadline_ms) for one in arrivals.scheduled if one.at_ms <= now_ms),
+            ]
+        )
+        room = 0 if self._state.scheduled.ready else self._target_depth.room()
+        entering = replace(
+            arrivals, offsets=[one[0] for one in at_once[:room]], deadlines_ms=[one[1] for one in at_once[:room]]
+        )
+        views = self._brought(source, records, entering.offsets)
+        self._enter(number, entering, views, step, along[0])
+        later = [(along[1], offset, now_ms, deadline_ms, {"ready": True}) for offset, deadline_ms in at_once[room:]]
+        later += [
+            (along[2], one.offset, one.at_ms, one.deadline_ms, {}) for one in planned.values() if one.at_ms > now_ms
+        ]
+        traits = arrivals.with_retries(
+            self._traits(self._brought(source, records, [one[1] for one in later])), [one[1] for one in later]
+        )
+        for at, (row, offset, at_ms, deadline_ms, facts) in enumerate(later):
+            of_one = traits if traits is NONE else traits.slice(at, at + 1)
+            self._schedule.add(row, number, offset, at_ms, deadline_ms, of_one, step, facts)
+        positions = np.array(sorted((*entering.offsets, *(one[1] for one in later))), np.int64)
+        deadlines = dict(at_once) | {one.offset: one.deadline_ms for one in planned.values()}
+        deadlines_ms = np.array([deadlines[position] for position in positions.tolist()], np.int64)
+        none_yet = np.zeros(len(positions), np.uint32)
+        messages = Messages(source.topic, source.partition, positions, deadlines_ms, none_yet, None)
+        step.events.append(ShardEvent(along[0].event, now_ms, messages, detail=why))
+
+    def _brought(self, source: Source, records: Mapping[int, Record], positions: Iterable[int]) -> list[RecordView]:
+        """Messages that a rewind brings back as expressions see them; empty where no expression asks."""
+        if not self._settings.traits.wanted and not self._matching.active:
+            return []
+        parse = self._settings.parse
+        return [RecordView(source.topic, source.partition, records[position], parse) for position in positions]
+
+    def set_aside(self, topic: str, partition: int, record: Record, why: str, step: Step) -> None:
+        """See `QueueShard.set_aside`."""
+        number = self._state.sources.number(topic, partition)
+        source = self._state.sources[number]
+        if record.offset < source.next_offset:
+            return
+        if not self._state.remembered or self._honour(Trigger.SPOIL, number, [record], step):
+            reasons = _reasons(Trigger.SPOIL)
+            self._decisions.refuse(number, record.offset, NEVER, reasons, record.timestamp, step, why)
+        source.next_offset = record.offset + 1
+
+    def _tell_scheduled(self, source: Source, arrivals: Arrivals, now_ms: int, step: Step) -> None:
+        """Record scheduled messages; one event for all (L5, D4)."""
+        some = [one for one in arrivals.scheduled if not one.transfer]
+        if some:
+            offsets = np.array([one.offset for one in some], np.int64)
+            deadlines_ms = np.array([one.deadline_ms for one in some], np.int64)
+            none_yet = np.zeros(len(some), np.uint32)
+            messages = Messages(source.topic, source.partition, offsets, deadlines_ms, none_yet, None)
+            row = route(Trigger.ARRIVE, Guard.LATER).row(State.UNREAD)
+            step.events.append(ShardEvent(row.event, now_ms, messages))
+
+    def _sift(self, number: int, now_ms: int, arrivals: Arrivals, step: Step) -> Arrivals:
+        """Leave out messages whose id was seen within the window; forget older ids (X6, C43)."""
+        window_ms, repeats = self._settings.dedup_window_ms, self._state.repeats
+        found = sift(repeats, number, arrivals, window_ms)
+        for outdated in list(repeats.outdated(number, max(now_ms, found.newest_ms), window_ms)):
+            self._decisions.do(Change(ChangeKind.FORGOTTEN, offset=outdated), step)
+        if found.ids:
+            self._decisions.do(
+                Change(
+                    ChangeKind.IDENTIFIED,
+                    source=number,
+                    offset=repeats.next_number,
+                    until_ms=found.newest_ms,
+                    facts={"ids": found.ids},
+                ),
+                step,
+            )
+        if not found.repeats:
+            return arrivals
+        source = self._state.sources[number]
+        offsets = np.array(sorted(found.repeats), np.int64)
+        none_yet = np.zeros(len(offsets), np.uint32)
+        messages = Messages(source.topic, source.partition, offsets, None, none_yet, None)
+        row = route(Trigger.ARRIVE, Guard.REPEATED).row(State.UNREAD)
+        step.events.append(ShardEvent(row.event, found.newest_ms, messages))
+        return without(arrivals, found.repeats)
+
+    def _enter(
+        self, number: int, arrivals: Arrivals, views: Sequence[RecordView], step: Step, row: Row | None = None
+    ) -> None:
+        row = route(Trigger.ARRIVE, Guard.VISIBLE).row(State.UNREAD) if row is None else row
+        deadlines_ms = np.array(arrivals.deadlines_ms, np.int64)
+        traits = arrivals.with_retries(self._traits(views), arrivals.offsets)
+        for first, stop in arrivals.runs():
+            place = self._state.next_place
+            of_some = traits if traits is NONE else traits.slice(first, stop)
+            self._decisions.enter(row, number, arrivals.offsets[first], deadlines_ms[first:stop], of_some, step)
+            if self._matching.active:
+                self._matching.judge(range(place, place + stop - first), views[first:stop])
+
+    def _traits(self, views: Sequence[RecordView]) -> Traits:
+        return self._settings.traits.read(views) if self._settings.traits.wanted else NONE
+
+    def _views(self, topic: str, partition: int, records: Sequence[Record], offsets: Iterable[int]) -> list[RecordView]:
+        """The messages at some offsets as expressions see them; empty where no expression asks."""
+        if not self._settings.traits.wanted and not self._matching.active:
+            return []
+        wanted = set(offsets)
+        parse = self._settings.parse
+        return [RecordView(topic, partition, record, parse) for record in records if record.offset in wanted]
+
+    def _honour(self, trigger: Trigger, number: int, records: Sequence[Record], step: Step) -> list[Record]:
+        """Leave out messages that were acknowledged before they became active (Q13)."""
+        # Up to the last record: an offset may have been acknowledged under which the log holds nothing.
+        remembered = self._state.remembered
+        coming = range(self._state.sources[number].next_offset, records[-1].offset + 1)
+        if len(coming) < len(remembered):
+            honoured = {offset for offset in coming if (number, offset) in remembered}
+        else:
+            honoured = {offset for of, offset in remembered if of == number and offset in coming}
+        row = route(trigger).row(State.REMEMBERED)
+        for offset in sorted(honoured):
+            self._decisions.do(Change(row.changes[0], source=number, offset=offset), step)
+        return [record for record in records if record.offset not in honoured]
+
+    def _refuse(self, number: int, records: Sequence[Record], arrivals: Arrivals, step: Step, now_ms: int) -> None:
+        """Record the messages that did not enter."""
+        if not arrivals.invalid and not arrivals.expired:
+            return
+        decided_ms = {record.offset: max(record.timestamp, now_ms) for record in records}
+        entered = arrivals.offsets
+        unreadable, late = (_reasons(Trigger.ARRIVE, guard) for guard in (Guard.UNREADABLE, Guard.LATE))
+        for offset, fault in arrivals.invalid:
+            at_ms, behind = decided_ms[offset], len(entered) - bisect_right(entered, offset)
+            self._decisions.refuse(number, offset, NEVER, unreadable, at_ms, step, fault, behind)
+        for offset, deadline_ms in arrivals.expired:
+            detail = UNCONFIRMED if offset in arrivals.unconfirmed else ""
+            at_ms, behind = decided_ms[offset], len(entered) - bisect_right(entered, offset)
+            self._decisions.refuse(number, offset, deadline_ms, late, at_ms, step, detail, behind)
+
+
+def _reasons(trigger: Trigger, guard: Guard | None = None) -> tuple[Reason, ...]:
+    """Why a record does not enter."""
+    reason = route(trigger, guard).row(State.UNREAD).reason
+    return () if reason is None else (reason,)
+
+
+def _from(records: Sequence[Record], due_ms: int) -> int:
+    """Index of the first record with a timestamp at or after an instant; the number of records if there is none."""
+    return next((at for at, record in enumerate(records) if record.timestamp >= due_ms), len(records))
+
+
+def _due_within(records: Sequence[Record], arrivals: Arrivals, now_ms: int) -> int:
+    """Index of the record before which a message of an earlier record comes due; the number of records if none does.
+
+    Args:
+        records: what arrives.
+        arrivals: what it is.
+        now_ms: nothing later is due.
+    """
+    due = ((one.offset, min(one.deadline_ms, NEVER if one.transfer else one.at_ms)) for one in arrivals.scheduled)
+    scheduled = {offset: due_ms for offset, due_ms in due if due_ms <= now_ms}
+    due_ms = NEVER
+    for at, record in enumerate(records if scheduled else ()):
+        if record.timestamp >= due_ms:
+            return at
+        due_ms = min(due_ms, scheduled.get(record.offset, NEVER))
+    return len(records)

@@ -1,0 +1,107 @@
+"""All sources of a shard, by number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lapse.core.queue.arrival.source import Source
+from lapse.core.queue.segments.segment import Segment
+from lapse.core.queue.step import Messages
+
+
+class Sources:
+    """Sources in the order in which they were first seen; a number is never used again."""
+
+    def __init__(self) -> None:
+        self._sources: list[Source] = []
+        self._numbers: dict[tuple[str, int], int] = {}
+
+    def __len__(self) -> int:
+        return len(self._sources)
+
+    def __iter__(self) -> Iterator[Source]:
+        return iter(self._sources)
+
+    def __getitem__(self, number: int) -> Source:
+        return self._sources[number]
+
+    def add(self, source: Source) -> int:
+        """Give a source its number."""
+        number = len(self._sources)
+        self._sources.append(source)
+        self._numbers[source.topic, source.partition] = number
+        return number
+
+    def number(self, topic: str, partition: int) -> int:
+        """The number of a source, given out at its first message."""
+        number = self._numbers.get((topic, partition))
+        return self.add(Source(topic, partition)) if number is None else number
+
+    def find(self, topic: str, partition: int) -> int | None:
+        """The number of a source, None if no message of it was ever seen."""
+        return self._numbers.get((topic, partition))
+
+    def replace(self, number: int) -> None:
+        """Let another source follow one whose topic was deleted and created again (C42); once only."""
+        old = self._sources[number]
+        if self._numbers[old.topic, old.partition] == number:
+            self.add(Source(old.topic, old.partition))
+
+    def of_topic(self, topic: str) -> list[int]:
+        """Numbers of the sources of a topic, as it is now."""
+        return [number for (name, _), number in self._numbers.items() if name == topic]
+
+    def current(self) -> Iterator[Source]:
+        """One for each partition, as its topic is now: none of a topic that was deleted and created again (C42)."""
+        return (self._sources[number] for number in self._numbers.values())
+
+    def by_source(self, segment: Segment, slots: NDArray[np.intp]) -> Iterator[tuple[int, Messages]]:
+        """What is known of the messages at some slots, ascending, by runs of one source, with its number."""
+        if len(slots) == 1:
+            yield self._one(segment, int(slots[0]))
+            return
+        at = 0
+        while at < len(slots):
+            run = segment.run_at(int(slots[at]))
+            behind = run.slot + run.count
+            stop = len(slots) if slots[-1] < behind else int(np.searchsorted(slots, behind))
+            some = slots[at:stop]
+            source = self._sources[run.source]
+            yield (
+                run.source,
+                Messages(
+                    source.topic,
+                    source.partition,
+                    (some + (run.offset - run.slot)).astype(np.int64, copy=False),
+                    None if segment.deadline_ms is None else segment.deadline_ms[some],
+                    segment.deliveries[some],
+                    None if segment.cancels is None else segment.cancels[some],
+                ),
+            )
+            at = stop
+
+    def _one(self, segment: Segment, slot: int) -> tuple[int, Messages]:
+        """The same for one slot: to cut columns costs less than to choose from them."""
+        run = segment.run_at(slot)
+        source = self._sources[run.source]
+        deadline_ms, cancels, one = segment.deadline_ms, segment.cancels, slice(slot, slot + 1)
+        return run.source, Messages(
+            source.topic,
+            source.partition,
+            np.array((slot + run.offset - run.slot,), np.int64),
+            None if deadline_ms is None else deadline_ms[one].copy(),
+            segment.deliveries[one].copy(),
+            None if cancels is None else cancels[one].copy(),
+        )
+
+    def messages(self, segment: Segment, slots: NDArray[np.intp]) -> Iterator[Messages]:
+        """What is known of the messages at some slots, ascending, by runs of one source."""
+        return (messages for _, messages in self.by_source(segment, slots))
+
+    def drop(self, segment: Segment) -> None:
+        """Forget where the messages of a segment stood that is gone."""
+        for number in {run.source for run in segment.runs}:
+            self._sources[number].drop(segment, number)

@@ -1,0 +1,273 @@
+"""Choice: which messages go to which subscriptions, where more than the order of arrival counts (Q7, Q11, Q12, Q14).
+
+Messages are looked at in the order of delivery: by place, or by priority and then place (Q11); none at or behind the
+first barrier (Q12). Each goes to a subscription that has space and whose filter it matches (Q14), by the queue's
+fairness (Q7); one that came back goes to its last holder only if no other takes it (C49). Where there are groups, see
+`group_choice`.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lapse.core.queue.arrival.trait import OWN_GROUP
+from lapse.core.queue.delivery.candidates import last_holders
+from lapse.core.queue.delivery.fairness import Turns
+from lapse.core.queue.inquiry.matching import NO, UNKNOWN, YES, Matching
+from lapse.core.queue.segments.segment import AVAILABLE, NOBODY, Segment
+from lapse.core.queue.segments.tops import Key
+from lapse.core.queue.settings import QueueSettings
+from lapse.core.queue.state import QueueState
+from lapse.core.queue.subscriptions.subscription import Subscription
+
+Chunk = tuple[Segment, NDArray[np.intp]]
+"""Some slots of a segment, in the order of delivery."""
+
+
+class _Ranked(NamedTuple):
+    """Places of any segments in the order of delivery by priority, with what they are sorted by."""
+
+    unranked: NDArray[np.bool_]
+    complements: NDArray[np.uint64]
+    places: NDArray[np.int64]
+
+    @staticmethod
+    def merged(parts: Sequence[_Ranked], limit: int) -> _Ranked:
+        """The first of them all."""
+        unranked = np.concatenate([part.unranked for part in parts])
+        complements = np.concatenate([part.complements for part in parts])
+        places = np.concatenate([part.places for part in parts])
+        order = np.lexsort((places, complements, unranked))[:limit]
+        return _Ranked(unranked[order], complements[order], places[order])
+
+    def key(self, at: int) -> Key:
+        """One place as a segment's `key` has it."""
+        place = int(self.places[at])
+        return (0, place) if self.unranked[at] else (-int(~self.complements[at]) - 1, place)
+
+
+class Chooser:
+    """Deals out messages of one shard at one instant.
+
+    Args:
+        state: the shard's.
+        matching: what is known under the filters.
+        settings: the queue's; a trait counts while the queue asks for it, whatever older messages have.
+        turns: who was served when.
+        now_ms: the instant; negative = deadlines do not count.
+        filters: what matches none of these is of no use; `deal` knows them from the subscriptions.
+    """
+
+    def __init__(
+        self,
+        state: QueueState,
+        matching: Matching,
+        settings: QueueSettings,
+        turns: Turns,
+        now_ms: int,
+        filters: Iterable[str] = ("",),
+    ) -> None:
+        self._state = state
+        self._matching = matching
+        self._traits = settings.traits
+        self._in_group_order = settings.group_limit == 1
+        self._now_ms = now_ms
+        self._turns = turns
+        self._filters = set(filters)
+        self.unknown: list[int] = []
+        """Places that have to be judged under the filters before anything behind them can be dealt out."""
+
+    def deal(self, subscriptions: Sequence[Subscription], limit: int) -> list[tuple[Subscription, list[int]]]:
+        """Deal out at most `limit` messages; places in the order of delivery."""
+        ring = [one for one in subscriptions if one.space]
+        self._filters = {one.filter for one in ring}
+        space = {one.number: one.space for one in ring}
+        outstanding = {one.number: one.outstanding for one in ring}
+        shares: dict[int, list[int]] = {one.number: [] for one in ring}
+        dealt = 0
+        for segment, slots in self.in_order():
+            if dealt == limit or not any(space.values()):
+                break
+            slots, codes = self._matched(segment, slots, [one for one in ring if space[one.number]])
+            last = last_holders(self._state, (slots + segment.base).tolist()) if len(ring) > 1 else None
+            for at, slot in enumerate(slots.tolist()):
+                if dealt == limit:
+                    break
+                fitting = [one for one in ring if space[one.number] and codes[one.number][at] == YES]
+                if not fitting:
+                    continue
+                chosen = self._turns.pick(fitting, outstanding, NOBODY if last is None else last[at])
+                shares[chosen.number].append(segment.base + slot)
+                space[chosen.number] -= 1
+                outstanding[chosen.number] += 1
+                dealt += 1
+            if self.unknown:
+                break
+        return [(one, shares[one.number]) for one in ring if shares[one.number]]
+
+    def groups_held_back(self, subscriptions: Sequence[Subscription]) -> int:
+        """How many groups wait behind a first message that none of some subscriptions matches, whatever their space."""
+        held_back = self._in_group_order and self.by_group and subscriptions
+        if not held_back or not all(one.filter for one in subscriptions):
+            return 0
+        count = 0
+        for segment, slots in self._one_per_group(self.in_order()):
+            if segment.groups is not None:
+                unmatched = segment.groups[slots] != OWN_GROUP
+                for text in {one.filter for one in subscriptions}:
+                    unmatched &= self._matching.codes(text, segment.index, slots) == NO
+                count += int(np.count_nonzero(unmatched))
+        return count
+
+    def first(self, limit: int) -> list[int]:
+        """The first places in the order of delivery, at most `limit`, where neither filters nor groups count."""
+        barrier = self._barrier
+        if self._ranked:
+            return self._first_by_rank(limit, barrier)
+        found: list[int] = []
+        for segment, slots in self._by_place(barrier):
+            found += (slots[: limit - len(found)] + segment.base).tolist()
+            if len(found) == limit:
+                break
+        return found
+
+    def _first_by_rank(self, limit: int, barrier: int | None) -> list[int]:
+        """By priority, then place: the best of so many segments that no other can have a better one."""
+        tops = self._state.index.tops
+        best = _Ranked(np.zeros(0, bool), np.zeros(0, np.uint64), np.zeros(0, np.int64))
+        indexes = tops.by_key()
+        pending, opened = next(indexes, None), 0
+        while pending is not None and not (len(best.places) == limit and best.key(-1) < tops.of(pending)):
+            parts = [best]
+            for _ in range(max(1, opened)):  # as many as before, so that sorting them anew costs no more than it did
+                segment = self._state.segments.look(pending)
+                slots = self._free_by_rank(segment, barrier)[:limit]
+                parts.append(_Ranked(*segment.ranking(slots), slots + segment.base))
+                opened += 1
+                pending = next(indexes, None)
+                if pending is None:
+                    break
+            best = _Ranked.merged(parts, limit)
+        indexes.close()
+        return [int(place) for place in best.places]
+
+    def _matched(
+        self, segment: Segment, slots: NDArray[np.intp], open_ones: Sequence[Subscription]
+    ) -> tuple[NDArray[np.intp], dict[int, NDArray[np.uint8]]]:
+        """Keep what some subscription takes, up to the first place that has not been judged yet."""
+        codes = {one.number: self._matching.codes(one.filter, segment.index, slots) for one in open_ones}
+        unjudged = np.zeros(len(slots), bool)
+        wanted = np.zeros(len(slots), bool)
+        for column in codes.values():
+            unjudged |= column == UNKNOWN
+            wanted |= column == YES
+        if unjudged.any():
+            first = int(np.flatnonzero(unjudged)[0])
+            self.unknown = (slots[first:][unjudged[first:]] + segment.base).tolist()
+            wanted[first:] = False
+        kept = np.flatnonzero(wanted)
+        return slots[kept], {number: column[kept] for number, column in codes.items()}
+
+    def in_order(self) -> Iterator[Chunk]:
+        """Places that are available, before the barrier, and not past their deadline, in the order of delivery."""
+        return self._by_rank(self._barrier) if self._ranked else self._by_place(self._barrier)
+
+    @property
+    def by_group(self) -> bool:
+        """Whether groups count."""
+        return self._state.index.grouped and self._traits.group is not None
+
+    @property
+    def _ranked(self) -> bool:
+        return self._state.index.ranked and self._traits.priority is not None
+
+    @property
+    def _barrier(self) -> int | None:
+        barriers = self._state.index.barriers
+        return barriers[0] if barriers and self._traits.barrier is not None else None
+
+    def _free(self, segment: Segment, barrier: int | None) -> NDArray[np.bool_]:
+        """Which places are available, before the barrier, and not past their deadline."""
+        free: NDArray[np.bool_] = segment.state[: segment.used] == AVAILABLE
+        if self._now_ms >= 0 and segment.min_deadline_ms <= self._now_ms and segment.deadline_ms is not None:
+            free &= segment.deadline_ms[: segment.used] > self._now_ms
+        if barrier is not None and barrier < segment.base + segment.used:
+            free[max(0, barrier - segment.base) :] = False
+        return free
+
+    def _free_by_rank(self, segment: Segment, barrier: int | None) -> NDArray[np.intp]:
+        order = segment.rank_order()
+        return order[self._free(segment, barrier)[order]].astype(np.intp)
+
+    def _hopeless(self, index: int, used: int) -> bool:
+        """Whether a segment has nothing for anyone; where groups count, even such a message holds others back."""
+        return not self.by_group and self._matching.hopeless(self._filters, index, used)
+
+    def _by_place(self, barrier: int | None) -> Iterator[Chunk]:
+        for segment in self._state.with_available(self._hopeless):
+            if barrier is not None and segment.base >= barrier:
+                return
+            if self._now_ms >= 0 and segment.is_late(self._now_ms):
+                continue
+            slots = np.flatnonzero(self._free(segment, barrier))
+            if len(slots):
+                yield segment, slots
+
+    def _by_rank(self, barrier: int | None) -> Iterator[Chunk]:
+        """By priority, then place: each chunk is what is better than the best of every other segment."""
+        state = self._state
+        opened: list[tuple[Key, int, Segment, NDArray[np.intp], int]] = []
+        tops = state.index.tops.by_key()
+        pending = next(tops, None)
+        while opened or pending is not None:
+            # Open every segment whose best may come before the best that is open.
+            while pending is not None and (not opened or state.index.tops.of(pending) <= opened[0][0]):
+                segment = state.segments.look(pending)
+                slots = self._free_by_rank(segment, barrier)
+                if len(slots):
+                    heapq.heappush(opened, (segment.key(int(slots[0])), pending, segment, slots, 0))
+                pending = next(tops, None)
+            if not opened:
+                continue
+            _, index, segment, slots, at = heapq.heappop(opened)
+            rivals = [opened[0][0]] if opened else []
+            if pending is not None:
+                rivals.append(state.index.tops.of(pending))
+            stop = _before(segment, slots, at, min(rivals)) if rivals else len(slots)
+            yield segment, slots[at:stop]
+            if stop < len(slots):
+                heapq.heappush(opened, (segment.key(int(slots[stop])), index, segment, slots, stop))
+
+    def _one_per_group(self, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+        """Only messages whose group has none leased or delayed, and none before them."""
+        seen = self._state.index.bound_groups()
+        for segment, slots in chunks:
+            if segment.groups is None:
+                yield segment, slots
+                continue
+            kept: list[int] = []
+            for slot, group in zip(slots.tolist(), segment.groups[slots].tolist(), strict=True):
+                if group == OWN_GROUP:
+                    kept.append(slot)
+                elif group not in seen:
+                    seen.add(group)
+                    kept.append(slot)
+            if kept:
+                yield segment, np.array(kept, np.intp)
+
+
+def _before(segment: Segment, slots: NDArray[np.intp], at: int, rival: Key) -> int:
+    """How far the slots from `at` on come before a rival's key; at least one does."""
+    low, high = at + 1, len(slots)
+    while low < high:
+        middle = (low + high) // 2
+        if segment.key(int(slots[middle])) < rival:
+            low = middle + 1
+        else:
+            high = middle
+    return low

@@ -1,0 +1,211 @@
+"""Dispatch: messages and barriers go out to the subscriptions (Q3, Q5 to Q7, Q12)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from lapse.core.letter import FORWARDER
+from lapse.core.queue.change import Change, joined
+from lapse.core.queue.decision import Decisions
+from lapse.core.queue.delivery.candidates import available, last_holders
+from lapse.core.queue.delivery.choice import Chooser
+from lapse.core.queue.delivery.fairness import Shares, Turns
+from lapse.core.queue.delivery.handed_out import released_message
+from lapse.core.queue.groups.group_choice import GroupChooser
+from lapse.core.queue.groups.group_turn import GroupTurn
+from lapse.core.queue.groups.waiting_groups import WaitingGroups
+from lapse.core.queue.inquiry.inquiry import JUDGED_AT_ONCE
+from lapse.core.queue.inquiry.matching import UNKNOWN, YES
+from lapse.core.queue.life.table import Guard, Trigger, route
+from lapse.core.queue.rates.allowance import Allowance
+from lapse.core.queue.segments.segment import AVAILABLE, SIZE, State
+from lapse.core.queue.settings import Semantics
+from lapse.core.queue.step import Delivery, Step
+from lapse.core.queue.subscriptions.subscription import Subscription
+from lapse.core.shard.event import ShardEvent
+
+STEP_MESSAGES: Final = 4096
+"""About how many messages leave or are handed out in one step, so that other shards do not wait long."""
+
+
+class Dispatch:
+    """Hands messages out.
+
+    Args:
+        decisions: the shard's.
+        allowance: how many messages the rates permit.
+
+    Attributes:
+        unjudged: places whose payloads are needed to go on delivering.
+    """
+
+    def __init__(self, decisions: Decisions, allowance: Allowance) -> None:
+        self.unjudged: list[int] = []
+        self._decisions = decisions
+        self._state = decisions.state
+        self._settings = decisions.settings
+        self._matching = decisions.matching
+        self._turns = Turns(decisions.settings.fairness)
+        self._lines: WaitingGroups | None = None
+        self._again = False
+        self._allowance = allowance
+        self._waits_for_letters = self._hands_on = False
+
+    def deliver(self, now_ms: int, step: Step) -> bool:
+        """See `QueueShard.deliver`."""
+        if not self._allowance.is_bounded:
+            return self._deliver(now_ms, step) or self._waits_for_letters or self._hands_on
+        self._allowance.begin()
+        self._again = False
+        more = self._deliver(now_ms, step) or self._waits_for_letters or self._hands_on or self._again
+        self._allowance.close(now_ms, step)
+        return more
+
+    def _deliver(self, now_ms: int, step: Step) -> bool:
+        self.unjudged = []
+        self._waits_for_letters = self._hands_on = False
+        if self._state.paused:
+            return False
+        subscriptions = list(self._state.subscriptions.values())
+        barriers = self._settings.traits.barrier is not None and self._state.index.barriers
+        if barriers and not self._release_barriers(subscriptions, now_ms, step):
+            return bool(self.unjudged)
+        space = sum(subscription.space for subscription in subscriptions)
+        if not space:
+            return False
+        limit = min(space, STEP_MESSAGES)
+        if self._allowance.is_bounded:
+            limit = min(limit, self._allowance.room(now_ms))
+            if not limit:
+                if next(self._state.with_available(), None) is not None:
+                    self._allowance.wait()
+                return False
+        if self._settings.traits.wanted or self._matching.active:
+            handed = self._deliver_by_choice(subscriptions, limit, now_ms, step)
+            return bool(self.unjudged) or handed == limit < space
+        places = available(self._state, limit, self._decisions.deadlines_count_ms(now_ms))
+        if not places:
+            return False
+        for subscription, share in self._allot(places, subscriptions):
+            if share[-1] - share[0] == len(share) - 1:
+                self._hand_out(subscription, places[share[0] : share[-1] + 1], now_ms, step)
+            else:
+                self._hand_out(subscription, [places[position] for position in share], now_ms, step)
+        return len(places) == limit < space
+
+    def groups_held_back(self) -> int:
+        """How many groups wait because no subscription matches their first message (C87)."""
+        chooser = Chooser(self._state, self._matching, self._settings, self._turns, -1)
+        return chooser.groups_held_back(list(self._state.subscriptions.values()))
+
+    def repeat(self, released: Change, step: Step) -> None:
+        """Send a barrier again, since a crash may have prevented it (C35)."""
+        messages = released_message(released)
+        for subscription_id in released.facts["receivers"]:
+            if subscription_id in self._state.subscriptions:
+                step.deliveries.append(Delivery(subscription_id, messages, 0, barrier=True))
+
+    def _deliver_by_choice(self, subscriptions: Sequence[Subscription], limit: int, now_ms: int, step: Step) -> int:
+        """Hand out messages by more than the order of arrival; returns how many."""
+        deadlines_count_ms = self._decisions.deadlines_count_ms(now_ms)
+        chooser = Chooser(self._state, self._matching, self._settings, self._turns, deadlines_count_ms)
+        if chooser.by_group or self._allowance.by_group:
+            in_turn = GroupChooser(
+                self._decisions, self._turns, self._waiting_groups(), self._allowance, deadlines_count_ms
+            )
+            dealt, unknown = in_turn.deal(subscriptions, limit, now_ms), in_turn.unknown
+            self._again = in_turn.again
+        elif any(one.filter for one in subscriptions if one.space):
+            dealt, unknown = chooser.deal(subscriptions, limit), chooser.unknown
+        else:
+            places = chooser.first(limit)
+            for subscription, share in self._allot(places, subscriptions):
+                self._hand_out(subscription, [places[position] for position in share], now_ms, step)
+            return len(places)
+        self.unjudged = unknown[:JUDGED_AT_ONCE]
+        for subscription, places in dealt:
+            self._hand_out(subscription, places, now_ms, step)
+        return sum(len(places) for _, places in dealt)
+
+    def _waiting_groups(self) -> WaitingGroups:
+        """The waiting groups; computed from the segments at the first call."""
+        state = self._state
+        if self._lines is None or state.index.lines is not self._lines:
+            turn, ranked = GroupTurn(self._settings.group_weights), self._settings.traits.priority is not None
+            self._lines = state.index.lines = WaitingGroups(state.look, turn, ranked)
+            for segment in state.with_available():
+                self._lines.came(segment, np.flatnonzero(segment.state[: segment.used] == AVAILABLE))
+        return self._lines
+
+    def _allot(self, places: list[int], subscriptions: Sequence[Subscription]) -> Shares:
+        """Share out messages that every subscription may have."""
+        last = last_holders(self._state, places) if len(subscriptions) > 1 else None
+        return self._turns.allot(len(places), subscriptions, last)
+
+    def _hand_out(self, subscription: Subscription, places: list[int], now_ms: int, step: Step) -> None:
+        """Give messages to a subscription: under a lease, or for good (Q5, Q6).
+
+        The forwarder settles what it gets at the step's end, which may let others of their groups go.
+        """
+        self._hands_on |= subscription.id == FORWARDER
+        once = self._settings.semantics is Semantics.AT_MOST_ONCE
+        until_ms, since_ms = (0, 0) if once else (now_ms + self._settings.lease_ms, now_ms)
+        row = route(Trigger.DELIVER, Guard.AT_MOST_ONCE if once else Guard.AT_LEAST_ONCE).row(State.AVAILABLE)
+        places_in_order = joined(sorted(places))
+        self._decisions.do(
+            Change(row.changes[0], places_in_order, offset=since_ms, holder=subscription.number, until_ms=until_ms),
+            step,
+        )
+        if self._allowance.is_bounded:
+            self._allowance.give(places)
+        for messages in self._decisions.messages_at(places):
+            step.deliveries.append(Delivery(subscription.id, messages, until_ms, subscription.payload))
+            if row.tells:
+                step.events.append(ShardEvent(row.tells, now_ms, messages, subscription=subscription.id))
+
+    def _lacks_letters(self, place: int, step: Step) -> bool:
+        """Whether a letter of a message before a barrier is not safe yet (C48)."""
+        if self._state.first_pending() <= place:
+            return True
+        # Letters of this very step are written at its end; the next one knows what became of them.
+        self._waits_for_letters = any(
+            removal.letter and min(map(removal.place, range(len(removal.messages)))) <= place
+            for removal in step.removals
+        )
+        return self._waits_for_letters
+
+    def _release_barriers(self, subscriptions: Sequence[Subscription], now_ms: int, step: Step) -> bool:
+        """Send barriers with no message before them to all matching subscriptions (Q12, C34).
+
+        Returns:
+            False if one cannot be sent before its payload is judged.
+        """
+        state = self._state
+        while state.index.barriers and subscriptions:
+            place = state.index.barriers[0]
+            index, slot = divmod(place, SIZE)
+            segment, at = state.segments.look(index), np.array([slot])
+            over = self._settings.expiration.enabled and segment.deadline_of(slot) <= now_ms
+            if over or state.first_held() != place or segment.state[slot] != State.AVAILABLE:
+                return True
+            if self._lacks_letters(place, step):
+                return True
+            codes = {one.id: int(self._matching.codes(one.filter, index, at)[0]) for one in subscriptions}
+            if UNKNOWN in codes.values():
+                self.unjudged = [place]
+                return False
+            (messages,) = self._decisions.messages([(segment, at)])
+            receivers = [subscription_id for subscription_id, code in codes.items() if code == YES]
+            if receivers == [FORWARDER]:  # it leaves when the target has it, as any message
+                self._hand_out(state.subscriptions[FORWARDER], [place], now_ms, step)
+                return True
+            facts = {"topic": messages.topic, "partition": messages.partition, "offset": int(messages.offsets[0])}
+            for subscription_id in receivers:
+                step.deliveries.append(Delivery(subscription_id, messages, 0, barrier=True))
+            row = route(Trigger.RELEASE).row(State.AVAILABLE)
+            step.events.append(ShardEvent(row.event, now_ms, messages, detail=", ".join(receivers)))
+            self._decisions.do(Change(row.changes[0], [(place, 1)], facts={**facts, "receivers": receivers}), step)
+        return True

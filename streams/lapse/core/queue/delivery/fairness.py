@@ -1,0 +1,192 @@
+"""Fairness: which subscription gets the next message (Q7, C49)."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from lapse.core.queue.segments.segment import NOBODY
+from lapse.core.queue.settings import Fairness
+from lapse.core.queue.subscriptions.subscription import Subscription
+
+Shares = list[tuple[Subscription, list[int]]]
+"""To each subscription the positions, in the sequence of messages, that it gets; ascending."""
+
+_FORGOTTEN: Final = 64
+"""The greatest number of ended subscriptions that are remembered."""
+
+_MANY: Final = 64
+"""From this number on, messages are dealt out in blocks; fewer are spread, so that nobody waits behind the others."""
+
+_BLOCK: Final = 256
+_LEAST_ROUNDS: Final = 4
+"""A block has `_BLOCK` messages at most, and is a quarter of a subscription's share at most."""
+
+
+class Turns:
+    """Deals messages out, and knows who was served when.
+
+    Round-robin goes on behind the subscription that was served last. Among equals, `proportional` takes the one that
+    has waited longest. A message that came back goes to its last holder only if nobody else takes it.
+
+    Args:
+        fairness: the queue's rule.
+    """
+
+    def __init__(self, fairness: Fairness) -> None:
+        self._fairness = fairness
+        self._last = -1
+        self._served: dict[int, int] = {}
+        self._dealt = 0
+
+    def allot(self, count: int, subscriptions: Sequence[Subscription], last: Sequence[int] | None = None) -> Shares:
+        """Deal out `count` messages, in order, as far as there is space.
+
+        Args:
+            count: how many messages are deliverable.
+            subscriptions: in the order in which they are found.
+            last: number of each message's last holder, `NOBODY` without one; None = no message has one.
+        """
+        open_ones = [subscription for subscription in subscriptions if subscription.space]
+        if not open_ones or not count:
+            return []
+        if len(self._served) > len(subscriptions) + _FORGOTTEN:
+            self._served = {one.number: self._served[one.number] for one in subscriptions if one.number in self._served}
+        if len(open_ones) == 1:
+            only = open_ones[0]
+            self._serve(only)
+            return [(only, list(range(min(count, only.space))))]
+        if last is not None and not {one.number for one in open_ones}.isdisjoint(last):
+            return self._one_by_one(count, open_ones, last)
+        if self._fairness is Fairness.FAST:
+            return _fast(count, open_ones)
+        if self._fairness is Fairness.ROUND_ROBIN:
+            return self._round_robin(count, open_ones)
+        return self._proportional(count, open_ones)
+
+    def pick(self, fitting: Sequence[Subscription], outstanding: Mapping[int, int], last: int = NOBODY) -> Subscription:
+        """Choose who gets one message.
+
+        Args:
+            fitting: who may have it and has room, at least one, in the order in which they are found.
+            outstanding: what each of them has now, by its number.
+            last: number of the message's last holder.
+        """
+        others = fitting
+        if last != NOBODY and len(fitting) > 1:
+            others = [one for one in fitting if one.number != last]
+        if self._fairness is Fairness.FAST or len(others) == 1:
+            chosen = others[0]
+        elif self._fairness is Fairness.ROUND_ROBIN:
+            chosen = min(others, key=lambda one: (one.number <= self._last, one.number))
+        else:
+            chosen = min(
+                others, key=lambda one: (outstanding[one.number] / one.max_backlog, self._served.get(one.number, -1))
+            )
+        self._serve(chosen)
+        return chosen
+
+    def _serve(self, subscription: Subscription) -> None:
+        self._last = subscription.number
+        self._served[subscription.number] = self._dealt
+        self._dealt += 1
+
+    def _one_by_one(self, count: int, subscriptions: Sequence[Subscription], last: Sequence[int]) -> Shares:
+        """Each message by itself: some have a last holder."""
+        outstanding = {one.number: one.outstanding for one in subscriptions}
+        shares: dict[int, list[int]] = {one.number: [] for one in subscriptions}
+        waiting = list(subscriptions)
+        for position in range(count):
+            if not waiting:
+                break
+            chosen = self.pick(waiting, outstanding, last[position])
+            shares[chosen.number].append(position)
+            outstanding[chosen.number] += 1
+            if outstanding[chosen.number] >= chosen.max_backlog:
+                waiting.remove(chosen)
+        return [(one, shares[one.number]) for one in subscriptions if shares[one.number]]
+
+    def _round_robin(self, count: int, subscriptions: Sequence[Subscription]) -> Shares:
+        """The next subscription, in the order of their numbers, that has space."""
+        turn = self._last
+        ring = sorted(subscriptions, key=lambda subscription: (subscription.number <= turn, subscription.number))
+        space = {subscription.number: subscription.space for subscription in ring}
+        shares: dict[int, list[int]] = {subscription.number: [] for subscription in ring}
+        dealt = 0
+        waiting = [subscription.number for subscription in ring]
+        while dealt < count and waiting:
+            for number in waiting:
+                if dealt == count:
+                    break
+                shares[number].append(dealt)
+                space[number] -= 1
+                self._last = number
+                dealt += 1
+            waiting = [number for number in waiting if space[number]]
+        return [(subscription, shares[subscription.number]) for subscription in ring if shares[subscription.number]]
+
+    def _proportional(self, count: int, subscriptions: Sequence[Subscription]) -> Shares:
+        """The subscription with the lowest ratio of outstanding to backlog; ties to the one that has waited longest."""
+        heap = [
+            (
+                subscription.outstanding / subscription.max_backlog,
+                self._served.get(subscription.number, -1),
+                found,
+                subscription.outstanding,
+            )
+            for found, subscription in enumerate(subscriptions)
+        ]
+        heapq.heapify(heap)
+        shares: list[list[int]] = [[] for _ in subscriptions]
+        dealt = self._dealt
+        for position in range(count):
+            if not heap:
+                break
+            _, _, found, outstanding = heap[0]
+            shares[found].append(position)
+            outstanding += 1
+            backlog = subscriptions[found].max_backlog
+            if outstanding < backlog:
+                heapq.heapreplace(heap, (outstanding / backlog, dealt + position, found, outstanding))
+            else:
+                heapq.heappop(heap)
+        self._dealt += count
+        served = [(one, share) for one, share in zip(subscriptions, shares, strict=True) if share]
+        for subscription, share in served:
+            self._served[subscription.number] = dealt + share[-1]
+        return in_blocks(served)
+
+
+def in_blocks(shares: Shares) -> Shares:
+    """Give each subscription as many messages, but in blocks where there are many: runs of messages stay runs.
+
+    Dealt out in turn, each message would be a run of its own in the journal, in deliveries and in settlements.
+    """
+    if len(shares) < 2 or sum(len(share) for _, share in shares) < _MANY:
+        return shares
+    most = max(len(share) for _, share in shares)
+    rounds = max(_LEAST_ROUNDS, -(-most // _BLOCK))
+    blocks: list[list[int]] = [[] for _ in shares]
+    in_turn = sorted(range(len(shares)), key=lambda one: shares[one][1][0])
+    dealt = 0
+    for number in range(rounds):
+        for one in in_turn:
+            count = len(shares[one][1])
+            size = count * (number + 1) // rounds - count * number // rounds
+            blocks[one].extend(range(dealt, dealt + size))
+            dealt += size
+    return [(subscription, block) for (subscription, _), block in zip(shares, blocks, strict=True)]
+
+
+def _fast(count: int, subscriptions: Sequence[Subscription]) -> Shares:
+    """The first subscription found that has space."""
+    shares: Shares = []
+    dealt = 0
+    for subscription in subscriptions:
+        share = min(subscription.space, count - dealt)
+        if not share:
+            break
+        shares.append((subscription, list(range(dealt, dealt + share))))
+        dealt += share
+    return shares

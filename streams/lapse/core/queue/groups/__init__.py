@@ -1,0 +1,1 @@
+"""Message groups: one consumer at a time, in turn, by weight and limit."""

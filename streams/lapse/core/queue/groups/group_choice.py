@@ -1,0 +1,235 @@
+"""Group choice: which messages go to which subscriptions where groups share them (Q20, Q25, C70, C71).
+
+Priority comes first, then the turn among the groups, then the place. With a limit of one a group's first message is
+the only one that may go, and only while none of the group is leased or delayed; so its order is kept. With a greater
+limit so many go at once, and what nobody takes holds no other message back.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from lapse.core.queue.arrival.trait import OWN_GROUP
+from lapse.core.queue.decision import Decisions
+from lapse.core.queue.delivery.fairness import Turns
+from lapse.core.queue.groups.waiting_groups import Entry, Found, Line, WaitingGroups
+from lapse.core.queue.inquiry.matching import UNKNOWN, YES
+from lapse.core.queue.rates.allowance import Allowance
+from lapse.core.queue.rates.counted import Of
+from lapse.core.queue.segments.segment import AVAILABLE, NOBODY, Segment
+from lapse.core.queue.subscriptions.subscription import Subscription
+
+
+class _Visit:
+    """A group's line of waiting messages, and how far it was looked through at this instant.
+
+    Attributes:
+        found: its first message that was not looked at; None = there is none.
+        kept: place of the first one that was looked at and stays; None = there is none.
+    """
+
+    __slots__ = ("_messages", "found", "kept")
+
+    def __init__(self, messages: Iterator[Found]) -> None:
+        self._messages = messages
+        self.kept: int | None = None
+        self.found = next(messages, None)
+
+    def go_on(self) -> Found | None:
+        """Look at the next one."""
+        self.found = found = next(self._messages, None)
+        return found
+
+    def keep(self) -> None:
+        """Note that a message stays."""
+        if self.kept is None and self.found is not None:
+            self.kept = self.found[0].base + self.found[1]
+
+
+class GroupChooser:
+    """Deals out messages of one shard at one instant, as far as groups let it.
+
+    Args:
+        decisions: the shard's.
+        turns: which subscription was served when.
+        lines: which groups wait.
+        allowance: what the rates let go.
+        deadlines_count_ms: the instant; negative = deadlines do not count.
+    """
+
+    def __init__(
+        self,
+        decisions: Decisions,
+        turns: Turns,
+        lines: WaitingGroups,
+        allowance: Allowance,
+        deadlines_count_ms: int,
+    ) -> None:
+        self._state = decisions.state
+        self._matching = decisions.matching
+        self._limit = decisions.settings.group_limit
+        self._turns = turns
+        self._lines = lines
+        self._allowance = allowance
+        self._now_ms = deadlines_count_ms
+        barriers = self._state.index.barriers
+        self._barrier = barriers[0] if barriers and decisions.settings.traits.barrier is not None else None
+        self._given: Counter[int] = Counter()
+        self._counted: Counter[Of] = Counter()
+        self._filters: set[str] = set()
+        self._visits: dict[Line, _Visit] = {}
+        self._blocked: set[int] = set()
+        self.again = False
+        """Whether a look at what is left is due once these deliveries count."""
+        self.unknown: list[int] = []
+        """Places that have to be judged under the filters before anything behind them can be dealt out."""
+
+    def deal(
+        self, subscriptions: Sequence[Subscription], limit: int, now_ms: int
+    ) -> list[tuple[Subscription, list[int]]]:
+        """Deal out at most `limit` messages; each share in the order in which it was dealt out."""
+        ring = [one for one in subscriptions if one.space]
+        outstanding = {one.number: one.outstanding for one in ring}
+        shares: dict[int, list[int]] = {one.number: [] for one in ring}
+        self._filters = {one.filter for one in ring}
+        open_ones, alone = ring, len(ring) == 1
+        lines, dealt = self._lines, 0
+        by_rate = self._allowance.by_group
+        if by_rate:
+            waits_until_ms = lines.reached(self._allowance.reached_ms(now_ms))
+            if waits_until_ms is not None:
+                self._allowance.wait_until(waits_until_ms)
+        while dealt < limit and open_ones and (entry := lines.first()) is not None:
+            visit = self._candidate(entry, now_ms)
+            if visit is None or visit.found is None:
+                continue
+            line, (segment, slot) = (entry[0], entry[3]), visit.found
+            place = segment.base + slot
+            fitting = self._fitting(segment, slot, open_ones)
+            if not fitting:
+                visit.keep()
+                if fitting is None:
+                    break
+                self._pass_by(line, visit, place)
+                continue
+            chosen = ring[0] if alone else self._turns.pick(fitting, outstanding, self._last_holder(segment, slot))
+            shares[chosen.number].append(place)
+            outstanding[chosen.number] += 1
+            if outstanding[chosen.number] >= chosen.max_backlog:
+                open_ones = [one for one in open_ones if one is not chosen]
+            dealt += 1
+            self._given[line[1]] += 1
+            if by_rate:
+                self._counted[_of(line[1], place)] += 1
+            following = visit.go_on()
+            lines.serve(entry, place + 1 if following is None else following[0].base + following[1])
+        if alone and dealt:
+            self._turns.pick(ring, outstanding)
+        for line, visit in self._visits.items():
+            if visit.kept is not None:
+                lines.enter(line, visit.kept)
+        return [(one, shares[one.number]) for one in ring if shares[one.number]]
+
+    def _candidate(self, entry: Entry, now_ms: int) -> _Visit | None:
+        """The line that an entry is of, if its first message is next; else the entry is put where it belongs."""
+        band, tag, first, group = entry
+        line, lines = (band, group), self._lines
+        if self._is_full(group):
+            lines.set_aside(entry)
+            return None
+        visit = self._visits.get(line)
+        if visit is None:
+            visit = self._visits[line] = _Visit(lines.messages(line, self._hopeless))
+        self._pass_late(visit)
+        if visit.found is None:
+            if visit.kept is None:
+                lines.forget(line)
+            return None
+        place = visit.found[0].base + visit.found[1]
+        if group in self._blocked or (self._barrier is not None and place >= self._barrier):
+            visit.keep()
+            return None
+        if self._allowance.by_group and self._waits(entry, visit, place, now_ms):
+            return None
+        if place != first or lines.turn.start(group) != tag:
+            lines.enter(line, place)
+            return None
+        return visit
+
+    def _pass_by(self, line: Line, visit: _Visit, place: int) -> None:
+        """Leave a message that nobody takes; with a limit of one it holds its group back."""
+        if self._limit == 1 and line[1] != OWN_GROUP:
+            self._blocked.add(line[1])
+        else:
+            visit.go_on()
+            self._lines.enter(line, place + 1)
+
+    def _is_full(self, group: int) -> bool:
+        """Whether as many messages of a group are leased as may be."""
+        if group == OWN_GROUP:
+            return False
+        index = self._state.index
+        leased = index.bound(group) if self._limit == 1 else index.held(group)
+        return leased + self._given[group] >= self._limit
+
+    def _waits(self, entry: Entry, visit: _Visit, place: int, now_ms: int) -> bool:
+        """Whether a message waits for its group's rate; then the line comes up again when that lets it go."""
+        of = _of(entry[3], place)
+        if self._allowance.group_room(of, now_ms) > self._counted[of]:
+            return False
+        if entry[3] != OWN_GROUP:
+            if self._counted[of]:  # what is dealt out now is counted at the end
+                visit.keep()
+                self.again = True
+            else:
+                self._lines.set_aside_until(entry, self._allowance.wait_for(of))
+            return True
+        self._allowance.wait_for(of)
+        visit.keep()
+        visit.go_on()
+        self._lines.enter((entry[0], entry[3]), place + 1)
+        return True
+
+    def _pass_late(self, visit: _Visit) -> None:
+        """Pass over messages whose deadline has passed."""
+        while visit.found is not None:
+            segment, slot = visit.found
+            if self._now_ms < segment.min_deadline_ms or segment.deadline_ms is None:
+                return
+            if segment.deadline_ms[slot] > self._now_ms:
+                return
+            visit.keep()
+            visit.go_on()
+
+    def _fitting(self, segment: Segment, slot: int, open_ones: Sequence[Subscription]) -> Sequence[Subscription] | None:
+        """Which subscriptions take a message; None = that has to be judged first."""
+        if not self._matching.active:
+            return open_ones
+        codes = {text: self._matching.code(text, segment.index, slot) for text in {one.filter for one in open_ones}}
+        if UNKNOWN not in codes.values():
+            return [one for one in open_ones if codes[one.filter] == YES]
+        slots = np.flatnonzero(segment.state[: segment.used] == AVAILABLE)
+        unjudged = np.zeros(len(slots), bool)
+        for text in codes:
+            unjudged |= self._matching.codes(text, segment.index, slots) == UNKNOWN
+        others = (slots[unjudged] + segment.base).tolist()
+        self.unknown = [segment.base + slot, *(place for place in others if place != segment.base + slot)]
+        return None
+
+    def _last_holder(self, segment: Segment, slot: int) -> int:
+        """Who held an available message last (C49)."""
+        if segment.holder is None or segment.index not in self._state.index.came_back:
+            return NOBODY
+        return int(segment.holder[slot])
+
+    def _hopeless(self, index: int, used: int) -> bool:
+        """Whether a segment has nothing for anyone, and nothing that holds its group back."""
+        return self._limit > 1 and self._matching.hopeless(self._filters, index, used)
+
+
+def _of(group: int, place: int) -> Of:
+    """What the delivery of a message counts for: its group; without a group the message itself (C70)."""
+    return (OWN_GROUP, place) if group == OWN_GROUP else (group, -1)

@@ -1,0 +1,132 @@
+"""Visibility: which messages a user may see and settle; for this user all others do not exist (X4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lapse.core.queue.decision import Decisions
+from lapse.core.queue.inquiry.matching import YES
+from lapse.core.queue.life.message_state import FILLS, THERE
+from lapse.core.queue.segments.segment import Segment
+from lapse.core.queue.settlement import settlement
+from lapse.core.queue.settlement.locator import Located, Locator
+from lapse.core.queue.settlement.settlement import Claim, Outcome, Result
+from lapse.core.queue.step import Queued
+
+
+class Visibility:
+    """What a subscription holds it may see; of all else, what its row filter matches."""
+
+    def __init__(self, decisions: Decisions, locator: Locator) -> None:
+        self._state = decisions.state
+        self._matching = decisions.matching
+        self._locator = locator
+
+    def unheld(self, subscription: str, claims: Iterable[Claim]) -> Iterator[list[int]]:
+        """See `QueueShard.unheld`."""
+        for claim in claims:
+            for segment, first, stop, _, _ in self._locator.located(claim, []):
+                places = self._not_held(segment, first, stop, subscription) + segment.base
+                if len(places):
+                    yield places.tolist()
+
+    def unplaced(self, claims: Iterable[Claim], limit: int) -> Iterator[tuple[str, int, list[int]]]:
+        """What is named and not there: settled, expired, scheduled, or never a message (X4).
+
+        Yields:
+            Topic, partition and ascending offsets for `judge_bookmarks`; so many in all at most. What is left out
+            counts as not to be seen.
+        """
+        for claim in claims:
+            offsets: list[int] = []
+            missing: list[Outcome] = []
+            for segment, first, stop, offset, _ in self._locator.located(claim, missing):
+                gone = np.flatnonzero(~THERE[segment.state[first:stop]])
+                offsets += (gone[: limit - len(offsets)] + offset).tolist()
+            for one in missing:
+                if one.result is not Result.UNKNOWN:
+                    offsets += range(one.first, min(one.last + 1, one.first + max(0, limit - len(offsets))))
+            limit -= len(offsets)
+            if offsets:
+                yield claim.topic, claim.partition, sorted(offsets)
+
+    def may_see(self, claim: Claim, row_filter: str) -> bool:
+        """Whether the first message of a claim may be seen, which has no place."""
+        return not row_filter or claim.first in self._matching.seen(row_filter, claim.topic, claim.partition)
+
+    def among(self, found: Iterator[Queued], claims: Sequence[Claim], row_filter: str) -> Iterator[Queued]:
+        """Of the messages that claims name those that may be seen, as judged on `unheld` and `unplaced` (X4)."""
+        if not row_filter:
+            return found
+        visible: set[tuple[str, int, int]] = set()
+        for claim in claims:
+            source = claim.topic, claim.partition
+            for segment, first, stop, offset, _ in self._locator.located(claim, []):
+                slots = self._not_held(segment, first, stop, "")
+                matching = slots[self._matching.codes(row_filter, segment.index, slots) == YES]
+                visible |= {(*source, each) for each in (matching - first + offset).tolist()}
+            visible |= {(*source, each) for each in self._matching.seen(row_filter, *source)}
+        return (one for one in found if (one.topic, one.partition, one.offset) in visible)
+
+    def hide(
+        self,
+        codes: NDArray[np.uint8],
+        segment: Segment,
+        first: int,
+        offset: int,
+        claim: Claim,
+        subscription: str,
+        row_filter: str,
+    ) -> None:
+        """Answer for what may not be seen as for what never was: unknown (X4). What is gone is hidden alike."""
+        stop = first + len(codes)
+        visible = self._held(segment, first, stop, subscription)
+        slots = self._not_held(segment, first, stop, subscription)
+        if len(slots):
+            visible[slots - first] = self._matching.codes(row_filter, segment.index, slots) == YES
+        for seen in self._matching.seen(row_filter, claim.topic, claim.partition):
+            if offset <= seen < offset + len(codes):
+                visible[seen - offset] = True
+        codes[~visible] = settlement.UNKNOWN
+
+    def located(self, claim: Claim, outcomes: list[Outcome], row_filter: str) -> Iterator[Located]:
+        """The same as `Locator.located`, where what has no place and may not be seen is answered as unknown (X4)."""
+        if not row_filter:
+            yield from self._locator.located(claim, outcomes)
+            return
+        missing: list[Outcome] = []
+        for found in self._locator.located(claim, missing):
+            outcomes += self._hidden(missing, row_filter)
+            missing.clear()
+            yield found
+        outcomes += self._hidden(missing, row_filter)
+
+    def _hidden(self, missing: Iterable[Outcome], row_filter: str) -> Iterator[Outcome]:
+        """What is answered for messages without a place: unknown, but for those that may be seen."""
+        for one in missing:
+            seen = self._matching.seen(row_filter, one.topic, one.partition)
+            at = one.first
+            for offset in sorted(each for each in seen if one.first <= each <= one.last):
+                if offset > at:
+                    yield one._replace(first=at, last=offset - 1, result=Result.UNKNOWN)
+                yield one._replace(first=offset, last=offset)
+                at = offset + 1
+            if at <= one.last:
+                yield one._replace(first=at, result=Result.UNKNOWN)
+
+    def _not_held(self, segment: Segment, first: int, stop: int, subscription: str) -> NDArray[np.intp]:
+        """Slots of messages that are there, and that a subscription has neither leased nor been sent."""
+        there = THERE[segment.state[first:stop]]
+        return np.flatnonzero(there & ~self._held(segment, first, stop, subscription)) + first
+
+    def _held(self, segment: Segment, first: int, stop: int, subscription: str) -> NDArray[np.bool_]:
+        """Which messages a subscription has leased or been sent."""
+        state = segment.state[first:stop]
+        known = self._state.subscriptions.get(subscription)
+        if known is None or segment.holder is None:
+            return np.zeros(len(state), bool)
+        held: NDArray[np.bool_] = FILLS[state] & (segment.holder[first:stop] == known.number)
+        return held

@@ -1,0 +1,111 @@
+"""The records of a queue shard's journal: their keys, and what a step's record holds (see `journal`)."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import Final
+
+from lapse.core.queue.arrival.source import Source
+from lapse.core.queue.change import Change, ChangeKind
+from lapse.core.queue.journal import packed_change
+from lapse.core.queue.state import QueueState
+
+KEY: Final = struct.Struct(">cqq")
+"""A kind, an epoch, and a number."""
+
+NAMED_KEY: Final = struct.Struct(">cqiq")
+"""A kind, an epoch, and a message's source and offset."""
+
+AS_OF: Final = struct.Struct("<q")
+"""Stands before a segment: the sequence of the last step that it contains."""
+
+_HEAD: Final = struct.Struct("<BqqqBHI")
+_SOURCE: Final = struct.Struct("<Hiq")
+_FORMAT: Final = 1
+
+KEPT_APART: Final = frozenset(
+    {
+        ChangeKind.SUBSCRIBED,
+        ChangeKind.UNSUBSCRIBED,
+        ChangeKind.SCHEDULED,
+        ChangeKind.UNSCHEDULED,
+        ChangeKind.REMEMBERED,
+        ChangeKind.HONOURED,
+        ChangeKind.IDENTIFIED,
+        ChangeKind.FORGOTTEN,
+        ChangeKind.LETTER_PENDING,
+        ChangeKind.LETTER_WRITTEN,
+        ChangeKind.RETIRING,
+        ChangeKind.USED,
+        ChangeKind.TRANSFER,
+        ChangeKind.REWIND,
+        ChangeKind.DEPARTED,
+        ChangeKind.COUNTED,
+        ChangeKind.UNCOUNTED,
+    }
+)
+"""Changes that have records of their own, beside the step's."""
+
+
+def encode_step(state: QueueState, changes: list[Change]) -> bytes:
+    """What the journal holds of a step: how far each source was read, and its changes but those kept apart."""
+    joined = [change for change in changes if change.kind not in KEPT_APART]
+    parts = [
+        _HEAD.pack(
+            _FORMAT,
+            state.sequence,
+            state.next_place,
+            state.subscription_table.next_number,
+            state.paused,
+            len(state.sources),
+            len(joined),
+        )
+    ]
+    for source in state.sources:
+        name = source.topic.encode()
+        parts += [_SOURCE.pack(len(name), source.partition, source.next_offset), name]
+    for change in joined:
+        parts += packed_change.pack(change)
+    return b"".join(parts)
+
+
+def _after_sources(value: bytes) -> tuple[list[Source], int]:
+    source_count = _HEAD.unpack_from(value)[5]
+    at = _HEAD.size
+    sources: list[Source] = []
+    for _ in range(source_count):
+        length, partition, next_offset = _SOURCE.unpack_from(value, at)
+        at += _SOURCE.size
+        sources.append(Source(value[at : at + length].decode(), partition, next_offset))
+        at += length
+    return sources, at
+
+
+def sequence_of(value: bytes) -> int:
+    """The number of a step."""
+    sequence: int = _HEAD.unpack_from(value)[1]
+    return sequence
+
+
+def sources_of(value: bytes) -> list[Source]:
+    """The sources as a step left them."""
+    return _after_sources(value)[0]
+
+
+def changes_of(value: bytes) -> Iterable[Change]:
+    """The changes of a step."""
+    _, at = _after_sources(value)
+    return packed_change.unpack(value, at, _HEAD.unpack_from(value)[6])
+
+
+def take_head(state: QueueState, value: bytes) -> None:
+    """Take over what every step says of the shard as a whole.
+
+    Raises:
+        ValueError: a step of another format than this version writes.
+    """
+    form, _, next_place, next_number, paused, _, _ = _HEAD.unpack_from(value)
+    if form != _FORMAT:
+        raise ValueError(f"journal step of format {form}; this version of lapse reads format {_FORMAT}")
+    state.next_place, state.subscription_table.next_number, state.paused = next_place, next_number, bool(paused)

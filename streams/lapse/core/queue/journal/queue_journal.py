@@ -1,0 +1,196 @@
+"""The journal of a queue shard: how a step is written, and how the state is restored.
+
+The changelog topic keeps the latest record of every key, so the journal is laid out in keys:
+
+- `d` epoch slot: the changes of one step. Slots are a ring of `RING`; before one is used again, every segment that
+  its changes touched has been written whole.
+- `g` epoch segment: a segment, whole, with the sequence of the last step that it contains; no value once it is gone.
+- `c` epoch number: a subscription. `s` epoch source offset: a scheduled message. `a` epoch source offset: a
+  remembered acknowledgment. `i` epoch number: message ids that were seen within the window. `y` epoch source offset: a
+  dying message. `t` epoch number: a transfer under way. `r` epoch number: deliveries that count in windows of rates.
+  `w` epoch number: a rewind. `h` epoch source stretch: messages that a rewind does not bring back.
+- `z` epoch 0: how far the queue's end is. `u` epoch 0: when a temporary queue was last used.
+
+The epoch is part of each key: what a worker writes after its shard was taken over cannot overwrite, nor compact away,
+what the new owner writes. Segments that the new owner inherited stand under older epochs until `maintain` has moved
+them, a few between two steps; only until then can a late write of the old owner compact one away, so the changelog's
+`min.compaction.lag.ms` has to be longer than that. Which epochs count is decided by the caller of
+`restored.restore`, by where they stand in the log.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Final
+
+from lapse.core.portions import PORTION, Portions, in_lots, whole
+from lapse.core.queue.change import Change, ChangeKind
+from lapse.core.queue.journal.journal_record import AS_OF, KEPT_APART, KEY, NAMED_KEY, encode_step
+from lapse.core.queue.journal.restored import Restored
+from lapse.core.queue.retirement.ending import entry
+from lapse.core.queue.schedule import scheduled_record
+from lapse.core.queue.schedule.scheduled import scheduled_of
+from lapse.core.queue.state import QueueState
+from lapse.core.queue.step import Step
+
+RING: Final = 256
+Items = list[tuple[bytes, bytes | None]]
+_AHEAD: Final = 16
+"""How many segments are written whole between two steps, ahead of need."""
+
+_MOVED: Final = 4
+"""How many inherited segments are written under the new epoch between two steps."""
+
+_EPOCH: Final = struct.Struct(">q")
+
+
+class QueueJournal:
+    """Writes the steps of one epoch over a shard.
+
+    Args:
+        state: the shard's.
+        epoch: the epoch's number.
+        restored: what the changelog held at take-over; None for a new shard.
+    """
+
+    def __init__(self, state: QueueState, epoch: int, restored: Restored | None = None) -> None:
+        self._state = state
+        self._epoch = epoch
+        self._whole_at: dict[int, bytes] = dict(restored.whole_at) if restored else {}
+        self._obsolete: list[bytes] = list(restored.obsolete) if restored else []
+        self._released = list(restored.released) if restored else []
+        self._inherited: list[int] = sorted(self._whole_at, reverse=True)
+
+    def begin(self) -> Items:
+        """The same as `beginning`, in one go."""
+        return whole(self.beginning())
+
+    def beginning(self) -> Portions[Items]:
+        """What the first step of an epoch writes: everything that is not a whole segment yet, then what can go.
+
+        May be larger than one batch; nothing else is written before all of it is durable.
+        """
+        state, epoch = self._state, self._epoch
+        items: Items = []
+        for index in list(state.dirty):
+            items += self._whole(index)
+            yield
+        for subscription in state.subscriptions.values():
+            key = KEY.pack(b"c", epoch, subscription.number)
+            items.append((key, json.dumps(subscription.facts()).encode()))
+        for some in in_lots(state.scheduled.packed()):
+            items += [(NAMED_KEY.pack(b"s", epoch, *name), packed) for name, packed in some]
+            yield
+        for transfer in state.transfers:
+            items.append((KEY.pack(b"t", epoch, transfer.number), json.dumps(transfer.facts()).encode()))
+        for rewind in state.rewinds:
+            items.append((KEY.pack(b"w", epoch, rewind.number), json.dumps(rewind.facts()).encode()))
+        for stretch, departed in state.rewinds.departed.items():
+            items.append((NAMED_KEY.pack(b"h", epoch, *stretch), json.dumps(departed.facts()).encode()))
+        for names in in_lots(state.remembered):
+            items += [(NAMED_KEY.pack(b"a", epoch, *name), b"") for name in names]
+            yield
+        for letters in in_lots(state.pending.items()):
+            items += [(NAMED_KEY.pack(b"y", epoch, *name), json.dumps(one.facts()).encode()) for name, one in letters]
+            yield
+        for number, chunk in state.repeats.chunks.items():
+            items.append((KEY.pack(b"i", epoch, number), json.dumps(chunk).encode()))
+            yield
+        for number, batch in state.counted.batches.items():
+            items.append((KEY.pack(b"r", epoch, number), json.dumps(batch.facts()).encode()))
+        items += [(KEY.pack(kind, epoch, 0), value) for kind, value in state.ending.entries()]
+        items.append((KEY.pack(b"d", epoch, state.sequence % RING), encode_step(state, self._released)))
+        for keys in in_lots(self._obsolete, 16 * PORTION):
+            items += [(key, None) for key in keys]
+            yield
+        self._obsolete.clear()
+        items += self._dropped()
+        state.sequence += 1
+        return items
+
+    def maintain(self) -> Items:
+        """Segments to be written whole before the next step, so that the ring's oldest slot becomes free.
+
+        To be called between steps: a segment is written as the last durable step left it. May be larger than a batch.
+        """
+        state = self._state
+        items: Items = []
+        while self._inherited and len(items) < _MOVED:
+            index = self._inherited.pop()
+            if self._stands_elsewhere(index):
+                items += self._whole(index)
+        if not state.dirty:
+            return items
+        soon, now = state.sequence - RING // 2, state.sequence - RING + 1
+        for index, since in list(state.dirty.items()):
+            if since <= now or (since <= soon and len(items) < _AHEAD):
+                items += self._whole(index)
+        return items
+
+    def encode(self, step: Step) -> Items:
+        """What has to be durable for a step, all of it in one batch."""
+        state = self._state
+        items: Items = [self._apart(change) for change in step.changes if change.kind in KEPT_APART]
+        items.append((KEY.pack(b"d", self._epoch, state.sequence % RING), encode_step(state, step.changes)))
+        items += self._dropped()
+        state.sequence += 1
+        return items
+
+    def _dropped(self) -> Items:
+        state = self._state
+        items: Items = []
+        for index in state.dropped:
+            key = self._whole_at.pop(index, None)
+            if key is not None:
+                items.append((key, None))
+        state.dropped.clear()
+        return items
+
+    def _apart(self, change: Change) -> tuple[bytes, bytes | None]:
+        if change.kind is ChangeKind.SUBSCRIBED:
+            return KEY.pack(b"c", self._epoch, change.holder), json.dumps(change.facts).encode()
+        if change.kind is ChangeKind.UNSUBSCRIBED:
+            return KEY.pack(b"c", self._epoch, change.holder), None
+        if change.kind in (ChangeKind.REMEMBERED, ChangeKind.HONOURED):
+            key = NAMED_KEY.pack(b"a", self._epoch, change.source, change.offset)
+            return key, b"" if change.kind is ChangeKind.REMEMBERED else None
+        if change.kind in (ChangeKind.LETTER_PENDING, ChangeKind.LETTER_WRITTEN):
+            key = NAMED_KEY.pack(b"y", self._epoch, change.source, change.offset)
+            return key, json.dumps(change.facts).encode() if change.kind is ChangeKind.LETTER_PENDING else None
+        if change.kind in (ChangeKind.IDENTIFIED, ChangeKind.FORGOTTEN):
+            chunk = (change.source, change.until_ms, change.facts.get("ids"))
+            value = json.dumps(chunk).encode() if change.kind is ChangeKind.IDENTIFIED else None
+            return KEY.pack(b"i", self._epoch, change.offset), value
+        if change.kind in (ChangeKind.COUNTED, ChangeKind.UNCOUNTED):
+            value = json.dumps(change.facts).encode() if change.kind is ChangeKind.COUNTED else None
+            return KEY.pack(b"r", self._epoch, change.offset), value
+        if change.kind in (ChangeKind.RETIRING, ChangeKind.USED):
+            kind, ending = entry(change)
+            return KEY.pack(kind, self._epoch, 0), ending
+        if change.kind in (ChangeKind.TRANSFER, ChangeKind.REWIND):
+            value = json.dumps(change.facts).encode() if change.facts else None
+            kind = b"t" if change.kind is ChangeKind.TRANSFER else b"w"
+            return KEY.pack(kind, self._epoch, change.holder), value
+        if change.kind is ChangeKind.DEPARTED:
+            value = json.dumps(change.facts).encode() if change.facts else None
+            return NAMED_KEY.pack(b"h", self._epoch, change.source, change.offset), value
+        key = NAMED_KEY.pack(b"s", self._epoch, change.source, change.offset)
+        if change.kind is ChangeKind.UNSCHEDULED or change.deadlines_ms is None:
+            return key, None
+        return key, scheduled_record.pack(scheduled_of(change))
+
+    def _stands_elsewhere(self, index: int) -> bool:
+        """Whether a segment stands under the key of an older epoch."""
+        return self._whole_at.get(index, b"")[1:9] not in (b"", _EPOCH.pack(self._epoch))
+
+    def _whole(self, index: int) -> Items:
+        state = self._state
+        state.dirty.pop(index, None)
+        key = KEY.pack(b"g", self._epoch, index)
+        items: Items = [(key, AS_OF.pack(state.sequence - 1) + bytes(state.segments.encoded(index)))]
+        before = self._whole_at.get(index)
+        if before is not None and before != key:
+            items.append((before, None))
+        self._whole_at[index] = key
+        return items

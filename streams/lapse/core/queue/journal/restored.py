@@ -1,0 +1,191 @@
+"""The state of a queue shard, restored from its journal at take-over (see `journal`)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from lapse.core.portions import Portions, in_lots, whole
+from lapse.core.queue.change import HANDS_OUT, Change, ChangeKind
+from lapse.core.queue.journal import packed_segment
+from lapse.core.queue.journal.journal_record import (
+    AS_OF,
+    KEY,
+    NAMED_KEY,
+    changes_of,
+    sequence_of,
+    sources_of,
+    take_head,
+)
+from lapse.core.queue.rates.counted import batch_of
+from lapse.core.queue.removal.pending_letter import pending_letter_of
+from lapse.core.queue.segments.spill import Segments, SpillStore
+from lapse.core.queue.state import QueueState
+from lapse.core.repeats import chunk_of
+
+Records = list[tuple[bytes, bytes]]
+
+_CROWDS: Final = (b"s", b"a")
+"""Kinds of which there may be very many: scheduled messages and remembered acknowledgments, in any order."""
+
+
+@dataclass(slots=True)
+class Restored:
+    """What the changelog held at take-over.
+
+    Attributes:
+        state: the shard's state.
+        whole_at: under which key each whole segment stands.
+        obsolete: keys that can go once the new epoch has begun.
+        released: barriers of the last step, which may not have been sent (C35).
+        handed_out: what the last steps handed out, each change with the sequence of its step (C55).
+    """
+
+    state: QueueState
+    whole_at: dict[int, bytes] = field(default_factory=dict)
+    obsolete: list[bytes] = field(default_factory=list)
+    released: list[Change] = field(default_factory=list)
+    handed_out: list[tuple[int, Change]] = field(default_factory=list)
+
+
+def restore(items: Iterable[tuple[bytes, bytes]], segments: Segments | None = None) -> Restored:
+    """The same as `restoring`, in one go."""
+    return whole(restoring(items, segments))
+
+
+def restoring(items: Iterable[tuple[bytes, bytes]], segments: Segments | None = None) -> Portions[Restored]:
+    """Rebuild the state from the latest record of every key.
+
+    A take-over that did not come to its end has left records of two epochs: what the lower ones say of steps,
+    subscriptions and the schedule counts exactly as long as no higher one has written its first step.
+
+    Args:
+        items: the records, in any order, each asked for once.
+        segments: takes the segments in, as they come; None = all stay in memory.
+
+    Raises:
+        ValueError: a record of another format than this version writes.
+    """
+    state = QueueState(segments)
+    restored = Restored(state)
+    steps: dict[int, bytes] = {}
+    columns: SpillStore = {} if state.segments.spill_store is None else state.segments.spill_store
+    found = yield from _sorted_out(items, columns, restored.obsolete)
+    epoch = max((key[1:9] for key, _ in found.rest if key[:1] == b"d"), default=b"")
+    for key, value in found.rest:
+        restored.obsolete.append(key)
+        if key[1:9] < epoch:
+            continue
+        if key[:1] == b"d":
+            steps[sequence_of(value)] = value
+        else:
+            _restore_apart(state, key, value)
+            yield
+    for of in sorted(found.crowds):
+        for some in in_lots(found.crowds[of]):
+            for key, value in some:
+                restored.obsolete.append(key)
+                if of >= epoch:
+                    _restore_apart(state, key, value)
+            yield
+    state.pending = dict(sorted(state.pending.items(), key=lambda item: (item[1].at_ms, item[0])))
+    if not steps:
+        return restored
+    sequences = sorted(steps)
+    last = steps[sequences[-1]]
+    for source in sources_of(last):
+        state.sources.add(source)
+    state.rewinds.settle_generations()
+    for index, (as_of, key) in sorted(found.whole.items()):
+        state.adopt(packed_segment.decode(columns[index]))
+        state.as_of[index] = as_of
+        restored.whole_at[index] = key
+        yield
+    state.recovering = True
+    for sequence in sequences:
+        state.sequence = sequence
+        for change in changes_of(steps[sequence]):
+            state.apply(change)
+            if change.kind is ChangeKind.RELEASED and sequence == sequences[-1]:
+                restored.released.append(change)
+            elif change.kind in HANDS_OUT:
+                restored.handed_out.append((sequence, change))
+        state.segments.make_room()
+        yield
+    take_head(state, last)
+    state.sequence = sequences[-1] + 1
+    yield from state.settle_indexes()
+    return restored
+
+
+@dataclass(slots=True)
+class _Found:
+    """The records of a journal, sorted out.
+
+    Attributes:
+        whole: of each segment the last step that it contains, and its key.
+        crowds: those of which there may be very many, by their epoch.
+        rest: all others, in the order of their epochs and numbers.
+    """
+
+    whole: dict[int, tuple[int, bytes]] = field(default_factory=dict)
+    crowds: dict[bytes, Records] = field(default_factory=dict)
+    rest: Records = field(default_factory=list)
+
+
+def _sorted_out(items: Iterable[tuple[bytes, bytes]], columns: SpillStore, obsolete: list[bytes]) -> Portions[_Found]:
+    """Put the columns of each segment aside, those of its highest epoch, and part the other records by kind."""
+    found = _Found()
+    for some in in_lots(items):
+        for key, value in some:
+            if key[:1] in _CROWDS:
+                found.crowds.setdefault(key[1:9], []).append((key, value))
+                continue
+            if key[:1] != b"g":
+                found.rest.append((key, value))
+                continue
+            as_of, index = AS_OF.unpack_from(value)[0], KEY.unpack(key)[2]
+            known = found.whole.get(index)
+            if known is not None:
+                obsolete.append(min(known[1], key))
+            if known is None or known[1] < key:
+                found.whole[index] = (as_of, key)
+                columns[index] = memoryview(value)[AS_OF.size :]
+        yield
+    found.rest.sort(key=_epoch_and_number)
+    return found
+
+
+def _epoch_and_number(item: tuple[bytes, bytes]) -> bytes:
+    key = item[0]
+    return key[1:] if key[:1] != b"r" else bytes(8) + key[9:]  # what is counted has one order over all epochs
+
+
+def _restore_apart(state: QueueState, key: bytes, value: bytes) -> None:
+    """Take over what has a key of its own."""
+    match key[:1]:
+        case b"c":
+            facts = json.loads(value)
+            state.apply(Change(ChangeKind.SUBSCRIBED, holder=facts["number"], facts=facts))
+        case b"a":
+            state.remembered.add(NAMED_KEY.unpack(key)[2:])
+        case b"y":
+            state.pending[NAMED_KEY.unpack(key)[2:]] = pending_letter_of(json.loads(value))
+        case b"i":
+            state.repeats.add(KEY.unpack(key)[2], chunk_of(*json.loads(value)))
+        case b"s":
+            _, _, source, offset = NAMED_KEY.unpack(key)
+            state.scheduled.add_packed(source, offset, value)
+        case b"r":
+            state.counted.add(KEY.unpack(key)[2], batch_of(json.loads(value)))
+        case b"t":
+            state.transfers.add(json.loads(value))
+        case b"w":
+            state.rewinds.add(json.loads(value))
+        case b"h":
+            _, _, source, stretch = NAMED_KEY.unpack(key)
+            state.rewinds.depart(Change(ChangeKind.DEPARTED, source=source, offset=stretch, facts=json.loads(value)))
+        case kind:
+            state.ending.restore(kind, value)

@@ -1,0 +1,111 @@
+"""Movements: what each change may do by the table of a message's life (see `life`), for `QueueState.apply`.
+
+A movement is looked up once for each run of messages; what follows from the states before and after, `apply` does by
+what these mean (see `message_state`). What a change says besides is written into the columns here.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lapse.core.queue.change import Change, ChangeKind
+from lapse.core.queue.life.message_state import MEANINGS, State, among
+from lapse.core.queue.life.table import ROWS
+from lapse.core.queue.segments.segment import DELAYED, NOBODY, TRANSFERRING, Segment, Where
+
+
+class Move(NamedTuple):
+    """What a change may do to messages with places: the rows that it carries out, taken together.
+
+    Attributes:
+        takes: by state: whether it may be there.
+        leaves: the same states.
+        to: where the messages are then.
+        later: the same where the change names an instant; None = all the same.
+    """
+
+    takes: NDArray[np.bool_]
+    leaves: frozenset[State]
+    to: State
+    later: State | None
+
+    def fits(self, states: NDArray[np.uint8], alike: State | None) -> bool:
+        """Whether messages in these states may be taken, all of them; `alike` if they are all in that one."""
+        return alike in self.leaves if alike is not None else bool(self.takes[states].all())
+
+    def into(self, until_ms: int) -> State:
+        """Where the messages are then; `until_ms` is the change's instant, ms since the epoch, 0 without one."""
+        return self.later if until_ms > 0 and self.later is not None else self.to
+
+
+def _moves() -> dict[ChangeKind, Move]:
+    ends: dict[ChangeKind, set[State]] = {}
+    begins: dict[ChangeKind, set[State]] = {}
+    for row in ROWS:
+        if MEANINGS[row.state].there:
+            carried = [(row.changes[0], row.to)]
+            if row.reason is not None:
+                carried.append((ChangeKind.EXPIRED, State.EXPIRED))
+            for change, to in carried:
+                begins.setdefault(change, set()).add(row.state)
+                ends.setdefault(change, set()).add(to)
+    moves: dict[ChangeKind, Move] = {}
+    for change, states in begins.items():
+        later = State.DELAYED if len(ends[change]) > 1 else None
+        (to,) = ends[change] - {later}
+        moves[change] = Move(among(*states), frozenset(states), to, later)
+    return moves
+
+
+MOVES: Final = _moves()
+"""By change: what it may do to messages with places."""
+
+DEFERRALS: Final = frozenset(
+    (change, row.state, row.to if change is ChangeKind.SCHEDULED else State.GONE)
+    for row in ROWS
+    for change in row.changes
+    if change in (ChangeKind.SCHEDULED, ChangeKind.UNSCHEDULED)
+)
+"""What may become of a message without a place: by which change, from which state, to which."""
+
+
+def write_columns(
+    change: Change,
+    to: State,
+    segment: Segment,
+    where: Where,
+    before: NDArray[np.uint8],
+    alike: State | None,
+    end_ms: int | NDArray[np.int64],
+) -> None:
+    """Put down what a change says of messages besides where they are: by whom, until when (`end_ms`), how often."""
+    if change.kind in (ChangeKind.SETTLED, ChangeKind.EXPIRED, ChangeKind.RELEASED):
+        if segment.holder is not None:
+            segment.holder[where] = NOBODY
+        return
+    holder, until_ms = segment.leases()
+    match change.kind:
+        case ChangeKind.LEASED | ChangeKind.SENT:
+            segment.delivery_counts()[where] += 1
+            holder[where] = change.holder
+            until_ms[where] = end_ms
+            if change.kind is ChangeKind.LEASED and (change.offset or segment.since_ms is not None):
+                segment.beginnings()[where] = change.offset
+        case ChangeKind.RENEWED:
+            until_ms[where] = end_ms
+        case ChangeKind.HELD:
+            until_ms[where] = np.where(before == DELAYED, until_ms[where], 0)
+            holder[where] = change.holder
+        case _:
+            if to is State.DELAYED:
+                holder[where] = NOBODY
+                until_ms[where] = end_ms
+            elif alike in (None, State.TRANSFERRING):
+                holder[where] = np.where(before == TRANSFERRING, NOBODY, holder[where])
+            if change.kind is ChangeKind.CANCELLED:
+                segment.cancel_counts()[where] += 1
+            elif change.kind is ChangeKind.UNDELIVERED:
+                segment.delivery_counts()[where] -= 1

@@ -1,0 +1,288 @@
+"""The life of a message: one table of states and triggers, with guards and effects, on which the shard runs.
+
+Each row says what a trigger does to a message in a state: which change carries it out, where the message is then, which
+event tells of it, and for which reason it leaves. A state that a trigger has no row for is left alone: that is what
+protects a message. So a lease protects from expiry because DEADLINE has no row for LEASED (Q10). `QueueState.apply`
+takes no change that has no row here, and the parts of the shard choose theirs by `route`. A new feature adds rows, or
+a guard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from enum import StrEnum
+from functools import cache
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lapse.core.queue.change import ChangeKind
+from lapse.core.queue.life.message_state import LIVE, MEANINGS, State
+from lapse.core.reason import Reason
+from lapse.core.shard.event import EventKind
+
+
+class Trigger(StrEnum):
+    """What happens to a message, from outside or by time."""
+
+    ARRIVE = "arrive"
+    REWIND = "rewind"
+    SPOIL = "spoil"
+    COME_DUE = "come due"
+    DEADLINE = "deadline passes"
+    DELIVER = "deliver"
+    RELEASE = "release"
+    END = "end of lease or delay"
+    LOSE_CONSUMER = "lose its consumer"
+    UNDELIVER = "undeliver"
+    EXCEED = "exceed a limit"
+    ACKNOWLEDGE = "acknowledge"
+    CANCEL = "cancel"
+    EXPIRE = "expire"
+    RENEW = "renew"
+    PURGE = "purge"
+    TRUNCATE = "truncate"
+    REPLACE_TOPIC = "replace the topic"
+    RETIRE = "retire the queue"
+    BEGIN_TRANSFER = "begin a transfer"
+    CONFIRM_TRANSFER = "confirm a transfer"
+    ABANDON_TRANSFER = "abandon a transfer"
+    ACCEPT = "accept what a transfer put here"
+    DISCARD = "discard what a transfer put here"
+    REFUSE_LETTER = "refuse its letter"
+    WRITE_LETTER = "write its letter"
+
+
+class Guard(StrEnum):
+    """On what it depends which row holds, where a trigger has several for a state."""
+
+    VISIBLE = "it is visible now"
+    LATER = "its instant is still to come"
+    FROM_TRANSFER = "a transfer put it there"
+    UNREADABLE = "its lifetime cannot be read"
+    LATE = "its deadline has passed"
+    REPEATED = "its id was seen within the window"
+    FOR_ANOTHER = "it is for another queue"
+    ROOM = "there is room below the target depth"
+    NO_ROOM = "there is no room below the target depth"
+    AT_LEAST_ONCE = "at-least-once"
+    AT_MOST_ONCE = "at-most-once"
+    DELAY = "with a delay, or a delay that is not over"
+    LEASED_TOO = "leased messages too"
+    DELIVERIES = "it was delivered as often as may be"
+    CANCELS = "it was cancelled more often than may be"
+    IDLE = "the queue was idle"
+
+
+class Row(NamedTuple):
+    """What a trigger does to a message in a state.
+
+    Attributes:
+        trigger: what happens.
+        state: where the message is.
+        when: the guard; None = always, or whenever no other row's guard holds.
+        changes: what carries it out, in order; none = nothing was known of the message, and nothing is.
+        to: where the message is then; one that leaves past its deadline is EXPIRED instead of GONE.
+        tells: the event; None = none, or that of its removal.
+        reason: why it leaves, if for one of L14's reasons; every other one that holds is given as well (C22).
+    """
+
+    trigger: Trigger
+    state: State
+    when: Guard | None
+    changes: tuple[ChangeKind, ...]
+    to: State
+    tells: EventKind | None = None
+    reason: Reason | None = None
+
+    @property
+    def event(self) -> EventKind:
+        """The event, of a row that has one."""
+        assert self.tells is not None
+        return self.tells
+
+
+_IDLE: Final = (State.AVAILABLE, State.DELAYED)
+_WAITING: Final = (*_IDLE, State.TRANSFERRING)
+_PLANNED: Final = (State.SCHEDULED, State.HELD)
+_DEFERRED: Final = tuple(state for state in State if MEANINGS[state].deferred)
+_LEFT: Final = (State.GONE, State.EXPIRED)
+_ENTERS: Final = (ChangeKind.UNSCHEDULED, ChangeKind.ARRIVED)
+_Changes = ChangeKind | tuple[ChangeKind, ...]
+
+
+def _rows(
+    trigger: Trigger,
+    states: State | Iterable[State],
+    changes: _Changes,
+    to: State,
+    tells: EventKind | None = None,
+    reason: Reason | None = None,
+    when: Guard | None = None,
+) -> Iterator[Row]:
+    done = (changes,) if isinstance(changes, ChangeKind) else changes
+    for state in (states,) if isinstance(states, State) else states:
+        yield Row(trigger, state, when, done, to, tells, reason)
+
+
+def _leaves(
+    trigger: Trigger, states: State | Iterable[State], reason: Reason, when: Guard | None = None
+) -> Iterator[Row]:
+    """Rows of messages that leave for a reason, with a place or without one."""
+    for state in (states,) if isinstance(states, State) else states:
+        change = ChangeKind.UNSCHEDULED if MEANINGS[state].deferred else ChangeKind.SETTLED
+        yield Row(trigger, state, when, (change,), State.GONE, None, reason)
+
+
+def _comes_back(trigger: Trigger, state: State, tells: EventKind) -> Iterator[Row]:
+    """Rows of a message without a place that a transfer lets go."""
+    yield Row(trigger, state, Guard.LATER, (ChangeKind.SCHEDULED,), State.SCHEDULED, tells)
+    yield Row(trigger, state, Guard.NO_ROOM, (ChangeKind.SCHEDULED,), State.HELD, tells)
+    yield Row(trigger, state, Guard.ROOM, _ENTERS, State.AVAILABLE, tells)
+
+
+def _table() -> Iterator[Row]:
+    kind, state = ChangeKind, State
+    at = Trigger.ARRIVE
+    yield from _rows(at, state.UNREAD, kind.ARRIVED, state.AVAILABLE, when=Guard.VISIBLE)
+    yield from _rows(at, state.UNREAD, kind.SCHEDULED, state.SCHEDULED, EventKind.SCHEDULED, when=Guard.LATER)
+    yield from _rows(at, state.UNREAD, kind.SCHEDULED, state.UNCONFIRMED, when=Guard.FROM_TRANSFER)
+    yield from _rows(at, state.UNREAD, (), state.GONE, reason=Reason.INVALID_LIFETIME, when=Guard.UNREADABLE)
+    yield from _rows(at, state.UNREAD, (), state.GONE, reason=Reason.TIME_LIMIT, when=Guard.LATE)
+    yield from _rows(at, state.UNREAD, (), state.GONE, EventKind.REPEATED, when=Guard.REPEATED)
+    yield from _rows(at, state.UNREAD, (), state.GONE, when=Guard.FOR_ANOTHER)
+    yield from _rows(at, state.REMEMBERED, kind.HONOURED, state.GONE)
+    at, tells = Trigger.REWIND, EventKind.REWOUND
+    yield from _rows(at, state.UNREAD, kind.ARRIVED, state.AVAILABLE, tells, when=Guard.ROOM)
+    yield from _rows(at, state.UNREAD, kind.SCHEDULED, state.HELD, tells, when=Guard.NO_ROOM)
+    yield from _rows(at, state.UNREAD, kind.SCHEDULED, state.SCHEDULED, tells, when=Guard.LATER)
+    at = Trigger.SPOIL
+    yield from _rows(at, state.UNREAD, (), state.GONE, reason=Reason.UNDECODABLE)
+    yield from _rows(at, state.REMEMBERED, kind.HONOURED, state.GONE)
+    yield from _leaves(at, LIVE, Reason.UNDECODABLE)
+    at = Trigger.COME_DUE
+    yield from _rows(at, state.SCHEDULED, kind.SCHEDULED, state.HELD, EventKind.HELD, when=Guard.NO_ROOM)
+    yield from _rows(at, _PLANNED, _ENTERS, state.AVAILABLE, when=Guard.ROOM)
+    yield from _leaves(Trigger.DEADLINE, (*_WAITING, *_DEFERRED), Reason.TIME_LIMIT)
+    at = Trigger.DELIVER
+    yield from _rows(at, state.AVAILABLE, kind.LEASED, state.LEASED, when=Guard.AT_LEAST_ONCE)
+    yield from _rows(
+        at, state.AVAILABLE, kind.SENT, state.SENT, EventKind.DELIVERED_AT_MOST_ONCE, when=Guard.AT_MOST_ONCE
+    )
+    yield from _rows(Trigger.RELEASE, state.AVAILABLE, kind.RELEASED, state.GONE, EventKind.BARRIER_RELEASED)
+    yield from _rows(Trigger.END, state.LEASED, kind.RETURNED, state.AVAILABLE, EventKind.LEASE_RETURNED)
+    yield from _rows(
+        Trigger.END, state.LEASED, kind.RETURNED, state.DELAYED, EventKind.LEASE_RETURNED, when=Guard.DELAY
+    )
+    yield from _rows(Trigger.END, state.DELAYED, kind.RETURNED, state.AVAILABLE)
+    at, tells = Trigger.LOSE_CONSUMER, EventKind.LEASE_RETURNED
+    yield from _rows(at, state.LEASED, kind.RETURNED, state.AVAILABLE, tells)
+    yield from _rows(at, state.LEASED, kind.RETURNED, state.DELAYED, tells, when=Guard.DELAY)
+    yield from _rows(Trigger.LOSE_CONSUMER, state.SENT, kind.SETTLED, state.GONE)
+    yield from _rows(Trigger.UNDELIVER, (state.LEASED, state.SENT), kind.UNDELIVERED, state.AVAILABLE)
+    yield from _leaves(Trigger.EXCEED, _IDLE, Reason.MAX_DELIVERIES, Guard.DELIVERIES)
+    yield from _leaves(Trigger.EXCEED, _IDLE, Reason.MAX_CANCELS, Guard.CANCELS)
+    yield from _settlements()
+    yield from _leaves(Trigger.PURGE, (*_IDLE, *_PLANNED), Reason.PURGED)
+    yield from _leaves(Trigger.PURGE, state.LEASED, Reason.PURGED, Guard.LEASED_TOO)
+    at = Trigger.TRUNCATE
+    yield from _leaves(at, (*_WAITING, *_DEFERRED), Reason.LOG_TRUNCATED)
+    yield from _rows(at, state.REMEMBERED, kind.HONOURED, state.GONE)
+    at = Trigger.REPLACE_TOPIC
+    yield from _leaves(at, (*LIVE, *_DEFERRED), Reason.LOG_TRUNCATED)
+    yield from _rows(at, state.SENT, kind.SETTLED, state.GONE)
+    yield from _rows(at, state.REMEMBERED, kind.HONOURED, state.GONE)
+    yield from _leaves(Trigger.RETIRE, (*LIVE, *_DEFERRED), Reason.PURGED)
+    yield from _leaves(Trigger.RETIRE, (*LIVE, *_DEFERRED), Reason.AUTO_DELETED, Guard.IDLE)
+    yield from _transfers()
+    yield from _rows(Trigger.REFUSE_LETTER, _LEFT, kind.LETTER_PENDING, state.PENDING, EventKind.DYING)
+    yield from _rows(Trigger.WRITE_LETTER, state.PENDING, kind.LETTER_WRITTEN, state.GONE)
+
+
+def _settlements() -> Iterator[Row]:
+    """What subscriptions, and others who may settle, ask for."""
+    kind, state = ChangeKind, State
+    at = Trigger.ACKNOWLEDGE
+    yield from _rows(at, (state.LEASED, *_IDLE), kind.SETTLED, state.GONE, EventKind.ACKNOWLEDGED)
+    yield from _rows(at, state.HELD, kind.UNSCHEDULED, state.GONE, EventKind.ACKNOWLEDGED)
+    yield from _rows(at, state.UNREAD, kind.REMEMBERED, state.REMEMBERED, EventKind.ACKNOWLEDGED)
+    yield from _rows(at, state.SENT, kind.SETTLED, state.GONE)
+    at = Trigger.CANCEL
+    yield from _rows(at, state.LEASED, kind.CANCELLED, state.AVAILABLE, EventKind.CANCELLED)
+    yield from _rows(at, state.LEASED, kind.CANCELLED, state.DELAYED, EventKind.CANCELLED, when=Guard.DELAY)
+    yield from _leaves(at, _PLANNED, Reason.WITHDRAWN)
+    yield from _rows(at, state.SENT, kind.SETTLED, state.GONE)
+    at = Trigger.EXPIRE
+    yield from _leaves(at, (state.LEASED, *_IDLE), Reason.FORCED_EXPIRE)
+    yield from _rows(at, state.SENT, kind.SETTLED, state.GONE)
+    yield from _rows(Trigger.RENEW, state.LEASED, kind.RENEWED, state.LEASED, EventKind.RENEWED)
+
+
+def _transfers() -> Iterator[Row]:
+    """What hands messages over, and takes them over (Q17)."""
+    kind, state = ChangeKind, State
+    at = Trigger.BEGIN_TRANSFER
+    yield from _rows(at, _IDLE, kind.HELD, state.TRANSFERRING, EventKind.TRANSFERRING)
+    yield from _rows(at, _PLANNED, kind.SCHEDULED, state.TRANSFERRING_EARLY, EventKind.TRANSFERRING)
+    at = Trigger.CONFIRM_TRANSFER
+    yield from _rows(at, state.TRANSFERRING, kind.SETTLED, state.GONE, EventKind.TRANSFERRED)
+    yield from _rows(at, state.TRANSFERRING_EARLY, kind.UNSCHEDULED, state.GONE, EventKind.TRANSFERRED)
+    at, tells = Trigger.ABANDON_TRANSFER, EventKind.TRANSFER_CANCELLED
+    yield from _rows(at, state.TRANSFERRING, kind.RETURNED, state.AVAILABLE, tells)
+    yield from _rows(at, state.TRANSFERRING, kind.RETURNED, state.DELAYED, tells, when=Guard.DELAY)
+    yield from _comes_back(at, state.TRANSFERRING_EARLY, tells)
+    yield from _comes_back(Trigger.ACCEPT, state.UNCONFIRMED, EventKind.TRANSFER_CONFIRMED)
+    yield from _leaves(Trigger.DISCARD, state.UNCONFIRMED, Reason.WITHDRAWN)
+
+
+ROWS: Final = tuple(_table())
+"""The table."""
+
+
+class Impossible(RuntimeError):
+    """Something would happen to a message for which its life has no row: an error in the code, never in the input."""
+
+
+class Route(NamedTuple):
+    """What a trigger does, by state: the rows that hold under a guard, those with one effect together.
+
+    Attributes:
+        rows: one for each effect, by the first of its states.
+        effects: by state: which of the rows; -1 = none, so that the trigger spares the message.
+        effect_of: the same as a column.
+        takes: by state: whether there is one.
+    """
+
+    rows: tuple[Row, ...]
+    effects: tuple[int, ...]
+    effect_of: NDArray[np.int8]
+    takes: NDArray[np.bool_]
+
+    def row(self, state: State) -> Row:
+        """The row of a state.
+
+        Raises:
+            Impossible: there is none.
+        """
+        effect = self.effects[state]
+        if effect < 0:
+            raise Impossible(f"nothing is known of a message that is {state.name} for this trigger: {self.rows[0][0]}")
+        return self.rows[effect]
+
+
+@cache
+def route(trigger: Trigger, guard: Guard | None = None) -> Route:
+    """The rows of a trigger: those with this guard, and those without one for all other states."""
+    chosen: dict[State, Row] = {}
+    for row in ROWS:
+        if row.trigger is trigger and (row.when is guard or (row.when is None and row.state not in chosen)):
+            chosen[row.state] = row
+    rows: dict[object, Row] = {}
+    effects = [-1] * len(State)
+    for state in sorted(chosen):
+        row = chosen[state]
+        rows.setdefault(row[3:], row)
+        effects[state] = list(rows).index(row[3:])
+    column = np.array(effects, np.int8)
+    return Route(tuple(rows.values()), tuple(effects), column, column >= 0)

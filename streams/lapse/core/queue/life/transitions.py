@@ -1,0 +1,335 @@
+"""Transitions: the one way in which a trigger changes the lives of messages with places, by the table (see `life`).
+
+A part of the shard names a trigger and messages. The table says which of the messages it applies to, by which change,
+with which event, and whether they leave. It is looked up once for each run of messages, never for each message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+import numpy.ma  # np.unique imports it at its first call, which takes 50 ms of a lease's end
+from numpy.typing import NDArray
+
+from lapse.core.generation import offset_of
+from lapse.core.queue.change import COME_BACK, Change, ChangeKind
+from lapse.core.queue.decision import Decisions, Slots, places_of
+from lapse.core.queue.delivery.retry import Cause, delayed_until, ends_ms
+from lapse.core.queue.life.message_state import MEANINGS, State, state_of_all
+from lapse.core.queue.life.table import Guard, Impossible, Row, Trigger, route
+from lapse.core.queue.rewind.departing import goes_elsewhere, went_elsewhere
+from lapse.core.queue.segments.segment import LEASED, Segment
+from lapse.core.queue.step import Step
+from lapse.core.reason import Reason, in_order
+from lapse.core.retry_delay import FAULT, UNREADABLE
+
+_REVIEW: Final = (
+    (1, route(Trigger.DEADLINE)),
+    (2, route(Trigger.EXCEED, Guard.DELIVERIES)),
+    (4, route(Trigger.EXCEED, Guard.CANCELS)),
+    (8, route(Trigger.TRUNCATE)),
+)
+"""What else can hold of a message that leaves, or comes back: by bit."""
+
+
+class Transitions:
+    """Moves messages with places along the table of their life."""
+
+    def __init__(self, decisions: Decisions) -> None:
+        self._decisions = decisions
+        self._state = decisions.state
+        self._settings = decisions.settings
+
+    def taken(
+        self, trigger: Trigger, segment: Segment, first: int = 0, stop: int | None = None, guard: Guard | None = None
+    ) -> NDArray[np.intp]:
+        """Slots from `first` up to `stop` of the messages that a trigger applies to."""
+        column = segment.state[first : segment.used if stop is None else stop]
+        return np.flatnonzero(route(trigger, guard).takes[column]) + first
+
+    def happen(
+        self,
+        trigger: Trigger,
+        slots: Slots,
+        now_ms: int,
+        step: Step,
+        *,
+        guard: Guard | None = None,
+        subscription: str | None = None,
+        detail: str = "",
+        holder: int = -1,
+        until_ms: int = 0,
+        untils_ms: NDArray[np.int64] | None = None,
+    ) -> None:
+        """Apply a trigger to messages; those that return and may not stay leave at once (Q9, Q10).
+
+        Args:
+            trigger: what happens.
+            slots: the messages.
+            now_ms: when, ms since the epoch.
+            step: gets what is decided.
+            guard: chooses the row.
+            subscription: who caused it; None = nobody, so an event names the holder of the message.
+            detail: a sentence for people.
+            holder: number of who holds the messages then.
+            until_ms: end of the lease or delay that begins, ms since the epoch; 0 without one.
+            untils_ms: end of each message's delay, in their order, where they do not end together; all have one row.
+        """
+        for row, some in _by_row(trigger, guard, slots):
+            if row.reason is not None:
+                for segment, of_segment in some:
+                    self._leave(row.reason, segment, of_segment, now_ms, step, subscription or "", detail)
+                continue
+            whose = [(subscription or "", some)]
+            if subscription is None and row.tells and MEANINGS[row.state].fills:
+                whose = self._by_holder(some)
+            if goes_elsewhere(trigger, subscription):
+                went_elsewhere(self._decisions, some, step)
+            change = Change(row.changes[0], places_of(some), holder=holder, until_ms=until_ms, untils_ms=untils_ms)
+            self._decisions.do(change, step)
+            if row.tells:
+                if row.to is State.DELAYED and until_ms:
+                    detail = detail or delayed_until(until_ms, until_ms)
+                for name, held in whose:
+                    self._decisions.tell(row.tells, held, now_ms, step, name, detail)
+            if change.kind in COME_BACK:
+                self.review(some, now_ms, step)
+
+    def come_back(
+        self,
+        trigger: Trigger,
+        cause: Cause,
+        slots: Slots,
+        now_ms: int,
+        step: Step,
+        *,
+        since_ms: int | None = None,
+        subscription: str | None = None,
+    ) -> None:
+        """Return messages to the queue, each after its own delay or the queue's (Q24).
+
+        Args:
+            trigger: what happens.
+            cause: why they return.
+            slots: which messages; segments, and the slots of each, ascending.
+            now_ms: when, ms since the epoch.
+            step: gets what is decided.
+            since_ms: from when the delays count, ms since the epoch; None = each from the end of its lease.
+            subscription: see `happen`.
+        """
+        readable_slots = [
+            some if segment.retries is None else some[segment.retries[some] != UNREADABLE] for segment, some in slots
+        ]
+        if sum(map(len, readable_slots)) == sum(len(some) for _, some in slots):
+            self._come_back(trigger, cause, slots, now_ms, step, since_ms, subscription, "")
+            return
+        for (segment, some), readable in zip(slots, readable_slots, strict=True):
+            for part, fault in ((readable, ""), (np.setdiff1d(some, readable, assume_unique=True), FAULT)):
+                if len(part):
+                    self._come_back(trigger, cause, [(segment, part)], now_ms, step, since_ms, subscription, fault)
+
+    def _come_back(
+        self,
+        trigger: Trigger,
+        cause: Cause,
+        slots: Slots,
+        now_ms: int,
+        step: Step,
+        since_ms: int | None,
+        subscription: str | None,
+        fault: str,
+    ) -> None:
+        """Return messages that are alike: the headers of all can be read, or of none, and then `fault` says why."""
+        at_once: Slots = []
+        later: Slots = []
+        untils: list[NDArray[np.int64]] = []
+        for segment, some in slots:
+            untils_ms = self._retry_at_ms(cause, segment, some, since_ms)
+            if untils_ms is None:
+                at_once.append((segment, some))
+                continue
+            waits = (
+                (untils_ms > now_ms) & (segment.state[some] == LEASED) & (self._at_limits(cause, segment, some) == 0)
+            )
+            if not waits.any():
+                at_once.append((segment, some))
+                continue
+            later.append((segment, some[waits]))
+            untils.append(untils_ms[waits])
+            if not waits.all():
+                at_once.append((segment, some[~waits]))
+        self.happen(trigger, at_once, now_ms, step, subscription=subscription, detail=fault)
+        if later:
+            ends = np.concatenate(untils)
+            first_ms, last_ms = int(ends.min()), int(ends.max())
+            self.happen(
+                trigger,
+                later,
+                now_ms,
+                step,
+                guard=Guard.DELAY,
+                subscription=subscription,
+                detail="; ".join(filter(None, (delayed_until(first_ms, last_ms), fault))),
+                until_ms=first_ms,
+                untils_ms=None if first_ms == last_ms else ends,
+            )
+
+    def _at_limits(self, cause: Cause, segment: Segment, slots: NDArray[np.intp]) -> NDArray[np.uint8]:
+        """Which limits each returning message has reached, so that it leaves without a delay (Q9)."""
+        holds = self._beyond_limits(segment, slots)
+        if cause is Cause.CANCEL and self._settings.max_cancels:
+            cancels = 0 if segment.cancels is None else segment.cancels[slots]
+            holds |= np.asarray(cancels >= self._settings.max_cancels, np.uint8) << 2
+        return holds
+
+    def _retry_at_ms(
+        self, cause: Cause, segment: Segment, slots: NDArray[np.intp], since_ms: int | None
+    ) -> NDArray[np.int64] | None:
+        """When each returned message may be delivered again, ms since the epoch; None = all of them now."""
+        rule = self._settings.retry
+        if cause not in rule.on or (not rule.delay_ms and segment.retries is None):
+            return None
+        waits_ms, at = np.zeros(len(slots), np.int64), 0
+        for one in self._state.sources.messages(segment, slots):
+            stop = at + len(one)
+            stated_ms = None if segment.retries is None else segment.retries[slots[at:stop]]
+            waits_ms[at:stop] = rule.waits_ms(one.topic, one.partition, one.offsets, one.deliveries, stated_ms)
+            at = stop
+        if since_ms is None and segment.until_ms is not None:
+            return np.where(waits_ms > 0, ends_ms(segment.until_ms[slots], waits_ms), 0)
+        return np.where(waits_ms > 0, ends_ms(np.full(len(slots), since_ms or 0, np.int64), waits_ms), 0)
+
+    def review(self, slots: Slots, now_ms: int, step: Step) -> None:
+        """Remove returned messages that have expired, are truncated, or were delivered or cancelled too often."""
+        for segment, some in slots:
+            self._leave(None, segment, some, now_ms, step, "", "")
+
+    def remove_beyond_limits(self, now_ms: int, step: Step) -> None:
+        """Remove waiting messages that are over a limit that was lowered (C23)."""
+        if not (self._settings.max_deliveries or self._settings.max_cancels):
+            return
+        for index in sorted(self._state.segments):
+            outline = self._state.outline(index)
+            if not (
+                0 < self._settings.max_deliveries <= outline.most_deliveries
+                or 0 < self._settings.max_cancels < outline.most_cancels
+            ):
+                continue
+            segment = self._state.segments[index]
+            waiting = self.taken(Trigger.EXCEED, segment, guard=Guard.DELIVERIES)
+            beyond = waiting[self._beyond_limits(segment, waiting) > 0]
+            if len(beyond):
+                self.review([(segment, beyond)], now_ms, step)
+            self._state.segments.make_room()
+
+    # How messages leave
+
+    def _leave(
+        self,
+        reason: Reason | None,
+        segment: Segment,
+        slots: NDArray[np.intp],
+        now_ms: int,
+        step: Step,
+        subscription: str,
+        detail: str,
+    ) -> None:
+        """Remove messages for all reasons that hold (C22); None = they have returned, and stay if none holds."""
+        holds = np.zeros(len(slots), np.uint8)
+        if reason is None:
+            holds |= self._beyond_limits(segment, slots) | self._truncated(segment, slots)
+        if reason is not Reason.TIME_LIMIT and self._settings.expiration.enabled and segment.deadline_ms is not None:
+            holds |= segment.deadline_ms[slots] <= now_ms
+        for bits, which in _values(holds):
+            some = slots[which]
+            if reason is not None:
+                reasons = in_order((reason, Reason.TIME_LIMIT) if bits else (reason,))
+            else:
+                state = State(int(segment.state[some[0]]))
+                found = (along.row(state).reason for bit, along in _REVIEW if bits & bit)
+                reasons = in_order(one for one in found if one is not None)
+            if reasons:
+                self._remove(segment, some, reasons, now_ms, step, subscription, detail)
+
+    def _remove(
+        self,
+        segment: Segment,
+        slots: NDArray[np.intp],
+        reasons: tuple[Reason, ...],
+        now_ms: int,
+        step: Step,
+        subscription: str,
+        detail: str,
+    ) -> None:
+        at = 0
+        for messages in self._state.sources.messages(segment, slots):
+            places = slots[at : at + len(messages)].astype(np.int64) + segment.base
+            self._decisions.depart(messages, places, reasons, now_ms, step, detail, subscription)
+            at += len(messages)
+        kind = ChangeKind.EXPIRED if Reason.TIME_LIMIT in reasons else ChangeKind.SETTLED
+        self._decisions.do(Change(kind, places_of([(segment, slots)])), step)
+
+    def _truncated(self, segment: Segment, slots: NDArray[np.intp]) -> NDArray[np.uint8]:
+        """Which records Kafka has removed while a lease protected their messages (C80): bits of `_REVIEW`."""
+        holds = np.zeros(len(slots), np.uint8)
+        sources = self._state.sources
+        if not any(sources[run.source].begin_offset > offset_of(run.offset) for run in segment.runs):
+            return holds
+        for at, slot in enumerate(slots.tolist()):
+            run = segment.run_at(slot)
+            if offset_of(run.offset) + slot - run.slot < sources[run.source].begin_offset:
+                holds[at] = 8
+        return holds
+
+    def _beyond_limits(self, segment: Segment, slots: NDArray[np.intp]) -> NDArray[np.uint8]:
+        """Which limits forbid that each message is delivered once more (Q9): bits of `_REVIEW`."""
+        settings = self._settings
+        holds = np.zeros(len(slots), np.uint8)
+        if settings.max_deliveries:
+            holds |= (segment.deliveries[slots] >= settings.max_deliveries).astype(np.uint8) << 1
+        if settings.max_cancels and segment.cancels is not None:
+            holds |= (segment.cancels[slots] > settings.max_cancels).astype(np.uint8) << 2
+        return holds
+
+    def _by_holder(self, slots: Slots) -> list[tuple[str, Slots]]:
+        """Messages by the id of the subscription that holds them, segment by segment; empty where none does."""
+        found: list[tuple[str, Slots]] = []
+        for segment, some in slots:
+            holders = np.full(len(some), -1, np.int64) if segment.holder is None else segment.holder[some]
+            for number, which in _values(holders):
+                holder = self._state.subscription_table.find(number)
+                found.append(("" if holder is None else holder.id, [(segment, some[which])]))
+        return found
+
+
+def _values(column: NDArray[Any]) -> Iterator[tuple[int, NDArray[np.bool_] | slice]]:
+    """Each value of a column, ascending, and the messages that have it; usually all have the same."""
+    if not len(column):
+        return
+    if len(column) == 1 or bool((column == column[0]).all()):
+        yield int(column[0]), slice(None)
+        return
+    for value in np.unique(column).tolist():
+        yield value, column == value
+
+
+def _by_row(trigger: Trigger, guard: Guard | None, slots: Slots) -> list[tuple[Row, Slots]]:
+    """Messages by the row that holds for them; those of several states with one effect go together."""
+    along = route(trigger, guard)
+    found: dict[int, Slots] = {}
+    for segment, some in slots:
+        if not len(some):
+            continue
+        states = segment.state[some]
+        alike = state_of_all(states)
+        if alike is not None:
+            found.setdefault(along.effects[alike], []).append((segment, some))
+            continue
+        effects = along.effect_of[states]
+        for effect in np.unique(effects).tolist():
+            found.setdefault(effect, []).append((segment, some[effects == effect]))
+    if -1 in found:
+        raise Impossible(f"{trigger} takes none of {len(found[-1][0][1])} messages in segment {found[-1][0][0].index}")
+    return [(along.rows[effect], found[effect]) for effect in sorted(found)]

@@ -1,0 +1,145 @@
+"""The allowance: how many messages a queue's rates permit now, and when they permit more (Q25, C71)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+import numpy as np
+
+from lapse.core.lifetime import NEVER
+from lapse.core.queue.arrival.trait import OWN_GROUP
+from lapse.core.queue.change import Change, ChangeKind, joined
+from lapse.core.queue.decision import Decisions
+from lapse.core.queue.rates.counted import EVERYTHING, Batch, Of
+from lapse.core.queue.step import Step
+
+_WRITTEN_WITHIN_MS: Final = 250
+
+
+class Allowance:
+    """Counts deliveries against the rates of a queue and of its groups.
+
+    Args:
+        decisions: the shard's.
+
+    Attributes:
+        is_bounded: whether there is any rate.
+        by_group: whether there is a rate of groups.
+        counts_as_written: whether somebody says when deliveries were written; else they count as of their decision.
+        written_within_ms: so long after its decision a delivery of an owner before is written, as a rule, ms.
+        frees_ms: when something that waits for a rate may go, ms since the epoch; `NEVER` if nothing does.
+    """
+
+    def __init__(self, decisions: Decisions) -> None:
+        self.counts_as_written = False
+        self.written_within_ms = _WRITTEN_WITHIN_MS
+        self.frees_ms = NEVER
+        self._waits_for_writing = self._looks_at_all = False
+        self._decisions = decisions
+        self._state = decisions.state
+        self._rate = decisions.settings.rate
+        self._group_rate = None if decisions.settings.traits.group is None else decisions.settings.group_rate
+        self.is_bounded = self._rate is not None or self._group_rate is not None
+        self.by_group = self._group_rate is not None
+        self._given: Counter[Of] = Counter()
+
+    def at_ms(self, now_ms: int) -> int:
+        """As of when a delivery counts that is decided now: a clock that was set back stands still meanwhile."""
+        return max(now_ms, self._state.counted.newest_ms)
+
+    def room(self, now_ms: int) -> int:
+        """How many messages may go now; there is a rate of some kind."""
+        if self._rate is None:
+            return 1 << 62
+        return self._state.counted.room(EVERYTHING, self._rate, self.at_ms(now_ms))
+
+    def wait(self) -> None:
+        """Know that something waits for the rate of the queue."""
+        if self._rate is not None:
+            self.wait_until(self._state.counted.frees_ms(EVERYTHING, self._rate))
+
+    def group_room(self, of: Of, now_ms: int) -> int:
+        """How many messages of a group may go now; there is a rate of groups."""
+        if self._group_rate is None:
+            return 1 << 62
+        return self._state.counted.room(of, self._group_rate, self.at_ms(now_ms))
+
+    def wait_for(self, of: Of) -> int:
+        """Know that something waits for its group's rate; when it may go, ms since the epoch."""
+        if self._group_rate is None:
+            return NEVER
+        frees_ms = self._state.counted.frees_ms(of, self._group_rate)
+        self.wait_until(frees_ms)
+        return frees_ms
+
+    def wait_until(self, frees_ms: int) -> None:
+        """Know that something waits until an instant, ms since the epoch; `NEVER` = until something is written."""
+        self._waits_for_writing |= frees_ms >= NEVER
+        self.frees_ms = min(self.frees_ms, frees_ms)
+
+    def begin(self) -> None:
+        """Look anew at what waits."""
+        self.frees_ms, self._waits_for_writing = NEVER, False
+
+    def reach(self, now_ms: int) -> None:
+        """Know that the instant has come; whoever delivers next looks anew."""
+        if self.frees_ms <= now_ms:
+            self.frees_ms = NEVER
+
+    def reached_ms(self, now_ms: int) -> int:
+        """Up to which instant what waits for it is to be looked at now, ms since the epoch; `NEVER` = all of it."""
+        if self._looks_at_all:
+            self._looks_at_all = False
+            return NEVER
+        return self.at_ms(now_ms)
+
+    @property
+    def counted_to(self) -> int:
+        """Number of the last deliveries that were counted."""
+        return self._state.counted.next_number - 1
+
+    def written(self, to: int, at_ms: int) -> bool:
+        """Know that counted deliveries up to a number are written by an instant, ms since the epoch (C71).
+
+        Returns:
+            Whether something waited for that, and is to be looked at: only now it is known when it may go.
+        """
+        if not self._state.counted.written(to, at_ms) or not self._waits_for_writing:
+            return False
+        self.frees_ms, self._waits_for_writing, self._looks_at_all = min(self.frees_ms, at_ms), False, True
+        return True
+
+    def give(self, places: list[int]) -> None:
+        """Count messages that were handed out."""
+        self._given[EVERYTHING] += len(places)
+        if not self.by_group:
+            return
+        for segment, slots in self._decisions.slots(joined(sorted(places))):
+            groups = np.zeros(len(slots), np.int64) if segment.groups is None else segment.groups[slots]
+            for slot, group in zip(slots.tolist(), groups.tolist(), strict=True):
+                self._given[(OWN_GROUP, segment.base + slot) if group == OWN_GROUP else (group, -1)] += 1
+
+    def close(self, now_ms: int, step: Step) -> None:
+        """Put down what was counted since the last time, and forget what counts no more."""
+        if not self._given:
+            return
+        counted, at_ms = self._state.counted, self.at_ms(now_ms)
+        settings = self._decisions.settings
+        rates = [one for one in (settings.rate, settings.group_rate) if one is not None]
+        for number in counted.outdated(rates, at_ms):
+            self._decisions.do(Change(ChangeKind.UNCOUNTED, offset=number), step)
+        batch, number = Batch(at_ms, tuple(self._given.items())), counted.next_number
+        self._given = Counter()
+        self._decisions.do(Change(ChangeKind.COUNTED, offset=number, facts=batch.facts()), step)
+        if self.counts_as_written:
+            counted.write(number)
+
+    def take_over(self, now_ms: int, step: Step, unwritten: bool) -> None:
+        """Begin to own the shard; see `Counted.take_over`. Without a rate nothing counts any more."""
+        counted = self._state.counted
+        if not self.is_bounded:
+            for number in list(counted.batches):
+                self._decisions.do(Change(ChangeKind.UNCOUNTED, offset=number), step)
+        elif self.counts_as_written:
+            counted.take_over(now_ms, self.written_within_ms, unwritten)

@@ -1,0 +1,60 @@
+"""The wait for a rate, in words: what a peek says of a message that the rates of its queue hold back (Q25, C48)."""
+
+from __future__ import annotations
+
+from lapse.core.expression.civil import format_instant
+from lapse.core.lifetime import NEVER
+from lapse.core.queue.arrival.trait import OWN_GROUP
+from lapse.core.queue.decision import Decisions
+from lapse.core.queue.life.message_state import State
+from lapse.core.queue.rates.counted import EVERYTHING, Of
+from lapse.core.queue.rates.rate import Rate
+from lapse.core.queue.segments.segment import Segment
+
+
+class RateWait:
+    """Says for which rates available messages wait at an instant.
+
+    Args:
+        decisions: the shard's.
+        now_ms: the instant, ms since the epoch.
+    """
+
+    def __init__(self, decisions: Decisions, now_ms: int) -> None:
+        settings = decisions.settings
+        self._counted = decisions.state.counted
+        self._barriers = frozenset(decisions.state.index.barriers) if settings.traits.barrier is not None else ()
+        self._at_ms = max(now_ms, self._counted.newest_ms)
+        self._group_rate = None if settings.traits.group is None else settings.group_rate
+        self._rate_ms = self._frees_ms(EVERYTHING, settings.rate)
+        self._group_ms: dict[Of, int | None] = {}
+        self._is_bounded = self._rate_ms is not None or self._group_rate is not None
+
+    def of(self, segment: Segment, slot: int) -> str:
+        """What a message waits for, and before which instant it does not go; empty = for no rate."""
+        place = segment.base + slot
+        if not self._is_bounded or segment.state[slot] != State.AVAILABLE or place in self._barriers:
+            return ""
+        group_ms = None if self._group_rate is None else self._of_group(segment, slot)
+        if self._rate_ms is None and group_ms is None:
+            return ""
+        rates = [
+            *(["the rate of its queue"] if self._rate_ms is not None else []),
+            *(["the rate of its group"] if group_ms is not None else []),
+        ]
+        until_ms = max(one for one in (self._rate_ms, group_ms) if one is not None)
+        until = format_instant(until_ms) if until_ms < NEVER else None
+        return f"{' and '.join(rates)}, not before {until or 'deliveries before it are written'}"
+
+    def _of_group(self, segment: Segment, slot: int) -> int | None:
+        group = OWN_GROUP if segment.groups is None else int(segment.groups[slot])
+        of = (OWN_GROUP, segment.base + slot) if group == OWN_GROUP else (group, -1)
+        if of not in self._group_ms:
+            self._group_ms[of] = self._frees_ms(of, self._group_rate)
+        return self._group_ms[of]
+
+    def _frees_ms(self, of: Of, rate: Rate | None) -> int | None:
+        """When there is room again; None where there is some, or no rate."""
+        if rate is None or self._counted.room(of, rate, self._at_ms):
+            return None
+        return self._counted.frees_ms(of, rate)

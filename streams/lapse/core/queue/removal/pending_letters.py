@@ -1,0 +1,82 @@
+"""Pending letters: messages whose dead letters are refused are kept until the broker takes those (C27, D3)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from lapse.core.lifetime import NEVER
+from lapse.core.queue.change import Change
+from lapse.core.queue.decision import Decisions
+from lapse.core.queue.life.message_state import State
+from lapse.core.queue.life.table import Trigger, route
+from lapse.core.queue.removal.pending_letter import PendingLetter
+from lapse.core.queue.step import Removal, Step
+from lapse.core.reason import Reason
+from lapse.core.shard.event import ShardEvent
+
+
+class PendingLetters:
+    """Keeps messages whose letters are refused, and lets them go."""
+
+    def __init__(self, decisions: Decisions) -> None:
+        self._decisions = decisions
+        self._state = decisions.state
+
+    def keep(self, removal: Removal, refused: Mapping[int, str], step: Step) -> list[tuple[int, int]]:
+        """Keep messages of one of the step's removals.
+
+        Args:
+            removal: the removal.
+            refused: why a letter was refused, by its message's index in the removal.
+            step: has the removal, and gets what is decided.
+
+        Returns:
+            The messages as (source, offset).
+        """
+        messages = removal.messages
+        number = self._state.sources.number(messages.topic, messages.partition)
+        reasons = ", ".join(removal.reasons)
+        by_fault: dict[str, list[int]] = {}
+        source_offsets: list[tuple[int, int]] = []
+        left = State.EXPIRED if Reason.TIME_LIMIT in removal.reasons else State.GONE
+        row = route(Trigger.REFUSE_LETTER).row(left)
+        for at, fault in sorted(refused.items()):
+            by_fault.setdefault(fault, []).append(at)
+            dying = PendingLetter(
+                removal.reasons,
+                removal.at_ms,
+                NEVER if messages.deadlines_ms is None else int(messages.deadlines_ms[at]),
+                int(messages.deliveries[at]),
+                0 if messages.cancels is None else int(messages.cancels[at]),
+                removal.detail,
+                removal.subscription,
+                removal.place(at),
+            )
+            offset = int(messages.offsets[at])
+            source_offsets.append((number, offset))
+            self._decisions.do(Change(row.changes[0], source=number, offset=offset, facts=dying.facts()), step)
+        for fault, some in by_fault.items():
+            detail = f"{reasons}; its dead letter was refused and is tried again: {fault}"
+            kept = messages.some(np.array(some, np.intp))
+            step.events.append(ShardEvent(row.event, removal.at_ms, kept, removal.subscription, detail))
+        at = next(place for place, one in enumerate(step.removals) if one is removal)
+        safe = np.array([place for place in range(len(messages)) if place not in refused], np.intp)
+        if len(safe):
+            removal.messages = messages.some(safe)
+            removal.places = None if removal.places is None else removal.places[safe]
+        else:
+            del step.removals[at]
+        return source_offsets
+
+    def letter_written(self, source: int, offset: int, step: Step) -> None:
+        """Let a message go: its letter is safe. Nothing to do if it went before."""
+        dying = self._state.pending.get((source, offset))
+        if dying is None:
+            return
+        of = self._state.sources[source]
+        step.events.append(dying.removal(of.topic, of.partition, offset).event())
+        self._decisions.do(
+            Change(route(Trigger.WRITE_LETTER).row(State.PENDING).changes[0], source=source, offset=offset), step
+        )

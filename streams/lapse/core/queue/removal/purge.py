@@ -1,0 +1,96 @@
+"""Purge: removes all messages that may be removed, or those that match a filter (Q21, C37, C83)."""
+
+from __future__ import annotations
+
+from lapse.core.queue.arrival.target_depth import UNLIMITED
+from lapse.core.queue.decision import Decisions
+from lapse.core.queue.inquiry.inquiry import Inquiry
+from lapse.core.queue.life.message_state import LIVE
+from lapse.core.queue.life.table import Guard, Trigger, route
+from lapse.core.queue.life.transitions import Transitions
+from lapse.core.queue.schedule.schedule import Schedule
+from lapse.core.queue.step import Step
+
+
+class Purge:
+    """Takes out what a purge takes.
+
+    Args:
+        decisions: the shard's.
+        transitions: how messages with places leave.
+        schedule: how those without leave.
+        inquiry: which of them match.
+    """
+
+    def __init__(self, decisions: Decisions, transitions: Transitions, schedule: Schedule, inquiry: Inquiry) -> None:
+        self._decisions = decisions
+        self._state = decisions.state
+        self._transitions = transitions
+        self._schedule = schedule
+        self._inquiry = inquiry
+
+    def everything(
+        self, now_ms: int, step: Step, leased: bool = False, text: str = ""
+    ) -> tuple[dict[str, int], dict[str, int]]:
+        """Take out all but leased messages, scheduled and held ones too; with `leased` those as well (C37, C83).
+
+        What is being transferred stays, and counts as left; so does what a transfer has put here (Q17).
+
+        With the text of a filter under selection, only messages that match it; scheduled ones as far as `to_judge` and
+        `scheduled_to_judge` are done.
+
+        Returns:
+            How many were removed, by the state in which they were, and how many were left.
+        """
+        along = route(Trigger.PURGE, Guard.LEASED_TOO if leased else None)
+        removed, left = self.placed(now_ms, step, leased, text)
+        if self._state.scheduled.held or self._state.scheduled.unconfirmed:
+            for (number, offset), scheduled in self._inquiry.scheduled(text):
+                if not along.takes[scheduled.state]:
+                    left[self._inquiry.queued_scheduled(number, offset, scheduled).stands] += 1
+        for state_name, count in self.scheduled(now_ms, step, text).items():
+            removed[state_name] += count
+        return removed, left
+
+    def placed(
+        self, now_ms: int, step: Step, leased: bool = False, text: str = "", most: int = UNLIMITED
+    ) -> tuple[dict[str, int], dict[str, int]]:
+        """Take out messages with places, about so many at most: a part of a purge that takes long (C60).
+
+        Returns:
+            How many were removed, by the state in which they were, and how many were left of those that were looked at;
+            `most` or more removed = there may be more.
+        """
+        self._state.segments.make_room()
+        guard = Guard.LEASED_TOO if leased else None
+        along = route(Trigger.PURGE, guard)
+        removed = dict.fromkeys(("available", "delayed", "leased", "scheduled", "held"), 0)
+        left = dict.fromkeys(("leased", "transferring", "unconfirmed"), 0)
+        for index in sorted(self._state.segments):
+            if not self._state.outline(index).held:
+                continue
+            if sum(removed.values()) >= most:
+                break
+            segment = self._state.segments[index]
+            for state in LIVE:
+                slots = self._decisions.slots_in(segment, (state,), text)
+                goes = along.takes[state]
+                (removed if goes else left)[state.name.lower()] += len(slots)
+                if len(slots) and goes:
+                    self._transitions.happen(Trigger.PURGE, [(segment, slots)], now_ms, step, guard=guard)
+            self._state.segments.make_room()
+        return removed, left
+
+    def scheduled(self, now_ms: int, step: Step, text: str = "", most: int = UNLIMITED) -> dict[str, int]:
+        """Take out scheduled and held messages, so many at most: the first part of a purge that takes long (C60).
+
+        Returns:
+            How many were removed, by the state in which they were; as many as `most` = there may be more.
+        """
+
+        def matches(number: int, offset: int) -> bool:
+            return not text or self._inquiry.matches(text, number, offset)
+
+        gone = self._schedule.purge(now_ms, step, Trigger.PURGE, most=most, matches=matches)
+        held = sum(one.ready for one in gone)
+        return {"scheduled": len(gone) - held, "held": held}

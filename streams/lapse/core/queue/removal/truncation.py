@@ -1,0 +1,157 @@
+"""Truncation: messages whose records Kafka has removed, or removed with their whole topic, leave (C40, C42)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lapse.core.generation import position_of
+from lapse.core.queue.change import Change, ChangeKind
+from lapse.core.queue.decision import Decisions, places_of
+from lapse.core.queue.life.message_state import State
+from lapse.core.queue.life.table import Trigger, route
+from lapse.core.queue.life.transitions import Transitions
+from lapse.core.queue.rewind import departing
+from lapse.core.queue.schedule.schedule import Schedule
+from lapse.core.queue.segments.segment import Segment
+from lapse.core.queue.settlement.locator import Locator
+from lapse.core.queue.settlement.settlement import Claim
+from lapse.core.queue.step import Step
+from lapse.core.reason import Reason
+from lapse.core.shard.event import EventKind
+
+AT_ONCE: Final = 4096
+"""About how many messages leave in one step."""
+
+
+class Truncation:
+    """Takes out what stands in a log no longer, a bounded amount at a time."""
+
+    def __init__(self, decisions: Decisions, transitions: Transitions, schedule: Schedule, locator: Locator) -> None:
+        self._decisions = decisions
+        self._transitions = transitions
+        self._locator = locator
+        self._schedule = schedule
+        self._state = decisions.state
+
+    def below(self, topic: str, partition: int, begin_offset: int, now_ms: int, step: Step) -> bool:
+        """See `QueueShard.log_begins`."""
+        number = self._state.sources.find(topic, partition)
+        if number is None:
+            return True
+        source = self._state.sources[number]
+        source.begin_offset = max(source.begin_offset, begin_offset)
+        return self._take_out(number, begin_offset, Trigger.TRUNCATE, now_ms, step)
+
+    def not_acknowledged(self, topic: str, partition: int, first: int, last: int) -> list[tuple[int, int]]:
+        """See `QueueShard.not_acknowledged`."""
+        number = self._state.sources.find(topic, partition)
+        if number is None:
+            return [(first, last)]
+        settled = sorted(at for of, at in self._state.remembered if of == number and first <= at <= last)
+        ranges: list[tuple[int, int]] = []
+        for offset in settled:
+            if offset > first:
+                ranges.append((first, offset - 1))
+            first = offset + 1
+        return [*ranges, (first, last)] if first <= last else ranges
+
+    def replace(self, topic: str, epoch: int, now_ms: int, step: Step) -> bool:
+        """Close what is known of a topic that was deleted and created again; it is read from its beginning (C42).
+
+        Args:
+            topic: which one.
+            epoch: this epoch; a settlement of what an earlier one delivered is stale from now on.
+            now_ms: the instant, ms since the epoch.
+            step: gets the removals.
+
+        Returns:
+            False if messages are left; come again with the next step, and with nothing else in between.
+        """
+        state = self._state
+        numbers = state.sources.of_topic(topic)
+        if not all(self._take_out(number, 1 << 62, Trigger.REPLACE_TOPIC, now_ms, step) for number in numbers):
+            return False
+        if step.removals:
+            # What leaves in this step may be kept for a letter's sake (C27), and belongs to the old source.
+            return False
+        for number in numbers:
+            for outdated in [at for at, chunk in state.repeats.chunks.items() if chunk.source == number]:
+                self._decisions.do(Change(ChangeKind.FORGOTTEN, offset=outdated), step)
+            self._decisions.do(Change(ChangeKind.REPLACED, source=number), step)
+            self.begins(topic, state.sources[number].partition, epoch)
+        return True
+
+    def begins(self, topic: str, partition: int, epoch: int) -> None:
+        """See `QueueShard.topic_begins`."""
+        sources = self._state.sources
+        sources[sources.number(topic, partition)].since_epoch = epoch
+
+    def record_gone(
+        self, trigger: Trigger, claim: Claim, now_ms: int, step: Step, handed_out: bool, detail: str = ""
+    ) -> None:
+        """Take out messages whose records Kafka no longer has (C40), or must not be looked at (X7).
+
+        What was `handed_out` in this very step will reach nobody. So that delivery does not count, and nothing protects
+        the message.
+        """
+        self._state.segments.make_room()
+        for segment, first, stop, _, _ in self._locator.located(claim, []):
+            if handed_out:
+                self._undeliver(segment, self._transitions.taken(Trigger.UNDELIVER, segment, first, stop), step)
+            slots = self._transitions.taken(trigger, segment, first, stop)
+            if len(slots):
+                self._transitions.happen(trigger, [(segment, slots)], now_ms, step, detail=detail)
+        if handed_out and trigger is Trigger.TRUNCATE:
+            self._call_back(claim, now_ms, step)
+
+    def _call_back(self, claim: Claim, now_ms: int, step: Step) -> None:
+        """Have a barrier that this very step releases leave for its record instead: nobody can get it (C40)."""
+        named = {"topic": claim.topic, "partition": claim.partition, "offset": claim.first}
+        released = [at for at, change in enumerate(step.changes) if change.kind is ChangeKind.RELEASED]
+        events = [at for at, event in enumerate(step.events) if event.kind is EventKind.BARRIER_RELEASED]
+        for changed_at, event_at in zip(released, events, strict=True):
+            change, event = step.changes[changed_at], step.events[event_at]
+            if named.items() <= change.facts.items() and event.messages is not None:
+                step.changes[changed_at] = Change(ChangeKind.SETTLED, change.places)
+                del step.events[event_at]
+                places = np.array([place for place, _ in change.places], np.int64)
+                self._decisions.depart(event.messages, places, (Reason.LOG_TRUNCATED,), now_ms, step)
+                return
+
+    def _undeliver(self, segment: Segment, slots: NDArray[np.intp], step: Step) -> None:
+        for of_state in (State.LEASED, State.SENT):
+            some = slots[segment.state[slots] == of_state]
+            if len(some):
+                kind = route(Trigger.UNDELIVER).row(of_state).changes[0]
+                self._decisions.do(Change(kind, places_of([(segment, some)])), step)
+
+    def _take_out(self, number: int, begin_offset: int, trigger: Trigger, now_ms: int, step: Step) -> bool:
+        """Let messages of a source below an offset leave that a trigger takes; False if some are left."""
+        state, source = self._state, self._state.sources[number]
+        last = min(begin_offset, source.next_offset) - 1
+        left = AT_ONCE
+        ends = [(position_of(0, one), position_of(last, one)) for one in range(source.generation + 1)]
+        for piece in [piece for low, high in ends for piece in source.find(low, high)]:
+            if piece.place < 0:
+                continue
+            for segment, first, stop in state.spans([(piece.place, piece.last - piece.first + 1)]):
+                slots = self._transitions.taken(trigger, segment, first, stop)
+                if len(slots):
+                    self._transitions.happen(trigger, [(segment, slots)], now_ms, step)
+                    left -= len(slots)
+                break
+            state.segments.make_room()
+            if left <= 0:
+                return False
+        for offset in [offset for low, high in ends for offset in state.scheduled.between(number, low, high)]:
+            self._schedule.leave(trigger, number, offset, now_ms, step)
+            if not (left := left - 1):
+                return False
+        departing.forget_below(self._decisions, number, begin_offset, step)
+        forgets = route(trigger).row(State.REMEMBERED).changes[0]
+        for of, offset in [one for one in state.remembered if one[0] == number and one[1] < begin_offset]:
+            self._decisions.do(Change(forgets, source=of, offset=offset), step)
+        return True

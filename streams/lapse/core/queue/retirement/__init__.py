@@ -1,0 +1,1 @@
+"""The end of a queue: what keeps it in use, and how its shards agree on the end."""

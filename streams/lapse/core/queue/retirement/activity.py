@@ -1,0 +1,40 @@
+"""Activity: what keeps a temporary queue in use, and how its journal learns of use (Q18, C50, C77)."""
+
+from __future__ import annotations
+
+from lapse.core.lifetime import NEVER
+from lapse.core.queue.change import Change, ChangeKind
+from lapse.core.queue.decision import Decisions
+from lapse.core.queue.segments.segment import State
+from lapse.core.queue.step import Step
+from lapse.core.shard.activity import Used
+
+
+class UsableQueueShard:
+    """What the activity asks of a queue shard (`lapse.core.shard.activity.UsableShard`)."""
+
+    def __init__(self, decisions: Decisions) -> None:
+        self._decisions = decisions
+        self._state = decisions.state
+
+    @property
+    def used(self) -> Used | None:
+        """What the journal says; None = nothing yet."""
+        return self._state.ending.used
+
+    def keep_used(self, used: Used, step: Step) -> None:
+        """Journal it."""
+        self._decisions.do(Change(ChangeKind.USED, until_ms=used.at_ms, facts={"configured": used.configured}), step)
+
+    def is_protected(self) -> bool:
+        """Whether somebody is subscribed, a message is scheduled or delayed, or a transfer is unfinished."""
+        state = self._state
+        if state.subscriptions or state.scheduled:
+            return True
+        under_way = list(state.transfers)
+        if any(transfer.confirmed for transfer in under_way):
+            return True
+        if not under_way and state.index.untils.next_ms() >= NEVER:
+            return False
+        outlines = (state.outline(index) for index in state.segments)
+        return any(one.count(State.DELAYED) or one.count(State.TRANSFERRING) for one in outlines)

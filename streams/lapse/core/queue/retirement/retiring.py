@@ -1,0 +1,134 @@
+"""Retiring: how a queue shard takes part in the agreement on the queue's end (C4, C39, L11, Q18)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from lapse.core.letter import FORWARDER
+from lapse.core.lifetime import NEVER
+from lapse.core.queue.change import Change, ChangeKind
+from lapse.core.queue.decision import Decisions
+from lapse.core.queue.delivery.dispatch import STEP_MESSAGES
+from lapse.core.queue.inquiry.inquiry import Inquiry
+from lapse.core.queue.life.message_state import State
+from lapse.core.queue.life.table import Guard, Trigger
+from lapse.core.queue.life.transitions import Transitions
+from lapse.core.queue.schedule.schedule import Schedule
+from lapse.core.queue.step import Step
+from lapse.core.shard.activity import Activity
+from lapse.core.shard.event import EventKind, ShardEvent
+from lapse.core.shard.retirement import Cause, Holder, Report, Retirement
+
+_GUARDS: Final = {Cause.DELETE: None, Cause.IDLE: Guard.IDLE}
+
+
+class RetirableQueueShard:
+    """What the agreement asks of a queue shard (`lapse.core.shard.agreement.RetirableShard`)."""
+
+    def __init__(
+        self,
+        decisions: Decisions,
+        transitions: Transitions,
+        schedule: Schedule,
+        inquiry: Inquiry,
+        activity: Activity[Step],
+    ) -> None:
+        self._decisions = decisions
+        self._state = decisions.state
+        self._transitions = transitions
+        self._schedule = schedule
+        self._inquiry = inquiry
+        self._activity = activity
+
+    @property
+    def retirement(self) -> Retirement | None:
+        """What the journal says; None = in service."""
+        return self._state.ending.retirement
+
+    def keep(self, retirement: Retirement | None, step: Step) -> None:
+        """Journal it."""
+        facts = {} if retirement is None else {"retirement": retirement.encode().decode()}
+        self._decisions.do(Change(ChangeKind.RETIRING, facts=facts), step)
+
+    def report(self, cause: Cause, force: bool, now_ms: int) -> Report:
+        """Say what is there: an idle queue may hold messages, a deleted one may not, unless it is forced.
+
+        What was handed over, and is not known to have arrived, would be lost with this shard: nothing ends it (C77).
+        """
+        depth = self._inquiry.depth()
+        counts = {name: depth[name] for name in ("leased", "available", "delayed", "scheduled", "dying")}
+        left = sum(over.count for transfer in self._state.transfers for over in transfer.confirmed)
+        under_way = {"transferring": depth["transferring"] + left, "unconfirmed": depth["unconfirmed"]}
+        counts |= {name: count for name, count in under_way.items() if count}
+        if depth["held"]:
+            counts["held"] = depth["held"]
+        transfers = self._transfers() if any(under_way.values()) else ()
+        if cause is Cause.IDLE:
+            idle_at_ms = self._activity.idle_at_ms()
+            last_ms = now_ms if idle_at_ms >= NEVER else self._activity.last_ms
+            return Report(willing=idle_at_ms <= now_ms, counts=counts, active_ms=last_ms)
+        willing = not any(counts.values()) or (force and not transfers)
+        return Report(willing=willing, counts=counts, holders=self._holders(), transfers=transfers)
+
+    def clear(self, retirement: Retirement, now_ms: int, step: Step) -> bool:
+        """Let some of what is left leave, leased or not; whether that was all."""
+        guard = _GUARDS[retirement.cause]
+        removed = 0
+        for index in sorted(self._state.segments):
+            if removed >= STEP_MESSAGES:
+                return False
+            if not self._state.outline(index).held:
+                continue
+            segment = self._state.segments[index]
+            slots = self._transitions.taken(Trigger.RETIRE, segment, guard=guard)
+            if len(slots):
+                removed += len(slots)
+                self._transitions.happen(Trigger.RETIRE, [(segment, slots)], now_ms, step, guard=guard)
+            self._state.segments.make_room()
+        left = STEP_MESSAGES - removed
+        return left > 0 and len(self._schedule.purge(now_ms, step, Trigger.RETIRE, guard, most=left)) < left
+
+    def tell(self, retirement: Retirement, now_ms: int, step: Step) -> None:
+        """Tell the world that the queue is deleted."""
+        idle_s = self._decisions.settings.idle_ms // 1000
+        detail = f"idle for {idle_s} s" if retirement.cause is Cause.IDLE else "by command"
+        step.events.append(ShardEvent(EventKind.DELETED, now_ms, detail=detail))
+
+    def is_subscribed(self) -> bool:
+        """Whether a client is subscribed; the queue's own forwarder is none."""
+        return bool(self._state.subscriptions.keys() - {FORWARDER})
+
+    def idle_at_ms(self) -> int:
+        """From when on the shard is idle if nothing happens."""
+        return self._activity.idle_at_ms()
+
+    def idle_ms(self) -> int:
+        """How long it takes to count as idle, ms."""
+        return self._activity.idle_ms
+
+    def _transfers(self) -> tuple[str, ...]:
+        """Ids of the transfers that are unfinished here, from here or to here."""
+        leaving = {transfer.id for transfer in self._state.transfers}
+        return tuple(sorted(leaving | {one.transfer for _, one in self._state.scheduled.items() if one.transfer}))
+
+    def _holders(self) -> tuple[Holder, ...]:
+        counts: dict[int, tuple[int, int]] = {}
+        for index in sorted(self._state.segments):
+            if not self._state.outline(index).count(State.LEASED):
+                continue
+            segment = self._state.segments.look(index)
+            if segment.holder is None or segment.until_ms is None:
+                continue
+            leased = np.flatnonzero(segment.state[: segment.used] == State.LEASED)
+            for number in np.unique(segment.holder[leased]).tolist():
+                mine = leased[segment.holder[leased] == number]
+                count, until_ms = counts.get(number, (0, 0))
+                counts[number] = count + len(mine), max(until_ms, int(segment.until_ms[mine].max()))
+        holders: list[Holder] = []
+        for number, (count, until_ms) in counts.items():
+            known = self._state.subscription_table.find(number)
+            name, client = ("nobody who is known", "") if known is None else (known.id, known.client)
+            holders.append(Holder(name, client, count, until_ms))
+        return tuple(holders)

@@ -1,0 +1,1 @@
+"""Rewinds: messages that have left come back, from the records that Kafka still has."""

@@ -1,0 +1,55 @@
+"""Departing: notes messages that leave and that a rewind brings back only on request, or not at all (Q22, C62).
+
+What was handed over to another deployment, or forwarded, lives on elsewhere. What a transfer put here and never
+confirmed was no message of this queue. All else that left can come back, and needs no note.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from lapse.core.generation import offset_of
+from lapse.core.letter import FORWARDER
+from lapse.core.queue.arrival.offset_ranges import Range
+from lapse.core.queue.change import Change, ChangeKind
+from lapse.core.queue.decision import Decisions, Slots
+from lapse.core.queue.life.table import Trigger
+from lapse.core.queue.rewind.rewinds import CHUNK_BITS, Departed
+from lapse.core.queue.step import Step
+
+_CHUNK: Final = 1 << CHUNK_BITS
+
+
+def goes_elsewhere(trigger: Trigger, subscription: str | None) -> bool:
+    """Whether messages that a trigger takes out live on somewhere else."""
+    return trigger is Trigger.CONFIRM_TRANSFER or (trigger is Trigger.ACKNOWLEDGE and subscription == FORWARDER)
+
+
+def went_elsewhere(decisions: Decisions, slots: Slots, step: Step) -> None:
+    """Note messages with places that live on somewhere else."""
+    for segment, some in slots:
+        for number, messages in decisions.state.sources.by_source(segment, some):
+            note(decisions, number, messages.ranges(), step)
+
+
+def note(decisions: Decisions, number: int, ranges: Iterable[Range], step: Step, *, never: bool = False) -> None:
+    """Note messages of a source by ranges of their offsets: as handed over, or as none that `never` was one."""
+    rewinds = decisions.state.rewinds
+    for low, high in ranges:
+        first, last = offset_of(low), offset_of(high)
+        while first <= last:
+            stretch = first >> CHUNK_BITS
+            stop = min(last, (stretch + 1) * _CHUNK - 1)
+            known = rewinds.departed.get((number, stretch)) or Departed()
+            (known.never if never else known.elsewhere).add(first, stop)
+            facts = known.facts()
+            decisions.do(Change(ChangeKind.DEPARTED, source=number, offset=stretch, facts=facts), step)
+            first = stop + 1
+
+
+def forget_below(decisions: Decisions, number: int, begin_offset: int, step: Step) -> None:
+    """Forget what was noted of messages whose records Kafka has removed."""
+    for source, stretch in list(decisions.state.rewinds.departed):
+        if source == number and (stretch + 1) * _CHUNK <= begin_offset:
+            decisions.do(Change(ChangeKind.DEPARTED, source=source, offset=stretch), step)

@@ -1,0 +1,282 @@
+"""Rewinding: brings back messages that have left, from the records that Kafka still has (Q22, C61 to C63).
+
+A rewind goes through the log of each source once, a part in each step, up to where the shard had read when its command
+came. Each part is decided by what the shard holds: what is live stays as it is. Nothing else happens in the shard
+before the rewind is at its end, so that all of it counts as of its command; the journal says how far it came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lapse.core.generation import MOST_GENERATIONS, offset_of, position_of
+from lapse.core.queue.arrival.arrival import TRANSFER, Arrivals, sort_out
+from lapse.core.queue.arrival.entrance import Entrance
+from lapse.core.queue.arrival.repeats import sift, without
+from lapse.core.queue.change import Change, ChangeKind, joined
+from lapse.core.queue.decision import Decisions
+from lapse.core.queue.inquiry.view import RecordView
+from lapse.core.queue.life.message_state import THERE
+from lapse.core.queue.rewind.rewinds import MOST_LIVE, Rewind, Span
+from lapse.core.queue.step import Step
+from lapse.core.record import Reborn, Record
+from lapse.core.repeats import Repeats, chunk_of
+
+Matches = Callable[[RecordView], bool]
+"""Whether a rewind's filter, and what its user may see, take a record."""
+
+REWOUND: Final = "rewound"
+LEFT_OUT: Final = (
+    *("live", "elsewhere", "repeated", "dead_on_arrival", "not_here", "no_match", "expired"),
+    "invalid_lifetime",
+)
+"""Why records that a rewind went over were not brought back, as its answer counts them."""
+
+COUNTS: Final = (REWOUND, *LEFT_OUT)
+
+
+class Wish(NamedTuple):
+    """What a rewind is asked for.
+
+    Attributes:
+        id: of its command.
+        at_ms: the command's instant, ms since the epoch.
+        command: the command's offset.
+        firsts: of each source, by number, the offset of the first record.
+        filter: expression that records have to match, for people and for the journal; empty = all do.
+        keeps_lifetimes: whether lifetimes go on counting from the records' arrival.
+        handed_over: whether to bring back what was handed over or forwarded, too.
+        dry_run: whether to count only.
+    """
+
+    id: str
+    at_ms: int
+    command: int
+    firsts: Mapping[int, int]
+    filter: str = ""
+    keeps_lifetimes: bool = False
+    handed_over: bool = False
+    dry_run: bool = False
+
+
+class Rewinding:
+    """Carries rewinds out, a part at a time."""
+
+    def __init__(self, decisions: Decisions, entrance: Entrance) -> None:
+        self._decisions = decisions
+        self._entrance = entrance
+        self._state = decisions.state
+        self._settings = decisions.settings
+        self._repeats = Repeats()
+        """Message ids that the rewind under way has come by, as they entered when their records arrived."""
+
+    def begin(self, wish: Wish, step: Step) -> Rewind:
+        """Begin a rewind; a dry run is known to nobody else.
+
+        Raises:
+            ValueError: a partition was rewound as often as it can be.
+        """
+        spans: dict[int, Span] = {}
+        for number, first in wish.firsts.items():
+            source = self._state.sources[number]
+            if source.generation >= MOST_GENERATIONS:
+                raise ValueError(f"{source.topic}:{source.partition} was rewound {MOST_GENERATIONS:,} times")
+            if first < source.next_offset:
+                spans[number] = Span(source.generation + 1, first, first, source.next_offset)
+        rewind = Rewind(
+            wish.id,
+            self._state.rewinds.next_number,
+            wish.at_ms,
+            wish.command,
+            wish.filter,
+            wish.keeps_lifetimes,
+            wish.handed_over,
+            spans,
+            dict.fromkeys(COUNTS, 0),
+        )
+        self.resume()
+        if not wish.dry_run:
+            self._write(rewind, step)
+        return rewind
+
+    def resume(self) -> None:
+        """Go on with a rewind, perhaps in another worker: the ids before where it stands have to be read again."""
+        self._repeats = Repeats()
+
+    @property
+    def window_ms(self) -> int:
+        """How far back earlier records have to be known to recognize a repeat, ms (X6)."""
+        return self._settings.dedup_window_ms
+
+    def remember(self, number: int, records: Sequence[Record]) -> None:
+        """Come by records that lie before what a rewind looks at: their ids may be repeated behind them (X6)."""
+        self._sift(number, records)
+
+    def part(
+        self,
+        rewind: Rewind,
+        records: Sequence[tuple[int, Sequence[Record]]],
+        cursors: Mapping[int, int],
+        matches: Matches | None,
+        step: Step,
+        *,
+        dry_run: bool = False,
+    ) -> None:
+        """Bring back what has left, of the next records.
+
+        Args:
+            rewind: which one.
+            records: runs of records, each with the number of their source, in the order in which they get their places.
+            cursors: where the rewind goes on behind them, by source.
+            matches: which records are meant; None = all.
+            step: gets what is decided.
+            dry_run: count only.
+        """
+        live = {number: self._live(number, rewind.spans[number], cursor) for number, cursor in cursors.items()}
+        for number, some in records:
+            self._bring_back(rewind, number, some, live[number], matches, step, dry_run)
+        for number, cursor in cursors.items():
+            rewind.spans[number].cursor = cursor
+        rewind.done = all(span.cursor >= span.stop for span in rewind.spans.values())
+        if rewind.done:
+            # No message bears the generation of a source without any: what has left there is not left behind.
+            rewind.spans = {number: span for number, span in rewind.spans.items() if span.brought}
+        if not dry_run:
+            self._write(rewind, step)
+            for number in self._state.rewinds.outdated() if rewind.done else ():
+                self._decisions.do(Change(ChangeKind.REWIND, holder=number), step)
+
+    def _bring_back(
+        self,
+        rewind: Rewind,
+        number: int,
+        records: Sequence[Record],
+        live: NDArray[np.int64],
+        matches: Matches | None,
+        step: Step,
+        dry_run: bool,
+    ) -> None:
+        source, span, counts = self._state.sources[number], rewind.spans[number], rewind.counts
+        arrivals = self._sift(number, records)
+        counts["repeated"] += arrivals.repeated
+        counts["dead_on_arrival"] += arrivals.dead
+        counts["not_here"] += len(records) - len(arrivals.offsets) - arrivals.repeated - arrivals.dead
+        offsets = np.array(arrivals.offsets, np.int64)
+        # What died on arrival may be live, too, as long as its letter is refused.
+        offsets = self._less(offsets, np.isin(offsets, live), counts, "live")
+        for departed in self._state.rewinds.departed_in(number, records[0].offset, records[-1].offset):
+            offsets = self._less(offsets, departed.never.mask(offsets), counts, "not_here")
+            if not rewind.handed_over:
+                offsets = self._less(offsets, departed.elsewhere.mask(offsets), counts, "elsewhere")
+        wanted = set(offsets.tolist())
+        chosen = [record for record in records if record.offset in wanted]
+        if matches is not None:
+            parse, before = self._settings.parse, len(chosen)
+            chosen = [one for one in chosen if matches(RecordView(source.topic, source.partition, one, parse))]
+            counts["no_match"] += before - len(chosen)
+        reborn = [
+            _reborn(record, span.generation, None if rewind.keeps_lifetimes else rewind.at_ms) for record in chosen
+        ]
+        found = sort_out(reborn, self._settings.name, self._settings.expiration_of(source.topic))
+        late = _past(found, rewind.at_ms if self._settings.expiration.enabled else -1)
+        counts["expired"] += len(late)
+        if found.invalid:  # a rewind that an older version began does not count them yet
+            counts["invalid_lifetime"] = counts.get("invalid_lifetime", 0) + len(found.invalid)
+        gone = late | {offset for offset, _ in found.invalid}
+        counts[REWOUND] += len(reborn) - len(gone)
+        span.brought += len(reborn) - len(gone)
+        if not dry_run and len(gone) < len(reborn):
+            records_of = {position_of(record.offset, span.generation): record for record in chosen}
+            self._entrance.bring_back(number, without(found, gone), records_of, rewind.id, rewind.at_ms, step)
+
+    def _sift(self, number: int, records: Sequence[Record]) -> _Sorted:
+        """What became of records when they arrived, as far as they say so themselves."""
+        source = self._state.sources[number]
+        arrivals = sort_out(records, self._settings.name, self._settings.expiration_of(source.topic))
+        dead = len(arrivals.invalid) + len(arrivals.expired)
+        repeated: set[int] = set()
+        if self.window_ms and (arrivals.identified or self._repeats.chunks):
+            found = sift(self._repeats, number, arrivals, self.window_ms)
+            for outdated in list(self._repeats.outdated(number, found.newest_ms, self.window_ms)):
+                self._repeats.forget(outdated)
+            if found.ids:
+                chunk = chunk_of(number, found.newest_ms, found.ids)
+                self._repeats.add(self._repeats.next_number, chunk)
+            repeated = found.repeats
+            dead -= sum(offset in repeated for offset, _ in (*arrivals.invalid, *arrivals.expired))
+        offsets = sorted({*arrivals.offsets, *(one.offset for one in arrivals.scheduled)} - repeated)
+        return _Sorted(offsets, len(repeated), dead)
+
+    def _live(self, number: int, span: Span, behind: int) -> NDArray[np.int64]:
+        """Offsets of messages that are there, in whatever generation; dying ones are (C62).
+
+        Also where Kafka has no record any more, as of a message that a lease protects (C80).
+
+        Args:
+            number: of their source.
+            span: what the rewind does with it; looked at from its cursor on, and notes what is live.
+            behind: the offset behind the last one that is looked at.
+        """
+        source, first, last = self._state.sources[number], span.cursor, behind - 1
+        if first > last:
+            return np.empty(0, np.int64)
+        found: list[int] = []
+        for generation in range(span.generation):
+            low, high = position_of(first, generation), position_of(last, generation)
+            for piece in list(source.find(low, high)):
+                if piece.place < 0:
+                    continue
+                for segment, slot, stop in list(self._state.spans([(piece.place, piece.last - piece.first + 1)])):
+                    there = np.flatnonzero(THERE[segment.state[slot:stop]])
+                    found += (there + offset_of(piece.first)).tolist()
+                    self._state.segments.make_room()
+                    break
+            found += (offset_of(one) for one in self._state.scheduled.between(number, low, high))
+        dying = (offset_of(position) for of, position in self._state.pending if of == number)
+        found += (offset for offset in dying if first <= offset <= last)
+        live = np.unique(np.array(found, np.int64))
+        for at, count in joined(live):
+            if len(span.live) < MOST_LIVE:
+                span.live.add(at, at + count - 1)
+        return live
+
+    @staticmethod
+    def _less(
+        offsets: NDArray[np.int64], those: NDArray[np.bool_], counts: dict[str, int], why: str
+    ) -> NDArray[np.int64]:
+        counts[why] += int(np.count_nonzero(those))
+        return offsets[~those]
+
+    def _write(self, rewind: Rewind, step: Step) -> None:
+        self._decisions.do(Change(ChangeKind.REWIND, holder=rewind.number, facts=rewind.facts()), step)
+
+
+class _Sorted(NamedTuple):
+    """What became of records when they arrived: which became messages, and how many did not."""
+
+    offsets: list[int]
+    repeated: int
+    dead: int
+
+
+def _reborn(record: Record, generation: int, at_ms: int | None) -> Reborn:
+    """A record as it comes back; `at_ms` None = its lifetime counts as ever."""
+    headers = record.headers
+    if any(name == TRANSFER for name, _ in headers):  # it came by a transfer that was confirmed long ago
+        headers = [one for one in headers if one[0] != TRANSFER]
+    stamp_ms = record.timestamp if at_ms is None else at_ms
+    return Reborn(position_of(record.offset, generation), stamp_ms, record.key, record.value, headers)
+
+
+def _past(arrivals: Arrivals, now_ms: int) -> set[int]:
+    """Messages that would expire as they come; `now_ms` < 0 = none does."""
+    late = {offset for offset, _ in arrivals.expired}
+    if now_ms >= 0:
+        coming = zip(arrivals.offsets, arrivals.deadlines_ms, strict=True)
+        late |= {offset for offset, deadline_ms in coming if deadline_ms <= now_ms}
+        late |= {one.offset for one in arrivals.scheduled if one.deadline_ms <= now_ms}
+    return late

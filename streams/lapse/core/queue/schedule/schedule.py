@@ -1,0 +1,299 @@
+"""The schedule: when scheduled messages materialise, expire or are withdrawn (L5, C11).
+
+Those that come due beyond the target depth are held: out of sight and in their order, until there is room (C51).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from itertools import islice
+from typing import Any, Final
+
+import numpy as np
+
+from lapse.core.lifetime import NEVER
+from lapse.core.queue.arrival.target_depth import UNLIMITED, TargetDepth
+from lapse.core.queue.arrival.trait import NONE, Flag, Traits
+from lapse.core.queue.change import Change, with_counts
+from lapse.core.queue.decision import Decisions
+from lapse.core.queue.life.message_state import State
+from lapse.core.queue.life.table import Guard, Route, Row, Trigger, route
+from lapse.core.queue.life.transitions import Transitions
+from lapse.core.queue.rewind import departing
+from lapse.core.queue.schedule.scheduled import Scheduled
+from lapse.core.queue.segments.segment import SIZE
+from lapse.core.queue.step import Messages, Step
+from lapse.core.reason import UNCONFIRMED, Reason, in_order
+from lapse.core.retry_delay import UNSTATED
+from lapse.core.shard.event import ShardEvent
+from lapse.core.transfer_counts import NONE as NO_COUNTS
+from lapse.core.transfer_counts import Counts
+
+WEIGHT: Final = 4
+"""To look at one scheduled message takes a shard about as long as to let so many leave that are together (C60)."""
+
+_HELD_BACK: Final = route(Trigger.COME_DUE, Guard.NO_ROOM)
+
+
+class Schedule:
+    """Scheduled messages, in the order in which they become due or expire.
+
+    Attributes:
+        read_to_ms: everything that arrived up to this instant was taken in, ms since the epoch; messages that are due
+            later get no place yet (C76).
+    """
+
+    def __init__(self, decisions: Decisions, target_depth: TargetDepth, transitions: Transitions) -> None:
+        self.read_to_ms = NEVER
+        self._transitions = transitions
+        self._decisions = decisions
+        self._target_depth = target_depth
+        self._state = decisions.state
+        self._agenda = decisions.state.agenda
+
+    def next_due_ms(self) -> int:
+        """The next instant at which something has to happen; `NEVER` if there is none."""
+        agenda = self._agenda
+        if agenda.ready and self._target_depth.room():
+            return self.next_place_ms()
+        return agenda.to_come[0][0] if agenda.to_come else NEVER
+
+    def is_due(self, now_ms: int) -> bool:
+        """Whether `advance` has something to do at an instant."""
+        due_ms = self.next_due_ms()
+        return due_ms <= now_ms and due_ms <= self._until_ms(now_ms)
+
+    def waits_for_arrivals(self, now_ms: int) -> bool:
+        """Whether a message is due at an instant that has to stand behind earlier arrivals (C76)."""
+        due_ms = self.next_due_ms()
+        return due_ms <= now_ms and self._until_ms(now_ms) < due_ms
+
+    def _until_ms(self, now_ms: int) -> int:
+        """The instant up to which messages may become due. Without room no places are given, so nothing waits."""
+        return min(now_ms, self.read_to_ms) if self._target_depth.room() else now_ms
+
+    def next_place_ms(self) -> int:
+        """The instant of the first message without a place, held ones included; `NEVER` if there is none."""
+        return self._agenda.next_ms()
+
+    def add(
+        self,
+        row: Row,
+        source: int,
+        offset: int,
+        at_ms: int,
+        deadline_ms: int,
+        traits: Traits,
+        step: Step,
+        facts: dict[str, Any] | None = None,
+        counts: Counts = NO_COUNTS,
+    ) -> None:
+        """Schedule a message, by its row; `facts` say what else holds it back (Q17, C51)."""
+        self._decisions.do(
+            Change(
+                row.changes[0],
+                source=source,
+                offset=offset,
+                until_ms=at_ms,
+                deadlines_ms=np.array([deadline_ms], np.int64),
+                traits=traits,
+                facts=with_counts(facts or {}, counts),
+            ),
+            step,
+        )
+        ready = bool(facts and facts.get("ready"))
+        self._agenda.plan(at_ms if ready else min(at_ms, deadline_ms), source, offset, ready=ready)
+
+    def advance(self, now_ms: int, step: Step, most: int = UNLIMITED) -> int:
+        """Do what is due, for a limited number of messages; returns how many were looked at."""
+        return self.materialise(self._until_ms(now_ms), self._target_depth.room(), step, most, now_ms)
+
+    def materialise(
+        self, until_ms: int, room: int, step: Step, most: int = UNLIMITED, now_ms: int | None = None
+    ) -> int:
+        """Give due messages their places, by instant and then by bookmark (C11); remove those that expired.
+
+        Messages without room are held, and may expire meanwhile (C12, C51).
+
+        Args:
+            until_ms: what is due up to this instant.
+            room: how many may enter.
+            step: gets what is decided.
+            most: how many are looked at.
+            now_ms: the instant of the decision; None = the same.
+
+        Returns:
+            How many were looked at.
+        """
+        now_ms = until_ms if now_ms is None else now_ms
+        on = self._decisions.settings.expiration.enabled
+        held: dict[int, list[int]] = {}
+        looked = 0
+        while looked < most and (heap := self._agenda.due(until_ms, room)) is not None:
+            looked += 1
+            due_ms, _, _, offset, source = heapq.heappop(heap)
+            scheduled = self._state.scheduled.get(source, offset)
+            if scheduled is None or scheduled.ready is not (heap is self._agenda.ready):
+                continue
+            late = on and scheduled.deadline_ms <= now_ms
+            if late and (room or scheduled.deadline_ms <= scheduled.at_ms):
+                self.leave(Trigger.DEADLINE, source, offset, now_ms, step)
+            elif scheduled.at_ms > due_ms:
+                later_ms = scheduled.at_ms if scheduled.deadline_ms <= due_ms else scheduled.due_ms
+                self._agenda.plan(later_ms, source, offset)
+            elif room:
+                room -= 1
+                self._become(route(Trigger.COME_DUE, Guard.ROOM), source, offset, scheduled.at_ms, now_ms, step)
+            else:
+                self._become(_HELD_BACK, source, offset, scheduled.at_ms, now_ms, step)
+                held.setdefault(source, []).append(offset)
+        self._tell_held(held, now_ms, step)
+        return looked
+
+    def _become(
+        self, along: Route, source: int, offset: int, at_ms: int, now_ms: int, step: Step, transfer: str = ""
+    ) -> Row:
+        """Move a message by its row; `at_ms` is the instant that counts then."""
+        scheduled = self._state.scheduled[source, offset]
+        row = along.row(scheduled.state)
+        if row.to is State.AVAILABLE:
+            self._enter(row, source, offset, now_ms, step)
+            return row
+        facts: dict[str, Any] = {}
+        if row.to is State.HELD:  # it comes behind those with an earlier instant
+            facts = {"ready": True}
+        elif row.to is State.TRANSFERRING_EARLY:
+            at_ms, facts = NEVER, {"transfer": transfer, "then_ms": at_ms, "held": True}
+        traits, counts = scheduled.all_traits(), scheduled.counts
+        self.add(row, source, offset, at_ms, scheduled.deadline_ms, traits, step, facts, counts)
+        return row
+
+    def _enter(self, row: Row, source: int, offset: int, now_ms: int, step: Step) -> None:
+        """Give a message its place; one that was delivered too often elsewhere leaves at once (C23, C73)."""
+        scheduled, traits = self._state.scheduled[source, offset], NONE
+        handed_over = scheduled.flags & Flag.HANDED_OVER
+        if self._decisions.settings.traits.wanted or scheduled.retry_ms != UNSTATED or handed_over:
+            traits = scheduled.traits(self._decisions.settings.traits)
+        self._decisions.do(Change(row.changes[0], source=source, offset=offset), step)
+        deadlines_ms = np.array([scheduled.deadline_ms], np.int64)
+        place = self._state.next_place
+        self._decisions.enter(row, source, offset, deadlines_ms, traits, step, scheduled.counts)
+        if scheduled.counts != NO_COUNTS:
+            index, slot = divmod(place, SIZE)
+            self._transitions.review([(self._state.segments[index], np.array([slot]))], now_ms, step)
+
+    def _tell_held(self, held: dict[int, list[int]], now_ms: int, step: Step) -> None:
+        """Record messages that wait for room; one event for those of a source."""
+        for number, offsets in held.items():
+            source = self._state.sources[number]
+            in_order = np.array(sorted(offsets), np.int64)
+            deadlines_ms = [self._state.scheduled[number, offset].deadline_ms for offset in in_order.tolist()]
+            none_yet = np.zeros(len(offsets), np.uint32)
+            messages = Messages(
+                source.topic, source.partition, in_order, np.array(deadlines_ms, np.int64), none_yet, None
+            )
+            step.events.append(ShardEvent(_HELD_BACK.rows[0].event, now_ms, messages))
+
+    def transfer(self, source: int, offset: int, transfer_id: str, now_ms: int, step: Step) -> None:
+        """Hold a message for a transfer (Q17)."""
+        at_ms = self._state.scheduled[source, offset].at_ms
+        row = self._become(route(Trigger.BEGIN_TRANSFER), source, offset, at_ms, now_ms, step, transfer_id)
+        self._tell(row, source, offset, now_ms, step, "", transfer_id)
+
+    def release(self, trigger: Trigger, source: int, offset: int, now_ms: int, step: Step) -> None:
+        """Release a message that a transfer held: to its place if its instant has come, else to the schedule.
+
+        Without room it is held: a message that returns as of its instant, a new one as of now (C51).
+        """
+        scheduled = self._state.scheduled[source, offset]
+        at_ms, guard = scheduled.then_ms, Guard.ROOM
+        if scheduled.then_ms > now_ms:
+            guard = Guard.LATER
+        elif self._target_depth.bounded and (self._state.scheduled.ready or not self._target_depth.room()):
+            at_ms, guard = scheduled.then_ms if scheduled.held else now_ms, Guard.NO_ROOM
+        messages = self._decisions.one(source, offset, scheduled.deadline_ms, scheduled.counts)
+        row = self._become(route(trigger, guard), source, offset, at_ms, now_ms, step)
+        if guard is Guard.NO_ROOM:
+            self._tell_held({source: [offset]}, now_ms, step)
+        step.events.append(ShardEvent(row.event, now_ms, messages, detail=scheduled.transfer))
+
+    def leave(
+        self,
+        trigger: Trigger,
+        source: int,
+        offset: int,
+        now_ms: int,
+        step: Step,
+        *,
+        guard: Guard | None = None,
+        subscription: str = "",
+        detail: str = "",
+    ) -> None:
+        """Remove a message that never had a place, by its row: for all reasons that hold (C22), or without a reason."""
+        scheduled = self._state.scheduled[source, offset]
+        row = route(trigger, guard).row(scheduled.state)
+        never = scheduled.state is State.UNCONFIRMED
+        if never or departing.goes_elsewhere(trigger, subscription):
+            departing.note(self._decisions, source, [(offset, offset)], step, never=never)
+        if row.reason is None:
+            self._tell(row, source, offset, now_ms, step, subscription, detail)
+            self._decisions.do(Change(row.changes[0], source=source, offset=offset), step)
+            return
+        late = scheduled.deadline_ms <= self._decisions.deadlines_count_ms(now_ms)
+        reasons = in_order((row.reason, Reason.TIME_LIMIT) if late else (row.reason,))
+        detail = UNCONFIRMED if scheduled.state is State.UNCONFIRMED else ""
+        self._decisions.do(Change(row.changes[0], source=source, offset=offset), step)
+        messages = self._decisions.one(source, offset, scheduled.deadline_ms, scheduled.counts)
+        self._decisions.refuse_one(messages, reasons, now_ms, step, detail)
+
+    def purge(
+        self,
+        now_ms: int,
+        step: Step,
+        trigger: Trigger,
+        guard: Guard | None = None,
+        most: int = UNLIMITED,
+        matches: Callable[[int, int], bool] = lambda source, offset: True,
+    ) -> list[Scheduled]:
+        """Remove the messages that a trigger applies to, for all reasons that hold (C37, C60).
+
+        Args:
+            now_ms: the instant, ms since the epoch.
+            step: gets what is decided.
+            trigger: what takes them out.
+            guard: under which condition.
+            most: the greatest number.
+            matches: which of them to remove, by source and offset.
+
+        Returns:
+            What they were; as many as `most` = there may be more.
+        """
+        along = route(trigger, guard)
+        wanted = (item for item in self._state.scheduled.items() if along.takes[item[1].state] and matches(*item[0]))
+        gone = list(islice(wanted, most))
+        due_ms = self._decisions.deadlines_count_ms(now_ms)
+        alike: dict[tuple[int, tuple[Reason, ...], str], list[tuple[int, int]]] = {}
+        for (source, offset), one in sorted(gone, key=_name_of):
+            row = along.row(one.state)
+            if one.state is State.UNCONFIRMED:
+                departing.note(self._decisions, source, [(offset, offset)], step, never=True)
+            why = () if row.reason is None else (row.reason,)
+            late = (Reason.TIME_LIMIT,) if one.deadline_ms <= due_ms else ()
+            detail = UNCONFIRMED if one.state is State.UNCONFIRMED else ""
+            alike.setdefault((source, in_order((*why, *late)), detail), []).append((offset, one.deadline_ms))
+            self._decisions.do(Change(row.changes[0], source=source, offset=offset), step)
+        for (source, reasons, detail), messages in alike.items():
+            self._decisions.refuse_all(source, messages, reasons, now_ms, step, detail)
+        return [one for _, one in gone]
+
+    def _tell(
+        self, row: Row, source: int, offset: int, now_ms: int, step: Step, subscription: str, detail: str
+    ) -> None:
+        scheduled = self._state.scheduled[source, offset]
+        messages = self._decisions.one(source, offset, scheduled.deadline_ms, scheduled.counts)
+        step.events.append(ShardEvent(row.event, now_ms, messages, subscription, detail))
+
+
+def _name_of(item: tuple[tuple[int, int], Scheduled]) -> tuple[int, int]:
+    return item[0]

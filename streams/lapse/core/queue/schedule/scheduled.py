@@ -1,0 +1,101 @@
+"""Scheduled messages: not visible before their instant (L5), nor before there is room for them (C51)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lapse.core.lifetime import NEVER
+from lapse.core.queue.arrival.trait import OWN_GROUP, Flag, TraitReader, Traits
+from lapse.core.queue.change import Change, counts_of
+from lapse.core.queue.life.message_state import State
+from lapse.core.retry_delay import UNSTATED
+from lapse.core.transfer_counts import NONE as NO_COUNTS
+from lapse.core.transfer_counts import Counts
+
+
+class Scheduled(NamedTuple):
+    """A message that is not visible yet: before its instant (L5), in a transfer (Q17), or held for want of room (C51).
+
+    Attributes:
+        at_ms: the instant at which it materialises; `NEVER` while it is being transferred.
+        deadline_ms: its deadline; `NEVER` without one.
+        rank: its priority.
+        flags: its `Flag`s.
+        group: hash of its group.
+        transfer: id of the transfer under way; empty = none is.
+        then_ms: the instant that counts once the transfer is over; 0 = it is visible at once.
+        held: whether it is to be handed over; else it was put here, and is not confirmed.
+        ready: whether its instant has come, and it waits beyond the target depth, until there is room (C51).
+        retry_ms: delay that it states for its retries, ms; `UNSTATED` without one (Q24).
+        counts: what it has been through where it comes from (C73).
+    """
+
+    at_ms: int
+    deadline_ms: int
+    rank: int = 0
+    flags: int = 0
+    group: int = OWN_GROUP
+    transfer: str = ""
+    then_ms: int = 0
+    held: bool = False
+    ready: bool = False
+    retry_ms: int = UNSTATED
+    counts: Counts = NO_COUNTS
+
+    @property
+    def state(self) -> State:
+        """Which of the states without a place it is in."""
+        if self.ready:
+            return State.HELD
+        if self.transfer:
+            return State.TRANSFERRING_EARLY if self.held else State.UNCONFIRMED
+        return State.SCHEDULED
+
+    def traits(self, of: TraitReader) -> Traits:
+        """Its traits, as far as the queue asks for them."""
+        flags = (Flag.RANKED if of.priority is not None else 0) | (Flag.BARRIER if of.barrier is not None else 0)
+        flags |= self.flags & Flag.HANDED_OVER
+        return Traits(
+            np.array([self.rank], np.uint64) if of.priority is not None else None,
+            np.array([self.flags & flags], np.uint8) if flags else None,
+            np.array([self.group], np.int64) if of.group is not None else None,
+            self._retries(),
+        )
+
+    def all_traits(self) -> Traits:
+        """Everything that is known of it, whatever the queue asks for."""
+        return Traits(
+            np.array([self.rank], np.uint64),
+            np.array([self.flags], np.uint8),
+            np.array([self.group], np.int64),
+            self._retries(),
+        )
+
+    def _retries(self) -> NDArray[np.int64] | None:
+        return None if self.retry_ms == UNSTATED else np.array([self.retry_ms], np.int64)
+
+    @property
+    def due_ms(self) -> int:
+        """When something has to happen: it materialises, or its absolute deadline comes first."""
+        return min(self.at_ms, self.deadline_ms)
+
+
+def scheduled_of(change: Change) -> Scheduled:
+    """What a SCHEDULED change says of its message."""
+    traits = change.traits
+    return Scheduled(
+        change.until_ms,
+        NEVER if change.deadlines_ms is None else int(change.deadlines_ms[0]),
+        0 if traits.ranks is None else int(traits.ranks[0]),
+        0 if traits.flags is None else int(traits.flags[0]),
+        OWN_GROUP if traits.groups is None else int(traits.groups[0]),
+        change.facts.get("transfer", ""),
+        change.facts.get("then_ms", 0),
+        change.facts.get("held", False),
+        change.facts.get("ready", False),
+        UNSTATED if traits.retries is None else int(traits.retries[0]),
+        counts_of(change),
+    )

@@ -1,0 +1,140 @@
+"""The scheduled messages of a shard, packed as the journal has them: there may be very many (C60)."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import ItemsView, Iterable, Iterator
+from typing import Final
+
+from lapse.core.portions import Portions, emptying
+from lapse.core.queue.schedule.scheduled import Scheduled
+from lapse.core.queue.schedule.scheduled_record import is_plain, pack, unpack
+
+_BLOCK: Final = 4_096
+"""How many consecutive offsets of a source are kept together."""
+
+_SLACK: Final = 64
+
+
+class _Block:
+    """Offsets that lie close together, ascending; those of messages that are gone may be among them."""
+
+    __slots__ = ("count", "offsets")
+
+    def __init__(self) -> None:
+        self.offsets: list[int] = []
+        self.count = 0
+
+
+class ScheduledMessages:
+    """The scheduled messages of a shard by (source, offset), with an order of offsets for questions about ranges.
+
+    The order is kept in blocks: what comes or goes moves the offsets of one block only, however many there are (C60).
+    A message is some bytes: Python's garbage collector would look through a million objects in one go.
+    """
+
+    def __init__(self) -> None:
+        self._by_source_offset: dict[tuple[int, int], bytes] = {}
+        self._blocks: dict[int, dict[int, _Block]] = {}
+        self._counts: dict[int, int] = {}
+        self.held = 0
+        """How many are to be handed over."""
+        self.unconfirmed = 0
+        """How many were put here by a transfer, and are not confirmed."""
+        self.ready = 0
+        """How many wait for room."""
+
+    def __len__(self) -> int:
+        return len(self._by_source_offset)
+
+    def __contains__(self, source_offset: object) -> bool:
+        return source_offset in self._by_source_offset
+
+    def __getitem__(self, source_offset: tuple[int, int]) -> Scheduled:
+        return unpack(self._by_source_offset[source_offset])
+
+    def get(self, source: int, offset: int) -> Scheduled | None:
+        """One of them; None if it is none."""
+        packed = self._by_source_offset.get((source, offset))
+        return None if packed is None else unpack(packed)
+
+    def source_offsets(self) -> list[tuple[int, int]]:
+        """Source and offset of each."""
+        return list(self._by_source_offset)
+
+    def items(self) -> Iterator[tuple[tuple[int, int], Scheduled]]:
+        """All of them."""
+        return ((source_offset, unpack(packed)) for source_offset, packed in self._by_source_offset.items())
+
+    def packed(self) -> ItemsView[tuple[int, int], bytes]:
+        """All of them, as the journal has them."""
+        return self._by_source_offset.items()
+
+    def add(self, source: int, offset: int, scheduled: Scheduled) -> None:
+        """Keep one."""
+        self.add_packed(source, offset, pack(scheduled))
+
+    def add_packed(self, source: int, offset: int, packed: bytes) -> None:
+        """Keep one as the journal has it."""
+        known = self._by_source_offset.get((source, offset))
+        self._by_source_offset[source, offset] = packed
+        self._note(packed, 1)
+        if known is not None:
+            self._note(known, -1)
+            return
+        self._counts[source] = self._counts.get(source, 0) + 1
+        block = self._blocks.setdefault(source, {}).setdefault(offset // _BLOCK, _Block())
+        block.count += 1
+        at = bisect_left(block.offsets, offset)
+        if at == len(block.offsets) or block.offsets[at] != offset:
+            block.offsets.insert(at, offset)
+
+    def discard(self, source: int, offset: int) -> None:
+        """Forget one."""
+        known = self._by_source_offset.pop((source, offset), None)
+        if known is None:
+            return
+        self._note(known, -1)
+        self._counts[source] -= 1
+        blocks, number = self._blocks[source], offset // _BLOCK
+        block = blocks[number]
+        block.count -= 1
+        # Offsets that are gone stay in the list until they are the greater part: taking out each would move the rest.
+        if not block.count:
+            del blocks[number]
+        elif len(block.offsets) > 2 * block.count + _SLACK:
+            block.offsets = [one for one in block.offsets if (source, one) in self._by_source_offset]
+
+    def count(self, source: int) -> int:
+        """How many of a source there are."""
+        return self._counts.get(source, 0)
+
+    def emptying(self) -> Portions[None]:
+        """Let go of all of them, of which nothing is needed any more."""
+        self._blocks.clear()
+        yield from emptying(self._by_source_offset)
+
+    def _note(self, packed: bytes, by: int) -> None:
+        if is_plain(packed):
+            return
+        scheduled = unpack(packed)
+        self.ready += by * scheduled.ready
+        if scheduled.transfer:
+            if scheduled.held:
+                self.held += by
+            else:
+                self.unconfirmed += by
+
+    def between(self, source: int, first: int, last: int) -> Iterator[int]:
+        """Their offsets within a range (both ends included), ascending."""
+        blocks = self._blocks.get(source, {})
+        within = range(first // _BLOCK, last // _BLOCK + 1)
+        wanted: Iterable[int] = within
+        if len(within) > len(blocks):
+            wanted = sorted(number for number in blocks if number in within)
+        for number in wanted:
+            if number in blocks:
+                offsets = blocks[number].offsets
+                for offset in offsets[bisect_left(offsets, first) : bisect_right(offsets, last)]:
+                    if (source, offset) in self._by_source_offset:
+                        yield offset

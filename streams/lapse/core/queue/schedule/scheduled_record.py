@@ -1,0 +1,62 @@
+"""The record of a scheduled message in the journal: its instants, its traits, and what else holds it back."""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from lapse.core.queue.schedule.scheduled import Scheduled
+from lapse.core.retry_delay import UNSTATED
+from lapse.core.transfer_counts import NONE as NO_COUNTS
+from lapse.core.transfer_counts import Counts
+
+_SCHEDULED: Final = struct.Struct("<qqQBq")
+_TRANSFERRED: Final = struct.Struct("<qB")
+"""What stands behind a scheduled message that is being transferred, or is ready; the transfer's id comes last."""
+_HELD: Final = 1
+_READY: Final = 2
+_RETRIES: Final = 4
+"""Then its own delay of retries stands before the id."""
+
+_COUNTED: Final = 8
+"""Then what it has been through elsewhere stands before the id, behind that delay."""
+
+_DELAY: Final = struct.Struct("<q")
+_COUNTS: Final = struct.Struct("<II")
+
+
+def pack(scheduled: Scheduled) -> bytes:
+    """What the journal holds of a message that has no place yet."""
+    plain = _SCHEDULED.pack(*scheduled[:5])
+    retries = b"" if scheduled.retry_ms == UNSTATED else _DELAY.pack(scheduled.retry_ms)
+    counts = b"" if scheduled.counts == NO_COUNTS else _COUNTS.pack(*scheduled.counts)
+    if not scheduled.transfer and not scheduled.ready and not retries and not counts:
+        return plain
+    marks = (_HELD if scheduled.held else 0) | (_READY if scheduled.ready else 0)
+    marks |= (_RETRIES if retries else 0) | (_COUNTED if counts else 0)
+    return plain + _TRANSFERRED.pack(scheduled.then_ms, marks) + retries + counts + scheduled.transfer.encode()
+
+
+def is_plain(value: bytes) -> bool:
+    """Whether nothing but its instants and traits is known of a message that was packed."""
+    return len(value) == _SCHEDULED.size
+
+
+def unpack(value: bytes) -> Scheduled:
+    """Read what `pack` wrote."""
+    scheduled = Scheduled(*_SCHEDULED.unpack_from(value))
+    if is_plain(value):
+        return scheduled
+    then_ms, marks = _TRANSFERRED.unpack_from(value, _SCHEDULED.size)
+    at, retry_ms = _SCHEDULED.size + _TRANSFERRED.size, UNSTATED
+    if marks & _RETRIES:
+        (retry_ms,) = _DELAY.unpack_from(value, at)
+        at += _DELAY.size
+    counts = NO_COUNTS
+    if marks & _COUNTED:
+        counts = Counts(*_COUNTS.unpack_from(value, at))
+        at += _COUNTS.size
+    held, ready = bool(marks & _HELD), bool(marks & _READY)
+    return scheduled._replace(
+        transfer=value[at:].decode(), then_ms=then_ms, held=held, ready=ready, retry_ms=retry_ms, counts=counts
+    )

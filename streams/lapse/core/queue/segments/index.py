@@ -1,0 +1,140 @@
+"""Indexes over the segments of a shard, so that nothing is scanned: instants, barriers, groups, tops."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lapse.core.queue.arrival.trait import OWN_GROUP, Flag
+from lapse.core.queue.groups.waiting_groups import WaitingGroups
+from lapse.core.queue.life.message_state import BINDS, FILLS, THERE
+from lapse.core.queue.segments.instants import Instants
+from lapse.core.queue.segments.segment import Segment, Where, slots_of
+from lapse.core.queue.segments.summary import Outline
+from lapse.core.queue.segments.tops import Key, Tops
+
+
+class Index:
+    """Derived from the segments, and derived anew after a recovery.
+
+    Args:
+        outline: what is known of a live segment; of an empty one in place of those that are gone.
+        best: a segment's best key by priority; None if it has nothing available, or is gone.
+
+    Attributes:
+        deadlines: which segment has an unleased message that expires first.
+        untils: which segment has a lease or delay that ends first.
+        barriers: places of barriers that are still there, ascending (Q12).
+        ranked: whether any message has a priority.
+        grouped: whether any message has a group.
+        tops: which segment has the message that priority puts first.
+        came_back: segments in which an available message may have a last holder (C49).
+        lines: which groups wait, in the order of their turn; None while nobody has asked.
+    """
+
+    def __init__(self, outline: Callable[[int], Outline], best: Callable[[int], Key | None]) -> None:
+        self.deadlines = Instants(lambda index: outline(index).min_deadline_ms)
+        self.untils = Instants(lambda index: outline(index).min_until_ms)
+        self.barriers: list[int] = []
+        self.ranked = False
+        self.grouped = False
+        self.tops = Tops(best)
+        self.came_back: set[int] = set()
+        self._bound_groups: Counter[int] = Counter()
+        self._waiting_groups: Counter[int] = Counter()
+        self.lines: WaitingGroups | None = None
+
+    def bound_groups(self) -> set[int]:
+        """Groups of which a message is leased, sent, delayed or being transferred (Q20, C19)."""
+        return set(self._bound_groups)
+
+    def bound(self, group: int) -> int:
+        """How many messages of a group are leased, sent, delayed or being transferred."""
+        return self._bound_groups.get(group, 0)
+
+    def held(self, group: int) -> int:
+        """How many messages of a group somebody works on: leased or sent ones (Q25, C70)."""
+        return self._bound_groups.get(group, 0) - self._waiting_groups.get(group, 0)
+
+    def touch(self, segment: Segment) -> None:
+        """Note that a segment changed.
+
+        Where no message has a priority yet, only of segments that were there at a recovery: the first message that has
+        one puts them in order, too.
+        """
+        if self.ranked or segment.index in self.tops:
+            self.tops.touch(segment.index)
+
+    def put_away(self, segment: Segment) -> None:
+        """Learn what has to be known of a segment before its columns are out of reach."""
+        self.tops.settle(segment.index, segment.best)
+
+    def add(self, segment: Segment) -> None:
+        """Take notice of a whole segment, after a recovery."""
+        self.note_traits(segment, 0, segment.used)
+        self.bind_groups(segment, slice(0, segment.used), 1)
+        self.tops.touch(segment.index)
+        self.deadlines.note(segment.min_deadline_ms, segment.index)
+        self.untils.note(segment.min_until_ms, segment.index)
+        if segment.came_back.any():
+            self.came_back.add(segment.index)
+
+    def note_traits(self, segment: Segment, first: int, stop: int) -> None:
+        """Take notice of the traits of messages that came."""
+        self.ranked |= segment.ranks is not None
+        self.grouped |= segment.groups is not None
+        if segment.flags is not None:
+            state = segment.state[first:stop]
+            for slot in np.flatnonzero(THERE[state] & ((segment.flags[first:stop] & Flag.BARRIER) != 0)).tolist():
+                insort(self.barriers, segment.base + first + slot)
+
+    def forget_barriers(self, segment: Segment, where: Where) -> None:
+        """Take out barriers that left."""
+        low, high = bisect_left(self.barriers, segment.base), bisect_left(self.barriers, segment.base + segment.used)
+        if low < high:
+            gone = set((slots_of(where) + segment.base).tolist())
+            self.barriers[low:high] = [place for place in self.barriers[low:high] if place not in gone]
+
+    def bind_groups(self, segment: Segment, where: Where, by: int) -> None:
+        """Count messages of a group that are bound, one way or the other."""
+        if segment.groups is None:
+            return
+        states, groups = segment.state[where], segment.groups[where]
+        bound = BINDS[states]
+        _count(self._bound_groups, groups[bound], by)
+        waiting = bound & ~FILLS[states]
+        if waiting.any():
+            _count(self._waiting_groups, groups[waiting], by)
+        if self.lines is not None:
+            self.lines.freed(groups[bound].tolist())
+
+    def became_available(self, segment: Segment, where: Where) -> None:
+        """Let messages wait for their groups' turns."""
+        if self.lines is not None:
+            self.lines.came(segment, slots_of(where))
+
+    def note_until(self, segment: Segment, until_ms: int) -> None:
+        """Note the end of a lease or delay."""
+        if until_ms < segment.min_until_ms:
+            segment.min_until_ms = until_ms
+            self.untils.note(until_ms, segment.index)
+
+    def note_deadlines(self, segment: Segment, deadlines_ms: NDArray[np.int64]) -> None:
+        """Note the deadlines of messages that wait."""
+        earliest_ms = int(deadlines_ms[0] if len(deadlines_ms) == 1 else deadlines_ms.min())
+        if earliest_ms < segment.min_deadline_ms:
+            segment.min_deadline_ms = earliest_ms
+            self.deadlines.note(earliest_ms, segment.index)
+
+
+def _count(counts: Counter[int], groups: NDArray[np.int64], by: int) -> None:
+    """Count messages of groups, one way or the other; one without a group is its own, and is not counted."""
+    for group in groups.tolist():
+        if group != OWN_GROUP:
+            counts[group] += by
+            if counts[group] <= 0:
+                del counts[group]

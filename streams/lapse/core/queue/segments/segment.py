@@ -1,0 +1,357 @@
+"""A segment: 4,096 consecutive places of a queue shard, packed in columns.
+
+A column exists only where it says something: no deadlines while nothing expires, no leases while nothing is leased.
+A message that waits for its first delivery costs 1 byte of state, and 8 more for a deadline. Once some message of its
+segment was delivered it costs 4 bytes of counts: a message that fails at once and for ever is soon delivered more than
+65,535 times.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import Final, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lapse.core.lifetime import NEVER
+from lapse.core.queue.arrival.trait import Flag, Traits
+from lapse.core.queue.life.message_state import ENDS, EXPIRES, THERE
+from lapse.core.queue.life.message_state import State as State
+from lapse.core.retry_delay import UNSTATED
+
+SIZE: Final = 4096
+NOBODY: Final = -1
+
+
+GONE: Final = np.uint8(State.GONE)
+AVAILABLE: Final = np.uint8(State.AVAILABLE)
+LEASED: Final = np.uint8(State.LEASED)
+DELAYED: Final = np.uint8(State.DELAYED)
+SENT: Final = np.uint8(State.SENT)
+EXPIRED: Final = np.uint8(State.EXPIRED)
+TRANSFERRING: Final = np.uint8(State.TRANSFERRING)
+"""The same as they stand in a column: comparing it with a member of an enumeration takes six times as long."""
+
+_UNDELIVERED: Final[NDArray[np.uint32]] = np.zeros(SIZE, np.uint32)
+"""The counts of every segment of which nothing was delivered yet; nobody may write into them."""
+_UNDELIVERED.flags.writeable = False
+
+Where: TypeAlias = slice | NDArray[np.intp]
+"""Some places of a segment: consecutive ones, or ascending slots."""
+
+
+class Run(NamedTuple):
+    """Messages of one source that stand at consecutive places with consecutive offsets."""
+
+    slot: int
+    source: int
+    offset: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody asks a run
+
+
+_BARE_BYTES: Final = 1_500
+"""What a segment takes without its columns."""
+
+_RUN_BYTES: Final = 200
+
+
+class Segment:
+    """Columns of up to `SIZE` places that begin at `base`.
+
+    Attributes:
+        index: `base // SIZE`.
+        used: how many places are taken, from the first on.
+        held: how many messages are there; the segment can be dropped when it is full and this is 0.
+        available: how many are AVAILABLE.
+        state: a `State` per place.
+        deadline_ms: instant of expiry per place; None while all are `NEVER`.
+        deliveries: deliveries so far per place; to be read only, `delivery_counts` is for writing.
+        cancels: cancels so far per place; None while all are 0.
+        holder: number of the subscription that holds a LEASED or SENT place, or held an AVAILABLE one last (C49); of
+            the transfer that holds a TRANSFERRING one; None while there is none.
+        until_ms: end of the lease or delay per place, TRANSFERRING: of the delay that it had, 0 without one; None while
+            there is none.
+        since_ms: beginning of the lease per LEASED place, 0 = not known; None while there is none.
+        ranks: priority per place that is RANKED; None while the queue has no priority.
+        flags: `Flag`s per place; None while none is set.
+        groups: hash of the group per place; None while the queue has no groups.
+        retries: delay that the message states for its retries per place, ms; None while none states any (Q24).
+        runs: which messages stand here, in the order of places.
+        min_deadline_ms: no unleased place expires before this instant.
+        min_until_ms: no lease or delay ends before this instant.
+    """
+
+    __slots__ = (
+        "_latest_deadline_ms",
+        "_rank_order",
+        "available",
+        "cancels",
+        "deadline_ms",
+        "deliveries",
+        "flags",
+        "groups",
+        "held",
+        "holder",
+        "index",
+        "min_deadline_ms",
+        "min_until_ms",
+        "ranks",
+        "retries",
+        "runs",
+        "since_ms",
+        "state",
+        "until_ms",
+        "used",
+    )
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.used = 0
+        self.held = 0
+        self.available = 0
+        self.state: NDArray[np.uint8] = np.zeros(SIZE, np.uint8)
+        self.deadline_ms: NDArray[np.int64] | None = None
+        self.deliveries = _UNDELIVERED
+        self.cancels: NDArray[np.uint32] | None = None
+        self.holder: NDArray[np.int32] | None = None
+        self.until_ms: NDArray[np.int64] | None = None
+        self.since_ms: NDArray[np.int64] | None = None
+        self.ranks: NDArray[np.uint64] | None = None
+        self.flags: NDArray[np.uint8] | None = None
+        self.groups: NDArray[np.int64] | None = None
+        self.retries: NDArray[np.int64] | None = None
+        self._latest_deadline_ms: int | None = None
+        self._rank_order: NDArray[np.uint16] | None = None
+        self.runs: list[Run] = []
+        self.min_deadline_ms = NEVER
+        self.min_until_ms = NEVER
+
+    @property
+    def is_undelivered(self) -> bool:
+        """Whether none of its messages was ever delivered."""
+        return self.deliveries is _UNDELIVERED
+
+    @property
+    def base(self) -> int:
+        """The first place."""
+        return self.index * SIZE
+
+    @property
+    def droppable(self) -> bool:
+        """Whether every place was taken and all of them are gone."""
+        return self.held == 0 and self.used == SIZE
+
+    @property
+    def weight(self) -> int:
+        """About how many bytes of memory it takes."""
+        columns = (
+            self.state,
+            None if self.deliveries is _UNDELIVERED else self.deliveries,
+            self.deadline_ms,
+            self.cancels,
+            self.holder,
+            self.until_ms,
+            self.since_ms,
+            self.ranks,
+            self.flags,
+            self.groups,
+            self.retries,
+            self._rank_order,
+        )
+        return _BARE_BYTES + _RUN_BYTES * len(self.runs) + sum(0 if one is None else one.nbytes for one in columns)
+
+    @property
+    def most_deliveries(self) -> int:
+        """The greatest delivery count."""
+        return int(self.deliveries[: self.used].max(initial=0))
+
+    @property
+    def most_cancels(self) -> int:
+        """The greatest cancel count."""
+        return 0 if self.cancels is None else int(self.cancels[: self.used].max(initial=0))
+
+    def count(self, state: State) -> int:
+        """How many places are in a state."""
+        return int(np.count_nonzero(self.state[: self.used] == state))
+
+    def is_late(self, now_ms: int) -> bool:
+        """Whether all of its places are taken, and the deadline of each has passed; a place keeps its deadline."""
+        if self.used < SIZE or self.deadline_ms is None or self.min_deadline_ms > now_ms:
+            return False
+        if self._latest_deadline_ms is None:
+            self._latest_deadline_ms = int(self.deadline_ms.max())
+        return self._latest_deadline_ms <= now_ms
+
+    def may_be_held_by(self, number: int) -> bool:
+        """Whether a subscription may hold any of the messages."""
+        return self.holder is not None
+
+    def deadlines(self) -> NDArray[np.int64]:
+        """The deadline column, made if it does not exist."""
+        if self.deadline_ms is None:
+            self.deadline_ms = np.full(SIZE, NEVER, np.int64)
+        return self.deadline_ms
+
+    def leases(self) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """The holder and until columns, made if they do not exist."""
+        if self.holder is None or self.until_ms is None:
+            self.holder = np.full(SIZE, NOBODY, np.int32)
+            self.until_ms = np.zeros(SIZE, np.int64)
+        return self.holder, self.until_ms
+
+    def beginnings(self) -> NDArray[np.int64]:
+        """The column of leases' beginnings, made if it does not exist."""
+        if self.since_ms is None:
+            self.since_ms = np.zeros(SIZE, np.int64)
+        return self.since_ms
+
+    def delivery_counts(self) -> NDArray[np.uint32]:
+        """The delivery column, made if it does not exist."""
+        if self.deliveries is _UNDELIVERED:
+            self.deliveries = np.zeros(SIZE, np.uint32)
+        return self.deliveries
+
+    def cancel_counts(self) -> NDArray[np.uint32]:
+        """The cancel column, made if it does not exist."""
+        if self.cancels is None:
+            self.cancels = np.zeros(SIZE, np.uint32)
+        return self.cancels
+
+    def set_traits(self, first: int, stop: int, traits: Traits) -> None:
+        """Fill the columns of traits that the queue asks for."""
+        if traits.ranks is not None:
+            if self.ranks is None:
+                self.ranks = np.zeros(SIZE, np.uint64)
+            self.ranks[first:stop] = traits.ranks
+        if traits.flags is not None:
+            if self.flags is None:
+                self.flags = np.zeros(SIZE, np.uint8)
+            self.flags[first:stop] = traits.flags
+        if traits.groups is not None:
+            if self.groups is None:
+                self.groups = np.zeros(SIZE, np.int64)
+            self.groups[first:stop] = traits.groups
+        if traits.retries is not None:
+            if self.retries is None:
+                self.retries = np.full(SIZE, UNSTATED, np.int64)
+            self.retries[first:stop] = traits.retries
+
+    def rank_order(self) -> NDArray[np.uint16]:
+        """All places in the order of priority, then place; kept, since neither ever changes."""
+        order = self._rank_order
+        if order is None or len(order) < self.used:
+            order = self._rank_order = self._with_new_ranks(np.zeros(0, np.uint16) if order is None else order)
+        return order
+
+    def _with_new_ranks(self, order: NDArray[np.uint16]) -> NDArray[np.uint16]:
+        """An order of the first places, and the others put into it: those that came since stand behind their equals."""
+        new = np.arange(len(order), self.used, dtype=np.uint16)
+        if self.ranks is None or self.flags is None:
+            return np.concatenate((order, new))
+        ranked = (self.flags[new] & Flag.RANKED) != 0
+        unranked, new = new[~ranked], new[ranked]
+        # Complement, not minus: it turns the order of unsigned numbers round without overflow.
+        places = ~self.ranks[new]
+        by_rank = np.argsort(places, kind="stable")
+        count = int(np.count_nonzero(self.flags[order] & Flag.RANKED))
+        at = np.searchsorted(~self.ranks[order[:count]], places[by_rank], "right")
+        return np.concatenate((np.insert(order[:count], at, new[by_rank]), order[count:], unranked))
+
+    def ranking(self, slots: NDArray[np.intp]) -> tuple[NDArray[np.bool_], NDArray[np.uint64]]:
+        """By what places are sorted before their number: whether they have no priority, and its complement."""
+        if self.ranks is None or self.flags is None:
+            return np.ones(len(slots), bool), np.zeros(len(slots), np.uint64)
+        unranked = (self.flags[slots] & Flag.RANKED) == 0
+        return unranked, np.where(unranked, np.uint64(0), ~self.ranks[slots])
+
+    def key(self, slot: int) -> tuple[int, int]:
+        """Sort key of a place: ranked ones first, higher ranks before lower, then by place."""
+        if self.ranks is None or self.flags is None or not self.flags[slot] & Flag.RANKED:
+            return 0, self.base + slot
+        return -int(self.ranks[slot]) - 1, self.base + slot
+
+    def best(self) -> tuple[int, int] | None:
+        """Sort key of the available place that is delivered first by priority; None while none is available."""
+        if not self.available:
+            return None
+        order = self.rank_order()
+        return self.key(int(order[int((self.state[order] == AVAILABLE).argmax())]))
+
+    @property
+    def came_back(self) -> NDArray[np.bool_]:
+        """Which available places have a last holder."""
+        if self.holder is None:
+            return np.zeros(self.used, bool)
+        there: NDArray[np.bool_] = (self.state[: self.used] == AVAILABLE) & (self.holder[: self.used] != NOBODY)
+        return there
+
+    def deadline_of(self, slot: int) -> int:
+        """Deadline of one place, ms since the epoch; `NEVER` without one."""
+        return NEVER if self.deadline_ms is None else int(self.deadline_ms[slot])
+
+    def cancels_of(self, slot: int) -> int:
+        """Cancels so far of one place."""
+        return 0 if self.cancels is None else int(self.cancels[slot])
+
+    def recount(self) -> None:
+        """Derive `held`, `available` and the earliest instants from the columns."""
+        state = self.state[: self.used]
+        self.available = int(np.count_nonzero(state == AVAILABLE))
+        self.held = int(np.count_nonzero(THERE[state]))
+        self.find_min_deadline()
+        self.find_min_until()
+
+    def find_min_deadline(self) -> None:
+        """Derive `min_deadline_ms`: the earliest deadline of a place that is not leased."""
+        self.min_deadline_ms = NEVER
+        if self.deadline_ms is not None:
+            waiting = EXPIRES[self.state[: self.used]]
+            if waiting.any():
+                self.min_deadline_ms = int(self.deadline_ms[: self.used][waiting].min())
+
+    def find_min_until(self) -> None:
+        """Derive `min_until_ms`: the earliest end of a lease or delay."""
+        self.min_until_ms = NEVER
+        if self.until_ms is not None:
+            ending = ENDS[self.state[: self.used]]
+            if ending.any():
+                self.min_until_ms = int(self.until_ms[: self.used][ending].min())
+
+    def run_at(self, slot: int) -> Run:
+        """The run in which a place stands."""
+        return self.runs[bisect_right(self.runs, slot, key=_slot_of) - 1]
+
+    def append_run(self, run: Run) -> None:
+        """Take in what stands behind all other runs."""
+        if self.runs:
+            last = self.runs[-1]
+            if (last.source, last.slot + last.count, last.offset + last.count) == (run.source, run.slot, run.offset):
+                self.runs[-1] = Run(last.slot, last.source, last.offset, last.count + run.count)
+                return
+        self.runs.append(run)
+
+
+def _slot_of(run: Run) -> int:
+    return run.slot
+
+
+def where_of(cuts: list[tuple[int, int]]) -> Where:
+    """Some places of a segment, from ascending and disjoint cuts: first slot, and slot behind the last."""
+    if len(cuts) == 1:
+        return slice(*cuts[0])
+    edges = np.array(cuts, np.intp)
+    counts = edges[:, 1] - edges[:, 0]
+    # Each cut's first slot, less the places before it: what is added to the number of a place gives its slot.
+    shifts = edges[:, 0] - np.concatenate(([0], np.cumsum(counts)[:-1]))
+    return np.arange(int(counts.sum())) + np.repeat(shifts, counts)
+
+
+def slots_of(where: Where) -> NDArray[np.intp]:
+    """The same as slots."""
+    return np.arange(where.start, where.stop) if isinstance(where, slice) else where
+
+
+def count_of(where: Where) -> int:
+    """How many places they are."""
+    return int(where.stop - where.start) if isinstance(where, slice) else len(where)

@@ -1,0 +1,166 @@
+"""Spilled segments: those that are not needed now lie in a spill store (Q16). The core is given one, or none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final, Protocol
+
+from lapse.core.queue.journal import packed_segment
+from lapse.core.queue.segments.segment import Segment
+from lapse.core.queue.segments.summary import Outline, SegmentSummary
+
+_SEEN: Final = 4
+"""How many segments are kept that were only read: the next access may change them."""
+
+
+class SpillStore(Protocol):
+    """Keeps bytes by number; a plain dictionary is one. It need not survive the process: the journal has everything."""
+
+    def __getitem__(self, index: int, /) -> bytes | memoryview:
+        """What was put there."""
+
+    def __setitem__(self, index: int, data: bytes | memoryview, /) -> None:
+        """Put something there, in place of what was."""
+
+    def __delitem__(self, index: int, /) -> None:
+        """Take something away."""
+
+    def __contains__(self, index: object, /) -> bool:
+        """Whether something is there."""
+
+
+class Segments(Mapping[int, Segment]):
+    """The live segments of a shard by index: in memory, or put away in a spill store, with a summary in memory.
+
+    A segment that is asked for comes back and stays until `make_room`; one that is only looked at stays spilled.
+    So between two calls of `make_room` there is one object per segment that may be changed.
+
+    Args:
+        spill_store: where segments are put away; None = all stay in memory.
+        room: bytes of memory that segments may take, if there is a spill store.
+
+    Attributes:
+        loads: how many segments were read back from the spill store.
+        resting: called with each segment before it is put away.
+    """
+
+    def __init__(self, spill_store: SpillStore | None = None, room: int = 0) -> None:
+        self.spill_store = spill_store
+        self.loads = 0
+        self.resting: list[Callable[[Segment], None]] = []
+        self._room = room
+        self._loaded: dict[int, Segment] = {}
+        self._summaries: dict[int, SegmentSummary] = {}
+        self._used: dict[int, None] = {}
+        self._weights: dict[int, int] = {}
+        self._weight = 0
+        self._same: set[int] = set()
+        self._seen: dict[int, Segment] = {}
+
+    def __getitem__(self, index: int) -> Segment:
+        segment = self._loaded.get(index)
+        if self.spill_store is None:
+            if segment is None:
+                raise KeyError(index)
+            return segment
+        if segment is None:
+            segment = self._seen.pop(index, None) or self._read(index)
+            self._loaded[index] = segment
+            self._same.add(index)
+            del self._summaries[index]
+        self._used[index] = None
+        return segment
+
+    def __setitem__(self, index: int, segment: Segment) -> None:
+        self._loaded[index] = segment
+        if self.spill_store is not None:
+            self._used[index] = None
+
+    def __delitem__(self, index: int) -> None:
+        self._loaded.pop(index, None)
+        if self.spill_store is not None:
+            self._summaries.pop(index, None)
+            self._seen.pop(index, None)
+            self._weight -= self._weights.pop(index, 0)
+            self._same.discard(index)
+            if index in self.spill_store:
+                del self.spill_store[index]
+
+    def __iter__(self) -> Iterator[int]:
+        yield from self._loaded
+        yield from self._summaries
+
+    def __len__(self) -> int:
+        return len(self._loaded) + len(self._summaries)
+
+    def __contains__(self, index: object) -> bool:
+        return index in self._loaded or index in self._summaries
+
+    @property
+    def in_memory(self) -> int:
+        """How many are in memory."""
+        return len(self._loaded)
+
+    def outline(self, index: int) -> Outline | None:
+        """What is known of a segment without its columns; None if there is none."""
+        return self._loaded.get(index) or self._summaries.get(index)
+
+    def look(self, index: int) -> Segment:
+        """A segment to look at, not to change; it is only good until something changes."""
+        segment = self._loaded.get(index) or self._seen.get(index)
+        if segment is None:
+            segment = self._seen[index] = self._read(index)
+            if len(self._seen) > _SEEN:
+                del self._seen[next(iter(self._seen))]
+        return segment
+
+    def encoded(self, index: int) -> bytes | memoryview:
+        """A segment as the journal holds it."""
+        segment = self._loaded.get(index)
+        if segment is None and self.spill_store is not None:
+            return self.spill_store[index]
+        return packed_segment.encode(self._loaded[index])
+
+    def changed(self, segment: Segment) -> None:
+        """Note that what the spill store holds of a segment is out of date."""
+        self._same.discard(segment.index)
+
+    def restored(self, segment: Segment) -> None:
+        """Take in a segment that came from the journal, and is in the spill store already if there is one."""
+        self[segment.index] = segment
+        if self.spill_store is not None:
+            self._same.add(segment.index)
+
+    def make_room(self) -> None:
+        """Put away what was not used for longest, until the rest fits into memory; nobody may be working on any."""
+        if self.spill_store is None:
+            return
+        for index in self._used:
+            segment = self._loaded.get(index)
+            if segment is not None:
+                weight = segment.weight
+                self._weight += weight - self._weights.pop(index, 0)
+                self._weights[index] = weight
+        self._used.clear()
+        while self._weight > self._room and self._weights:
+            self._put_away(next(iter(self._weights)), self.spill_store)
+
+    def _put_away(self, index: int, spill_store: SpillStore) -> None:
+        segment = self._loaded.pop(index)
+        self._weight -= self._weights.pop(index)
+        for rest in self.resting:
+            rest(segment)
+        if index in self._same:
+            self._same.discard(index)
+        else:
+            spill_store[index] = packed_segment.encode(segment)
+        self._summaries[index] = SegmentSummary.of(segment)
+
+    def _read(self, index: int) -> Segment:
+        summary = self._summaries[index]
+        assert self.spill_store is not None
+        segment = packed_segment.decode(self.spill_store[index])
+        # The instants as they were, not computed anew: entries of timers were made by them, and are found by them.
+        segment.min_deadline_ms, segment.min_until_ms = summary.min_deadline_ms, summary.min_until_ms
+        self.loads += 1
+        return segment

@@ -1,0 +1,1 @@
+"""Settlements: acknowledgments, cancels, expiries and renewals, by bookmarks or by a filter."""

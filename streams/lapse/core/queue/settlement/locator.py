@@ -1,0 +1,69 @@
+"""The locator: the places of the messages that a claim names, and the results for those without a place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lapse.core.queue.segments.segment import Segment
+from lapse.core.queue.settlement import settlement
+from lapse.core.queue.settlement.settlement import Claim, Outcome, Result
+from lapse.core.queue.state import QueueState
+
+Located = tuple[Segment, int, int, int, int]
+"""Segment, first slot, slot behind the last, offset of the first, and the code of `settled`."""
+
+
+class Locator:
+    """Finds messages by their bookmarks."""
+
+    def __init__(self, state: QueueState) -> None:
+        self._state = state
+
+    def located(self, claim: Claim, outcomes: list[Outcome]) -> Iterator[Located]:
+        """Find the places that a claim names; what has none is answered into `outcomes` on the way, in order.
+
+        Yields:
+            See `Located`.
+        """
+        topic, partition, first, last = claim[:4]
+        number = self._state.sources.find(topic, partition)
+        if number is None:
+            outcomes.append(Outcome(topic, partition, first, last, Result.UNKNOWN))
+            return
+        source = self._state.sources[number]
+        # All pieces first: what is settled on the way can take a segment, and its standings, away.
+        seen_to = source.seen_to(first)
+        for piece in list(source.find(first, min(last, seen_to - 1))):
+            if piece.place < 0:
+                outcomes.extend(self._missing(number, piece.first, piece.last))
+                continue
+            for segment, slot, stop in list(self._state.spans([(piece.place, piece.last - piece.first + 1)])):
+                yield segment, slot, stop, piece.first, settlement.SETTLED
+                self._state.segments.make_room()
+                break
+            else:
+                outcomes.extend(self._missing(number, piece.first, piece.last))
+        if last >= seen_to:
+            outcomes.append(Outcome(topic, partition, max(first, seen_to), last, Result.UNKNOWN))
+
+    def _missing(self, number: int, first: int, last: int) -> Iterator[Outcome]:
+        """Answer for offsets that stand nowhere: scheduled, expired, or settled before."""
+        source = self._state.sources[number]
+        marks: list[tuple[int, int, Result]] = [
+            (offset, offset, Result.TRANSFERRING if self._state.scheduled[number, offset].held else Result.SCHEDULED)
+            for offset in self._state.scheduled.between(number, first, last)
+        ]
+        marks += [
+            (max(first, low), min(last, high), Result.TIME_LIMIT)
+            for of, low, high in self._state.expired
+            if of == number and low <= last and high >= first
+        ]
+        at = first
+        for low, high, result in sorted(marks):
+            if low > at:
+                yield Outcome(source.topic, source.partition, at, low - 1, Result.ALREADY_SETTLED)
+            if high >= at:
+                yield Outcome(source.topic, source.partition, max(at, low), high, result)
+                at = high + 1
+        if at <= last:
+            yield Outcome(source.topic, source.partition, at, last, Result.ALREADY_SETTLED)

@@ -1,0 +1,169 @@
+"""Commands that settle messages, or renew their leases, by bookmarks or by a filter (Q8, C13 to C18)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from lapse.core.queue.answer import bounded, size
+from lapse.core.queue.arrival.target_depth import UNLIMITED
+from lapse.core.queue.settlement import settlement
+from lapse.core.queue.settlement.named_settlement import NamedSettlement
+from lapse.core.queue.settlement.settlement import Claim, Outcome, Result, SettleAction
+from lapse.core.queue.shard import QueueShard
+from lapse.core.queue.step import Step
+from lapse.core.shard.refused import CommandRefused
+from lapse.protocol.command import Command
+
+SETTLED_AT_ONCE: Final = 32_768
+"""About how many messages one step of a settlement by filter settles; of scattered ones an eighth (C60)."""
+
+_IN_PARTS_BY_FILTER: Final = frozenset({"acknowledge", "cancel", "expire"})
+_IN_PARTS_BY_BOOKMARKS: Final = _IN_PARTS_BY_FILTER | {"renew"}
+
+
+class SettlementCommands:
+    """Carries out settlements; of very many messages in parts, so that others have their turn (C60).
+
+    Args:
+        shard: the state machine.
+        row_filter: what the user of the command may see and touch at most; empty = all (X4).
+    """
+
+    def __init__(self, shard: QueueShard, row_filter: Callable[[], str]) -> None:
+        self._shard = shard
+        self._row_filter = row_filter
+        self._settled: list[Outcome] = []
+        """What a settlement that is under way has done so far."""
+        self._settled_to = -1
+        """The last segment in which one by filter has settled; -1 = none is under way."""
+        self._by_bookmarks: tuple[Command, NamedSettlement] | None = None
+        """The latest one by bookmarks."""
+        self._renewed_to_ms = 0
+
+    def claims(self, command: Command) -> list[Claim]:
+        """What a command names.
+
+        Raises:
+            CommandRefused: it names nothing that can be read, or the same messages over and over.
+        """
+        if command.filter and command.bookmarks:
+            raise CommandRefused(f"{command.command}: name either bookmarks or a filter, not both")
+        if command.filter:
+            return self._shard.selected(command.filter)
+        if not command.bookmarks:
+            raise CommandRefused(f"{command.command}: field bookmarks names no message")
+        return self._named_by(command).claims()
+
+    def _named_by(self, command: Command) -> NamedSettlement:
+        """What a command names by bookmarks; it is read once."""
+        if self._by_bookmarks is None or self._by_bookmarks[0] is not command:
+            self._by_bookmarks = command, NamedSettlement(command, self._shard.state)
+        return self._by_bookmarks[1]
+
+    def settle_some(self, command: Command, at_ms: int, step: Step) -> bool:
+        """Begin, or go on with, a settlement of very many messages; whether there is more of that.
+
+        A part by filter ends with a segment. `settle` or `renew` does the last part, and answers for all.
+        """
+        if command.bookmarks:
+            return self._settle_some_named(command, at_ms, step)
+        if command.command not in _IN_PARTS_BY_FILTER or not command.filter or is_refused(command):
+            return False
+        claims, at = self._shard.selected_part(command.filter, self._settled_to, SETTLED_AT_ONCE)
+        if at is None:
+            return False
+        self._settled += self._carry_out(command, claims, at_ms, step)
+        self._settled_to = at
+        return True
+
+    def settle(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
+        """Acknowledge, cancel or expire; returns what the answer says."""
+        if not command.filter:
+            return bounded(self._settle_named(command, at_ms, step), command, {})
+        if self._settled_to >= 0:
+            claims, _ = self._shard.selected_part(command.filter, self._settled_to, UNLIMITED)
+            outcomes = [*self._settled, *self._carry_out(command, claims, at_ms, step)]
+            self._settled, self._settled_to = [], -1
+        else:
+            outcomes = self._carry_out(command, self.claims(command), at_ms, step)
+        settled = [outcome for outcome in outcomes if outcome.result is Result.SETTLED]
+        outcomes = [outcome for outcome in outcomes if outcome.result is not Result.TIME_LIMIT]  # as if it had left
+        out_of_sight = len(self._shard.selected_scheduled(command.filter))  # untouched, whatever names them (C16)
+        counts = {"settled": size(settled), "skipped": size(outcomes) - size(settled) + out_of_sight}
+        return bounded(settled, command, counts)
+
+    def renew(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
+        """Extend leases; returns what the answer says."""
+        if self._is_too_long(command):
+            raise CommandRefused(
+                f"renew: lease_ms is {command.lease_ms}; the queue's max_lease_period is "
+                f"{self._shard.settings.max_lease_ms} ms"
+            )
+        if not command.subscription:
+            raise CommandRefused("renew: field subscription is required; choose a name that nobody else has")
+        if command.filter:
+            outcomes = self._carry_out(command, self.claims(command), at_ms, step)
+        else:
+            outcomes = self._settle_named(command, at_ms, step)
+        renewed = any(outcome.result is Result.SETTLED for outcome in outcomes)
+        return bounded(outcomes, command, {}) | {"lease_until_ms": self._renewed_to_ms if renewed else None}
+
+    def _is_too_long(self, command: Command) -> bool:
+        return command.lease_ms is not None and command.lease_ms > self._shard.settings.max_lease_ms
+
+    def _settle_some_named(self, command: Command, at_ms: int, step: Step) -> bool:
+        if command.command not in _IN_PARTS_BY_BOOKMARKS or command.filter or command.select or command.state:
+            return False
+        if command.command == "renew" and (not command.subscription or self._is_too_long(command)):
+            return False
+        named = self._named_by(command)
+        if not named.began and named.is_small:
+            return False
+        if not named.is_read:
+            named.read_some()
+            return True
+        if named.is_last:
+            return False
+        part = self._once(named, named.take())
+        if self._shard.is_due(at_ms):
+            self._shard.end_leases_of(part, at_ms, step)  # a crowd may be in their way (C60)
+        named.settled(self._carry_out(command, part, at_ms, step))
+        return True
+
+    def _settle_named(self, command: Command, at_ms: int, step: Step) -> list[Outcome]:
+        """Settle what bookmarks name, or the last part of that."""
+        self.claims(command)
+        named = self._named_by(command)
+        self._by_bookmarks = None
+        named.settled(self._carry_out(command, self._once(named, named.rest()), at_ms, step))
+        return named.as_named()
+
+    def _once(self, named: NamedSettlement, claims: list[Claim]) -> list[Claim]:
+        """The claims without what an earlier part named with a stale token."""
+        return list(settlement.each_once(claims, named.outcomes)) if named.outcomes and named.overlaps else claims
+
+    def _carry_out(self, command: Command, claims: list[Claim], at_ms: int, step: Step) -> list[Outcome]:
+        if command.filter:
+            self._shard.end_leases_of(claims, at_ms, step)  # a crowd may be in their way (C60)
+        row_filter = "" if command.filter else self._row_filter()
+        if command.command == "renew":
+            outcomes, self._renewed_to_ms = self._shard.renew(
+                command.subscription, claims, at_ms, step, command.lease_ms, row_filter
+            )
+            return outcomes
+        return self._shard.settle(
+            SettleAction(command.command),
+            command.subscription,
+            claims,
+            at_ms,
+            step,
+            command.delay_ms,
+            row_filter,
+            command.fault if command.command == "expire" else "",
+        )
+
+
+def is_refused(command: Command) -> bool:
+    """Whether a command that may take several steps has fields that it does not take: `handle` says so."""
+    return bool(command.bookmarks or command.select or command.state)

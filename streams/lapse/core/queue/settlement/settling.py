@@ -1,0 +1,402 @@
+"""Settling: acknowledgments, cancels, expiries and renewals, bookmark by bookmark (Q8, C13 to C18)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lapse.core.generation import FIRST_REWOUND
+from lapse.core.lifetime import NEVER
+from lapse.core.queue.arrival.source import Standing
+from lapse.core.queue.arrival.trait import Flag
+from lapse.core.queue.change import Change
+from lapse.core.queue.decision import Decisions
+from lapse.core.queue.delivery.retry import Cause
+from lapse.core.queue.inquiry.visibility import Visibility
+from lapse.core.queue.life.message_state import State
+from lapse.core.queue.life.table import Guard, Trigger, route
+from lapse.core.queue.life.transitions import Transitions
+from lapse.core.queue.schedule.schedule import Schedule
+from lapse.core.queue.segments.segment import AVAILABLE, DELAYED, SIZE, Segment, Where, slots_of, where_of
+from lapse.core.queue.settlement import settlement
+from lapse.core.queue.settlement.locator import Locator
+from lapse.core.queue.settlement.settlement import Claim, Outcome, Result, SettleAction
+from lapse.core.queue.step import Messages, Step
+from lapse.core.shard.event import ShardEvent
+
+_MOST_TOKEN: Final = 1 << 32
+_MOST_REMEMBERED: Final = 10_000
+_NONE: Final = np.zeros(0, np.intp)
+"""How many messages beyond the target depth a range may acknowledge: each is a record in the journal."""
+
+
+@dataclass(slots=True)
+class Settlement:
+    """One command that settles messages.
+
+    Attributes:
+        action: what is asked for.
+        subscription: who asks; need not be known under sublet leasing.
+        now_ms: the command's instant, ms since the epoch.
+        step: gets what is decided.
+        until_ms: CANCEL: end of the delay, 0 = no delay; RENEW: end of the leases.
+        retries: CANCEL: whether the delay is the queue's or the message's own, since the command has none (Q24).
+        row_filter: messages that the user may see besides those that they hold; empty = all (X4).
+        fault: EXPIRE: what is wrong with the messages, for their letters and events; empty = not stated.
+        outcomes: what has become of the messages so far, in the order of the claims.
+    """
+
+    action: SettleAction
+    subscription: str
+    now_ms: int
+    step: Step
+    until_ms: int = 0
+    row_filter: str = ""
+    retries: bool = False
+    fault: str = ""
+    outcomes: list[Outcome] = field(default_factory=list)
+
+    @property
+    def trigger(self) -> Trigger:
+        """What happens to the messages that it settles."""
+        return settlement.TRIGGERS[self.action]
+
+    @property
+    def guard(self) -> Guard | None:
+        """The guard of the row: a cancel with a delay."""
+        return Guard.DELAY if self.action is SettleAction.CANCEL and self.until_ms else None
+
+    def answer(self, claim: Claim, result: Result) -> None:
+        """Answer for all messages of a claim."""
+        self.outcomes.append(Outcome(*claim[:4], result))
+
+
+class Settling:
+    """Carries out settlements."""
+
+    def __init__(
+        self,
+        decisions: Decisions,
+        transitions: Transitions,
+        schedule: Schedule,
+        locator: Locator,
+        visibility: Visibility,
+    ) -> None:
+        self._decisions = decisions
+        self._transitions = transitions
+        self._schedule = schedule
+        self._locator = locator
+        self._visibility = visibility
+        self._state = decisions.state
+        self._settings = decisions.settings
+
+    def settle(
+        self,
+        action: SettleAction,
+        subscription: str,
+        claims: Iterable[Claim],
+        now_ms: int,
+        step: Step,
+        delay_ms: int | None = None,
+        row_filter: str = "",
+        fault: str = "",
+    ) -> list[Outcome]:
+        """Acknowledge, cancel or expire messages, bookmark by bookmark (Q8, C13 to C18).
+
+        Args:
+            action: what is asked for; not RENEW.
+            subscription: who asks; need not be known under sublet leasing.
+            claims: which messages; of one named twice the first counts (C16).
+            now_ms: the command's instant.
+            step: filled with what it causes.
+            delay_ms: CANCEL: the delay before the next delivery (C19); None = the message's or the queue's (Q24).
+            row_filter: messages that do not match it are unknown to the user, unless they hold them; judged on `unheld`
+                and `unplaced` (X4).
+            fault: EXPIRE: what is wrong with the messages, for their letters and events (L14).
+
+        Returns:
+            What happened to each message, in the order of the claims.
+        """
+        until_ms = min(now_ms + delay_ms, NEVER) if delay_ms else 0
+        retries = action is SettleAction.CANCEL and delay_ms is None
+        asked = Settlement(action, subscription, now_ms, step, until_ms, row_filter, retries, fault)
+        if self._settings.traits.barrier is not None:  # whatever is left of a range stays one
+            claims = [claim if claim.alone else claim._replace(found=True) for claim in claims]
+        # With a row filter each is judged by itself: what of it is held, and what may be seen.
+        one_by_one = settlement.each_once(claims, asked.outcomes) if row_filter else self._one_by_one(asked, claims)
+        for claim in one_by_one:
+            since = len(asked.outcomes)
+            if self._is_of_another_topic(claim):
+                asked.answer(claim, Result.STALE)
+            elif action is SettleAction.CANCEL and self._withdraw(asked, claim):
+                continue
+            elif action is SettleAction.ACKNOWLEDGE and self._state.scheduled.ready:
+                for part in self._without_held(asked, claim):
+                    self._settle_part(asked, part)
+            else:
+                self._settle_part(asked, claim)
+            if row_filter:
+                settlement.join(asked.outcomes, since)
+        return self._state.rewinds.seen_after_rewinds(asked.outcomes)
+
+    def renew(
+        self,
+        subscription: str,
+        claims: Iterable[Claim],
+        now_ms: int,
+        step: Step,
+        lease_ms: int | None = None,
+        row_filter: str = "",
+    ) -> tuple[list[Outcome], int]:
+        """Extend leases from now; by their holder only, any number of times (C17); `row_filter` as of `settle`.
+
+        Returns:
+            What happened to each message, and when the renewed leases end, ms since the epoch.
+        """
+        asked_ms = self._settings.lease_ms if lease_ms is None else min(lease_ms, self._settings.max_lease_ms)
+        asked = Settlement(SettleAction.RENEW, subscription, now_ms, step, now_ms + asked_ms, row_filter)
+        one_by_one = settlement.each_once(claims, asked.outcomes) if row_filter else self._one_by_one(asked, claims)
+        for claim in one_by_one:
+            since = len(asked.outcomes)
+            if self._is_of_another_topic(claim):
+                asked.answer(claim, Result.STALE)
+            else:
+                self._settle_active(asked, claim)
+            if row_filter:
+                settlement.join(asked.outcomes, since)
+        return self._state.rewinds.seen_after_rewinds(asked.outcomes), asked.until_ms
+
+    def _settle_part(self, asked: Settlement, claim: Claim) -> None:
+        """Settle what a claim names, active or not."""
+        # With a row filter, what is not active yet is not judged, and so is not theirs to settle.
+        acknowledges = asked.action is SettleAction.ACKNOWLEDGE
+        if asked.row_filter or not acknowledges or self._settings.target_depth is None:
+            self._settle_active(asked, claim)
+            return
+        active, inactive, beyond = self._parted(claim)
+        if active is not None:
+            self._settle_active(asked, active)
+        if inactive is not None:
+            self._remember(asked, inactive)
+        if beyond is not None:
+            asked.answer(beyond, Result.UNKNOWN)
+
+    def _settle_active(self, asked: Settlement, claim: Claim) -> None:
+        for segment, first, stop, offset, code in self._visibility.located(claim, asked.outcomes, asked.row_filter):
+            codes = self._judge(asked, segment, slice(first, stop), claim.delivery_count)
+            if not claim.alone and asked.action is not SettleAction.RENEW:
+                self._spare_barriers(codes, segment, slice(first, stop), np.ones(len(codes), bool))
+            if asked.row_filter:
+                self._visibility.hide(codes, segment, first, offset, claim, asked.subscription, asked.row_filter)
+            asked.outcomes.extend(settlement.outcomes(claim.topic, claim.partition, offset, codes))
+            if len(codes) == 1:
+                slots = np.array((first,), np.intp) if codes[0] == code else _NONE
+            else:
+                slots = np.flatnonzero(codes == code) + first
+            self._carry_out(asked, segment, slots)
+
+    def _carry_out(self, asked: Settlement, segment: Segment, slots: NDArray[np.intp]) -> None:
+        if len(slots) and asked.retries:
+            self._transitions.come_back(
+                asked.trigger,
+                Cause.CANCEL,
+                [(segment, slots)],
+                asked.now_ms,
+                asked.step,
+                since_ms=asked.now_ms,
+                subscription=asked.subscription,
+            )
+        elif len(slots):
+            self._transitions.happen(
+                asked.trigger,
+                [(segment, slots)],
+                asked.now_ms,
+                asked.step,
+                guard=asked.guard,
+                subscription=asked.subscription,
+                detail=asked.fault,
+                until_ms=asked.until_ms,
+            )
+
+    def _judge(
+        self, asked: Settlement, segment: Segment, where: Where, token: int | NDArray[np.int64] | None
+    ) -> NDArray[np.uint8]:
+        known = self._state.subscriptions.get(asked.subscription)
+        holder = -2 if known is None else known.number
+        now_ms = self._decisions.deadlines_count_ms(asked.now_ms)
+        return settlement.judge(asked.action, segment, where, holder, token, self._settings.leasing, now_ms)
+
+    def _spare_barriers(
+        self, codes: NDArray[np.uint8], segment: Segment, where: Where, swept: NDArray[np.bool_]
+    ) -> None:
+        """Only its own bookmark takes a barrier that is not released; a range or a filter does not (C86)."""
+        if segment.flags is None or self._settings.traits.barrier is None or not self._state.index.barriers:
+            return
+        waiting = ((segment.flags[where] & Flag.BARRIER) != 0) & np.isin(segment.state[where], (AVAILABLE, DELAYED))
+        codes[waiting & swept & (codes == settlement.SETTLED)] = settlement.NOT_LEASED
+
+    # Several claims at once
+
+    def _one_by_one(self, asked: Settlement, claims: Iterable[Claim]) -> Iterator[Claim]:
+        """Settle claims together where possible, and yield all others.
+
+        Consecutive claims that name ascending messages of one piece can be settled together: none depends on the
+        result of another, and the calls are made once for all.
+        """
+        waiting, looked = deque(claims), 0
+        if len(waiting) == 1:
+            yield waiting.popleft()
+        while waiting:
+            claim = waiting.popleft()
+            together = [claim]
+            if waiting and claim.last < waiting[0].first:
+                standing = self._standing(claim)
+                while standing and waiting and _follows(waiting[0], together[-1], standing):
+                    together.append(waiting.popleft())
+            if len(together) == 1:
+                yield claim
+            else:
+                self._settle_together(asked, together)
+            if any(one.result is Result.STALE for one in asked.outcomes[looked:]):
+                yield from settlement.each_once(waiting, asked.outcomes)
+                return
+            looked = len(asked.outcomes)
+
+    def _standing(self, claim: Claim) -> Standing | None:
+        """Where the first message of a claim stands."""
+        number = self._state.sources.find(claim.topic, claim.partition)
+        if number is None or self._is_of_another_topic(claim):
+            return None
+        return self._state.sources[number].standing(claim.first)
+
+    def _settle_together(self, asked: Settlement, claims: Sequence[Claim]) -> None:
+        """Settle what several claims name, all of it in one piece."""
+        standing = self._standing(claims[0])
+        assert standing is not None
+        segment = self._state.segments[standing.place // SIZE]
+        shift = standing.place - segment.base - standing.offset
+        where = where_of([(claim.first + shift, claim.last + shift + 1) for claim in claims])
+        tokens = [settlement.NO_TOKEN if claim.delivery_count is None else claim.delivery_count for claim in claims]
+        counts = [claim.last - claim.first + 1 for claim in claims]
+        codes = self._judge(asked, segment, where, np.repeat(np.array(tokens, np.int64), counts))
+        if asked.action is not SettleAction.RENEW:
+            self._spare_barriers(codes, segment, where, np.repeat([not claim.alone for claim in claims], counts))
+        asked.outcomes.extend(settlement.outcomes_of(claims, codes))
+        self._carry_out(asked, segment, slots_of(where)[codes == settlement.SETTLED])
+        self._state.segments.make_room()
+
+    # Messages without a place
+
+    def _without_held(self, asked: Settlement, claim: Claim) -> Iterator[Claim]:
+        """Acknowledge what is held beyond the target depth (C51, Q13), and yield what else a claim names, in order."""
+        number = self._state.sources.find(claim.topic, claim.partition)
+        if number is None:
+            yield claim
+            return
+        at, takes = claim.first, route(asked.trigger).takes
+        for offset in list(self._state.scheduled.between(number, claim.first, claim.last)):
+            scheduled = self._state.scheduled[number, offset]
+            may_see = self._visibility.may_see(claim._replace(first=offset), asked.row_filter)
+            if not (may_see and takes[scheduled.state]):
+                continue
+            if offset > at:
+                yield claim._replace(first=at, last=offset - 1)
+            self._schedule.leave(
+                asked.trigger, number, offset, asked.now_ms, asked.step, subscription=asked.subscription
+            )
+            asked.answer(claim._replace(first=offset, last=offset), Result.SETTLED)
+            at = offset + 1
+        if at <= claim.last:
+            yield claim._replace(first=at)
+
+    def _withdraw(self, asked: Settlement, claim: Claim) -> bool:
+        """Withdraw a scheduled message that is named alone; as part of a range it stays (L5, C16)."""
+        number = self._state.sources.find(claim.topic, claim.partition)
+        scheduled = None if number is None else self._state.scheduled.get(number, claim.first)
+        if number is None or scheduled is None or claim.first != claim.last:
+            return False
+        if not route(asked.trigger).takes[scheduled.state] or not self._visibility.may_see(claim, asked.row_filter):
+            return False
+        late = scheduled.deadline_ms <= self._decisions.deadlines_count_ms(asked.now_ms)
+        if not late:
+            self._schedule.leave(asked.trigger, number, claim.first, asked.now_ms, asked.step)
+        asked.answer(claim, Result.TIME_LIMIT if late else Result.SETTLED)
+        return True
+
+    def _remember(self, asked: Settlement, claim: Claim) -> None:
+        """Remember acknowledgments of messages that are not active yet (Q13)."""
+        number, row = self._state.sources.number(claim.topic, claim.partition), route(asked.trigger).row(State.UNREAD)
+        left_out: Claim | None = None
+        if claim.last - claim.first >= _MOST_REMEMBERED:
+            left_out = claim._replace(first=claim.first + _MOST_REMEMBERED)
+            claim = claim._replace(last=left_out.first - 1)
+        fresh: list[int] = []
+        for offset in range(claim.first, claim.last + 1):
+            if (number, offset) not in self._state.remembered:
+                self._decisions.do(Change(row.changes[0], source=number, offset=offset), asked.step)
+                fresh.append(offset)
+        offsets = np.array(fresh, np.int64)
+        messages = Messages(claim.topic, claim.partition, offsets, None, np.zeros(len(fresh), np.uint32), None)
+        at = claim.first
+        for first, last in messages.ranges():
+            if first > at:
+                asked.answer(claim._replace(first=at, last=first - 1), Result.ALREADY_SETTLED)
+            asked.answer(claim._replace(first=first, last=last), Result.SETTLED)
+            at = last + 1
+        if at <= claim.last:
+            asked.answer(claim._replace(first=at), Result.ALREADY_SETTLED)
+        if left_out is not None:
+            asked.answer(left_out, Result.UNKNOWN)
+        if fresh:
+            asked.step.events.append(ShardEvent(row.event, asked.now_ms, messages, asked.subscription))
+
+    # What a claim names
+
+    def looks_ahead(self, claims: Iterable[Claim]) -> list[tuple[str, int]]:
+        """See `QueueShard.looks_ahead`."""
+        if self._settings.target_depth is None:
+            return []
+        names: set[tuple[str, int]] = set()
+        for claim in claims:
+            number = self._state.sources.find(claim.topic, claim.partition)
+            if claim.first >= FIRST_REWOUND:
+                continue
+            if number is not None and claim.last >= self._state.sources[number].next_offset:
+                names.add((claim.topic, claim.partition))
+        return sorted(names)
+
+    def _is_of_another_topic(self, claim: Claim) -> bool:
+        """Whether a delivery is settled that was made before the topic was created again (C42)."""
+        number = self._state.sources.find(claim.topic, claim.partition)
+        return number is not None and claim.epoch is not None and claim.epoch < self._state.sources[number].since_epoch
+
+    def _parted(self, claim: Claim) -> tuple[Claim | None, Claim | None, Claim | None]:
+        """Part a claim into what was read, what is in the log but not active yet, and what is behind its end (C16)."""
+        number = self._state.sources.find(claim.topic, claim.partition)
+        if number is None:
+            return None, None, claim
+        if claim.first >= FIRST_REWOUND:  # what a rewind brought back was read
+            return claim, None, None
+        source = self._state.sources[number]
+        edges = (0, source.next_offset, max(source.next_offset, source.end_offset), 1 << 63)
+        parts: list[Claim | None] = []
+        for low, high in pairwise(edges):
+            first, last = max(claim.first, low), min(claim.last, high - 1)
+            parts.append(claim._replace(first=first, last=last) if first <= last else None)
+        return parts[0], parts[1], parts[2]
+
+
+def _follows(claim: Claim, before: Claim, standing: Standing) -> bool:
+    """Whether a claim names messages behind those of another one, of the same piece and the same delivery's epoch."""
+    return (
+        claim[:2] == before[:2]
+        and before.last < claim.first <= claim.last < standing.offset + standing.count
+        and claim.epoch == before.epoch
+        and max(claim.delivery_count or 0, before.delivery_count or 0) < _MOST_TOKEN
+    )

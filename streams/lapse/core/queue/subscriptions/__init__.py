@@ -1,0 +1,1 @@
+"""Subscriptions of a queue shard: how they begin, stay alive, change and end."""

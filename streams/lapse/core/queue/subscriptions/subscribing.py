@@ -1,0 +1,139 @@
+"""Subscribing: how subscriptions begin, stay alive, change and end (Q3, Q5, C5, C20)."""
+
+from __future__ import annotations
+
+from lapse.core.expression import compile_filter
+from lapse.core.letter import FORWARDER
+from lapse.core.lifetime import NEVER
+from lapse.core.queue.change import Change, ChangeKind
+from lapse.core.queue.decision import Decisions
+from lapse.core.queue.delivery.retry import Cause
+from lapse.core.queue.inquiry.matching import Matching
+from lapse.core.queue.life.table import Trigger
+from lapse.core.queue.life.transitions import Transitions
+from lapse.core.queue.step import Step
+from lapse.core.queue.subscriptions.subscription import Payload, Subscription
+from lapse.core.shard.event import EventKind, ShardEvent
+
+
+class Subscribing:
+    """What becomes of the subscriptions of one shard.
+
+    Args:
+        decisions: the shard's.
+        transitions: how leases return.
+        matching: keeps what the filters of subscriptions said of messages.
+    """
+
+    def __init__(self, decisions: Decisions, transitions: Transitions, matching: Matching) -> None:
+        self._decisions = decisions
+        self._state = decisions.state
+        self._settings = decisions.settings
+        self._transitions = transitions
+        self._matching = matching
+        self._keep_filters()
+
+    @property
+    def lost_at_ms(self) -> int:
+        """When the first subscription counts as lost unless it is heard, ms since the epoch; `NEVER` = none does."""
+        known = self._state.subscriptions.values()  # a loop costs less than a generator, and this is asked all the time
+        return min([one.last_seen_ms + one.heartbeat_timeout_ms for one in known], default=NEVER)
+
+    def subscribe(
+        self,
+        subscription: str,
+        client: str,
+        max_backlog: int,
+        heartbeat_timeout_ms: int,
+        filter_text: str,
+        now_ms: int,
+        step: Step,
+        payload: Payload = "inline",
+        row_filter: str = "",
+    ) -> Subscription:
+        """Begin a subscription, or replace its options and keep its leases (Q3, C20).
+
+        The row filter, which says what its user may see at most, is part of the filter already (X4).
+
+        Raises:
+            ExpressionError: the filter cannot be compiled.
+        """
+        if filter_text:
+            compile_filter(filter_text)
+        known = self._state.subscriptions.get(subscription)
+        facts = Subscription(
+            id=subscription,
+            number=self._state.subscription_table.next_number if known is None else known.number,
+            client=client,
+            max_backlog=self._capped(max_backlog),
+            asked_backlog=max_backlog,
+            heartbeat_timeout_ms=heartbeat_timeout_ms,
+            filter=filter_text,
+            last_seen_ms=now_ms,
+            payload=payload,
+            row_filter=row_filter,
+            began_ms=now_ms if known is None else known.began_ms,
+        ).facts()
+        self._decisions.do(Change(ChangeKind.SUBSCRIBED, holder=facts["number"], facts=facts), step)
+        self._keep_filters()
+        if known is None:
+            step.events.append(ShardEvent(EventKind.SUBSCRIBED, now_ms, subscription=subscription, detail=client))
+        return self._state.subscriptions[subscription]
+
+    def heard(self, subscription: str, now_ms: int) -> bool:
+        """Note that a subscription lives; False if the shard does not know it (Q5)."""
+        known = self._state.subscriptions.get(subscription)
+        if known is None:
+            return False
+        known.last_seen_ms = max(known.last_seen_ms, now_ms)
+        return True
+
+    def subscriptions(self) -> list[Subscription]:
+        """What clients are subscribed to now."""
+        return [one for one in self._state.subscriptions.values() if one.id != FORWARDER]
+
+    def unsubscribe(
+        self, subscription: str, now_ms: int, step: Step, detail: str = "", lost_at_ms: int | None = None
+    ) -> bool:
+        """End a subscription and return its leases (Q5); False if the shard does not know it.
+
+        They return at once; where its consumer was lost at `lost_at_ms`, after their back-off (Q24).
+        """
+        known = self._state.subscriptions.get(subscription)
+        if known is None:
+            return False
+        self._state.segments.make_room()
+        at, held = Trigger.LOSE_CONSUMER, self._decisions.held_by(known.number)
+        if lost_at_ms is None:
+            self._transitions.happen(at, held, now_ms, step)
+        else:
+            self._transitions.come_back(at, Cause.LOST, held, now_ms, step, since_ms=lost_at_ms)
+        self._decisions.do(Change(ChangeKind.UNSUBSCRIBED, holder=known.number, facts={"id": known.id}), step)
+        self._keep_filters()
+        step.events.append(ShardEvent(EventKind.UNSUBSCRIBED, now_ms, subscription=subscription, detail=detail))
+        return True
+
+    def end_lost(self, now_ms: int, step: Step) -> None:
+        """End subscriptions that were not heard of for too long (Q5)."""
+        for lost in [one for one in self._state.subscriptions.values() if one.lost_at_ms <= now_ms]:
+            why = f"not heard of for {now_ms - lost.last_seen_ms} ms"
+            self.unsubscribe(lost.id, now_ms, step, why, lost.lost_at_ms)
+
+    def count_from(self, now_ms: int) -> None:
+        """Give every subscription one full heartbeat timeout from now (C5)."""
+        for subscription in self._state.subscriptions.values():
+            subscription.last_seen_ms = max(subscription.last_seen_ms, now_ms)
+
+    def cap_anew(self, step: Step) -> None:
+        """Bring a changed cap on backlogs to the subscriptions that are there (Q3)."""
+        for known in list(self._state.subscriptions.values()):
+            max_backlog = self._capped(known.asked_backlog)
+            if max_backlog != known.max_backlog:
+                facts = {**known.facts(), "max_backlog": max_backlog}
+                self._decisions.do(Change(ChangeKind.SUBSCRIBED, holder=known.number, facts=facts), step)
+
+    def _capped(self, backlog: int) -> int:
+        return backlog if self._settings.max_backlog is None else min(backlog, self._settings.max_backlog)
+
+    def _keep_filters(self) -> None:
+        self._matching.keep(one.filter for one in self._state.subscriptions.values())

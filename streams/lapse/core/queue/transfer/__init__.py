@@ -1,0 +1,1 @@
+"""Transfers: messages handed over to a queue of another deployment."""

@@ -1,0 +1,195 @@
+"""Spare messages: those that nobody here takes now, and how many more the subscriptions would take (Q26, C73, C74)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lapse.core.expression.syntax import Attribute
+from lapse.core.lifetime import NAMES
+from lapse.core.queue.arrival.trait import Flag
+from lapse.core.queue.decision import Decisions
+from lapse.core.queue.delivery.choice import Chooser
+from lapse.core.queue.delivery.fairness import Turns
+from lapse.core.queue.inquiry.matching import NO, UNKNOWN, YES
+from lapse.core.queue.segments.segment import Segment, State
+from lapse.core.queue.settlement.settlement import Claim
+from lapse.core.queue.subscriptions.subscription import Subscription
+
+_MOST_CHARACTERS: Final = 100_000
+"""The greatest length of all filters in an answer, which is one record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What the subscriptions with one filter would take.
+
+    Attributes:
+        filter: the filter.
+        wanted: so many messages more; negative = so many wait that they would take none.
+    """
+
+    filter: str
+    wanted: int
+
+
+class Spare:
+    """Looks for messages that a deployment with idle consumers may have, and changes nothing."""
+
+    def __init__(self, decisions: Decisions) -> None:
+        self._decisions = decisions
+        self._state = decisions.state
+        self._settings = decisions.settings
+        self._matching = decisions.matching
+
+    def wanted(self) -> int:
+        """How many messages more the shard's subscriptions without a filter would take; a paused queue takes none.
+
+        Negative = so many wait that they would take none.
+        """
+        space = sum(one.space for one in self._asking() if not one.filter)
+        waiting = sum(self._state.outline(index).available for index in self._state.segments)
+        return space - waiting - self._on_their_way
+
+    def demands(self) -> list[Demand]:
+        """The same of the subscriptions with a filter, by filter.
+
+        A message that waits counts against every filter that it matches, or that was not tried on it yet. Filters that
+        may say something else of a message elsewhere, as of its offset, ask for nothing.
+        """
+        space: Counter[str] = Counter()
+        for one in self._asking():
+            space[one.filter] += one.space
+        demands, characters = [], 0
+        for text, most in space.items():
+            if not text or not _travels(self._matching.predicate(text)):
+                continue
+            characters += len(text)
+            if characters > _MOST_CHARACTERS:
+                break
+            demands.append(Demand(text, most - self._on_their_way - self._waiting(text)))
+        return demands
+
+    def to_judge(
+        self, most: int, least_life_ms: int, now_ms: int, handed_over: bool, text: str, limit: int
+    ) -> list[int]:
+        """At most so many places that have to be judged before `claims` can tell so many messages."""
+        return self._look(most, least_life_ms, now_ms, handed_over, text, limit)[1] if most else []
+
+    def claims(
+        self, most: int, least_life_ms: int, now_ms: int, handed_over: bool = False, text: str = ""
+    ) -> tuple[list[Claim], bool]:
+        """At most so many available messages, in the order of delivery, that no subscription here has room for.
+
+        No barrier is among them, nor what stands behind one.
+
+        Args:
+            most: so many at most.
+            least_life_ms: what has no more than this left of its life, ms, is left out.
+            now_ms: the instant, ms since the epoch.
+            handed_over: whether only those that came by a transfer are meant, and only where no subscription here may
+                have them, with room or without; else they are left out.
+            text: of these only those that match this filter, which is under selection, up to the first message that
+                has to be judged; empty = all.
+
+        Returns:
+            The messages, and whether there are more to judge before the next ones are known.
+        """
+        found, unknown = self._look(most, least_life_ms, now_ms, handed_over, text, 1)
+        return found, bool(unknown)
+
+    # Parts
+
+    def _asking(self) -> Iterable[Subscription]:
+        return () if self._state.paused else self._state.subscriptions.values()
+
+    @property
+    def _on_their_way(self) -> int:
+        return self._state.scheduled.unconfirmed + self._state.scheduled.ready
+
+    def _waiting(self, text: str) -> int:
+        """How many messages wait that a filter may match."""
+        waiting = 0
+        for index in self._state.segments:
+            outline = self._state.outline(index)
+            if not outline.available or self._matching.hopeless((text,), index, outline.used):
+                continue
+            if self._matching.untried(text, index):
+                waiting += outline.available
+                continue
+            slots = self._decisions.slots_in(self._state.segments.look(index), (State.AVAILABLE,))
+            waiting += int(np.count_nonzero(self._matching.codes(text, index, slots) != NO))
+        return waiting
+
+    def _look(
+        self, most: int, least_life_ms: int, now_ms: int, handed_over: bool, text: str, limit: int
+    ) -> tuple[list[Claim], list[int]]:
+        """Claims on spare messages; and with a filter at most so many places behind them that have to be judged."""
+        filters = {one.filter for one in self._state.subscriptions.values() if one.space or handed_over}
+        found: list[Claim] = []
+        unknown: list[int] = []
+        if self._state.paused or "" in filters:
+            return found, unknown
+        due_ms = self._decisions.deadlines_count_ms(now_ms)
+        if due_ms >= 0:
+            due_ms += least_life_ms
+        turns = Turns(self._settings.fairness)
+        chooser = Chooser(self._state, self._matching, self._settings, turns, due_ms, {text})
+        for segment, slots in chooser.in_order():
+            slots = self._came(segment, slots, handed_over)
+            if text:
+                matches, unjudged = self._matched(segment, slots, text, filters)
+                first = 0 if unknown else int(np.flatnonzero(unjudged)[0]) if unjudged.any() else len(slots)
+                spare = slots[:first][matches[:first]][:most]
+                unknown += (slots[unjudged][: limit - len(unknown)] + segment.base).tolist()
+            else:
+                spare = self._taken_by_none(segment, slots, filters)[:most]
+            most -= len(spare)
+            for messages in self._state.sources.messages(segment, np.sort(spare)):
+                found += [Claim(messages.topic, messages.partition, *both) for both in messages.ranges()]
+            if not most or len(unknown) >= limit:
+                break
+        return found, unknown
+
+    def _came(self, segment: Segment, slots: NDArray[np.intp], handed_over: bool) -> NDArray[np.intp]:
+        """Those that came by a transfer, or those that did not."""
+        if segment.flags is None:
+            return slots[:0] if handed_over else slots
+        came: NDArray[np.bool_] = (segment.flags[slots] & Flag.HANDED_OVER) != 0
+        found: NDArray[np.intp] = slots[came == handed_over]
+        return found
+
+    def _taken_by_none(self, segment: Segment, slots: NDArray[np.intp], filters: set[str]) -> NDArray[np.intp]:
+        for text in filters:
+            slots = slots[self._matching.codes(text, segment.index, slots) == NO]
+        return slots
+
+    def _matched(
+        self, segment: Segment, slots: NDArray[np.intp], text: str, filters: set[str]
+    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Of each place: whether it matches a filter and none of others; and whether that is not known yet."""
+        codes = self._matching.codes(text, segment.index, slots)
+        spare, unjudged = codes == YES, codes == UNKNOWN
+        ruled_out = codes == NO
+        for other in filters:
+            codes = self._matching.codes(other, segment.index, slots)
+            spare &= codes == NO
+            unjudged |= codes == UNKNOWN
+            ruled_out |= codes == YES
+        return spare, unjudged & ~ruled_out
+
+
+def _travels(predicate: object) -> bool:
+    """Whether a filter says the same of a message that was handed over."""
+    attributes: Iterable[Attribute] = getattr(predicate, "attributes", ())
+    return all(one.name == "KEY" or (one.name == "HEADER" and _stays(one.argument or "")) for one in attributes)
+
+
+def _stays(header: str) -> bool:
+    """Whether a header of a message stays as it is when it is handed over."""
+    return header not in NAMES and not header.startswith("lapse-")

@@ -1,0 +1,213 @@
+"""Commands of transfers: what each does to the shard, and what is answered (Q17)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from lapse.core.error_code import ErrorCode
+from lapse.core.generation import position_of
+from lapse.core.queue.answer import settlements, shown
+from lapse.core.queue.settlement.settlement import Claim, Outcome, Result
+from lapse.core.queue.shard import QueueShard
+from lapse.core.queue.step import Step
+from lapse.core.queue.transfer.transfers import HandOver
+from lapse.core.shard.refused import CommandRefused
+from lapse.protocol import hand_over as wire
+from lapse.protocol import topic as names
+from lapse.protocol.answer import FilterDemand
+from lapse.protocol.bookmark import BookmarkRange
+from lapse.protocol.command import Command
+
+MOST_JUDGED: Final = 5_000
+"""How many messages one command looks at under a filter; then others have a turn (C60)."""
+
+MOST_HELD: Final = 2_000
+"""The greatest number of messages that a shard holds for one transfer: one answer names them."""
+
+COMMANDS: Final = frozenset(
+    "transfer transfer_confirm transfer_finish transfer_cancel transfer_accept transfer_discard".split()
+)
+
+Handler = Callable[[Command, int, Step], dict[str, Any]]
+
+
+class TransferCommands:
+    """Carries out commands of transfers on one shard.
+
+    Args:
+        shard: the state machine.
+        sees_all: whether who sent the command sees all messages; else they learn nothing of others' filters (X4).
+    """
+
+    def __init__(self, shard: QueueShard, sees_all: Callable[[], bool] = lambda: True) -> None:
+        self._shard = shard
+        self._sees_all = sees_all
+
+    @property
+    def handlers(self) -> dict[str, Handler]:
+        """What carries out each command."""
+        return {
+            "transfer": self._hold,
+            "transfer_confirm": self._confirm,
+            "transfer_finish": self._finish,
+            "transfer_cancel": self._cancel,
+            "transfer_accept": self._accept,
+            "transfer_discard": self._discard,
+        }
+
+    def claims(self, command: Command) -> list[Claim]:
+        """What a command names: bookmarks, those of them that match its filter, or all that has been read.
+
+        Raises:
+            ValueError: a bookmark of another form.
+        """
+        named = [_claim(BookmarkRange.parse(text)) for text in command.bookmarks]
+        if command.filter:
+            selected = self._shard.selected(command.filter) + self._shard.selected_scheduled(command.filter)
+            return [both for one in selected for both in _common(one, named)] if named else selected
+        if named or command.command != "transfer":
+            return named
+        return [
+            Claim(one.topic, one.partition, position_of(0, generation), position_of(one.next_offset - 1, generation))
+            for one in self._shard.state.sources.current()
+            for generation in range(one.generation + 1)
+            if one.next_offset or not generation
+        ]
+
+    def _named(self, command: Command) -> str:
+        if not names.NAME.match(command.transfer):
+            raise CommandRefused(
+                f"{command.command}: field transfer is {command.transfer!r}; choose an id of letters, digits and ._-"
+            )
+        return command.transfer
+
+    def _claims(self, command: Command) -> list[Claim]:
+        try:
+            return self.claims(command)
+        except ValueError as error:
+            raise CommandRefused(f"{command.command}: {error}") from error
+
+    def _hold(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
+        transfer_id, shard = self._named(command), self._shard
+        known = shard.state.transfers.get(transfer_id)
+        if known is not None and command.to and known.target != command.to:
+            raise CommandRefused(
+                f"transfer {transfer_id} goes to {known.target}, not to {command.to}; choose another id",
+                ErrorCode.TRANSFER_CONFLICT,
+            )
+        most = MOST_HELD if command.top_n is None else min(command.top_n, MOST_HELD)
+        outcomes: list[Outcome] = []
+        more = False
+        if command.spare and command.bookmarks:
+            raise CommandRefused("transfer: spare chooses by itself; leave out bookmarks")
+        unseen = False
+        if most:
+            if command.spare:
+                claims, unseen = shard.transfer_source.spare.claims(
+                    most, command.least_life_ms, at_ms, command.handed_over, command.filter or ""
+                )
+            else:
+                claims = self._claims(command)
+                if not command.filter:
+                    shard.advance_to(claims, most)
+            outcomes, more = shard.transfer_source.hold(transfer_id, command.to, claims, most, at_ms, step)
+            outcomes = shard.with_advancing(outcomes)
+        messages = tuple(shown(one) for one in shard.transfer_source.held(transfer_id))
+        counts = {"held": len(messages), "more": int(more)}
+        if advancing := _advancing(outcomes):
+            counts["advancing"] = advancing
+        asks: dict[str, Any] = {}
+        if command.spare:
+            counts |= {"wanted": shard.transfer_source.spare.wanted(), "unseen": int(unseen)}
+            asks = self._asks()
+        sources = tuple(f"{one.topic}:{one.partition}:{one.next_offset}" for one in shard.state.sources.current())
+        answer = {"settlements": settlements(outcomes, command), "messages": messages, "counts": counts}
+        return {**answer, "sources": sources, **asks, **self._handed_over(transfer_id)}
+
+    def to_judge(self, command: Command, now_ms: int) -> list[int]:
+        """Places to be judged before spare messages are chosen by a filter; some of them, if there are many."""
+        most = MOST_HELD if command.top_n is None else min(command.top_n, MOST_HELD)
+        spare, text = self._shard.transfer_source.spare, command.filter or ""
+        return spare.to_judge(most, command.least_life_ms, now_ms, command.handed_over, text, MOST_JUDGED)
+
+    def _asks(self) -> dict[str, Any]:
+        """What the subscriptions with filters would take, and what payloads are here for these."""
+        demands = self._shard.transfer_source.spare.demands() if self._sees_all() else ()
+        return {
+            "demands": tuple(FilterDemand(filter=one.filter, wanted=one.wanted) for one in demands),
+            "value_format": self._shard.settings.value_format,
+        }
+
+    def _confirm(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
+        transfer_id = self._named(command)
+        try:
+            parsed = [wire.HandOver.parse(text) for text in command.bookmarks]
+        except ValueError as error:
+            raise CommandRefused(f"{command.command}: {error}") from error
+        given = [_given(one) for one in parsed]
+        outcomes = self._shard.transfer_source.confirm(transfer_id, given, at_ms, step)
+        return {"settlements": settlements(outcomes, command)} | self._handed_over(transfer_id)
+
+    def _finish(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
+        self._shard.transfer_source.finish(self._named(command), step)
+        return {}
+
+    def _cancel(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
+        transfer_id = self._named(command)
+        left = self._handed_over(transfer_id)["handed_over"]
+        if left:
+            raise CommandRefused(
+                f"transfer {transfer_id}: {left[0]} has left already, so it cannot be cancelled; resume it instead",
+                ErrorCode.TRANSFER_CONFLICT,
+            )
+        return {"counts": {"returned": self._shard.transfer_source.give_back(transfer_id, at_ms, step)}}
+
+    def _accept(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
+        transfer_id, claims = self._named(command), self._claims(command)
+        self._shard.advance_to(claims, MOST_HELD)
+        outcomes = self._shard.with_advancing(self._shard.transfer_target.accept(transfer_id, claims, at_ms, step))
+        answer: dict[str, Any] = {"settlements": settlements(outcomes, command)}
+        if advancing := _advancing(outcomes):
+            answer["counts"] = {"advancing": advancing}
+        return answer
+
+    def _discard(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
+        return {"counts": {"removed": self._shard.transfer_target.discard(self._named(command), at_ms, step)}}
+
+    def _handed_over(self, transfer_id: str) -> dict[str, tuple[str, ...]]:
+        transfer = self._shard.state.transfers.get(transfer_id)
+        left = [] if transfer is None else transfer.confirmed
+        return {"handed_over": tuple(str(_written(one)) for one in left)}
+
+
+def _advancing(outcomes: Sequence[Outcome]) -> int:
+    """How many messages are beyond the target depth, and on their way into it (C85)."""
+    return sum(one.last - one.first + 1 for one in outcomes if one.result is Result.ADVANCING)
+
+
+def _claim(named: BookmarkRange) -> Claim:
+    return Claim(named.topic, named.partition, named.first, named.last)
+
+
+def _common(one: Claim, named: Sequence[Claim]) -> list[Claim]:
+    """What of a claim is named as well."""
+    common: list[Claim] = []
+    for other in named:
+        first, last = max(one.first, other.first), min(one.last, other.last)
+        if one[:2] == other[:2] and first <= last:
+            common.append(one._replace(first=first, last=last))
+    return common
+
+
+def _given(one: wire.HandOver) -> HandOver:
+    here, there = one.messages, one.records
+    return HandOver(here.topic, here.partition, here.first, len(here), there.topic, there.partition, there.first)
+
+
+def _written(one: HandOver) -> wire.HandOver:
+    last = one.count - 1
+    return wire.HandOver(
+        BookmarkRange(one.topic, one.partition, one.first, one.first + last),
+        BookmarkRange(one.to_topic, one.to_partition, one.to_first, one.to_first + last),
+    )

@@ -1,0 +1,253 @@
+"""The source: the side of a transfer that hands messages over (Q17).
+
+First a message is *held*: nobody gets it here, and its lifetime goes on. Then it is *confirmed*: it has left, and the
+destination may show the record that takes its place. Nothing but the confirmation decides, so there is no moment at
+which both sides deliver, whatever is begun again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lapse.core.queue.change import Change, ChangeKind
+from lapse.core.queue.decision import Decisions, Slots
+from lapse.core.queue.inquiry.inquiry import Inquiry
+from lapse.core.queue.life.table import Guard, Trigger
+from lapse.core.queue.life.transitions import Transitions
+from lapse.core.queue.schedule.schedule import Schedule
+from lapse.core.queue.schedule.scheduled import Scheduled
+from lapse.core.queue.segments.segment import Segment, State
+from lapse.core.queue.settlement import settlement
+from lapse.core.queue.settlement.locator import Locator
+from lapse.core.queue.settlement.settlement import Claim, Outcome, Result
+from lapse.core.queue.step import Queued, Step
+from lapse.core.queue.transfer.spare import Spare
+from lapse.core.queue.transfer.transfers import HandOver, Transfer
+
+_HELD: Final = (State.TRANSFERRING,)
+_TAKEN: Final = (State.AVAILABLE, State.DELAYED, State.TRANSFERRING)
+
+
+class TransferSource:
+    """Holds messages for transfers, confirms them, and gives them back."""
+
+    def __init__(
+        self, decisions: Decisions, transitions: Transitions, schedule: Schedule, locator: Locator, inquiry: Inquiry
+    ) -> None:
+        self._decisions = decisions
+        self._transitions = transitions
+        self._schedule = schedule
+        self._locator = locator
+        self._inquiry = inquiry
+        self._state = decisions.state
+        self.spare = Spare(decisions)
+
+    def hold(
+        self, transfer_id: str, target: str, claims: Iterable[Claim], most: int, now_ms: int, step: Step
+    ) -> tuple[list[Outcome], bool]:
+        """Keep messages back for a transfer: nobody gets them, and their lifetime goes on.
+
+        Args:
+            transfer_id: the transfer's id.
+            target: where the messages go, for people.
+            claims: which messages; what the transfer holds already is settled again.
+            most: so many messages at most are held for it at a time.
+            now_ms: the command's instant.
+            step: filled with what it causes.
+
+        Returns:
+            What happened to each message, as far as was looked, and whether there are more.
+        """
+        outcomes: list[Outcome] = []
+        room = most - sum(len(slots) for _, slots in self._held(transfer_id)) - len(self._held_scheduled(transfer_id))
+        more = False
+        for claim in claims:
+            self._state.segments.make_room()
+            missing: list[Outcome] = []
+            for segment, first, stop, offset, code in self._locator.located(claim, missing):
+                number = self._number(transfer_id)
+                codes = settlement.judge_transfer(segment, first, stop, number, _TAKEN, self._now_ms(now_ms))
+                fresh = np.flatnonzero((codes == code) & (segment.state[first:stop] != State.TRANSFERRING))
+                if len(fresh) > max(room, 0):
+                    more = True
+                    stop = first + int(fresh[max(room, 0)])
+                    codes, fresh = codes[: stop - first], fresh[: max(room, 0)]
+                if len(codes):
+                    outcomes += settlement.outcomes(claim.topic, claim.partition, offset, codes)
+                if len(fresh):
+                    room -= len(fresh)
+                    some: Slots = [(segment, fresh + first)]
+                    holder = self._known(transfer_id, target, step).number
+                    self._transitions.happen(
+                        Trigger.BEGIN_TRANSFER, some, now_ms, step, detail=transfer_id, holder=holder
+                    )
+                if more:
+                    break
+            for one in missing:
+                if one.result in (Result.SCHEDULED, Result.TRANSFERRING):
+                    result = self._judge_scheduled(transfer_id, one, now_ms)
+                    takes = result is Result.SETTLED and one.result is Result.SCHEDULED
+                    if more or (takes and room <= 0):
+                        more = True
+                        continue
+                    if takes:
+                        room -= 1
+                        self._hold_scheduled(transfer_id, target, one, now_ms, step)
+                    outcomes.append(one._replace(result=result))
+                elif not more:
+                    outcomes.append(one)
+            if more:
+                break
+        return outcomes, more
+
+    def confirm(self, transfer_id: str, given: Iterable[HandOver], now_ms: int, step: Step) -> list[Outcome]:
+        """Let messages go that a transfer holds and has put at its destination; what has expired has not left."""
+        outcomes: list[Outcome] = []
+        for one in given:
+            self._state.segments.make_room()
+            claim = Claim(one.topic, one.partition, one.first, one.first + one.count - 1)
+            missing: list[Outcome] = []
+            done: list[HandOver] = []
+            for segment, first, stop, offset, code in self._locator.located(claim, missing):
+                number = self._number(transfer_id)
+                codes = settlement.judge_transfer(segment, first, stop, number, _HELD, self._now_ms(now_ms))
+                found = settlement.outcomes(claim.topic, claim.partition, offset, codes)
+                outcomes += found
+                done += [one.part(own.first, own.last) for own in found if own.result is Result.SETTLED]
+                slots = np.flatnonzero(codes == code) + first
+                if len(slots):
+                    self._transitions.happen(
+                        Trigger.CONFIRM_TRANSFER, [(segment, slots)], now_ms, step, detail=transfer_id
+                    )
+            for own in missing:
+                if own.result is Result.TRANSFERRING:
+                    own = self._confirm_scheduled(transfer_id, own, now_ms, step)
+                    if own.result is Result.SETTLED:
+                        done.append(one.part(own.first, own.last))
+                outcomes.append(own)
+            transfer = self._state.transfers.get(transfer_id)
+            if done and transfer is not None:
+                self._remember(transfer, [*transfer.confirmed, *done], step)
+        return outcomes
+
+    def finish(self, transfer_id: str, step: Step) -> None:
+        """Forget what a transfer has confirmed: its destination knows."""
+        transfer = self._state.transfers.get(transfer_id)
+        if transfer is None:
+            return
+        if any(len(slots) for _, slots in self._held(transfer_id)) or self._held_scheduled(transfer_id):
+            self._remember(transfer, [], step)
+        else:
+            self._decisions.do(Change(ChangeKind.TRANSFER, holder=transfer.number), step)
+
+    def give_back(self, transfer_id: str, now_ms: int, step: Step) -> int:
+        """Return the messages that a transfer holds, to where they were; how many. What it confirmed is forgotten."""
+        transfer = self._state.transfers.get(transfer_id)
+        if transfer is None:
+            return 0
+        returned = 0
+        for segment, slots in self._held(transfer_id):
+            returned += len(slots)
+            until_ms = np.zeros(len(slots), np.int64) if segment.until_ms is None else segment.until_ms[slots].copy()
+            until_ms[until_ms <= now_ms] = 0
+            for delayed_ms in np.unique(until_ms).tolist():
+                alike: Slots = [(segment, slots[until_ms == delayed_ms])]
+                guard = Guard.DELAY if delayed_ms else None
+                self._transitions.happen(
+                    Trigger.ABANDON_TRANSFER, alike, now_ms, step, guard=guard, detail=transfer_id, until_ms=delayed_ms
+                )
+        for (source, offset), scheduled in self._held_scheduled(transfer_id):
+            returned += 1
+            if scheduled.deadline_ms > self._now_ms(now_ms):
+                self._schedule.release(Trigger.ABANDON_TRANSFER, source, offset, now_ms, step)
+            else:
+                self._schedule.leave(Trigger.DEADLINE, source, offset, now_ms, step)
+        self.finish(transfer_id, step)
+        return returned
+
+    def held(self, transfer_id: str) -> Iterable[Queued]:
+        """Messages that a transfer holds."""
+        for segment, slots in self._held(transfer_id):
+            for slot in slots.tolist():
+                yield self._inquiry.queued(segment, slot)
+        for (source, offset), scheduled in self._held_scheduled(transfer_id):
+            yield self._inquiry.queued_scheduled(source, offset, scheduled)
+
+    # Parts
+
+    def _now_ms(self, now_ms: int) -> int:
+        return self._decisions.deadlines_count_ms(now_ms)
+
+    def _number(self, transfer_id: str) -> int:
+        """Number of a transfer; one that no place has if nothing is under way for it."""
+        known = self._state.transfers.get(transfer_id)
+        return -2 if known is None else known.number
+
+    def _known(self, transfer_id: str, target: str, step: Step) -> Transfer:
+        if self._state.transfers.get(transfer_id) is None:
+            self._write(Transfer(transfer_id, self._state.transfers.next_number, target), step)
+        transfer = self._state.transfers.get(transfer_id)
+        assert transfer is not None
+        return transfer
+
+    def _remember(self, transfer: Transfer, confirmed: list[HandOver], step: Step) -> None:
+        self._write(Transfer(transfer.id, transfer.number, transfer.target, confirmed), step)
+
+    def _write(self, transfer: Transfer, step: Step) -> None:
+        self._decisions.do(Change(ChangeKind.TRANSFER, holder=transfer.number, facts=transfer.facts()), step)
+
+    def _held(self, transfer_id: str) -> list[tuple[Segment, NDArray[np.intp]]]:
+        """Places that a transfer holds, in order."""
+        number = self._number(transfer_id)
+        found: list[tuple[Segment, NDArray[np.intp]]] = []
+        for index in sorted(self._state.segments):
+            outline = self._state.outline(index)
+            if not (outline.may_be_held_by(number) and outline.count(State.TRANSFERRING)):
+                continue
+            segment = self._state.segments[index]
+            if segment.holder is not None:
+                mine = segment.holder[: segment.used] == number
+                slots = np.flatnonzero(mine & (segment.state[: segment.used] == State.TRANSFERRING))
+                if len(slots):
+                    found.append((segment, slots))
+        return found
+
+    def _held_scheduled(self, transfer_id: str) -> list[tuple[tuple[int, int], Scheduled]]:
+        """Messages without a place that a transfer holds, in the order in which they would get one (C11)."""
+        scheduled, sources = self._state.scheduled, self._state.sources
+        if not scheduled.held:
+            return []
+        mine = [(at, one) for at, one in scheduled.items() if one.held and one.transfer == transfer_id]
+
+        def order(item: tuple[tuple[int, int], Scheduled]) -> tuple[int, str, int, int]:
+            source = sources[item[0][0]]
+            return item[1].then_ms, source.topic, source.partition, item[0][1]
+
+        return sorted(mine, key=order)
+
+    def _judge_scheduled(self, transfer_id: str, one: Outcome, now_ms: int) -> Result:
+        """What a transfer may do with a message without a place; `SETTLED` = hold it, or it does so already."""
+        scheduled = self._state.scheduled[self._state.sources.number(one.topic, one.partition), one.first]
+        if scheduled.transfer and not (scheduled.held and scheduled.transfer == transfer_id):
+            return one.result
+        return Result.TIME_LIMIT if scheduled.deadline_ms <= self._now_ms(now_ms) else Result.SETTLED
+
+    def _hold_scheduled(self, transfer_id: str, target: str, one: Outcome, now_ms: int, step: Step) -> None:
+        self._known(transfer_id, target, step)
+        self._schedule.transfer(
+            self._state.sources.number(one.topic, one.partition), one.first, transfer_id, now_ms, step
+        )
+
+    def _confirm_scheduled(self, transfer_id: str, one: Outcome, now_ms: int, step: Step) -> Outcome:
+        number = self._state.sources.number(one.topic, one.partition)
+        scheduled = self._state.scheduled[number, one.first]
+        if scheduled.transfer != transfer_id:
+            return one
+        if scheduled.deadline_ms <= self._now_ms(now_ms):
+            return one._replace(result=Result.TIME_LIMIT)
+        self._schedule.leave(Trigger.CONFIRM_TRANSFER, number, one.first, now_ms, step, detail=transfer_id)
+        return one._replace(result=Result.SETTLED)

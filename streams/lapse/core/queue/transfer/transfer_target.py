@@ -1,0 +1,65 @@
+"""The target: the side of a transfer that gets messages (Q17).
+
+A transfer puts records on an underlying topic. They enter as *unconfirmed*: nobody sees them, and their lifetime goes
+on. Once the other side has let a message go, its record is *accepted*: it takes its place as if it arrived then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from lapse.core.queue.decision import Decisions
+from lapse.core.queue.life.table import Trigger
+from lapse.core.queue.schedule.schedule import Schedule
+from lapse.core.queue.settlement.settlement import Claim, Outcome, Result
+from lapse.core.queue.step import Step
+
+
+class TransferTarget:
+    """Accepts what transfers have put here, or throws it away."""
+
+    def __init__(self, decisions: Decisions, schedule: Schedule) -> None:
+        self._decisions = decisions
+        self._schedule = schedule
+        self._state = decisions.state
+
+    def accept(self, transfer_id: str, claims: Iterable[Claim], now_ms: int, step: Step) -> list[Outcome]:
+        """Make messages visible that a transfer has put here, now that they have left where they came from."""
+        outcomes: list[Outcome] = []
+        for claim in claims:
+            number = self._state.sources.find(claim.topic, claim.partition)
+            seen = 0 if number is None else self._state.sources[number].next_offset
+            at = claim.first
+            if number is not None:
+                for offset in list(self._state.scheduled.between(number, claim.first, min(claim.last, seen - 1))):
+                    if offset > at:
+                        outcomes.append(Outcome(*claim[:2], at, offset - 1, Result.ALREADY_SETTLED))
+                    result = self._accept(transfer_id, number, offset, now_ms, step)
+                    outcomes.append(Outcome(*claim[:2], offset, offset, result))
+                    at = offset + 1
+            if at < min(seen, claim.last + 1):
+                outcomes.append(Outcome(*claim[:2], at, min(seen - 1, claim.last), Result.ALREADY_SETTLED))
+                at = seen
+            if at <= claim.last:
+                outcomes.append(Outcome(*claim[:2], max(at, claim.first), claim.last, Result.UNKNOWN))
+        return outcomes
+
+    def discard(self, transfer_id: str, now_ms: int, step: Step) -> int:
+        """Throw away what a transfer has put here and never confirmed; how many messages (`withdrawn`)."""
+        scheduled = self._state.scheduled
+        if not scheduled.unconfirmed:
+            return 0
+        thrown = sorted((at, one) for at, one in scheduled.items() if one.transfer == transfer_id and not one.held)
+        for (source, offset), _ in thrown:
+            self._schedule.leave(Trigger.DISCARD, source, offset, now_ms, step)
+        return len(thrown)
+
+    def _accept(self, transfer_id: str, number: int, offset: int, now_ms: int, step: Step) -> Result:
+        scheduled = self._state.scheduled[number, offset]
+        if scheduled.held or scheduled.transfer != transfer_id:
+            # Accepted before, and scheduled since; or another transfer's.
+            return Result.ALREADY_SETTLED if not scheduled.transfer else Result.UNKNOWN
+        if scheduled.deadline_ms <= self._decisions.deadlines_count_ms(now_ms):
+            return Result.TIME_LIMIT
+        self._schedule.release(Trigger.ACCEPT, number, offset, now_ms, step)
+        return Result.SETTLED
