@@ -21,10 +21,10 @@ from lapse.protocol import packed_delivery
 from lapse.runtime.kafka.output import MAX_BATCH_BYTES
 from lapse.runtime.kafka.record_batch import PackedBatch
 from lapse.runtime.queue.output import QueueOutput
-from lapse_client.acknowledgments import Acknowledgments
-from lapse_client.lot import Lot, PackedLot, SingleLot
-from lapse_client.prefetched import Prefetched
-from lapse_client.shard import Shard
+from lapse_client.delivery.lot import Lot, PackedLot, SingleLot
+from lapse_client.delivery.prefetched import Prefetched
+from lapse_client.session.shard import Shard
+from lapse_client.subscriber.acknowledgments import Acknowledgments
 
 _AT_ONCE = 2_000
 _ROUNDS = 40

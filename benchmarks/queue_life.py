@@ -10,7 +10,7 @@ from benchmarks.contestant import Figures, Stopwatch, alone, cpu_s
 from benchmarks.load import create, order, publish
 from benchmarks.worker import Worker
 from lapse_client import Connection, Queue, QueueSubscriber
-from lapse_client.terms import Payload
+from lapse_client.subscriber.terms import Payload
 
 BACKLOG = 20_000
 

@@ -21,7 +21,7 @@ from benchmarks.queue_life import BACKLOG
 from benchmarks.share_group import from_the_beginning
 from benchmarks.worker import Worker
 from lapse_client import Connection, QueueSubscriber
-from lapse_client.terms import Payload
+from lapse_client.subscriber.terms import Payload
 
 _FEW: Final = 2_000
 """Messages that are published again and again until each consumer has had some."""

@@ -6,10 +6,7 @@ Everything public is importable from here; `lapse_client.aio` has the same names
 from lapse.protocol.bookmark import Bookmark, BookmarkRange
 from lapse.protocol.event import Event
 from lapse_client.admin import Admin, Defined
-from lapse_client.avro_serde import AvroSerde
-from lapse_client.connection import Connection
-from lapse_client.dead_letter import DeadLetter, DeadLetterReader
-from lapse_client.delivery import Delivery
+from lapse_client.delivery.delivery import Delivery
 from lapse_client.error import (
     AlreadySettled,
     AnswerTimeout,
@@ -27,23 +24,26 @@ from lapse_client.error import (
     TransactionFailed,
     UnknownEntity,
 )
-from lapse_client.event_reader import EventReader
-from lapse_client.history import History, history
-from lapse_client.json_serde import JsonSerde
-from lapse_client.moment import Moment
-from lapse_client.publisher import Publisher
-from lapse_client.queue import Queue
-from lapse_client.replay import Replayed, replay
-from lapse_client.reply import Reply
-from lapse_client.retry import Retry
-from lapse_client.serde import Serde
-from lapse_client.settlement import SettlementResult
-from lapse_client.sow import SowClient
-from lapse_client.sow_record import SowRecord
-from lapse_client.sow_subscription import SowSubscription
-from lapse_client.subscriber import QueueSubscriber
-from lapse_client.task_queue import Task, TaskQueue
-from lapse_client.transaction import Transaction
+from lapse_client.kafka.connection import Connection
+from lapse_client.letters.dead_letter import DeadLetter, DeadLetterReader
+from lapse_client.payload.avro_serde import AvroSerde
+from lapse_client.payload.json_serde import JsonSerde
+from lapse_client.payload.serde import Serde
+from lapse_client.publisher.publisher import Publisher
+from lapse_client.queue.queue import Queue
+from lapse_client.reading.event_reader import EventReader
+from lapse_client.reading.history import History, history
+from lapse_client.reading.moment import Moment
+from lapse_client.reading.replay import Replayed, replay
+from lapse_client.request.reply import Reply
+from lapse_client.sow.record import SowRecord
+from lapse_client.sow.sow_client import SowClient
+from lapse_client.sow.subscription import SowSubscription
+from lapse_client.subscriber.retry import Retry
+from lapse_client.subscriber.settlement import SettlementResult
+from lapse_client.subscriber.subscriber import QueueSubscriber
+from lapse_client.subscriber.task_queue import Task, TaskQueue
+from lapse_client.transaction.transaction import Transaction
 
 __all__ = [
     "Admin",

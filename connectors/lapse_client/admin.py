@@ -10,13 +10,13 @@ import orjson
 from lapse.protocol import topic
 from lapse.protocol.answer import Answer
 from lapse.protocol.command import Command
-from lapse_client.client import Client
-from lapse_client.connection import Connection
 from lapse_client.error import LapseError
-from lapse_client.listener import Listener
-from lapse_client.queue import Queue
-from lapse_client.session import Session
-from lapse_client.sow import SowClient
+from lapse_client.kafka.connection import Connection
+from lapse_client.queue.queue import Queue
+from lapse_client.session.client import Client
+from lapse_client.session.listener import Listener
+from lapse_client.session.session import Session
+from lapse_client.sow.sow_client import SowClient
 
 DEFAULT_DEPLOYMENT: Final = "lapse"
 """`app_id` where lapse.toml says nothing else."""

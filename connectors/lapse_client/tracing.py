@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from confluent_kafka import KafkaError, Message
 
-from lapse_client.publication import BuiltHeaders
+from lapse_client.publisher.publication import BuiltHeaders
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context

@@ -14,9 +14,9 @@ from lapse.core.near_name import question
 from lapse.protocol import topic
 from lapse_client import Publisher
 from lapse_client.aio import Queue, SowClient
-from lapse_client.connection import entities
 from lapse_client.error import Closed, CommandFailed, ConnectionFailed, EntityDeleted, LapseError
-from lapse_client.queues import Queues
+from lapse_client.kafka.connection import entities
+from lapse_client.queue.queues import Queues
 from lapse_gateway.fault import Fault
 from lapse_gateway.user import Caller
 

@@ -16,8 +16,9 @@ from lapse.core.error_code import ErrorCode
 from lapse.core.expression import ExpressionError
 from lapse.core.reason import Reason
 from lapse.protocol.bookmark import Bookmark
-from lapse_client import Connection, DeadLetter, DeadLetterReader, time_check
-from lapse_client.redrive import Choice, Known, Line, Target, plan, send
+from lapse_client import Connection, DeadLetter, DeadLetterReader
+from lapse_client.kafka import time_check
+from lapse_client.letters.redrive import Choice, Known, Line, Target, plan, send
 from lapse_gateway import payload
 from lapse_gateway.fault import Fault
 from lapse_gateway.operation import INSTANT, TEXT, WHOLE, Call, Operation, answered, listed, obj

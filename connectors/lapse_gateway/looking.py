@@ -15,7 +15,7 @@ from lapse.protocol import topic
 from lapse.protocol.bookmark import Bookmark
 from lapse.protocol.command_field import QUEUE_STATES
 from lapse_client.aio import history
-from lapse_client.connection import entities
+from lapse_client.kafka.connection import entities
 from lapse_gateway.fault import Fault
 from lapse_gateway.figures import RATES
 from lapse_gateway.operation import INSTANT, TEXT, WHOLE, Call, Operation, answered, counted, listed, obj

@@ -13,7 +13,7 @@ from lapse.core.error_code import ErrorCode
 from lapse.protocol import topic
 from lapse_client import Bookmark, Publisher
 from lapse_client.error import LapseError, PublishFailed
-from lapse_client.publication_batch import Outcome, Publication
+from lapse_client.publisher.publication_batch import Outcome, Publication
 from lapse_gateway import payload
 from lapse_gateway.fault import Fault, fault_of
 from lapse_gateway.operation import REFUSAL, TEXT, WHOLE, Call, Operation, answered, listed, obj

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from lapse.protocol.command_field import MOST_NAME_CHARACTERS
 from lapse_client.error import AnswerTimeout
-from lapse_client.rewind import point
+from lapse_client.queue.rewind import point
 from lapse_gateway.fault import Fault
 from lapse_gateway.operation import TEXT, WHOLE, Call, Operation, answered, obj
 

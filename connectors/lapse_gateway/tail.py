@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from lapse_client import Event, aio
 from lapse_client.error import LapseError
-from lapse_client.event_reader import EventReader
+from lapse_client.reading.event_reader import EventReader
 from lapse_gateway.events import event, stream
 from lapse_gateway.fault import Fault, fault_of
 from lapse_gateway.operation import Call, Operation

@@ -15,8 +15,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from lapse_client import Connection, LapseError, Publisher, plain_topic
-from lapse_client.connection import arrived, log_end
+from lapse_client import Connection, LapseError, Publisher
+from lapse_client.kafka import plain_topic
+from lapse_client.kafka.connection import arrived, log_end
 from lapse_kombu import task_message
 
 _KEPT_MS: Final = 600_000

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lapse_client.instant import shown
+from lapse_client.reading.instant import shown
 from lapse_spark import sow
 
 TOMBSTONES_KEPT_MS = 7 * 86_400_000

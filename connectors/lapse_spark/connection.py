@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from lapse_client import Connection as Client
-from lapse_client import client_properties
+from lapse_client.kafka import client_properties
 from lapse_spark import lapse_toml
 
 _REFUSED = {

@@ -16,8 +16,8 @@ from pyspark.sql import functions as F
 from lapse.protocol.bookmark import Bookmark
 from lapse.protocol.command import Command
 from lapse_client import Connection, Queue
-from lapse_client.conversation import Conversation
 from lapse_client.error import CommandFailed, LapseError
+from lapse_client.session.conversation import Conversation
 from lapse_spark import account, block, generation, verdict
 
 MOST_LISTED: Final = 200_000

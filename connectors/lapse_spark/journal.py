@@ -13,8 +13,8 @@ from lapse.departures import Departure, Departures, joined, offsets
 from lapse.protocol import topic
 from lapse.protocol.header import EPOCH
 from lapse_client import Connection
-from lapse_client.connection import arrived, log_bounds
 from lapse_client.error import LapseError
+from lapse_client.kafka.connection import arrived, log_bounds
 from lapse_spark import generation, queue_as_of, verdict
 
 _LOT: Final = 1_000

@@ -22,10 +22,11 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 from lapse.protocol import topic
-from lapse_client import letter_topic, time_check
-from lapse_client.connection import entities, is_for_people
 from lapse_client.error import LapseError
-from lapse_client.instant import instant_ms
+from lapse_client.kafka import time_check
+from lapse_client.kafka.connection import entities, is_for_people
+from lapse_client.letters import letter_topic
+from lapse_client.reading.instant import instant_ms
 from lapse_spark import lapse_toml
 from lapse_spark.collected import in_utc
 from lapse_spark.connection import Connection

@@ -13,7 +13,7 @@ from lapse.history import ShardHistory
 from lapse.protocol import topic
 from lapse.protocol.bookmark import Bookmark
 from lapse.protocol.header import EPOCH
-from lapse_client.instant import shown
+from lapse_client.reading.instant import shown
 from lapse_spark import header
 
 COLUMNS: Final = (

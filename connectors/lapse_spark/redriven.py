@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from lapse.protocol import header as names
 from lapse.protocol.letter_family import LAPSE
 from lapse.protocol.redrive import message_id
-from lapse_client.redriven import TOPIC, Redriven
+from lapse_client.letters.redriven import TOPIC, Redriven
 from lapse_spark import header, read
 from lapse_spark.connection import Connection
 from lapse_spark.read import Span
@@ -82,6 +82,6 @@ def make_topic(connection: Connection) -> None:
 
 
 def _name() -> Column:
-    """What a letter is remembered by: its id, or where it stands; the same as `lapse_client.redriven.name_of`."""
+    """What a letter is remembered by: its id, or where it stands; as `lapse_client.letters.redriven.name_of` does."""
     place = F.concat_ws(":", "letter_topic", "letter_partition", "letter_offset")
     return F.when(F.col("family") == LAPSE.name, F.col("id")).otherwise(place)

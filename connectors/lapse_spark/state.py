@@ -15,9 +15,9 @@ from rich.console import Console
 
 from lapse.protocol import topic
 from lapse_client import Connection
-from lapse_client.connection import entities
 from lapse_client.error import LapseError
-from lapse_client.instant import shown
+from lapse_client.kafka.connection import entities
+from lapse_client.reading.instant import shown
 from lapse_spark import as_of, expiration, lapse_toml, quarantine, queue_as_of, read
 from lapse_spark.option import INSTANT, Cluster, cluster, print_json, working
 from lapse_spark.report import Cell, Report

@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient
 from lapse.protocol import topic
 from lapse.runtime.topics import access
 from lapse_client import Admin, LapseError, Publisher
-from lapse_client.connection import Connection
+from lapse_client.kafka.connection import Connection
 from support.entitled import Entitled
 from support.log import until, write
 from support.secure import PASSWORD, USER, SecureKafka, secure_kafka

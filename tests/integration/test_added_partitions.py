@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from lapse.protocol import header, topic
 from lapse_client import SowClient
 from lapse_client.error import LapseError
-from lapse_client.queues import Queues
+from lapse_client.queue.queues import Queues
 from support.deployment import Deploy, Deployment, broker_now_ms
 from support.load import account
 from support.log import Tail, until

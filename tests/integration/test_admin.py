@@ -26,7 +26,7 @@ from lapse_client import (
     SowClient,
 )
 from lapse_client.aio import Admin as AsyncAdmin
-from lapse_client.letter_purge import LetterPurge
+from lapse_client.letters.letter_purge import LetterPurge
 from support.deployment import Deploy, Deployment, WorkerProcess
 from support.entitled import Entitled
 from support.log import until

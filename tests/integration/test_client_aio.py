@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from lapse_client.aio import Publisher, QueueSubscriber
-from lapse_client.connection import Connection
 from lapse_client.error import Closed, UnknownEntity
+from lapse_client.kafka.connection import Connection
 from support.scripted_shard import ScriptedShards
 
 pytestmark = pytest.mark.feature("X3")

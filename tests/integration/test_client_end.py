@@ -16,7 +16,7 @@ import lapse_client
 from lapse.protocol.command import Command
 from lapse_client import Closed, EntityDeleted, OtherEventLoop, SettlementResult, SowSubscription
 from lapse_client.aio import QueueSubscriber
-from lapse_client.conversation import Conversation
+from lapse_client.session.conversation import Conversation
 from support.deployment import Deployment
 from support.log import until
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from lapse_client.connection import Connection
 from lapse_client.error import AlreadySettled, AnswerTimeout, CommandFailed, UnknownEntity
-from lapse_client.publisher import Publisher
-from lapse_client.queue import Queue
-from lapse_client.subscriber import QueueSubscriber
+from lapse_client.kafka.connection import Connection
+from lapse_client.publisher.publisher import Publisher
+from lapse_client.queue.queue import Queue
+from lapse_client.subscriber.subscriber import QueueSubscriber
 from support.scripted_shard import ScriptedShards
 
 Start = Callable[..., ScriptedShards]
@@ -240,7 +240,7 @@ def test_a_subscription_may_name_queues_by_regular_expression(shards: Start) -> 
 @pytest.mark.feature("Q3", "X3")
 def test_a_queue_that_comes_later_and_matches_is_joined(shards: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its messages come, too, and the backlog holds over all queues together."""
-    monkeypatch.setattr("lapse_client.subscriber.LOOK_EVERY_S", 0.2)
+    monkeypatch.setattr("lapse_client.subscriber.subscriber.LOOK_EVERY_S", 0.2)
     first = shards(partitions=2)
     publish(first, 20)
     pattern = re.compile(r"q[0-9]+" + re.escape(first.queue[2:]))

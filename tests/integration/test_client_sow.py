@@ -7,16 +7,7 @@ from collections.abc import Callable, Iterator
 import orjson
 import pytest
 
-from lapse_client import (
-    CommandFailed,
-    Connection,
-    InvalidPublication,
-    Publisher,
-    Queue,
-    SowClient,
-    UnknownEntity,
-    aio,
-)
+from lapse_client import CommandFailed, Connection, InvalidPublication, Publisher, Queue, SowClient, UnknownEntity, aio
 from support.scripted_sow import ScriptedSow
 
 

@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 
 from lapse.protocol import packed_delivery
 from lapse_client import LapseError, QueueSubscriber
-from lapse_client.delivery import Delivery
+from lapse_client.delivery.delivery import Delivery
 from support.deployment import Deployment
 from support.log import until
 

@@ -19,7 +19,7 @@ from lapse.config import load
 from lapse.doctor import Verdict
 from lapse.doctor.lag import of_lag
 from lapse_client import Publisher, QueueSubscriber
-from lapse_client.connection import Connection
+from lapse_client.kafka.connection import Connection
 from support.log import until
 
 LAPSE = [sys.executable, "-m", "lapse"]

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import pytest
 
 from lapse_client import DeadLetter, DeadLetterReader
-from lapse_client.letter_queues import LetterQueues
-from lapse_client.redrive import Choice, Known, Target, plan, send
+from lapse_client.letters.letter_queues import LetterQueues
+from lapse_client.letters.redrive import Choice, Known, Target, plan, send
 from support import command
 from support.deployment import Deployment, broker_now_ms
 from support.log import until, write

@@ -18,8 +18,8 @@ from lapse.protocol.bookmark import BookmarkRange
 from lapse.protocol.command import Command
 from lapse.runtime.shard.shard_message import SHARD_MESSAGE_KEY
 from lapse_client import CommandFailed, LapseError, Publisher, Queue, QueueSubscriber, SowClient, history
-from lapse_client.clock import ClientClock
-from lapse_client.connection import Connection
+from lapse_client.kafka.clock import ClientClock
+from lapse_client.kafka.connection import Connection
 from support import fork_server
 from support.deployment import Deploy, Deployment, broker_now_ms
 from support.entitled import Entitled

@@ -9,8 +9,9 @@ from dataclasses import replace
 import pytest
 
 from lapse.doctor import lag, service
-from lapse_client import AnswerTimeout, Connection, QueueSubscriber, SowClient, attendance
-from lapse_client.queue import Queue
+from lapse_client import AnswerTimeout, Connection, QueueSubscriber, SowClient
+from lapse_client.queue.queue import Queue
+from lapse_client.session import attendance
 from lapse_spark.connection import Connection as ForSpark
 from lapse_spark.option import Cluster
 from support.deployment import Deploy, Deployment

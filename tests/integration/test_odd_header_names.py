@@ -9,7 +9,7 @@ from lapse.runtime.kafka.output import Packed
 from lapse.runtime.kafka.packed_record import packed, packed_headers
 from lapse.runtime.kafka.producer import BatchProducer
 from lapse_client import SowClient
-from lapse_client.terms import Payload
+from lapse_client.subscriber.terms import Payload
 from support.deployment import Deploy, Deployment
 
 ODD, MANY = 3, 20

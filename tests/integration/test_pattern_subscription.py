@@ -8,10 +8,10 @@ import pytest
 
 from lapse.protocol import topic
 from lapse_client import aio
-from lapse_client.delivery import Delivery
+from lapse_client.delivery.delivery import Delivery
 from lapse_client.error import EntityDeleted
-from lapse_client.settlement import SettlementResult
-from lapse_client.subscriber import QueueSubscriber
+from lapse_client.subscriber.settlement import SettlementResult
+from lapse_client.subscriber.subscriber import QueueSubscriber
 from support.deployment import Deploy, Deployment
 from support.log import header, until
 
@@ -82,8 +82,8 @@ def test_the_smallest_cap_of_its_queues_counts_over_all_of_them_from_the_first_d
 def test_it_goes_on_with_the_others_with_its_whole_backlog_and_joins_a_queue_of_the_same_name_again(
     lot: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lapse_client.subscriber.LOOK_EVERY_S", 0.2)
-    monkeypatch.setattr("lapse_client.joined_queues.CLEANUP_MS", 3_000.0)
+    monkeypatch.setattr("lapse_client.subscriber.subscriber.LOOK_EVERY_S", 0.2)
+    monkeypatch.setattr("lapse_client.subscriber.joined_queues.CLEANUP_MS", 3_000.0)
     refused: list[SettlementResult] = []
     options = {"connection": lot.connection, "on_refused": refused.append}
     with QueueSubscriber(pattern(lot, "p"), 10, **options) as subscriber:
@@ -153,7 +153,7 @@ def test_the_asynchronous_one_goes_on_as_well(lot: Deployment) -> None:
 
 
 def test_it_waits_for_others_when_the_last_one_is_deleted(lot: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lapse_client.subscriber.LOOK_EVERY_S", 0.2)
+    monkeypatch.setattr("lapse_client.subscriber.subscriber.LOOK_EVERY_S", 0.2)
     only = re.compile(f"s-first-{lot.token}|s-second-{lot.token}")
     with lot.queue("s-second") as queue:
         queue.delete(force=True)

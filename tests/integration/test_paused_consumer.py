@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lapse_client.delivery import Delivery
+from lapse_client.delivery.delivery import Delivery
 from support import slow_consumer
 from support.deployment import Deploy
 from support.log import until

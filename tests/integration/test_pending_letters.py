@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka import Message
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
-from lapse_client.history import history
+from lapse_client.reading.history import history
 from support.created_topic import create
 from support.deployment import Deploy, Deployment
 from support.log import Tail, until

@@ -8,7 +8,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from lapse.protocol.command import Command
 from lapse_client import Publisher
-from lapse_client.delivery import Delivery
+from lapse_client.delivery.delivery import Delivery
 from support.created_topic import create
 from support.deployment import Deployment, broker_now_ms
 from support.log import until

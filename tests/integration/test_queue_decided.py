@@ -6,8 +6,8 @@ import pytest
 from confluent_kafka import Message
 
 from lapse.protocol import topic
-from lapse_client.delivery import Delivery
-from lapse_client.subscriber import QueueSubscriber
+from lapse_client.delivery.delivery import Delivery
+from lapse_client.subscriber.subscriber import QueueSubscriber
 from support.deployment import Deploy, Deployment, broker_now_ms
 from support.log import Headers, texts, until, write
 

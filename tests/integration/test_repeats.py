@@ -2,7 +2,7 @@
 
 import pytest
 
-from lapse_client.publisher import Publisher
+from lapse_client.publisher.publisher import Publisher
 from support.deployment import Deploy, Deployment
 from support.log import until
 

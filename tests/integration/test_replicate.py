@@ -17,7 +17,7 @@ from confluent_kafka.cimpl import NewTopic
 import support.skewed_worker
 from lapse.embedded import EmbeddedKafka
 from lapse_client import Connection, Publisher, SowClient
-from lapse_client.sow_record import SowRecord
+from lapse_client.sow.record import SowRecord
 from support import fork_server
 from support.compaction import compact_eagerly
 from support.created_topic import create, take_at_most

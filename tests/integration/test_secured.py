@@ -16,8 +16,8 @@ from lapse.protocol import topic
 from lapse.protocol.bookmark import BookmarkRange
 from lapse.protocol.event import EventKind
 from lapse_client import DeadLetterReader, Publisher, QueueSubscriber
-from lapse_client.connection import Connection as ClientConnection
 from lapse_client.error import ConnectionFailed
+from lapse_client.kafka.connection import Connection as ClientConnection
 from support import command, fork_server
 from support.created_topic import create
 from support.deployment import Deployment

@@ -10,7 +10,7 @@ import pytest
 import support.stern_worker
 from lapse.core.error_code import ErrorCode
 from lapse_client.error import CommandFailed
-from lapse_client.sow import SowClient
+from lapse_client.sow.sow_client import SowClient
 from support.deployment import Deploy, Deployment
 from support.log import until, write
 

@@ -9,11 +9,11 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from lapse.protocol import event
-from lapse_client.connection import Connection
-from lapse_client.dead_letter import DeadLetterReader
-from lapse_client.publisher import Publisher
-from lapse_client.redrive import Choice, Known, Target, plan, send
-from lapse_client.sow import SowClient
+from lapse_client.kafka.connection import Connection
+from lapse_client.letters.dead_letter import DeadLetterReader
+from lapse_client.letters.redrive import Choice, Known, Target, plan, send
+from lapse_client.publisher.publisher import Publisher
+from lapse_client.sow.sow_client import SowClient
 from support.worker import Worker
 
 

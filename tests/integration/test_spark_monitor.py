@@ -22,7 +22,7 @@ from lapse.core.reason import Reason
 from lapse.protocol import dead_letter, topic
 from lapse.protocol.bookmark import Bookmark
 from lapse_client import Connection as ClientConnection
-from lapse_client.topic_reader import TopicReader
+from lapse_client.kafka.topic_reader import TopicReader
 from lapse_spark import Connection, archive, ledger, monitor, redrive
 from lapse_spark.cli import spark as commands
 from lapse_spark.output import Output

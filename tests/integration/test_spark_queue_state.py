@@ -7,7 +7,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from lapse_client import Connection, Publisher, Queue, QueueSubscriber, time_check
+from lapse_client import Connection, Publisher, Queue, QueueSubscriber
+from lapse_client.kafka import time_check
 from support import spark_state
 from support.log import until
 from support.worker import Worker

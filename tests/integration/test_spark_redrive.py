@@ -11,8 +11,8 @@ from lapse.core.reason import Reason
 from lapse.protocol import dead_letter, topic
 from lapse.protocol.bookmark import Bookmark
 from lapse_client import Connection as Client
-from lapse_client.dead_letter import DeadLetterReader
-from lapse_client.redrive import Choice, Known, Target, plan, send
+from lapse_client.letters.dead_letter import DeadLetterReader
+from lapse_client.letters.redrive import Choice, Known, Target, plan, send
 from lapse_spark import Connection, read
 from lapse_spark.cli import spark as commands
 from lapse_spark.option import Cluster

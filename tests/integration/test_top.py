@@ -8,8 +8,8 @@ import pytest
 from confluent_kafka import Consumer
 
 from lapse_client import Queue, UnknownEntity
-from lapse_client.queues import Queues
-from lapse_client.transport import Transport
+from lapse_client.kafka.transport import Transport
+from lapse_client.queue.queues import Queues
 from support import command
 from support.deployment import Deploy, Deployment
 from support.log import until

@@ -23,8 +23,8 @@ from lapse.protocol.event import EventKind
 from lapse.transfer.copier import Copier, TransferError
 from lapse.transfer.mover import Choice, Mover, Outcome
 from lapse.transfer.side import Side
-from lapse_client import dead_letter
 from lapse_client.error import UnknownEntity
+from lapse_client.letters import dead_letter
 from support.created_topic import take_at_most
 from support.deployment import Deploy, Deployment, broker_now_ms
 from support.log import until

@@ -19,9 +19,9 @@ from confluent_kafka.cimpl import NewTopic
 
 from lapse.protocol import event, topic
 from lapse.protocol.event import Event
-from lapse_client.connection import Connection
-from lapse_client.queue import Queue
-from lapse_client.subscriber import QueueSubscriber
+from lapse_client.kafka.connection import Connection
+from lapse_client.queue.queue import Queue
+from lapse_client.subscriber.subscriber import QueueSubscriber
 from support import command, fork_server
 from support.created_topic import create
 from support.log import Headers, Tail, Written, until, write

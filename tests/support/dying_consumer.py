@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from lapse_client import Connection, QueueSubscriber
-from lapse_client.atomic_work import AtomicWork
+from lapse_client.transaction.atomic_work import AtomicWork
 
 
 def dying_after(method: Callable[..., Any]) -> Callable[..., Any]:

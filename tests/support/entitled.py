@@ -6,7 +6,7 @@ from typing import Any
 import tomlkit
 
 from lapse_client import Queue, QueueSubscriber, SowClient
-from lapse_client.connection import Connection
+from lapse_client.kafka.connection import Connection
 from support.deployment import Deployment, Settings
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from confluent_kafka import Message, Producer
 
 from lapse_client import LapseError, SowClient
-from lapse_client.sow_record import SowRecord
+from lapse_client.sow.record import SowRecord
 from support.deployment import Deployment
 from support.log import Tail, texts
 

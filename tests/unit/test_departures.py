@@ -14,7 +14,7 @@ from lapse.protocol.event import TERMINAL, EventKind, decode
 from lapse.runtime.journal.changelog import EPOCH_HEADER
 from lapse.testing import CrashPoint, Lapse
 from lapse.testing.entity import APP_ID
-from lapse_client.delivery import Delivery
+from lapse_client.delivery.delivery import Delivery
 
 pytestmark = pytest.mark.feature("D8")
 

@@ -19,7 +19,7 @@ CLIENT = {"lapse", "confluent-kafka", "fastavro", "orjson"}
 
 FILTER = """
 from lapse_client.error import LapseError
-from lapse_client.redrive import Choice
+from lapse_client.letters.redrive import Choice
 try:
     list(Choice(filter="/a > 1").of([]))
 except LapseError as error:

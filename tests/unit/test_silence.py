@@ -11,9 +11,9 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from lapse.silence import Silence
-from lapse_client import metadata
-from lapse_client.connection import Connection
 from lapse_client.error import ConnectionFailed
+from lapse_client.kafka import metadata
+from lapse_client.kafka.connection import Connection
 
 
 @contextmanager

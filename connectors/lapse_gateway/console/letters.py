@@ -16,7 +16,7 @@ from lapse.core.error_code import ErrorCode
 from lapse.core.reason import Reason
 from lapse.protocol import topic
 from lapse_client import DeadLetter
-from lapse_client.redrive import Choice
+from lapse_client.letters.redrive import Choice
 from lapse_gateway.console.page import rendered
 from lapse_gateway.console.queues import wanted
 from lapse_gateway.console.route import action, page, sent

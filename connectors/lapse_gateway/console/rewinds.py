@@ -8,7 +8,7 @@ from uuid import uuid4
 
 from starlette.responses import Response
 
-from lapse_client.rewind import left_out
+from lapse_client.queue.rewind import left_out
 from lapse_gateway.console.page import rendered
 from lapse_gateway.console.queues import wanted
 from lapse_gateway.console.route import action, page, sent

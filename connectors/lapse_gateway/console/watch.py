@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from lapse_client.error import Closed, ConnectionFailed, LapseError, UnknownEntity
-from lapse_client.queues import Queues
+from lapse_client.queue.queues import Queues
 from lapse_gateway.clients import Clients
 from lapse_gateway.fault import Fault
 from lapse_gateway.user import Caller

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from lapse_client.connection import Connection
 from lapse_client.error import LapseError
+from lapse_client.kafka.connection import Connection
 
 if TYPE_CHECKING:
     from lapse.config import Config

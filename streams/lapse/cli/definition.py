@@ -25,8 +25,8 @@ from lapse.runtime.topics.definitions import DefinitionsTopic, OutdatedChange, u
 from lapse.runtime.topics.deleted_entities import left, settled
 from lapse.runtime.topics.topology import TopologyError
 from lapse_client.error import LapseError
-from lapse_client.queue import Queue
-from lapse_client.sow import SowClient
+from lapse_client.queue.queue import Queue
+from lapse_client.sow.sow_client import SowClient
 
 _LIVE_S: Final = 4.0
 """How long the shards may take to say what is live, s: without a worker nobody does."""

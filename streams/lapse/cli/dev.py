@@ -23,10 +23,10 @@ from lapse.embedded.broker import given_broker
 from lapse.embedded.errors import EmbeddedError
 from lapse.embedded.instance import Instance
 from lapse.embedded.kafka import EmbeddedKafka
-from lapse_client.connection import Connection
 from lapse_client.error import LapseError
-from lapse_client.queue import Queue
-from lapse_client.sow import SowClient
+from lapse_client.kafka.connection import Connection
+from lapse_client.queue.queue import Queue
+from lapse_client.sow.sow_client import SowClient
 
 _LOOK_EVERY_S: Final = 0.5
 """How often the children and the file are looked at, s."""

@@ -23,14 +23,14 @@ from lapse.core.expression import ExpressionError
 from lapse.core.reason import Reason
 from lapse.protocol import topic
 from lapse.protocol.redrive import MAX_REDRIVES
-from lapse_client import time_check
-from lapse_client.connection import Connection
-from lapse_client.dead_letter import DeadLetter, DeadLetterReader
 from lapse_client.error import LapseError, UnknownEntity
-from lapse_client.instant import shown
-from lapse_client.letter_purge import LetterPurge
-from lapse_client.letter_queues import LetterQueues
-from lapse_client.redrive import Choice, Known, Line, Target, check_target, plan, send
+from lapse_client.kafka import time_check
+from lapse_client.kafka.connection import Connection
+from lapse_client.letters.dead_letter import DeadLetter, DeadLetterReader
+from lapse_client.letters.letter_purge import LetterPurge
+from lapse_client.letters.letter_queues import LetterQueues
+from lapse_client.letters.redrive import Choice, Known, Line, Target, check_target, plan, send
+from lapse_client.reading.instant import shown
 
 Command = Callable[..., Any]
 

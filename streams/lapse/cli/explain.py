@@ -14,10 +14,10 @@ from rich.text import Text
 
 from lapse.cli import cluster
 from lapse.cli.tables import print_table
-from lapse_client.connection import Connection
 from lapse_client.error import LapseError
-from lapse_client.history import History, history
-from lapse_client.instant import shown
+from lapse_client.kafka.connection import Connection
+from lapse_client.reading.history import History, history
+from lapse_client.reading.instant import shown
 
 
 @click.command()

@@ -19,7 +19,7 @@ from lapse.runtime.worker_log import JsonFormatter
 from lapse_client.error import ConnectionFailed, LapseError
 
 if TYPE_CHECKING:
-    from lapse_client.connection import Connection
+    from lapse_client.kafka.connection import Connection
     from lapse_gateway import Gateway, Settings, Users
     from lapse_gateway.scrape import Source
 

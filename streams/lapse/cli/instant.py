@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from lapse.config.duration import duration_ms
-from lapse_client.instant import instant_ms
+from lapse_client.reading.instant import instant_ms
 
 
 @dataclass(frozen=True, slots=True)

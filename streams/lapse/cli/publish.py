@@ -12,7 +12,7 @@ import orjson
 from lapse.cli import cluster
 from lapse.protocol.bookmark import Bookmark
 from lapse_client.error import InvalidPublication, LapseError
-from lapse_client.publisher import Publisher
+from lapse_client.publisher.publisher import Publisher
 
 
 @click.command()

@@ -19,14 +19,14 @@ from lapse.cli.instant import INSTANT, When, at_ms
 from lapse.cli.subscribed import print_subscriptions
 from lapse.cli.tables import print_table
 from lapse.protocol.command_field import QUEUE_STATES
-from lapse_client import time_check
-from lapse_client.delivery import Delivery
+from lapse_client.delivery.delivery import Delivery
 from lapse_client.error import AnswerTimeout, LapseError
-from lapse_client.instant import shown
-from lapse_client.queue import Queue
-from lapse_client.rewind import left_out, point
-from lapse_client.settlement import SettlementResult
-from lapse_client.subscriber import QueueSubscriber
+from lapse_client.kafka import time_check
+from lapse_client.queue.queue import Queue
+from lapse_client.queue.rewind import left_out, point
+from lapse_client.reading.instant import shown
+from lapse_client.subscriber.settlement import SettlementResult
+from lapse_client.subscriber.subscriber import QueueSubscriber
 
 Command = Callable[..., Any]
 

@@ -26,10 +26,10 @@ from lapse.simulation.recorded_work import RecordedWork, recorded_arrivals, reco
 from lapse.simulation.recording import Recorded, Recording
 from lapse.simulation.replay import NotReplayable, ReplayedShard
 from lapse.simulation.serving import Serving, by_version
-from lapse_client.connection import Connection
 from lapse_client.error import LapseError
-from lapse_client.instant import shown
-from lapse_client.span import span
+from lapse_client.kafka.connection import Connection
+from lapse_client.kafka.span import span
+from lapse_client.reading.instant import shown
 
 _DIFFERENCES_SHOWN: Final = 5
 

@@ -10,7 +10,7 @@ from lapse.cli import cluster
 from lapse.config import Config
 from lapse.config.definition import DefinitionChange
 from lapse_client.error import LapseError
-from lapse_client.queue import Queue
+from lapse_client.queue.queue import Queue
 
 _KEY: Final = "recovery_point"
 _PATIENCE_S: Final = 600.0

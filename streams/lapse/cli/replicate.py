@@ -13,8 +13,8 @@ import click
 from lapse.cli import cluster
 from lapse.config import ConfigError
 from lapse.config import load as load_lapse_toml
-from lapse_client.connection import Connection
 from lapse_client.error import LapseError
+from lapse_client.kafka.connection import Connection
 
 logger = logging.getLogger(__name__)
 

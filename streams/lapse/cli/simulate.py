@@ -31,8 +31,8 @@ from lapse.simulation.recorded_work import RecordedWork
 from lapse.simulation.scenario import Run, Scenario, Setting, changed, scenarios
 from lapse.simulation.scenario import simulate as run
 from lapse.simulation.serving import Serving, by_version
-from lapse_client.connection import Connection
 from lapse_client.error import LapseError
+from lapse_client.kafka.connection import Connection
 
 _SERVICE: Final = "100ms"
 _BACKLOG: Final = 1

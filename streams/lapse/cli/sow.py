@@ -16,9 +16,9 @@ from lapse.cli.asking import confirm
 from lapse.cli.subscribed import print_subscriptions
 from lapse.cli.tables import print_table
 from lapse_client.error import LapseError
-from lapse_client.instant import shown
-from lapse_client.sow import SowClient
-from lapse_client.sow_record import SowRecord
+from lapse_client.reading.instant import shown
+from lapse_client.sow.record import SowRecord
+from lapse_client.sow.sow_client import SowClient
 
 _SERVERS = cluster.options
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line.")

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from lapse.cli.tables import print_table
 from lapse.protocol.answer import OpenSubscription
-from lapse_client.instant import shown
+from lapse_client.reading.instant import shown
 
 
 def print_subscriptions(entity: str, subscriptions: Sequence[OpenSubscription], as_json: bool) -> None:

@@ -19,9 +19,9 @@ from lapse.cli import cluster
 from lapse.cli.tables import fitted, print_table
 from lapse.protocol import topic
 from lapse.protocol.command_field import QUEUE_STATES
-from lapse_client.connection import Connection, entities
 from lapse_client.error import LapseError
-from lapse_client.queues import Figures, Queues
+from lapse_client.kafka.connection import Connection, entities
+from lapse_client.queue.queues import Figures, Queues
 
 _PATIENCE_S: Final = 3.0
 _SILENT: Final = f"no answer within {_PATIENCE_S:g} s. Check that a worker runs (`lapse worker`), and its log"

@@ -18,13 +18,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from lapse.cli import cluster
 from lapse.protocol.bookmark import BookmarkRange
 from lapse_client.error import LapseError, UnknownEntity
-from lapse_client.kafka_fault import LACKS_RIGHT
-from lapse_client.queue import Queue
+from lapse_client.kafka.fault import LACKS_RIGHT
+from lapse_client.queue.queue import Queue
 
 if TYPE_CHECKING:
     from lapse.transfer.link import Link
     from lapse.transfer.mover import Mover, Outcome
-    from lapse_client.connection import Connection
+    from lapse_client.kafka.connection import Connection
 
 logger = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 
 from lapse.config import Config
 from lapse.doctor.finding import Finding, fine, warning
-from lapse_client.connection import Connection
 from lapse_client.error import LapseError
+from lapse_client.kafka.connection import Connection
 
 _PATIENCE_S: Final = 3.0
 """Whoever is behind for so long lags."""

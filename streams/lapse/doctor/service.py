@@ -12,9 +12,9 @@ from lapse.config import Config
 from lapse.config.duration import in_words
 from lapse.doctor.finding import Finding, fine, warning, wrong
 from lapse.doctor.lag import of_lag
-from lapse_client.connection import Connection
 from lapse_client.error import LapseError, UnknownEntity
-from lapse_client.queues import Figures, Queues
+from lapse_client.kafka.connection import Connection
+from lapse_client.queue.queues import Figures, Queues
 
 _PATIENCE_S: Final = 5.0
 """How long all entities together may take to answer, s: they are asked at once."""

@@ -39,9 +39,9 @@ from lapse.replication.progress import Progress
 from lapse.replication.translation import Downstream, Translation, Upstream
 from lapse.runtime.kafka import security
 from lapse.runtime.timers.clock import WorkerClock
-from lapse_client.connection import Connection, entities
-from lapse_client.kafka_fault import BEHIND_REFUSAL, LACKS_RIGHT, abort, written_or_refused
-from lapse_client.produced import produce
+from lapse_client.kafka.connection import Connection, entities
+from lapse_client.kafka.fault import BEHIND_REFUSAL, LACKS_RIGHT, abort, written_or_refused
+from lapse_client.kafka.produced import produce
 
 logger = logging.getLogger(__name__)
 

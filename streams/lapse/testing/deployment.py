@@ -29,9 +29,9 @@ from lapse.testing.shard import Crash, CrashPoint, MemoryShard
 from lapse.testing.virtual_clock import BEGIN_MS, VirtualClock
 from lapse_client import Admin, Connection, DeadLetter, DeadLetterReader, Publisher, QueueSubscriber, SowClient
 from lapse_client import Queue as QueueClient
-from lapse_client.aio_client import AsyncClient
-from lapse_client.client import Client
-from lapse_client.transport import defaulting_to
+from lapse_client.aio.client import AsyncClient
+from lapse_client.kafka.transport import defaulting_to
+from lapse_client.session.client import Client
 
 _LOOK_EVERY_S: Final = 0.001
 _UNTIL_S: Final = 10.0

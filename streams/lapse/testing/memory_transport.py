@@ -9,8 +9,8 @@ from lapse.protocol import topic as names
 from lapse.testing.cluster import Cluster
 from lapse.testing.memory_clients import MemoryAdmin, MemoryConsumer, MemoryProducer
 from lapse.testing.virtual_clock import VirtualClientClock
-from lapse_client.clock import ClientClock
-from lapse_client.transport import Transport
+from lapse_client.kafka.clock import ClientClock
+from lapse_client.kafka.transport import Transport
 
 
 class MemoryTransport(Transport):

@@ -8,7 +8,7 @@ from typing import Final
 
 from lapse.core.lifetime import NEVER
 from lapse.testing.cluster import Cluster
-from lapse_client.clock import ClientClock
+from lapse_client.kafka.clock import ClientClock
 
 BEGIN_MS: Final = 1_767_225_600_000
 """2026-01-01T00:00:00Z, ms since the epoch."""

@@ -13,11 +13,11 @@ from lapse.core.transfer_counts import Counts
 from lapse.protocol import hand_over, header
 from lapse.protocol.answer import QueuedMessage
 from lapse.protocol.bookmark import Bookmark, BookmarkRange
-from lapse_client.connection import Connection
-from lapse_client.headers import headers_of
-from lapse_client.kafka_fault import BEHIND_REFUSAL, abort, written_or_refused
-from lapse_client.produced import produce
-from lapse_client.referenced import LogPlace
+from lapse_client.delivery.referenced import LogPlace
+from lapse_client.kafka.connection import Connection
+from lapse_client.kafka.fault import BEHIND_REFUSAL, abort, written_or_refused
+from lapse_client.kafka.headers import headers_of
+from lapse_client.kafka.produced import produce
 
 _PATIENCE_S: Final = 30.0
 _TRANSACTION_MS: Final = 10_000

@@ -28,8 +28,8 @@ from lapse.transfer.copier import TakenOver
 from lapse.transfer.mover import Mover
 from lapse.transfer.order import Order
 from lapse.transfer.skew import Skew
-from lapse_client.connection import Connection
 from lapse_client.error import CommandFailed, LapseError
+from lapse_client.kafka.connection import Connection
 
 logger: Final = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from lapse.config.duration import DurationMs
 from lapse.config.root import SecurityConfig
 from lapse.protocol import topic as names
 from lapse.runtime.kafka import security
-from lapse_client.connection import Connection, identity
+from lapse_client.kafka.connection import Connection, identity
 
 
 class Link(BaseModel):

@@ -24,7 +24,7 @@ from lapse.protocol.hand_over import HandOver, joined
 from lapse.transfer.copier import Copier, TransferError
 from lapse.transfer.order import Order, Orders
 from lapse.transfer.side import Side
-from lapse_client.connection import Connection, log_bounds
+from lapse_client.kafka.connection import Connection, log_bounds
 
 logger = logging.getLogger(__name__)
 

@@ -13,9 +13,9 @@ import orjson
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 
 from lapse.protocol.bookmark import BookmarkRange
-from lapse_client import compacted_topic
-from lapse_client.connection import Connection
-from lapse_client.span import span
+from lapse_client.kafka import compacted_topic
+from lapse_client.kafka.connection import Connection
+from lapse_client.kafka.span import span
 
 TOPIC: Final = "lapse.transfers"
 _PATIENCE_S: Final = 30.0

@@ -8,9 +8,9 @@ from types import TracebackType
 
 from lapse.protocol.answer import Answer
 from lapse.protocol.command import Command
-from lapse_client.connection import Connection
-from lapse_client.conversation import Conversation
-from lapse_client.metadata import METADATA_TIMEOUT_S
+from lapse_client.kafka.connection import Connection
+from lapse_client.kafka.metadata import METADATA_TIMEOUT_S
+from lapse_client.session.conversation import Conversation
 
 
 class Side:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from lapse_client.clock import ClientClock
+from lapse_client.kafka.clock import ClientClock
 
 logger: Final = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from lapse.cli.instant import INSTANT, at_ms
 from lapse.cli.tables import _drawn, fitted, print_table
-from lapse_client.instant import shown
+from lapse_client.reading.instant import shown
 
 Captured = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch

@@ -14,7 +14,7 @@ from typing import Any, Final
 import click
 import pytest
 
-import lapse_client.metadata
+import lapse_client.kafka.metadata
 from lapse.cli import cluster, definition, main
 from lapse.runtime.topics import cluster as topology
 from lapse_spark import option
@@ -87,7 +87,7 @@ def _hurry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(definition, "FIRST_ANSWER_S", 0.05)
     monkeypatch.setattr(topology, "FIRST_ANSWER_S", 0.05)
     monkeypatch.setattr(option, "_PATIENCE_S", 0.0)
-    monkeypatch.setattr(lapse_client.metadata, "_LOOK_S", 0.05)
+    monkeypatch.setattr(lapse_client.kafka.metadata, "_LOOK_S", 0.05)
     logs = [logging.getLogger(name) for name in (None, "uvicorn", "lapse_client.kafka")]
     levels, handlers = [log.level for log in logs], list(logs[0].handlers)
     ending = signal.getsignal(signal.SIGTERM)  # which `lapse dev` changes

@@ -5,12 +5,12 @@ import time
 
 import pytest
 
-from lapse_client.arrivals import Arrivals
-from lapse_client.clock import ClientClock
+from lapse_client.delivery.arrivals import Arrivals
 from lapse_client.error import LapseError
-from lapse_client.shard import Shard
-from lapse_client.sow_order import Order
-from lapse_client.sow_record import SowRecord
+from lapse_client.kafka.clock import ClientClock
+from lapse_client.session.shard import Shard
+from lapse_client.sow.order import Order
+from lapse_client.sow.record import SowRecord
 
 
 @pytest.mark.feature("X3")
@@ -65,7 +65,7 @@ def test_what_is_unwanted_is_removed_in_place() -> None:
 
 @pytest.mark.feature("C3")
 def test_the_narrowest_measurement_wins_and_a_step_is_followed() -> None:
-    from lapse_client.clock import elapsed_ms
+    from lapse_client.kafka.clock import elapsed_ms
 
     clock, base = ClientClock(), 1_000_000
     assert clock.past_ms() == float("-inf")

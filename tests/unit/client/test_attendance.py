@@ -6,10 +6,10 @@ import pytest
 
 from lapse.protocol.answer import Answer
 from lapse.protocol.command import Command
-from lapse_client import attendance
-from lapse_client.attendance import Attendance
 from lapse_client.error import AnswerTimeout
-from lapse_client.shard import Shard
+from lapse_client.session import attendance
+from lapse_client.session.attendance import Attendance
+from lapse_client.session.shard import Shard
 
 pytestmark = pytest.mark.feature("X7")
 

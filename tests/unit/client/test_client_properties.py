@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka import Producer
 
 from lapse_client import LapseError
-from lapse_client.client_properties import options
+from lapse_client.kafka.client_properties import options
 
 JAVA = r"""
 ! as kafka-topics.sh takes it with --command-config

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from lapse_client.credit import Credits
+from lapse_client.subscriber.credit import Credits
 
 pytestmark = pytest.mark.feature("Q3", "X3")
 

@@ -5,8 +5,8 @@ import struct
 import pytest
 
 from lapse.protocol.bookmark import Bookmark
-from lapse_client.dead_letter import DeadLetter, letter_of
-from lapse_client.replay import Replayed
+from lapse_client.letters.dead_letter import DeadLetter, letter_of
+from lapse_client.reading.replay import Replayed
 from support.other_letters import OTHERS, TOLD
 
 Headers = list[tuple[str, bytes | None]]

@@ -14,9 +14,9 @@ from lapse.testing.cluster import Cluster
 from lapse.testing.memory_clients import MemoryProducer
 from lapse.testing.memory_transport import MemoryTransport
 from lapse_client import Connection, Publisher, PublishFailed
-from lapse_client.channel import Channel
 from lapse_client.error import LapseError
-from lapse_client.listener import Listener
+from lapse_client.session.channel import Channel
+from lapse_client.session.listener import Listener
 
 pytestmark = pytest.mark.feature("X5", "X7")
 

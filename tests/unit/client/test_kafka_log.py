@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from lapse_client.kafka_log import Seldom, log
+from lapse_client.kafka.log import Seldom, log
 
 REFUSED = "FAIL [%s#consumer-%d] [thrd:b:1/bootstrap]: b:1/bootstrap: Connect to b failed (after %dms in state CONNECT)"
 

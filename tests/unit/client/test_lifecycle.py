@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lapse_client.channel_thread import ChannelThread
 from lapse_client.error import Closed, LapseError
-from lapse_client.lifecycle import Lifecycle, Phase
-from lapse_client.shard import Shard
+from lapse_client.session.channel_thread import ChannelThread
+from lapse_client.session.lifecycle import Lifecycle, Phase
+from lapse_client.session.shard import Shard
 
 pytestmark = pytest.mark.feature("X3")
 

@@ -9,9 +9,9 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from lapse_client import metadata
 from lapse_client.error import ConnectionFailed
-from lapse_client.metadata import Metadata
+from lapse_client.kafka import metadata
+from lapse_client.kafka.metadata import Metadata
 
 
 class Slow:

@@ -9,12 +9,12 @@ import pytest
 from lapse.core.lifetime import NEVER
 from lapse.protocol import packed_delivery
 from lapse.protocol.packed_delivery import column, decode
-from lapse_client.acknowledgments import Acknowledgments
-from lapse_client.delivery import Delivery
+from lapse_client.delivery.delivery import Delivery
+from lapse_client.delivery.lot import PackedLot
+from lapse_client.delivery.prefetched import Prefetched
 from lapse_client.error import AlreadySettled
-from lapse_client.lot import PackedLot
-from lapse_client.prefetched import Prefetched
-from lapse_client.shard import Shard
+from lapse_client.session.shard import Shard
+from lapse_client.subscriber.acknowledgments import Acknowledgments
 
 SHARD = Shard(0, "q", 0)
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from lapse.core import lifetime
 from lapse_client.error import InvalidPublication
-from lapse_client.publication import _check_lifetimes, headers
+from lapse_client.publisher.publication import _check_lifetimes, headers
 
 
 @pytest.mark.feature("L2", "L3", "L5", "X6", "S2")

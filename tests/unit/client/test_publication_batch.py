@@ -8,7 +8,7 @@ import pytest
 from lapse.protocol.bookmark import Bookmark
 from lapse_client import Publisher, PublishFailed
 from lapse_client.error import InvalidPublication, UnknownEntity
-from lapse_client.publication_batch import PublicationBatch
+from lapse_client.publisher.publication_batch import PublicationBatch
 from unit.client.test_end_of_producer import FORBIDDEN, connection, memory
 
 

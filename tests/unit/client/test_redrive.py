@@ -6,8 +6,8 @@ import pytest
 
 from lapse.protocol.bookmark import Bookmark
 from lapse.protocol.redrive import astray
-from lapse_client.dead_letter import DeadLetter
-from lapse_client.redrive import Choice, Line, Target, plan
+from lapse_client.letters.dead_letter import DeadLetter
+from lapse_client.letters.redrive import Choice, Line, Target, plan
 
 pytestmark = pytest.mark.feature("D5")
 

@@ -13,7 +13,8 @@ from confluent_kafka.serialization import IntegerDeserializer, IntegerSerializer
 from typing_extensions import TypedDict
 
 from lapse.testing import Lapse
-from lapse_client import AvroSerde, InvalidPayload, InvalidPublication, JsonSerde, Serde, serde
+from lapse_client import AvroSerde, InvalidPayload, InvalidPublication, JsonSerde, Serde
+from lapse_client.payload import serde
 
 pytestmark = pytest.mark.feature("X3")
 

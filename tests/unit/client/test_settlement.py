@@ -8,12 +8,12 @@ from lapse.protocol.answer import Answer, Settlement
 from lapse.protocol.bookmark import Bookmark, BookmarkRange, ranges
 from lapse.protocol.command import Command
 from lapse.protocol.repetition import bears_repetition
-from lapse_client.acknowledgments import Acknowledgments
-from lapse_client.delivery import Delivery
+from lapse_client.delivery.delivery import Delivery
+from lapse_client.delivery.lot import SingleLot
 from lapse_client.error import AlreadySettled
-from lapse_client.lot import SingleLot
-from lapse_client.settlement import MOST_RANGES, SettlementBatch, chunks, results
-from lapse_client.shard import Shard
+from lapse_client.session.shard import Shard
+from lapse_client.subscriber.acknowledgments import Acknowledgments
+from lapse_client.subscriber.settlement import MOST_RANGES, SettlementBatch, chunks, results
 
 places = st.tuples(st.sampled_from(["a", "b-1.x"]), st.integers(0, 3), st.integers(0, 40), st.integers(1, 3))
 

@@ -8,7 +8,7 @@ import pytest
 import lapse_client
 import lapse_client.aio
 import lapse_client.error
-from lapse_client.connection import Connection, entities
+from lapse_client.kafka.connection import Connection, entities
 
 
 @pytest.mark.feature("X3")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lapse_client.waiting import asked_first
+from lapse_client.queue.waiting import asked_first
 
 
 @pytest.mark.feature("C48", "D6")

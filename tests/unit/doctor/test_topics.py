@@ -12,7 +12,7 @@ from lapse.doctor.topics import _differences, _settings
 from lapse.protocol import topic
 from lapse.runtime.topics.topology import Topology
 from lapse_client import Connection, LapseError
-from lapse_client.metadata import Metadata
+from lapse_client.kafka.metadata import Metadata
 
 CONFIG = Config.model_validate({"queue": {"both": {"topics": ["a", "b"]}, "orders": {}}})
 

@@ -15,9 +15,9 @@ from lapse.core.generation import position_of
 from lapse.protocol import header, packed_delivery
 from lapse_client import Connection
 from lapse_client.aio import Delivery
+from lapse_client.delivery.lot import PackedLot
 from lapse_client.error import UnknownEntity
-from lapse_client.lot import PackedLot
-from lapse_client.shard import Shard
+from lapse_client.session.shard import Shard
 from lapse_gateway import Gateway, Settings, User, Users, openapi, payload
 from lapse_gateway.application import DESCRIBED, application
 from lapse_gateway.events import event, stream

@@ -267,7 +267,7 @@ def test_a_target_in_its_absolute_form_means_its_path(
     target: bytes, line: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As proxies send it; `/` is a page about queues, and no broker answers here."""
-    monkeypatch.setattr("lapse_client.metadata.FIRST_ANSWER_S", 0.1)
+    monkeypatch.setattr("lapse_client.kafka.metadata.FIRST_ANSWER_S", 0.1)
 
     async def client(port: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)

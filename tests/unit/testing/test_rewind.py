@@ -8,7 +8,7 @@ import pytest
 
 from lapse.testing import CrashPoint, Lapse
 from lapse_client import CommandFailed, aio
-from lapse_client.history import history
+from lapse_client.reading.history import history
 
 pytestmark = pytest.mark.feature("Q22")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lapse.transfer.skew import Skew
-from lapse_client.clock import ClientClock, elapsed_ms
+from lapse_client.kafka.clock import ClientClock, elapsed_ms
 
 pytestmark = pytest.mark.feature("Q26", "C74")
 

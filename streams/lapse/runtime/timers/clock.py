@@ -1,7 +1,7 @@
 """The broker's clock as a worker knows it (L13, C3): monotonic, and never asked before it is measured.
 
-`lapse_client.clock.ClientClock` is the other clock over the same `BrokerOffset`: it counts the sleep of the machine,
-and answers before the first measurement. `tests/unit/core/test_broker_offset.py` holds both to one offset.
+`lapse_client.kafka.clock.ClientClock` is the other clock over the same `BrokerOffset`: it counts the sleep of the
+machine, and answers before the first measurement. `tests/unit/core/test_broker_offset.py` holds both to one offset.
 """
 
 from __future__ import annotations

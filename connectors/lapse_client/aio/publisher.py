@@ -1,0 +1,39 @@
+"""The publisher for asyncio: what waits for Kafka, or for a reply, is a coroutine (L2 to L5, Q27, X3)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from lapse.protocol.bookmark import Bookmark
+from lapse_client.aio.client import AsyncClient
+from lapse_client.kafka.connection import Connection
+from lapse_client.publisher import publisher as sync_publisher
+from lapse_client.publisher.record_publisher import Payload
+from lapse_client.request.reply import Reply
+
+
+class Publisher(AsyncClient[sync_publisher.Publisher]):
+    """Publishes with lifetimes; see `lapse_client.Publisher`, whose arguments these are."""
+
+    def __init__(self, connection: Connection | None = None, **options: Any) -> None:
+        super().__init__(sync_publisher.Publisher(connection, **options))
+
+    async def publish(self, to: str, value: Any, key: Payload = None, **options: Any) -> Bookmark:
+        """Publish a record and wait until Kafka has it; the options are those of the synchronous `publish`."""
+        future = await asyncio.to_thread(self._twin.submit, to, value, key, **options)
+        return await asyncio.wrap_future(future)
+
+    async def request(self, to: str, value: Payload, key: Payload = None, *, timeout: float, **options: Any) -> Reply:  # noqa: ASYNC109  # it is the request's lifetime
+        """Publish a request, and wait for the reply to it; see `lapse_client.Publisher.request`."""
+        with await asyncio.to_thread(self._twin.submit_request, to, value, key, timeout=timeout, **options) as pending:
+            while await asyncio.to_thread(pending.waits_for_a_test):
+                pass
+            try:
+                return await asyncio.wait_for(asyncio.wrap_future(pending.future), pending.left_s)
+            except TimeoutError:
+                raise pending.nothing() from None
+
+    async def flush(self) -> None:
+        """Wait until Kafka has everything."""
+        await asyncio.to_thread(self._twin.flush)

@@ -1,0 +1,132 @@
+"""A queue without a subscription, for asyncio: the same calls, as coroutines (Q8, Q15, Q21, X3)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Literal
+
+from lapse_client.aio.client import AsyncClient
+from lapse_client.queue import queue as sync_queue
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from lapse.protocol.answer import OpenSubscription, QueuedMessage
+    from lapse_client.kafka.connection import Connection
+    from lapse_client.subscriber.settlement import SettlementResult
+    from lapse_client.subscriber.settler import Settling
+
+
+class Queue(AsyncClient[sync_queue.Queue]):
+    """Looks into a queue and acts on it as a whole; see `lapse_client.Queue`, whose arguments these are."""
+
+    def __init__(self, name: str, *, connection: Connection | None = None, timeout_s: float = 30.0) -> None:
+        super().__init__(sync_queue.Queue(name, connection=connection, timeout_s=timeout_s))
+
+    async def depth(self, *, filter: str | None = None) -> dict[str, Any]:  # noqa: A002  # the command's word
+        """Figures over all shards: messages by state, depth, subscriptions, oldest_age_ms (None where it is empty)."""
+        return await asyncio.to_thread(self._twin.depth, filter=filter)
+
+    async def peek(
+        self,
+        *,
+        filter: str | None = None,  # noqa: A002  # the command's word
+        top_n: int | None = None,
+        skip: int = 0,
+        state: str = "",
+    ) -> list[QueuedMessage]:
+        """What the queue holds, shard by shard in order; takes no lease."""
+        return await asyncio.to_thread(self._twin.peek, filter=filter, top_n=top_n, skip=skip, state=state)
+
+    async def subscriptions(self) -> list[OpenSubscription]:
+        """Who is subscribed, since when, and how many messages each holds; over all shards, the oldest first."""
+        return await asyncio.to_thread(self._twin.subscriptions)
+
+    async def look_at(self, bookmark: str) -> QueuedMessage | None:
+        """What the queue says now of one message, topic:partition:offset; None if it holds no such message."""
+        return await asyncio.to_thread(self._twin.look_at, bookmark)
+
+    async def acknowledge(
+        self,
+        bookmarks: Iterable[str] = (),
+        *,
+        filter: str | None = None,  # noqa: A002  # the command's word
+    ) -> list[SettlementResult]:
+        """Settle as done; by `topic:partition:first[-last][#count]`, or by filter."""
+        return await self.settle("acknowledge", bookmarks, filter=filter)
+
+    async def cancel(
+        self,
+        bookmarks: Iterable[str] = (),
+        *,
+        filter: str | None = None,  # noqa: A002  # the command's word
+        delay_ms: int | None = None,
+    ) -> list[SettlementResult]:
+        """Return leased messages, or withdraw scheduled ones; undeliverable for `delay_ms`, or as the queue says."""
+        return await self.settle("cancel", bookmarks, filter=filter, delay_ms=delay_ms)
+
+    async def expire(
+        self,
+        bookmarks: Iterable[str] = (),
+        *,
+        filter: str | None = None,  # noqa: A002  # the command's word
+        fault: str = "",
+    ) -> list[SettlementResult]:
+        """Expire messages now; their letters say `fault`, 500 characters at most."""
+        return await self.settle("expire", bookmarks, filter=filter, fault=fault)
+
+    async def settle(
+        self,
+        how: Settling,
+        bookmarks: Iterable[str] = (),
+        *,
+        filter: str | None = None,  # noqa: A002  # the command's word
+        delay_ms: int | None = None,
+        fault: str = "",
+    ) -> list[SettlementResult]:
+        """Settle messages by bookmark, or by a filter on every shard."""
+        return await asyncio.to_thread(self._twin.settle, how, bookmarks, filter=filter, delay_ms=delay_ms, fault=fault)
+
+    async def pause(self) -> None:
+        """Deliver nothing until `resume`; survives restarts."""
+        await asyncio.to_thread(self._twin.pause)
+
+    async def resume(self) -> None:
+        """Deliver again."""
+        await asyncio.to_thread(self._twin.resume)
+
+    async def purge(
+        self,
+        *,
+        filter: str | None = None,  # noqa: A002  # the command's word
+        leased: bool = False,
+    ) -> dict[str, int]:
+        """Remove everything, or what matches; counts `removed` and `skipped`."""
+        return await asyncio.to_thread(self._twin.purge, filter=filter, leased=leased)
+
+    async def rewind(
+        self,
+        to: str | int,
+        *,
+        filter: str | None = None,  # noqa: A002  # the command's word
+        lifetimes: Literal["new", "kept"] = "new",
+        handed_over: bool = False,
+        dry_run: bool = False,
+        command_id: str = "",
+        timeout_s: float = 600.0,
+    ) -> dict[str, int]:
+        """Bring back messages that have left, as far as Kafka still has their records (Q22)."""
+        return await asyncio.to_thread(
+            self._twin.rewind,
+            to,
+            filter=filter,
+            lifetimes=lifetimes,
+            handed_over=handed_over,
+            dry_run=dry_run,
+            command_id=command_id,
+            timeout_s=timeout_s,
+        )
+
+    async def delete(self, *, force: bool = False) -> dict[str, int]:
+        """Delete the queue, all shards or none, and wait until its topics are gone; closes the client."""
+        return await asyncio.to_thread(self._twin.delete, force=force)

@@ -1,0 +1,145 @@
+"""The queue subscriber for asyncio: the same names, and the same engine behind them (X3)."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any, Final, TypeVar, cast
+
+from lapse_client.aio.client import AsyncClient, Awakening
+from lapse_client.aio.delivery import Delivery, TypedDelivery
+from lapse_client.delivery.delivery import Delivery as SyncDelivery
+from lapse_client.subscriber import subscriber as sync_subscriber
+from lapse_client.subscriber.settlement import SettlementResult
+from lapse_client.subscriber.settler import Settling
+from lapse_client.transaction.transaction import Transaction
+
+_AT_ONCE: Final = 1_000
+"""How many deliveries a batch has at most, unless it is told."""
+
+T = TypeVar("T")
+
+
+class QueueSubscriber(AsyncClient[sync_subscriber.QueueSubscriber]):
+    """Receives a queue's messages under leases; see `lapse_client.QueueSubscriber`, whose arguments these are."""
+
+    def __init__(self, queue: str | re.Pattern[str], max_backlog: int = 1, **options: Any) -> None:
+        super().__init__(sync_subscriber.QueueSubscriber(queue, max_backlog, **options))
+        self._twin.delivery_types = (Delivery, TypedDelivery)
+        self._awakening: Awakening | None = None
+        self._working: set[asyncio.Task[Any] | None] = set()
+
+    @property
+    def name(self) -> str:
+        """The subscription's name."""
+        return self._twin.name
+
+    async def start(self) -> QueueSubscriber:
+        """Subscribe; `async with` does so too. A cancelled start leaves no subscription behind."""
+        if self._awakening is not None:
+            self._awakening.check_loop()
+        await super().start()
+        if self._awakening is None:
+            self._awakening = Awakening(
+                f"the subscriber of {self._twin.queue}",
+                self._twin.subscription.arrivals,
+                self._twin.subscription.patience if self._twin.transport.settles else None,
+            )
+        return self
+
+    async def close(self) -> None:
+        """Send what was acknowledged, give the rest back, wait for the answers.
+
+        Handlers of `run` that are at work finish first. Called by a handler, it lets `run` end, which then closes.
+        """
+        self._twin.stop()
+        if asyncio.current_task() in self._working:
+            return
+        if working := [task for task in self._working if task is not None]:
+            await asyncio.wait(working)
+        await asyncio.to_thread(self._twin.close)
+
+    def __aiter__(self) -> AsyncIterator[Delivery]:
+        return self.messages()
+
+    async def messages(self, timeout: float | None = None) -> AsyncIterator[Delivery]:  # noqa: ASYNC109  # ends it, raises nothing
+        """Iterate over deliveries; end after `timeout` seconds without one."""
+        while (delivery := await self.receive(timeout)) is not None:
+            yield delivery
+
+    async def batches(self, max_size: int = _AT_ONCE, timeout: float | None = None) -> AsyncIterator[list[Delivery]]:  # noqa: ASYNC109
+        """Iterate over lists of up to `max_size` deliveries; end after `timeout` seconds without one."""
+        while batch := await self._wait(lambda: self._twin.subscription.take(max_size, 0.0), timeout):
+            yield cast("list[Delivery]", batch)
+
+    async def receive(self, timeout: float | None = None) -> Delivery | None:  # noqa: ASYNC109
+        """Wait for one delivery; None after `timeout` seconds, or `close`."""
+        return cast("Delivery | None", await self._wait(lambda: self._twin.subscription.receive(0.0), timeout))
+
+    async def run(self, handler: Callable[[Delivery], Awaitable[object]], tasks: int = 1) -> None:
+        """Hand every delivery to a coroutine function, `tasks` at a time, until `close`; the subscriber is closed then.
+
+        A delivery that the handler leaves unsettled is acknowledged when it returns, and cancelled when it raises;
+        the exception is logged, unless it is `Retry`, and the next delivery follows.
+
+        Raises:
+            EntityDeleted: the queue was deleted.
+            Closed: it was never started.
+        """
+
+        async def work() -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            self._working.add(task)
+            try:
+                async for delivery in self.messages():
+                    try:
+                        async with delivery:
+                            await handler(delivery)
+                    except (Exception, asyncio.CancelledError) as error:  # logged, and the message comes again
+                        if isinstance(error, asyncio.CancelledError) and task.cancelling():
+                            raise  # it is `run` that is cancelled, not something that the handler waited for
+                        sync_subscriber.log.exception("the handler failed on %s; it is cancelled", delivery.bookmark)
+            finally:
+                self._working.discard(task)
+
+        # No task group: what ends the subscription is raised as it is, as the synchronous `run` does.
+        endings = await asyncio.gather(*(work() for _ in range(tasks)), return_exceptions=True)
+        await self.close()
+        for ended in endings:
+            if ended is not None:
+                raise ended
+
+    def acknowledge(self, deliveries: Sequence[SyncDelivery]) -> None:
+        """Acknowledge many deliveries; never waits."""
+        self._twin.acknowledge(deliveries)
+
+    def transaction(self, deliveries: Sequence[SyncDelivery]) -> Transaction:
+        """Return a transaction over many deliveries, to be opened with `async with`."""
+        return self._twin.transaction(deliveries)
+
+    async def settle(
+        self,
+        how: Settling,
+        deliveries: Sequence[SyncDelivery],
+        *,
+        wait: bool = False,
+        delay_ms: int | None = None,
+        lease_ms: int | None = None,
+        fault: str = "",
+    ) -> list[SettlementResult]:
+        """Settle many deliveries at once, and learn what became of each if wanted."""
+        return await asyncio.to_thread(
+            self._twin.settle, how, deliveries, wait=wait, delay_ms=delay_ms, lease_ms=lease_ms, fault=fault
+        )
+
+    async def flush(self) -> None:
+        """Send the acknowledgments that wait for others now."""
+        await asyncio.to_thread(self._twin.flush)
+
+    async def _wait(self, get: Callable[[], T], timeout_s: float | None) -> T:
+        if self._awakening is None:
+            self._twin.subscription  # noqa: B018  # raises that it is not started
+            raise AssertionError
+        return await self._awakening.take(get, timeout_s)

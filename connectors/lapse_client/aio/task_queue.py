@@ -1,0 +1,62 @@
+"""Functions that are called through a queue, for asyncio (X3)."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from typing import Any, ClassVar, ParamSpec, TypeVar
+
+from lapse.protocol.bookmark import Bookmark
+from lapse_client.aio.delivery import Delivery
+from lapse_client.aio.subscriber import QueueSubscriber
+from lapse_client.subscriber import task_queue
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Task(task_queue.Task[P, R]):
+    """A function of a task queue; see `lapse_client.Task`."""
+
+    async def submit(self, *args: P.args, **kwargs: P.kwargs) -> Bookmark:  # type: ignore[override]  # it waits
+        """Publish a call, and return where its message stands once Kafka has it."""
+        return await asyncio.wrap_future(await asyncio.to_thread(self.begin, *args, **kwargs))
+
+
+class CallQueue(task_queue.TaskQueue):
+    """What a task queue for asyncio does with the messages that it gets."""
+
+    task_type: ClassVar[type[task_queue.Task[Any, Any]]] = Task
+
+    async def handle(self, delivery: Delivery) -> None:  # type: ignore[override]  # it waits
+        """Do what a message asks for: a plain function in a thread."""
+        if (call := self.call_of(delivery)) is None:
+            return
+        if inspect.iscoroutinefunction(call.func):
+            await call()
+        else:
+            await asyncio.to_thread(call)
+
+
+class TaskQueue(CallQueue):
+    """Functions that are called through a queue; see `lapse_client.TaskQueue`. An asynchronous context manager."""
+
+    async def run(self, tasks: int = 1) -> None:  # type: ignore[override]  # it waits
+        """Work on the queue, `tasks` calls at a time, until it is cancelled or closed."""
+        async with QueueSubscriber(self.name, tasks, connection=self._connection, **self._options) as subscriber:
+            self._working = subscriber
+            await subscriber.run(self.handle, tasks)
+
+    async def close(self) -> None:  # type: ignore[override]  # it waits
+        """Let `run` end when the calls at work are done, and flush what was submitted."""
+        if self._working is not None:
+            await self._working.close()
+        await asyncio.to_thread(super().close)
+
+    async def __aenter__(self) -> TaskQueue:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    _working: QueueSubscriber | None = None

@@ -1,0 +1,1 @@
+"""Deliveries: how they arrive, wait for the application, and are read."""

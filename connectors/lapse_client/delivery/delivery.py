@@ -1,0 +1,242 @@
+"""Deliveries: messages handed to this subscription, and what the application does with them."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any, Final
+
+from lapse.protocol.bookmark import Bookmark
+from lapse_client.delivery.lot import Lot
+from lapse_client.error import AlreadySettled
+from lapse_client.kafka.headers import Headers
+from lapse_client.publisher.publication import Headers as OwnHeaders
+from lapse_client.publisher.record_publisher import Payload
+from lapse_client.session.shard import Shard
+from lapse_client.subscriber.retry import Retry
+from lapse_client.subscriber.settler import Settling
+from lapse_client.transaction.transaction import Transaction
+
+_FOREVER: Final = float("inf")
+
+
+class Delivery:
+    """A message under a lease. As a context manager it acknowledges, and on an exception cancels; it takes `Retry`.
+
+    Attributes:
+        lot: the messages that it came with.
+        at: its index there.
+        lease_ends_ms: when the lease is over by the broker's clock, ms since the epoch; infinite without a lease.
+        settled_as: how it was settled; empty while it is not.
+    """
+
+    __slots__ = ("_processing", "at", "lease_ends_ms", "lot", "settled_as")
+
+    def __init__(self, lot: Lot, at: int) -> None:
+        self.lot = lot
+        self.at = at
+        self.lease_ends_ms = lot.lease_ends_ms
+        self.settled_as = ""
+
+    def __repr__(self) -> str:
+        return f"<delivery {self.bookmark}#{self.delivery_count} from {self.queue}>"
+
+    @property
+    def queue(self) -> str:
+        """The queue it came from."""
+        return self.lot.shard.entity
+
+    @property
+    def shard(self) -> Shard:
+        """Where it came from, and where its settlement goes."""
+        return self.lot.shard
+
+    @property
+    def is_barrier(self) -> bool:
+        """Whether it is a barrier: it has no lease, and settling it does nothing."""
+        return self.lot.is_barrier
+
+    @property
+    def place(self) -> bytes:
+        """The bookmark as it is on the wire."""
+        return b"%b:%d" % (self.lot.source, self.lot.offsets[self.at])
+
+    @property
+    def token(self) -> bytes:
+        """Which delivery it is, as settlements say it: `count@epoch`, or `count`; empty for none."""
+        return self.lot.token_of(self.at)
+
+    @property
+    def bookmark(self) -> Bookmark:
+        """Where the message stands in its underlying topic."""
+        name, _, partition = self.lot.source.decode().rpartition(":")
+        return Bookmark(name, int(partition or 0), self.lot.offsets[self.at])
+
+    @property
+    def key(self) -> bytes | None:
+        """The message's key, untouched."""
+        return self.lot.key(self.at)
+
+    @property
+    def value(self) -> bytes | None:
+        """The message's value, untouched."""
+        return self.lot.value(self.at)
+
+    @property
+    def payload(self) -> Any:
+        """What the subscriber's deserializer made of the value; the value where there is no deserializer."""
+        return self.value
+
+    @property
+    def headers(self) -> Headers:
+        """The message's own headers in order, repeated names included."""
+        return self.lot.headers(self.at)
+
+    @property
+    def delivery_count(self) -> int:
+        """How often the message was delivered, this time included; the fencing token."""
+        return self.lot.delivery_counts[self.at]
+
+    @property
+    def lease_until_ms(self) -> int | None:
+        """When the lease is over, ms since the epoch; None for at-most-once deliveries and barriers."""
+        return None if self.lease_ends_ms == _FOREVER else int(self.lease_ends_ms)
+
+    @property
+    def expires_at_ms(self) -> int | None:
+        """The message's deadline, ms since the epoch; None without one."""
+        return self.lot.deadline_ms(self.at)
+
+    @property
+    def timestamp_ms(self) -> int:
+        """The message's arrival, ms since the epoch."""
+        return self.lot.timestamp_ms(self.at)
+
+    def acknowledge(self) -> None:
+        """Acknowledge the message: it leaves the queue. Acknowledgments are sent in batches, in the background.
+
+        Raises:
+            AlreadySettled: it was settled before.
+        """
+        self.lot.settler.acknowledge((self,))
+
+    def cancel(self, delay_ms: int | None = None) -> None:
+        """Return the message to its original place in the queue.
+
+        Args:
+            delay_ms: how long it waits before its next delivery, in ms; 0 = not at all; None = as the message's
+                `lapse-retry-delay-ms` or the queue's `retry` says.
+
+        Raises:
+            AlreadySettled: it was settled before.
+        """
+        self.lot.settler.command("cancel", (self,), delay_ms=delay_ms)
+
+    def expire(self, fault: str = "") -> None:
+        """Make the message leave the queue now, as a dead letter.
+
+        Args:
+            fault: what is wrong with the message, for its letter and its event; at most 500 characters are kept.
+
+        Raises:
+            AlreadySettled: it was settled before.
+        """
+        self.lot.settler.command("expire", (self,), fault=fault)
+
+    def renew(self, lease_ms: int | None = None) -> None:
+        """Ask for a longer lease; `lease_until_ms` changes when the shard has answered.
+
+        Args:
+            lease_ms: how long from now, in ms; None = the queue's lease period.
+
+        Raises:
+            AlreadySettled: it was settled before.
+        """
+        self.lot.settler.command("renew", (self,), lease_ms=lease_ms)
+
+    def reply(self, value: Any, key: Payload = None, *, headers: OwnHeaders | None = None) -> Bookmark:
+        """Reply to a request, and wait until Kafka has the reply: what is settled then has been answered.
+
+        The reply goes to the queue or topic that the header `reply_to` names, with the request's `correlation_id` and
+        its deadline. It settles nothing, and may be repeated: the first one counts.
+
+        Args:
+            value: the payload, text as UTF-8, or whatever the subscriber's serializer writes.
+            key: the record's key, text as UTF-8.
+            headers: further headers.
+
+        Returns:
+            Where the reply stands.
+
+        Raises:
+            InvalidPublication: nobody waits for a reply to this message, or a header is not right; nothing was sent.
+            UnknownEntity: what `reply_to` names is not there, or no longer.
+            PublishFailed: Kafka did not take the reply.
+        """
+        return self.lot.settler.reply(self, value, key, headers)
+
+    def transaction(self) -> Transaction:
+        """Return a transaction: outputs and the acknowledgment of this delivery, all or none (X9).
+
+        Open it with `with`, or with `async with`. See `Transaction`, and docs/exactly-once.md for what it promises.
+
+        Raises:
+            InvalidPublication: there is no lease: it was delivered at most once, or it is a barrier.
+        """
+        return self.lot.settler.transaction((self,))
+
+    def check_unsettled(self) -> None:
+        """Do nothing for a delivery that may still be settled.
+
+        Raises:
+            AlreadySettled: it was settled before.
+        """
+        if self.settled_as:
+            raise AlreadySettled(self.bookmark, self.settled_as)
+
+    def mark(self, how: Settling) -> None:
+        """Note how it is being settled.
+
+        Raises:
+            AlreadySettled: it was settled before.
+        """
+        self.check_unsettled()
+        if how != "renew":
+            self.settled_as = how
+
+    def __enter__(self) -> Delivery:
+        if (tracing := self.lot.settler.tracing) is not None:
+            self._processing = tracing.processing(self)
+            self._processing.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        if self.lot.settler.tracing is None:
+            return self._settle(kind, error)
+        try:
+            return self._settle(kind, error)
+        finally:
+            failed = not isinstance(error, Retry)  # who asks for another try has not failed
+            self._processing.__exit__(*((kind, error, traceback) if failed else (None, None, None)))
+
+    def _settle(self, kind: type[BaseException] | None, error: BaseException | None) -> bool:
+        """Settle what the application has not: done where it raised nothing, else back to the queue."""
+        if self.settled_as:
+            return False
+        if isinstance(error, Retry):
+            self.cancel(error.delay_ms)
+            return True
+        if kind is None:
+            self.acknowledge()
+        else:
+            self.cancel()
+        return False
+
+    async def __aenter__(self) -> Delivery:
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        return self.__exit__(kind, error, traceback)

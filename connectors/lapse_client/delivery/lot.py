@@ -1,0 +1,301 @@
+"""Lots: messages of one partition that were handed out together, under one lease; each is read when it is asked for."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
+
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Message
+
+from lapse.core.generation import generation_of, position_of
+from lapse.core.lifetime import EXPIRES_AT_MS, NEVER
+from lapse.protocol import header
+from lapse.protocol.bookmark import BookmarkRange
+from lapse.protocol.packed_delivery import PackedDelivery
+from lapse_client.kafka.headers import Headers, headers_of
+from lapse_client.session.shard import Shard
+from lapse_client.subscriber.settler import Settler
+
+_BARRIER: Final = b"barrier"
+_FOREVER: Final = float("inf")
+
+_OWN: Final = frozenset(
+    {
+        header.KIND,
+        header.SUBSCRIPTION,
+        header.COMMAND_ID,
+        header.EPOCH,
+        header.BOOKMARK,
+        header.LEASE_UNTIL_MS,
+        header.DELIVERY_COUNT,
+        header.TIMESTAMP_MS,
+        header.LIFETIMES,
+        EXPIRES_AT_MS,
+    }
+)
+"""Headers that the delivery sets; they are attributes here."""
+
+
+_UNKNOWN: Final = float("-inf")
+
+
+def landed_ms(message: Message, fields: Mapping[str, bytes]) -> float:
+    """When a delivery reached Kafka, ms since the epoch; minus infinity where its deadlines are not to be judged by it.
+
+    That is so where the queue does not act on lifetimes (L6), and where the topic does not have the broker's clock.
+    """
+    kind, stamp_ms = message.timestamp()
+    ignored = fields.get(header.LIFETIMES) == header.LIFETIMES_IGNORED
+    return _UNKNOWN if ignored or kind != TIMESTAMP_LOG_APPEND_TIME else stamp_ms
+
+
+def _over(deadlines_ms: Sequence[int], landed: float) -> Collection[int]:
+    """Which of some deadlines had passed at an instant, by their indexes."""
+    if not len(deadlines_ms) or min(deadlines_ms) > landed:
+        return ()
+    return frozenset(at for at, deadline_ms in enumerate(deadlines_ms) if deadline_ms <= landed)
+
+
+class Lot(ABC):
+    """Messages that came together; a delivery is one of them, by its index.
+
+    Attributes:
+        settler: passes settlements on.
+        shard: where they came from, and where their settlements go.
+        source: their partition as bookmarks have it, `topic:partition`.
+        offsets: one of each message, in the order of delivery.
+        delivery_counts: one of each message.
+        lease_ends_ms: when their leases are over by the broker's clock, ms since the epoch; infinite without a lease.
+        token: which delivery they all are, as settlements say it: `count@epoch`, or `count`, or empty for none; None
+            where their counts differ.
+        is_barrier: whether it is a barrier.
+        overdue: indexes of the messages that had expired when their delivery reached Kafka: nobody gets them (L10).
+    """
+
+    __slots__ = (
+        "_epoch",
+        "delivery_counts",
+        "lease_ends_ms",
+        "offsets",
+        "overdue",
+        "settler",
+        "shard",
+        "source",
+        "token",
+    )
+
+    is_barrier = False
+
+    def __init__(
+        self,
+        settler: Settler,
+        shard: Shard,
+        source: bytes,
+        offsets: Sequence[int],
+        delivery_counts: Sequence[int],
+        *,
+        lease: bytes | None,
+        epoch: bytes | None,
+        alike: bool = True,
+    ) -> None:
+        self.settler = settler
+        self.shard = shard
+        self.source = source
+        self.offsets = offsets
+        self.delivery_counts = delivery_counts
+        self.lease_ends_ms: float = _FOREVER if lease is None else int(lease)
+        self._epoch = epoch
+        self.token = self._token_of(delivery_counts[0]) if alike else None
+        self.overdue: Collection[int] = ()
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def left(self, first: int = 0) -> int:
+        """How many messages there are to hand out from an index on."""
+        return len(self) - first - sum(at >= first for at in self.overdue)
+
+    def token_of(self, at: int) -> bytes:
+        """Which delivery a message is, as settlements say it."""
+        return self._token_of(self.delivery_counts[at]) if self.token is None else self.token
+
+    def _token_of(self, count: int) -> bytes:
+        if not count:
+            return b""
+        return b"%d" % count if self._epoch is None else b"%d@%b" % (count, self._epoch)
+
+    @abstractmethod
+    def key(self, at: int) -> bytes | None:
+        """The key of a message, untouched."""
+
+    @abstractmethod
+    def value(self, at: int) -> bytes | None:
+        """The value of a message, untouched."""
+
+    @abstractmethod
+    def headers(self, at: int) -> Headers:
+        """The own headers of a message in order, repeated names included."""
+
+    @abstractmethod
+    def timestamp_ms(self, at: int) -> int:
+        """The arrival of a message, ms since the epoch."""
+
+    @abstractmethod
+    def deadline_ms(self, at: int) -> int | None:
+        """The deadline of a message, ms since the epoch; None without one."""
+
+
+class SingleLot(Lot):
+    """One message, in a record of its own; or a barrier."""
+
+    __slots__ = ("_deadline", "_message", "_own", "_stamp", "is_barrier")
+
+    def __init__(self, settler: Settler, shard: Shard, message: Message, fields: dict[str, bytes]) -> None:
+        get = fields.get
+        source, _, place = get(header.BOOKMARK, b"::-1").rpartition(b":")
+        offset, _, generation = place.partition(b"~")
+        offsets = (position_of(int(offset), int(generation or 0)),)
+        counts = (int(get(header.DELIVERY_COUNT) or 0),)
+        lease, epoch = get(header.LEASE_UNTIL_MS), get(header.EPOCH)
+        super().__init__(settler, shard, source, offsets, counts, lease=lease, epoch=epoch)
+        self.is_barrier = get(header.KIND) == _BARRIER
+        self._message = message
+        self._stamp = get(header.TIMESTAMP_MS)
+        self._deadline = get(EXPIRES_AT_MS)
+        # The library would keep all headers with the message: a prefetched delivery then weighs a kilobyte more, and
+        # a dozen more objects for the garbage collector to visit, which halves the throughput.
+        own = None if _OWN.issuperset(fields) else [item for item in headers_of(message) if item[0] not in _OWN]
+        self._own = own or None
+        message.set_headers([])
+        if self._deadline is not None and not self.is_barrier and int(self._deadline) <= landed_ms(message, fields):
+            self.overdue = (0,)
+
+    def key(self, at: int) -> bytes | None:
+        """See `Lot`."""
+        return self._message.key()
+
+    def value(self, at: int) -> bytes | None:
+        """See `Lot`."""
+        return self._message.value()
+
+    def headers(self, at: int) -> Headers:
+        """See `Lot`."""
+        return list(self._own or ())
+
+    def timestamp_ms(self, at: int) -> int:
+        """See `Lot`."""
+        return self._message.timestamp()[1] if self._stamp is None else int(self._stamp)
+
+    def deadline_ms(self, at: int) -> int | None:
+        """See `Lot`."""
+        return None if self._deadline is None else int(self._deadline)
+
+
+class PackedLot(Lot):
+    """Messages of a packed delivery; its bytes are kept while one of them is."""
+
+    __slots__ = ("_packed",)
+
+    def __init__(
+        self, settler: Settler, shard: Shard, packed: PackedDelivery, fields: dict[str, bytes], landed: float = _UNKNOWN
+    ) -> None:
+        super().__init__(
+            settler,
+            shard,
+            f"{packed.topic}:{packed.partition}".encode(),
+            packed.offsets,
+            packed.delivery_counts,
+            lease=fields.get(header.LEASE_UNTIL_MS),
+            epoch=fields.get(header.EPOCH),
+            alike=packed.counts_are_alike,
+        )
+        self._packed = packed
+        self.overdue = _over(packed.deadlines_ms, landed)
+
+    def key(self, at: int) -> bytes | None:
+        """See `Lot`."""
+        return self._packed.key(at)
+
+    def value(self, at: int) -> bytes | None:
+        """See `Lot`."""
+        return self._packed.value(at)
+
+    def headers(self, at: int) -> Headers:
+        """See `Lot`."""
+        return self._packed.headers(at)
+
+    def timestamp_ms(self, at: int) -> int:
+        """See `Lot`."""
+        return self._packed.timestamps_ms[at]
+
+    def deadline_ms(self, at: int) -> int | None:
+        """See `Lot`."""
+        return self._packed.deadline_ms(at)
+
+
+class ReferencedLot(Lot):
+    """Messages that a range of a reference named, as they were read from the underlying topic.
+
+    Args:
+        settler: passes settlements on.
+        shard: who handed them out.
+        some: the range.
+        messages: its records, those that Kafka still has.
+        deadlines_ms: deadline of each offset of the range, `NEVER` without one; empty = none has one.
+        lease: end of the leases, as the header has it; None at most once.
+        epoch: the epoch that handed them out, as the header has it.
+        landed: see `landed_ms`.
+    """
+
+    __slots__ = ("_deadlines_ms", "_first", "_messages")
+
+    def __init__(
+        self,
+        settler: Settler,
+        shard: Shard,
+        some: BookmarkRange,
+        messages: Sequence[Message],
+        deadlines_ms: Sequence[int],
+        lease: bytes | None,
+        epoch: bytes,
+        landed: float = _UNKNOWN,
+    ) -> None:
+        whole = len(messages) == len(some)
+        offsets = (
+            range(some.first, some.last + 1)
+            if whole
+            else [position_of(message.offset() or 0, generation_of(some.first)) for message in messages]
+        )
+        source = f"{some.topic}:{some.partition}".encode()
+        super().__init__(
+            settler, shard, source, offsets, (some.delivery_count or 0,) * len(messages), lease=lease, epoch=epoch
+        )
+        self._first = some.first
+        self._messages = messages
+        self._deadlines_ms = deadlines_ms
+        if deadlines_ms:
+            self.overdue = _over([deadlines_ms[offset - some.first] for offset in offsets], landed)
+
+    def key(self, at: int) -> bytes | None:
+        """See `Lot`."""
+        return self._messages[at].key()
+
+    def value(self, at: int) -> bytes | None:
+        """See `Lot`."""
+        return self._messages[at].value()
+
+    def headers(self, at: int) -> Headers:
+        """See `Lot`."""
+        return [item for item in headers_of(self._messages[at]) if header.is_handed_out(item[0])]
+
+    def timestamp_ms(self, at: int) -> int:
+        """See `Lot`."""
+        return self._messages[at].timestamp()[1]
+
+    def deadline_ms(self, at: int) -> int | None:
+        """See `Lot`."""
+        if not self._deadlines_ms:
+            return None
+        deadline_ms = self._deadlines_ms[self.offsets[at] - self._first]
+        return None if deadline_ms == NEVER else deadline_ms

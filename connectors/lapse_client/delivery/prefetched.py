@@ -1,0 +1,106 @@
+"""Prefetched deliveries; an object is made only when the application asks for one."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import repeat
+
+from lapse_client.delivery.arrivals import Waiting
+from lapse_client.delivery.delivery import Delivery
+from lapse_client.delivery.lot import Lot
+from lapse_client.session.shard import Shard
+
+
+class Prefetched(Waiting[Delivery]):
+    """Lots in the order of their arrival.
+
+    Args:
+        past_ms: an instant that the broker's clock has passed, ms since the epoch.
+        forget: called with a shard, and with how many messages were dropped because their leases are over.
+        delivery: what a delivery is, for whoever takes it.
+    """
+
+    def __init__(
+        self,
+        past_ms: Callable[[], float],
+        forget: Callable[[Shard, int], None],
+        delivery: type[Delivery] = Delivery,
+    ) -> None:
+        super().__init__()
+        self._past_ms = past_ms
+        self._forget = forget
+        self._delivery = delivery
+        self._back: deque[Delivery] = deque()
+        """What was taken and put back; it comes first."""
+        self._lots: deque[Lot] = deque()
+        self._at = 0
+        """Index of the next message of the first lot."""
+
+    def __len__(self) -> int:
+        first = self._lots[0].left(self._at) - self._lots[0].left() if self._lots else 0
+        return sum(lot.left() for lot in self._lots) + first + len(self._back)
+
+    def put(self, lots: list[Lot]) -> None:
+        """Add lots in order; none of them is empty. After the end they are dropped.
+
+        What had expired when its delivery reached Kafka is passed over when its turn comes (L10).
+        """
+        if not lots:
+            return
+        with self._lock:
+            if self._ended:
+                return
+            self._lots.extend(lots)
+            self._wake(2 if len(lots) > 1 else len(lots[0]))
+        self._tell()
+
+    def put_back(self, deliveries: Sequence[Delivery]) -> None:
+        """Add deliveries that were taken before; after the end they are dropped."""
+        with self._lock:
+            if self._ended:
+                return
+            self._back.extend(deliveries)
+            self._wake(len(deliveries))
+        self._tell()
+
+    def pop(self) -> Delivery | None:
+        """Remove and return the first delivery whose lease still holds, if there is one; never waits."""
+        with self._lock:
+            return next(iter(self._pop_some(1)), None)
+
+    def drop(self, unwanted: Callable[[Lot], bool]) -> int:
+        """Drop lots, and return how many messages that were."""
+        with self._lock:
+            before = len(self)
+            self._back = deque(delivery for delivery in self._back if not unwanted(delivery.lot))
+            kept = deque(lot for lot in self._lots if not unwanted(lot))
+            if not kept or kept[0] is not self._lots[0]:
+                self._at = 0
+            self._lots = kept
+            return before - len(self)
+
+    def _pop_some(self, most: int) -> list[Delivery]:
+        taken: list[Delivery] = []
+        while self._back and len(taken) < most:
+            delivery = self._back.popleft()
+            if delivery.lease_ends_ms <= self._past_ms():
+                self._forget(delivery.shard, 1)
+            else:
+                taken.append(delivery)
+        while self._lots and len(taken) < most:
+            lot, first = self._lots[0], self._at
+            if lot.lease_ends_ms <= self._past_ms():
+                self._forget(lot.shard, lot.left(first))
+                stop = len(lot)
+            else:
+                stop = min(len(lot), first + most - len(taken))
+                there: Sequence[int] = range(first, stop)
+                if lot.overdue:
+                    there = [at for at in there if at not in lot.overdue]
+                taken += map(self._delivery, repeat(lot), there)
+            self._at = stop
+            if stop == len(lot):
+                self._lots.popleft()
+                self._at = 0
+        return taken

@@ -1,0 +1,192 @@
+"""Deliveries by reference: the shard names ranges of bookmarks, and the client reads the records itself (D4)."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from lapse.core.generation import offset_of
+from lapse.protocol import header, reference
+from lapse.protocol.bookmark import BookmarkRange
+from lapse.protocol.reference import Reference
+from lapse_client.delivery.lot import Lot, ReferencedLot, landed_ms
+from lapse_client.error import LapseError
+from lapse_client.kafka.connection import Connection
+from lapse_client.session.shard import Shard
+from lapse_client.subscriber.settler import Settler
+
+_AT_ONCE: Final = 2_000
+_POLL_S: Final = 0.2
+_SKIP: Final = 2_000
+"""A gap in the log of so many offsets is read over; a longer one, or a step back, is worth a seek."""
+
+
+@dataclass(frozen=True, slots=True)
+class Referenced:
+    """Messages that are ours, and still have to be read.
+
+    Attributes:
+        shard: who handed them out.
+        messages: which ones.
+        lease: end of their leases, as the header has it; None at most once.
+        epoch: the epoch that handed them out, as the header has it.
+        generation: the subscription's generation at the shard when they came.
+        landed: see `landed_ms`.
+    """
+
+    shard: Shard
+    messages: Reference
+    lease: bytes | None
+    epoch: bytes
+    generation: int
+    landed: float
+
+    @classmethod
+    def read(cls, shard: Shard, message: Message, fields: dict[str, bytes], generation: int) -> Referenced:
+        """Read a record of kind `reference`."""
+        messages, lease = reference.decode(message.value() or b""), fields.get(header.LEASE_UNTIL_MS)
+        return cls(shard, messages, lease, fields[header.EPOCH], generation, landed_ms(message, fields))
+
+
+class RecordReader:
+    """Reads what references name, in their order, in a thread of its own.
+
+    Args:
+        connection: the cluster.
+        settler: whose deliveries they become.
+        arrived: gets what a reference named, which may be fewer messages: Kafka no longer has the rest.
+        failed: called when it cannot go on.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        settler: Settler,
+        arrived: Callable[[Referenced, list[Lot]], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self._connection = connection
+        self._settler = settler
+        self._arrived = arrived
+        self._failed = failed
+        self._added = self._done = 0
+        self._waiting: queue.SimpleQueue[Referenced | None] = queue.SimpleQueue()
+        self._places: dict[tuple[str, int], LogPlace] = {}
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="lapse records", daemon=True)
+        self._thread.start()
+
+    def add(self, referenced: Referenced) -> None:
+        """Read these after those that were added before."""
+        self._added += 1
+        self._waiting.put(referenced)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether something that was added has not been read yet."""
+        return self._done < self._added
+
+    def close(self) -> None:
+        """Stop; what was not read is forgotten."""
+        self._stopping.set()
+        self._waiting.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while (referenced := self._waiting.get()) is not None and not self._stopping.is_set():
+                self._arrived(referenced, list(self._lots(referenced)))
+                self._done += 1
+        except (KafkaException, LapseError, ValueError) as error:
+            self._failed(error)
+        finally:
+            for place in self._places.values():
+                place.consumer.close()
+
+    def _lots(self, referenced: Referenced) -> Iterator[Lot]:
+        messages = referenced.messages
+        at = (messages.topic, messages.partition)
+        place = self._places.get(at)
+        if place is None:
+            consumer = self._connection.consumer(enable_partition_eof=True)
+            place = self._places[at] = LogPlace(*at, consumer, self._stopping)
+        base = 0
+        for some in messages.ranges:
+            deadlines_ms = messages.deadlines_ms[base : base + len(some)]
+            base += len(some)
+            found = place.read(some)
+            if found:
+                yield ReferencedLot(
+                    self._settler,
+                    referenced.shard,
+                    some,
+                    found,
+                    deadlines_ms,
+                    referenced.lease,
+                    referenced.epoch,
+                    referenced.landed,
+                )
+
+
+class LogPlace:
+    """One partition of an underlying topic, as far as it is read."""
+
+    def __init__(self, topic: str, partition: int, consumer: Consumer, stopping: threading.Event) -> None:
+        self.consumer = consumer
+        self._topic = topic
+        self._partition = partition
+        self._stopping = stopping
+        self._next = -1
+        self._fetched: list[Message] = []
+        self._at = 0
+        """Index of the first of what was fetched that was not asked for yet."""
+
+    def read(self, some: BookmarkRange) -> list[Message]:
+        """The records of a range that Kafka still has."""
+        some = BookmarkRange(some.topic, some.partition, offset_of(some.first), offset_of(some.last))
+        if not 0 <= some.first - self._next <= _SKIP or self._next < 0:
+            self._fetched, self._at = [], 0
+            self.consumer.assign([TopicPartition(self._topic, self._partition, some.first)])
+            self._next = some.first
+        found: list[Message] = []
+        while self._next <= some.last and not self._stopping.is_set():
+            if self._at == len(self._fetched) and not self._fetch(some.last):
+                continue
+            first = bisect_left(self._fetched, some.first, self._at, key=_offset_of)
+            stop = bisect_right(self._fetched, some.last, first, key=_offset_of)
+            found += self._fetched[first:stop]
+            self._at = stop
+            # What the range names before the next record is no longer there.
+            self._next = some.last + 1 if stop < len(self._fetched) else _offset_of(self._fetched[-1]) + 1
+        return found
+
+    def _fetch(self, last: int) -> bool:
+        """Get more records; at the end of the log, give up the rest of the range."""
+        first = self.consumer.poll(_POLL_S)
+        if first is None:
+            return False
+        fetched: list[Message] = []
+        for message in (first, *self.consumer.consume(_AT_ONCE, 0)):
+            error = message.error()
+            if error is None:
+                fetched.append(message)
+            elif error.code() == KafkaError._PARTITION_EOF:
+                if not fetched and (message.offset() or 0) > last:
+                    self._next = last + 1
+            elif error.fatal() or error.code() in (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError._UNKNOWN_TOPIC):
+                raise LapseError(
+                    f"{self._topic} cannot be read: {error}. Deliveries by reference need the right to read the "
+                    "underlying topic; without it, subscribe with payload='packed'"
+                )
+        self._fetched, self._at = fetched, 0
+        return bool(fetched)
+
+
+def _offset_of(message: Message) -> int:
+    return message.offset() or 0

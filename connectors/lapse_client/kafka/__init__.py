@@ -1,0 +1,1 @@
+"""Kafka as the client meets it: how to reach a cluster, its metadata and clock, and plain readers of topics."""

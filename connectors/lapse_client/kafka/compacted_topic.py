@@ -1,0 +1,23 @@
+"""Compacted topics of one partition, on which a tool records its requests and results."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lapse_client.kafka import plain_topic
+from lapse_client.kafka.connection import Connection
+
+_CONFIG: Final = {"cleanup.policy": "compact"}
+
+
+def make(connection: Connection, name: str) -> None:
+    """Create such a topic where it is missing.
+
+    Args:
+        connection: the cluster.
+        name: the topic.
+
+    Raises:
+        KafkaException: the broker refuses.
+    """
+    plain_topic.create(connection, name, _CONFIG)

@@ -1,0 +1,363 @@
+"""How to reach the cluster: servers, librdkafka options, and what exists there."""
+
+from __future__ import annotations
+
+import functools
+import os
+import socket
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+from uuid import uuid4
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from lapse.protocol import broker_address, signature, topic
+from lapse_client.error import LapseError, UnknownEntity
+from lapse_client.kafka import client_properties
+from lapse_client.kafka.clock import ClientClock
+from lapse_client.kafka.log import log
+from lapse_client.kafka.metadata import METADATA_TIMEOUT_S, Metadata
+from lapse_client.kafka.transport import Transport, default
+
+DEFAULT_SERVERS: Final = "localhost:9092"
+COMMANDS: Final = ".commands"
+
+_RETRY_S: Final = 0.1
+_PROPAGATION_S: Final = 2.0
+_ALONE_S: Final = 0.3
+"""The same where there is one broker: it has nobody to learn from but itself."""
+
+_ELECTING: Final = frozenset(
+    {
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError._UNKNOWN_PARTITION,
+    }
+)
+"""What brokers say for a moment after a topic was created, or a broker was lost."""
+
+Options = Mapping[str, str | int | float | bool]
+
+
+def _servers() -> str:
+    return os.environ.get("KAFKA_BOOTSTRAP_SERVERS") or DEFAULT_SERVERS
+
+
+def _name() -> str:
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+@dataclass(frozen=True)
+class Connection:
+    """Where the cluster is and who we are there; opens nothing by itself, and may be shared by any number of clients.
+
+    Attributes:
+        bootstrap_servers: `host:port[,host:port]`; the environment variable KAFKA_BOOTSTRAP_SERVERS by default.
+        options: further librdkafka options for every producer and consumer, such as `security.protocol`.
+        client: a name for people, as peeks and refusals show it; host and process id by default.
+        user: lapse's own user, where users are configured (X4).
+        secret: the key that signs the user's commands; of several lines the first.
+        transport: how the cluster is reached; through librdkafka by default.
+        tracer_provider: whose spans clients make, OpenTelemetry's; None = the program's, if it has set one.
+        insists: whether calls wait for an answer until their timeout although no worker runs, for one may be about to
+            start; the log tells of it within 5 s. Without it they end then.
+    """
+
+    bootstrap_servers: str = field(default_factory=_servers)
+    options: Options = field(default_factory=dict, repr=False, hash=False)
+    client: str = field(default_factory=_name)
+    user: str = ""
+    secret: str = field(default="", repr=False)
+    transport: Transport = field(default_factory=default, repr=False, hash=False, compare=False)
+    tracer_provider: Any = field(default=None, repr=False, hash=False, compare=False)
+    insists: bool = True
+
+    @classmethod
+    def from_environment(cls, bootstrap_servers: str | None = None, properties: Path | None = None) -> Connection:
+        """Read KAFKA_BOOTSTRAP_SERVERS, LAPSE_KAFKA_CONFIG, LAPSE_USER and LAPSE_SECRET.
+
+        LAPSE_KAFKA_CONFIG names a file of client properties, with Java's names or librdkafka's; LAPSE_SECRET_FILE one
+        with the secret in it.
+
+        Args:
+            bootstrap_servers: instead of the environment's.
+            properties: a file instead of that of LAPSE_KAFKA_CONFIG.
+
+        Raises:
+            LapseError: a file cannot be read, or a property is unknown or has no counterpart in librdkafka.
+        """
+        path = str(properties or os.environ.get("LAPSE_KAFKA_CONFIG") or "")
+        named = "--kafka-config" if properties else "LAPSE_KAFKA_CONFIG"
+        options = client_properties.options(Path(path), named) if path else {}
+        listed = options.pop("bootstrap.servers", "")
+        given = bootstrap_servers or os.environ.get("KAFKA_BOOTSTRAP_SERVERS")
+        user, secret = identity()
+        return cls(given or listed or DEFAULT_SERVERS, options, user=user, secret=secret)
+
+    def __post_init__(self) -> None:
+        if why := broker_address.fault(self.bootstrap_servers):
+            raise LapseError(why)
+        if not self.user:
+            return
+        if not topic.USER_NAME.match(self.user):
+            raise LapseError(f"{self.user!r} cannot be a user: letters, digits, '_' and '-' only, at most 64")
+        try:
+            signature.keys_in(self.secret)
+        except ValueError as error:
+            raise LapseError(f"secret of user {self.user} {error}. Set LAPSE_SECRET or LAPSE_SECRET_FILE") from error
+
+    def deliveries(self, entity: str) -> str:
+        """The topic on which an entity speaks to this user."""
+        return topic.deliveries(entity, self.user)
+
+    def signed(self, name: str, partition: int, at_ms: int, value: bytes) -> list[tuple[str, str | bytes | None]]:
+        """The headers with which a command says who it is from (X4); none without a user.
+
+        Args:
+            name: the commands topic.
+            partition: its partition.
+            at_ms: now, by the broker's clock, ms since the epoch.
+            value: the command.
+        """
+        if not self.user:
+            return []
+        key = signature.keys_in(self.secret)[0]
+        return [*signature.headers(key, self.user, name, partition, at_ms, value)]
+
+    def producer(self, **options: Any) -> Producer:
+        """Open an idempotent producer with `acks=all` that partitions as Kafka's Java clients do."""
+        durable = {"enable.idempotence": True, "acks": "all", "partitioner": "murmur2_random"}
+        return self.transport.producer(self._config(durable, options))
+
+    def consumer(self, **options: Any) -> Consumer:
+        """Open a consumer that commits nothing; it is for `assign`, not for groups."""
+        return self.transport.consumer(
+            self._config(
+                {
+                    "group.id": f"lapse-client-{uuid4().hex}",
+                    "enable.auto.commit": False,
+                    "enable.auto.offset.store": False,
+                    "auto.offset.reset": "earliest",
+                    "isolation.level": "read_committed",
+                    "fetch.queue.backoff.ms": 5,
+                    "queued.min.messages": 50_000,
+                },
+                options,
+            )
+        )
+
+    def admin(self) -> AdminClient:
+        """Open an administrator's connection."""
+        return self.transport.admin(self._config({}, {}))
+
+    def partitions(self, *expected: str) -> dict[str, int]:
+        """Return every topic of the cluster and its number of partitions.
+
+        Args:
+            expected: if none of these is there, wait a moment: brokers learn of a new topic one after the other.
+
+        Raises:
+            ConnectionFailed: no broker answered.
+        """
+        began = time.monotonic()
+        while True:
+            metadata = self._metadata.ask()
+            topics = {name: len(found.partitions) for name, found in metadata.topics.items() if found.error is None}
+            known = not expected or not topics.keys().isdisjoint(expected)
+            patience_s = _PROPAGATION_S if len(metadata.brokers) > 1 else _ALONE_S
+            if known or self.transport.settles or time.monotonic() - began >= patience_s:
+                return topics
+            time.sleep(_RETRY_S)
+
+    def unknown(self, what: str, name: str, known: Iterable[str], *topics: str) -> UnknownEntity:
+        """Why there is no entity or topic of a name: there is none, or the brokers do not let this user see it.
+
+        Args:
+            what: `queue`, `SOW topic` or the like, for the error's text.
+            name: what was asked for.
+            known: what there is of that kind.
+            topics: that would be there.
+        """
+        return UnknownEntity(what, name, known, () if self.transport.settles else self._metadata.hidden(topics))
+
+    def hidden(self, name: str) -> UnknownEntity | None:
+        """That the brokers do not let this user see a topic, if that is so."""
+        found = self._metadata.hidden([name])
+        return UnknownEntity("topic", name, (), found) if found else None
+
+    def blind(self, what: str, prefix: str) -> LapseError | None:
+        """That the brokers do not let this user see topics of a kind, if that is so: a list of them may lack all.
+
+        Args:
+            what: these are, for the error's text.
+            prefix: with which their names begin.
+        """
+        if self.transport.settles or not self._metadata.hidden([f"{prefix}{uuid4().hex}"]):
+            return None
+        return LapseError(
+            f"{what}: the brokers do not let this user see topics {prefix}*, if there are any. Have Describe on them "
+            "granted (docs/operations.md, Rights), or connect as another user"
+        )
+
+    def no_partition(self, place: str, topics: Mapping[str, int]) -> UnknownEntity:
+        """Why a message cannot be where a bookmark says: its topic is not there, or has fewer partitions.
+
+        Args:
+            place: the partition, `topic:number`.
+            topics: the topics of the cluster with their partitions.
+        """
+        name = place.rpartition(":")[0]
+        if name in topics:
+            return UnknownEntity("partition", place, (f"{name}:{number}" for number in range(topics[name])))
+        return self.unknown("topic", name, filter(is_for_people, topics), name)
+
+    def await_broker(self, timeout_s: float) -> None:
+        """Wait until a broker answers.
+
+        Args:
+            timeout_s: how long, in seconds.
+
+        Raises:
+            ConnectionFailed: no broker answered in time, or they refuse us.
+        """
+        self._metadata.ask(timeout_s)
+
+    def queues(self) -> list[str]:
+        """Names of all queues; of those only on which this user may do something.
+
+        Raises:
+            ConnectionFailed: no broker answered.
+        """
+        topics = self.partitions()
+        return [name for name in entities(topics, sow=False) if not self.user or self.deliveries(name) in topics]
+
+    def shards(self, what: str, name: str, known: Mapping[str, int] | None = None) -> int:
+        """Return the number of shards of an entity.
+
+        Args:
+            what: `queue`, `SOW topic` or `queue or SOW topic`.
+            name: the entity.
+            known: the topics of the cluster with their partitions, where they were asked for already.
+
+        Raises:
+            UnknownEntity: no entity of this kind has this name.
+            ConnectionFailed: no broker answered.
+        """
+        commands, deliveries = topic.commands(name), self.deliveries(name)
+        topics = self.partitions(commands) if known is None else known
+        if known is None and deliveries not in topics and commands in topics:
+            topics = self.partitions(deliveries)
+        found = topics.get(deliveries)
+        if found is None or commands not in topics:
+            if self.user and commands in topics:
+                raise LapseError(
+                    f"{what} {name}: there is no topic {deliveries}, or it may not be seen. User {self.user} has no "
+                    "entitlement there (users in lapse.toml), or `lapse apply` was not run since"
+                )
+            if commands in topics and not (self.transport.settles or self._metadata.hidden([deliveries])):
+                raise LapseError(f"{what} {name}: its topic {deliveries} is missing. `lapse apply` creates it")
+            raise self.unknown(what, name, _of_kind(what, topics), deliveries if commands in topics else commands)
+        if what == "queue" and topic.sow(name) in topics:
+            raise UnknownEntity(what, name, _of_kind(what, topics), other="SOW topic")
+        if what == "SOW topic" and topic.sow(name) not in topics and self._is_queue(name):
+            raise UnknownEntity(what, name, _of_kind(what, topics), other="queue")
+        return found
+
+    def _is_queue(self, name: str) -> bool:
+        """Whether an entity is a queue: it has no compacted topic, not even one that may not be seen."""
+        state = topic.sow(name)
+        return state not in self.partitions(state) and (self.transport.settles or not self._metadata.hidden([state]))
+
+    @functools.cached_property
+    def clock(self) -> ClientClock:
+        """The broker's clock, as all sessions of this connection measure it."""
+        return self.transport.clock()
+
+    @functools.cached_property
+    def _metadata(self) -> Metadata:
+        """Where is asked what there is."""
+        return Metadata(self.bootstrap_servers, self._config({}, {}), self.transport.admin, log)
+
+    def _config(self, defaults: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+        own = {"bootstrap.servers": self.bootstrap_servers, "client.id": self.client}
+        named = {name.replace("_", "."): value for name, value in more.items()}
+        return {"logger": log, **own, **defaults, **named, **self.options}
+
+
+def log_bounds(consumer: Consumer, place: TopicPartition) -> tuple[int, int]:
+    """The first offset of a partition and the one behind its last; waits while a leader is being elected.
+
+    Raises:
+        KafkaException: no answer in time, or a refusal.
+    """
+    give_up = time.monotonic() + METADATA_TIMEOUT_S
+    while True:
+        try:
+            return consumer.get_watermark_offsets(place, timeout=METADATA_TIMEOUT_S)
+        except KafkaException as error:
+            if error.args[0].code() not in _ELECTING or time.monotonic() >= give_up:
+                raise
+            time.sleep(_RETRY_S)
+
+
+def log_end(consumer: Consumer, name: str, partition: int) -> TopicPartition:
+    """The end as it is now: unlike librdkafka's OFFSET_END it cannot move past an answer to what is sent next.
+
+    Raises:
+        KafkaException: no answer in time, or a refusal.
+    """
+    place = TopicPartition(name, partition)
+    _, place.offset = log_bounds(consumer, place)
+    return place
+
+
+def arrived(consumer: Consumer, most: int, wait_s: float) -> list[Message]:
+    """What has come, at most so many records; the first one is waited for.
+
+    librdkafka's `consume` by itself waits the whole time, unless that many have come.
+    """
+    first = consumer.poll(wait_s)
+    return [] if first is None else [first, *consumer.consume(most - 1, 0)]
+
+
+def _of_kind(what: str, topics: Mapping[str, int]) -> list[str]:
+    kinds = {"queue": (False,), "SOW topic": (True,)}.get(what, (False, True))
+    return [name for sow in kinds for name in entities(topics, sow=sow)]
+
+
+def entities(topics: Mapping[str, int], *, sow: bool) -> list[str]:
+    """Names of the queues among a cluster's topics, or of the SOW topics."""
+    names = [
+        name[len(topic.PREFIX) : -len(COMMANDS)]
+        for name in topics
+        if name.startswith(topic.PREFIX) and name.endswith(COMMANDS) and len(name) > len(topic.PREFIX) + len(COMMANDS)
+    ]
+    return sorted(
+        name for name in names if (topic.sow(name) in topics) is sow and not name.startswith(topic.DEFINITIONS_PREFIX)
+    )
+
+
+def is_for_people(name: str) -> bool:
+    """Whether a topic is neither of Kafka's own nor of lapse's own: people publish there, or read it."""
+    return not name.startswith(("__", topic.PREFIX)) and not name.endswith("-changelog")
+
+
+def identity(prefix: str = "LAPSE") -> tuple[str, str]:
+    """Read a user and their key from the environment: `<prefix>_USER`, and `<prefix>_SECRET` or `<prefix>_SECRET_FILE`.
+
+    Raises:
+        LapseError: the file cannot be read.
+    """
+    user, path = os.environ.get(f"{prefix}_USER", ""), os.environ.get(f"{prefix}_SECRET_FILE")
+    if not path:
+        return user, os.environ.get(f"{prefix}_SECRET", "")
+    try:
+        return user, Path(path).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise LapseError(f"{prefix}_SECRET_FILE = {path}: cannot be read: {reason}") from error

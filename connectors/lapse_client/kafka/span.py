@@ -1,0 +1,85 @@
+"""A span of topics: their records from one instant to another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
+
+from lapse_client.error import ConnectionFailed, LapseError
+from lapse_client.kafka.connection import Connection, arrived, log_bounds
+from lapse_client.kafka.metadata import METADATA_TIMEOUT_S
+
+_POLL_S: Final = 0.5
+_AT_ONCE: Final = 5_000
+_Name = tuple[str, int]
+Progress = Callable[[int, int], None]
+"""Called with how many offsets of how many are done."""
+
+
+def _nobody(done: int, total: int) -> None:
+    """Nobody wants to know."""
+
+
+def span(
+    connection: Connection,
+    topics: Mapping[str, int],
+    since_ms: int | None = None,
+    until: Callable[[str], int | None] = lambda topic: None,
+    progress: Progress = _nobody,
+) -> Iterator[Message]:
+    """Yield the records of topics that were written at or after an instant, up to where they end now.
+
+    Args:
+        connection: the cluster.
+        topics: which topics, and how many partitions each has.
+        since_ms: the instant, ms since the epoch; None = from the beginning.
+        until: asked again and again: an instant after which a topic is of no interest; None = to the end.
+        progress: called with how far it is.
+
+    Raises:
+        LapseError: a topic cannot be read.
+    """
+    consumer = connection.consumer(enable_partition_eof=True)
+    try:
+        places: dict[_Name, TopicPartition] = {}
+        ends: dict[_Name, int] = {}
+        for name in ((topic, partition) for topic, count in topics.items() for partition in range(count)):
+            places[name] = TopicPartition(*name)
+            places[name].offset, ends[name] = log_bounds(consumer, places[name])
+        if since_ms is not None and places:
+            asked = [TopicPartition(*name, since_ms) for name in places]
+            for found in consumer.offsets_for_times(asked, timeout=METADATA_TIMEOUT_S):
+                name = found.topic, found.partition
+                places[name].offset = found.offset if found.offset >= 0 else ends[name]
+        left = {name: place for name, place in places.items() if place.offset < ends[name]}
+        total = sum(ends[name] - place.offset for name, place in left.items())
+        done = 0
+        progress(done, total)
+        if left:
+            consumer.assign(list(left.values()))
+        while left:
+            for message in arrived(consumer, _AT_ONCE, _POLL_S):
+                name = message.topic() or "", message.partition() or 0
+                if name not in left:
+                    continue
+                error = message.error()
+                offset = ends[name] - 1
+                if error is None:
+                    limit_ms = until(name[0])
+                    if limit_ms is None or message.timestamp()[1] <= limit_ms:
+                        offset = message.offset() or 0
+                        yield message
+                elif error.code() != KafkaError._PARTITION_EOF:
+                    raise LapseError(f"{name[0]} cannot be read: {error}. Check that this user may read it")
+                done += offset + 1 - left[name].offset
+                left[name].offset = offset + 1
+                if offset + 1 >= ends[name]:
+                    del left[name]
+                    consumer.pause([TopicPartition(*name)])
+            progress(done, total)
+    except KafkaException as error:
+        raise ConnectionFailed(connection.bootstrap_servers, error) from error
+    finally:
+        consumer.close()

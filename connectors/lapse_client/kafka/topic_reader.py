@@ -1,0 +1,109 @@
+"""Reads all partitions of a topic, without a consumer group."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Final, Generic, TypeVar
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from lapse_client.error import ConnectionFailed, LapseError
+from lapse_client.kafka.connection import Connection, log_bounds
+from lapse_client.kafka.metadata import METADATA_TIMEOUT_S
+
+_POLL_S: Final = 0.5
+
+
+T = TypeVar("T")
+
+
+class PacedReader(ABC, Generic[T]):
+    """Reads a topic of records of one kind."""
+
+    @abstractmethod
+    def paced(self) -> Iterator[T | None]:
+        """Iterate over the records, and yield None after each half second without one: somebody may want to stop."""
+
+    def __iter__(self) -> Iterator[T]:
+        """Iterate over the records, in order per partition.
+
+        Raises:
+            LapseError: the topic cannot be read.
+        """
+        return (record for record in self.paced() if record is not None)
+
+
+class TopicReader(PacedReader[Message]):
+    """Reads a topic, in order per partition.
+
+    Args:
+        connection: the cluster.
+        topic: the topic.
+        partitions: how many it has.
+        follow: wait for new records too; otherwise it ends with those that there were at the beginning.
+        since_ms: only records written at or after this instant, ms since the epoch; None = all.
+        newer: only records that are written after it has begun.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        topic: str,
+        partitions: int,
+        *,
+        follow: bool = False,
+        since_ms: int | None = None,
+        newer: bool = False,
+    ) -> None:
+        self.topic = topic
+        self._connection = connection
+        self._partitions = partitions
+        self._follow = follow
+        self._since_ms = since_ms
+        self._newer = newer
+
+    def paced(self) -> Iterator[Message | None]:
+        """Iterate over the records, and yield None after each half second without one: somebody may want to stop.
+
+        Raises:
+            LapseError: the topic cannot be read.
+        """
+        consumer = self._connection.consumer(enable_partition_eof=True)
+        try:
+            yield from self._messages(consumer)
+        except KafkaException as error:
+            raise ConnectionFailed(self._connection.bootstrap_servers, error) from error
+        finally:
+            consumer.close()
+
+    def _messages(self, consumer: Consumer) -> Iterator[Message | None]:
+        places, ends = [], {}
+        for partition in range(self._partitions):
+            place = TopicPartition(self.topic, partition)
+            first, end = log_bounds(consumer, place)
+            place.offset = end if self._newer else first
+            if end > place.offset:
+                ends[partition] = end
+            places.append(place)
+        if self._since_ms is not None:
+            asked = [TopicPartition(self.topic, place.partition, self._since_ms) for place in places]
+            places = consumer.offsets_for_times(asked, timeout=METADATA_TIMEOUT_S)
+            for place in places:
+                if place.offset < 0:
+                    ends.pop(place.partition, None)
+        consumer.assign(places)
+        while ends or self._follow:
+            message = consumer.poll(_POLL_S)
+            if message is None:
+                yield None
+                continue
+            error, partition = message.error(), message.partition() or 0
+            if error is not None and error.code() == KafkaError._PARTITION_EOF:
+                ends.pop(partition, None)  # the last offset need not be a record
+            elif error is not None:
+                raise LapseError(f"{self.topic} cannot be read: {error}. Check that it exists and is readable")
+            elif self._follow or partition in ends:
+                yield message
+                if (message.offset() or 0) + 1 >= ends.get(partition, 0):
+                    ends.pop(partition, None)

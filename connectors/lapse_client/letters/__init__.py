@@ -1,0 +1,1 @@
+"""Dead letters: read, sent back, and deleted."""

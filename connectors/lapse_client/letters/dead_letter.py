@@ -1,0 +1,248 @@
+"""Dead letters: messages that left an entity, with reasons and payload (D2, D3)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from confluent_kafka import Message
+
+from lapse.core.generation import FIRST_REWOUND, position_of
+from lapse.core.lifetime import EXPIRES_AT_MS
+from lapse.protocol import header, topic
+from lapse.protocol.bookmark import Bookmark
+from lapse.protocol.letter_family import LAPSE, LetterFamily, family_of
+from lapse_client.error import NoRecord
+from lapse_client.kafka.connection import Connection
+from lapse_client.kafka.headers import headers_of
+from lapse_client.kafka.topic_reader import PacedReader, TopicReader
+from lapse_client.letters import letter_topic
+from lapse_client.reading.replay import Replayed, replay
+
+_POLL_S: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetter:
+    """One message that left for the dead letters.
+
+    Attributes:
+        key: the original key, untouched.
+        value: the original value, untouched.
+        headers: all headers as they stand on the letter, the original ones included.
+        bookmark: where the letter itself stands.
+        timestamp_ms: when the letter was written, ms since the epoch.
+        origin: bookmark of the message; None if the letter does not say.
+        entity: who lost it; of another system's letter the share group, connector or consumer group, else the
+            letter's topic without `dlq.` (C54).
+        reasons: why (L14); of another system's letter the exception's class.
+        message: the same for people.
+        delivery_count: how often it was delivered.
+        cancel_count: how often it was cancelled.
+        expires_at_ms: its deadline, ms since the epoch; None without one.
+        expired_at_ms: the instant of the decision, ms since the epoch.
+        redriven_count: how often it was sent back before.
+        lapse_id: the same for every copy of this letter.
+        unconfirmed_transfer: id of the transfer that put the record there and had not confirmed it; empty = none.
+        record_key: the key that its payload makes at a SOW topic with `key`; None where the letter does not say.
+        null_value: whether the message's value was null; else a value of None is a payload that is lost.
+    """
+
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]] = field(repr=False)
+    bookmark: Bookmark
+    timestamp_ms: int
+    origin: Bookmark | None
+    entity: str
+    reasons: tuple[str, ...]
+    message: str
+    delivery_count: int
+    cancel_count: int
+    expires_at_ms: int | None
+    expired_at_ms: int | None
+    redriven_count: int
+    lapse_id: str
+    unconfirmed_transfer: str = ""
+    record_key: bytes | None = None
+    null_value: bool = False
+
+    def facts(self) -> dict[str, Any]:
+        """What it says of the message, for JSON: all but the entity, and the message's own key, value and headers."""
+        return {
+            "letter": str(self.bookmark),
+            "origin": None if self.origin is None else str(self.origin),
+            "reasons": list(self.reasons),
+            "message": self.message,
+            "expired_at_ms": self.expired_at_ms,
+            "expires_at_ms": self.expires_at_ms,
+            "delivery_count": self.delivery_count,
+            "cancel_count": self.cancel_count,
+            "redriven_count": self.redriven_count,
+            "lapse_id": self.lapse_id,
+        }
+
+
+_GENERATION: Final = re.compile(r"~([1-9]\d{0,4})/\d+\Z", re.ASCII)
+"""The generation of a message that a rewind brought back, in the letter's id (C61)."""
+
+
+def read(message: Message) -> DeadLetter:
+    """Read a record of a dead-letter topic; a header that is missing or unreadable counts as not given."""
+    return letter_of(
+        Replayed(
+            bookmark=Bookmark(message.topic() or "", message.partition() or 0, message.offset() or 0),
+            key=message.key(),
+            value=message.value(),
+            timestamp_ms=message.timestamp()[1],
+            headers=headers_of(message),
+        )
+    )
+
+
+def letter_of(record: Replayed) -> DeadLetter:
+    """A record of a dead-letter topic as the letter that it is."""
+    headers = record.headers
+    last = dict(headers)
+    texts = {name: value.decode("utf-8", "replace") for name, value in last.items() if value is not None}
+    family = family_of(last)
+    return DeadLetter(
+        key=record.key,
+        value=record.value,
+        headers=headers,
+        bookmark=record.bookmark,
+        timestamp_ms=record.timestamp_ms,
+        origin=None if family is None else _origin(family, headers),
+        entity="" if family is None else _entity(family, headers, record.bookmark.topic),
+        reasons=() if family is None else _reasons(family, texts),
+        message="" if family is None else texts.get(family.message, ""),
+        delivery_count=_number(texts, header.DLQ_DELIVERY_COUNT, _INT32) or 0,
+        cancel_count=_number(texts, header.CANCEL_COUNT, _INT32) or 0,
+        expires_at_ms=_number(texts, EXPIRES_AT_MS),
+        expired_at_ms=_number(texts, header.EXPIRED_AT_MS),
+        redriven_count=_number(texts, header.REDRIVEN_COUNT, _INT32) or 0,
+        lapse_id=texts.get(header.LAPSE_ID, ""),
+        unconfirmed_transfer=texts.get(header.UNCONFIRMED_TRANSFER, ""),
+        record_key=next((value for name, value in reversed(headers) if name == header.RECORD_KEY), None),
+        null_value=header.NULL_VALUE in texts,
+    )
+
+
+class DeadLetterReader(PacedReader[DeadLetter]):
+    """Reads dead letters from the beginning, without a consumer group; a crash's duplicates are dropped.
+
+    Args:
+        name: an entity, then its default topic `dlq.<name>` is read, or else its letters on the topic that its
+            definition names; or a dead-letter topic as it is called.
+        connection: the cluster; from the environment by default.
+        follow: wait for new letters too; otherwise it ends with those that there were at the beginning.
+        since_ms: only letters written at or after this instant, ms since the epoch.
+        entity: only letters of this queue or SOW topic; empty = of all on the topic.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        connection: Connection | None = None,
+        follow: bool = False,
+        since_ms: int | None = None,
+        entity: str = "",
+    ) -> None:
+        self.entity = entity
+        self._connection = connection or Connection.from_environment()
+        names_letters = name.startswith(topic.DEAD_LETTER_PREFIX)
+        default = name if names_letters else topic.dead_letters(name)
+        topics = self._connection.partitions(default, name)
+        self.topic = default if default in topics else name
+        named_queue = self.topic == name and not names_letters and topic.commands(name) in topics
+        if self.topic not in topics or named_queue:
+            self.topic = "" if names_letters else letter_topic.named(self._connection, topics, name)
+            self.entity = name
+        if not self.topic:
+            letters = (found for found in topics if found.startswith(topic.DEAD_LETTER_PREFIX))
+            raise self._connection.unknown("dead-letter topic", default, letters, default)
+        self._reader = TopicReader(self._connection, self.topic, topics[self.topic], follow=follow, since_ms=since_ms)
+
+    def at(self, place: Bookmark) -> DeadLetter:
+        """Read one letter.
+
+        Args:
+            place: where it stands on the dead-letter topic.
+
+        Raises:
+            NoRecord: Kafka has no letter there, or no longer.
+        """
+        if place.topic == self.topic:
+            for record in replay(place, connection=self._connection):
+                if record.bookmark == place:
+                    return letter_of(record)
+                break
+        raise NoRecord(f"{place} is no letter of {self.topic}; `lapse dlq show` lists those that there are")
+
+    def paced(self) -> Iterator[DeadLetter | None]:
+        """Iterate over the letters, and yield None after each half second without one: somebody may want to stop."""
+        seen: set[str] = set()
+        for message in self._reader.paced():
+            if message is None:
+                yield None
+                continue
+            letter = read(message)
+            if self.entity and letter.entity != self.entity:
+                continue
+            if letter.lapse_id:
+                if letter.lapse_id in seen:
+                    continue
+                seen.add(letter.lapse_id)
+            yield letter
+
+
+def _of_origin(family: LetterFamily, headers: Sequence[tuple[str, bytes | None]]) -> dict[str, bytes]:
+    """The headers that count for where a message came from: the last of a name, or the first where they pile up."""
+    found = dict(reversed(headers)) if family.piles_up else dict(headers)
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _origin(family: LetterFamily, headers: Sequence[tuple[str, bytes | None]]) -> Bookmark | None:
+    """Where the message came from; None if the letter does not say, or nobody can read it."""
+    said = _of_origin(family, headers)
+    texts = {name: value.decode("utf-8", "replace") for name, value in said.items()}
+    if family.binary:
+        partition, offset = _binary(said, family.partition, 4), _binary(said, family.offset, 8)
+    else:
+        partition, offset = _number(texts, family.partition, _INT32), _number(texts, family.offset)
+    topic_name = texts.get(family.topic, "")
+    if not topic_name or partition is None or offset is None or offset >= FIRST_REWOUND:
+        return None
+    generation = _GENERATION.search(texts.get(header.LAPSE_ID, ""))
+    return Bookmark(topic_name, partition, position_of(offset, 0 if generation is None else int(generation[1])))
+
+
+def _entity(family: LetterFamily, headers: Sequence[tuple[str, bytes | None]], letter_topic: str) -> str:
+    said = _of_origin(family, headers).get(family.entity, b"").decode("utf-8", "replace")
+    return said or ("" if family is LAPSE else letter_topic.removeprefix(topic.DEAD_LETTER_PREFIX))
+
+
+def _reasons(family: LetterFamily, texts: dict[str, str]) -> tuple[str, ...]:
+    said = next((texts[name] for name in family.reasons if name in texts), "")
+    return tuple(filter(None, said.split(",")))
+
+
+_INT32: Final = (1 << 31) - 1
+_INT64: Final = (1 << 63) - 1
+_DIGITS: Final = re.compile(r"[0-9]{1,19}\Z", re.ASCII)
+
+
+def _number(texts: dict[str, str], name: str, most: int = _INT64) -> int | None:
+    """A header's decimal number; None of what is none, or too large for what it says."""
+    text = texts.get(name, "")
+    return int(text) if _DIGITS.match(text) and int(text) <= most else None
+
+
+def _binary(said: dict[str, bytes], name: str, width: int) -> int | None:
+    """A header's big-endian number; None of another width, and of a negative one."""
+    value = said.get(name, b"")
+    number = int.from_bytes(value, "big", signed=True)
+    return number if len(value) == width and number >= 0 else None

@@ -1,0 +1,97 @@
+"""Deleting dead letters: all of a topic that were written before an instant (D5).
+
+Kafka deletes from the beginning of a partition only, so there is no choice but time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from confluent_kafka import KafkaException, TopicPartition
+
+from lapse_client.error import ConnectionFailed, LapseError
+from lapse_client.kafka.connection import Connection, log_bounds
+from lapse_client.kafka.metadata import METADATA_TIMEOUT_S
+from lapse_client.letters.dead_letter import DeadLetterReader
+
+
+class Span(NamedTuple):
+    """Letters of one partition that are to go.
+
+    Attributes:
+        partition: which.
+        first: offset of the first.
+        stop: the offset behind the last.
+    """
+
+    partition: int
+    first: int
+    stop: int
+
+
+class LetterPurge:
+    """Deletes the older letters of one topic.
+
+    Args:
+        name: an entity, or a dead-letter topic as it is called.
+        connection: the cluster.
+
+    Raises:
+        UnknownEntity: there is no such dead-letter topic.
+        LapseError: the entity names a topic for its letters, where those of others may be.
+    """
+
+    def __init__(self, name: str, connection: Connection) -> None:
+        self._connection = connection
+        self._letters = DeadLetterReader(name, connection=connection)
+        self.topic = self._letters.topic
+        if self._letters.entity:
+            raise LapseError(
+                f"the letters of {name} are on {self.topic}, where those of others may be as well, and Kafka deletes "
+                "from the beginning only. Name the topic itself to delete the old ones of all"
+            )
+
+    def plan(self, until_ms: int) -> list[Span]:
+        """Return which letters were written before an instant, ms since the epoch; deletes nothing.
+
+        Raises:
+            LapseError: the topic holds something else than dead letters, or cannot be read.
+        """
+        first = next(iter(self._letters), None)
+        if first is not None and not first.lapse_id:
+            raise LapseError(
+                f"{first.bookmark} is no dead letter: {self.topic} holds something else, and is left alone"
+            )
+        consumer = self._connection.consumer()
+        try:
+            partitions = range(self._connection.partitions(self.topic)[self.topic])
+            asked = [TopicPartition(self.topic, partition, until_ms) for partition in partitions]
+            found = consumer.offsets_for_times(asked, timeout=METADATA_TIMEOUT_S)
+            spans: list[Span] = []
+            for place in found:
+                begin, end = log_bounds(consumer, TopicPartition(self.topic, place.partition))
+                stop = end if place.offset < 0 else min(place.offset, end)
+                if stop > begin:
+                    spans.append(Span(place.partition, begin, stop))
+            return spans
+        except KafkaException as error:
+            raise ConnectionFailed(self._connection.bootstrap_servers, error) from error
+        finally:
+            consumer.close()
+
+    def carry_out(self, spans: Sequence[Span]) -> None:
+        """Delete them.
+
+        Raises:
+            LapseError: the broker refuses; the text says for which partition.
+        """
+        places = [TopicPartition(self.topic, span.partition, span.stop) for span in spans]
+        admin = self._connection.admin()
+        for place, future in (admin.delete_records(places) if places else {}).items():
+            try:
+                future.result(METADATA_TIMEOUT_S)
+            except KafkaException as error:
+                raise LapseError(
+                    f"{self.topic}, partition {place.partition}: letters could not be deleted: {error.args[0].str()}"
+                ) from error

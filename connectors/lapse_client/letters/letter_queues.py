@@ -1,0 +1,65 @@
+"""Queues over dead-letter topics: a letter that is redriven counts as settled there (C75)."""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final
+
+from lapse_client.error import LapseError
+from lapse_client.kafka.connection import Connection
+from lapse_client.letters.dead_letter import DeadLetter
+from lapse_client.queue.queue import Queue
+
+log = logging.getLogger("lapse_client")
+
+_TIMEOUT_S: Final = 10.0
+_LEASED: Final = "not_holder"
+
+
+class LetterQueues:
+    """Acknowledges letters at the queues over their topics.
+
+    A queue that cannot be told is named in the log: its consumers get the letters, although they were sent back.
+
+    Args:
+        connection: the cluster.
+        readers: queues by the topics that they read; one that is called like the topic is known without.
+    """
+
+    def __init__(self, connection: Connection, readers: Mapping[str, Collection[str]] | None = None) -> None:
+        self._connection = connection
+        self._readers = readers or {}
+        self._over: dict[str, list[str]] = {}
+        self._untold: set[str] = set()
+
+    def settle(self, letters: Iterable[DeadLetter]) -> int:
+        """Acknowledge letters; what has left already stays as it is. Returns how many were settled by this."""
+        places: defaultdict[str, list[str]] = defaultdict(list)
+        for letter in letters:
+            for queue in self._queues_over(letter.bookmark.topic):
+                places[queue].append(str(letter.bookmark))
+        return sum(self._settle(queue, bookmarks) for queue, bookmarks in places.items() if queue not in self._untold)
+
+    def _settle(self, name: str, bookmarks: list[str]) -> int:
+        try:
+            with Queue(name, connection=self._connection, timeout_s=_TIMEOUT_S) as queue:
+                told = queue.acknowledge(bookmarks)
+        except LapseError as error:
+            self._untold.add(name)
+            log.warning("queue %s could not be told which letters were sent back, and still has them: %s", name, error)
+            return 0
+        if leased := sum(len(one.messages) for one in told if one.result == _LEASED):
+            log.warning(
+                "%d letters that were sent back are leased at queue %s: their consumers settle them", leased, name
+            )
+        return sum(len(one.messages) for one in told if one.settled)
+
+    def _queues_over(self, topic: str) -> list[str]:
+        known = self._over.get(topic)
+        if known is None:
+            there = self._connection.queues()
+            known = [name for name in there if name == topic or name in self._readers.get(topic, ())]
+            self._over[topic] = known
+        return known

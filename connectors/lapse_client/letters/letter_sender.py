@@ -1,0 +1,146 @@
+"""Sending letters back, in transactions with the records that say so; one that Kafka does not take is left out (D5)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from lapse_client.error import PublishFailed
+from lapse_client.kafka.connection import Connection
+from lapse_client.kafka.produced import produce
+from lapse_client.letters.letter_queues import LetterQueues
+from lapse_client.letters.redrive_line import Line
+from lapse_client.letters.redriven import TOPIC, Redriven
+
+_FLUSH_S: Final = 60.0
+_CONTROL_S: Final = 30.0
+_LOOK_S: Final = 0.5
+_OPTIONS: Final = {
+    "transactional.id": TOPIC,
+    "transaction.timeout.ms": int(_FLUSH_S * 1000),
+    "message.max.bytes": 1_000_000_000,  # the topic's own limit decides
+}
+_OF_THE_LETTER: Final = frozenset(
+    {
+        KafkaError.MSG_SIZE_TOO_LARGE,
+        KafkaError.RECORD_LIST_TOO_LARGE,
+        KafkaError.INVALID_RECORD,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError._UNKNOWN_PARTITION,
+        KafkaError._UNKNOWN_TOPIC,
+    }
+)
+"""Errors that say nothing of other letters: these are sent all the same."""
+
+
+class LetterSender:
+    """Sends letters of a plan, a transaction at a time.
+
+    Args:
+        connection: the cluster.
+        redriven: remembers what is sent.
+        queues: where letters that are sent count as settled (C75).
+        sent: called with each letter that is safe, and with each that was not taken, with the error.
+
+    Attributes:
+        untaken: letters that Kafka did not take, with its errors.
+
+    Raises:
+        KafkaException: Kafka cannot be reached.
+    """
+
+    def __init__(
+        self, connection: Connection, redriven: Redriven, queues: LetterQueues, sent: Callable[[Line, str], None]
+    ) -> None:
+        self.untaken: list[tuple[Line, KafkaError]] = []
+        self.queues = queues
+        self._connection = connection
+        self._redriven = redriven
+        self._sent = sent
+        self._producer = self._opened()
+
+    def send(self, lines: Sequence[Line]) -> int:
+        """Send letters together; where Kafka does not take one of them, find it by halves, and send the others.
+
+        Returns:
+            How many were sent.
+
+        Raises:
+            PublishFailed: Kafka takes none of them now, whichever they are.
+            KafkaException: so does it.
+        """
+        if not lines:
+            return 0
+        failures = self._commit(lines)
+        if not failures:
+            for line in lines:
+                self._sent(line, "")
+            self.queues.settle(line.letter for line in lines)
+            return len(lines)
+        del self._producer  # its next transaction would fail, for the gap that this one left
+        self._producer = self._opened()
+        if len(lines) > 1:
+            half = len(lines) // 2
+            return self.send(lines[:half]) + self.send(lines[half:])
+        self._sent(lines[0], str(failures[0][1]))
+        self.untaken += failures
+        return 0
+
+    def _opened(self) -> Producer:
+        producer = self._connection.producer(**_OPTIONS)
+        producer.init_transactions(_CONTROL_S)
+        return producer
+
+    def _commit(self, lines: Sequence[Line]) -> list[tuple[Line, KafkaError]]:
+        """Send letters, and remember that they are sent, in one transaction.
+
+        Returns:
+            Letters that Kafka does not take, with its errors. Where there is one, none of all is sent.
+        """
+        producer, failures = self._producer, list[tuple[Line, KafkaError]]()
+
+        def reported(line: Line) -> Callable[[KafkaError | None, Message], None]:
+            def report(error: KafkaError | None, _: Message) -> None:
+                if error is not None:
+                    failures.append((line, error))
+
+            return report
+
+        producer.begin_transaction()
+        with _until_it_fails():
+            for line in lines:
+                options: dict[str, Any] = {} if line.partition is None else {"partition": line.partition}
+                letter, report = line.letter, reported(line)
+                options |= {"headers": list(line.headers), "on_delivery": report}
+                produce(producer, line.topic, letter.value, letter.key, **options)
+                key, value = self._redriven.note(letter)
+                produce(producer, TOPIC, value, key)
+        give_up = time.monotonic() + _FLUSH_S
+        while (unsent := producer.flush(_LOOK_S)) and not failures and time.monotonic() < give_up:
+            pass  # after a failure nothing more of the transaction is sent
+        if failures or unsent:
+            producer.abort_transaction(_CONTROL_S)
+            if untaken := [(line, error) for line, error in failures if error.code() in _OF_THE_LETTER]:
+                return untaken
+            first, cause = failures[0] if failures else (lines[0], "no answer in time")
+            for line in lines:
+                self._sent(line, f"not sent, for another one was not taken: {cause}")
+            raise PublishFailed(first.topic, first.letter.key, cause, len(lines))
+        producer.commit_transaction(_FLUSH_S)
+        for line in lines:
+            self._redriven.count(line.letter)
+        return []
+
+
+@contextmanager
+def _until_it_fails() -> Iterator[None]:
+    """End where a record has failed meanwhile: a transaction takes no more then, and its report says why."""
+    try:
+        yield
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError._STATE:
+            raise

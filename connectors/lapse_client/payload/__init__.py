@@ -1,0 +1,1 @@
+"""Payloads: how values become bytes, and bytes values."""

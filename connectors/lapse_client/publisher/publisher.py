@@ -1,0 +1,101 @@
+"""The publisher: records with lifetimes, and requests that are answered (L2 to L5, S2, X6, Q27)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lapse_client.admin import DEFAULT_DEPLOYMENT
+from lapse_client.kafka.connection import Connection
+from lapse_client.payload.serde import DeserializerLike, SerializerLike
+from lapse_client.publisher.publication import Headers
+from lapse_client.publisher.record_publisher import Payload, RecordPublisher
+from lapse_client.request.reply import PendingReply, Reply
+from lapse_client.request.reply_queue import ReplyQueue
+
+
+class Publisher(RecordPublisher):
+    """Publishes records with lifetimes, and requests; a context manager that flushes at its end.
+
+    ::
+
+        with Publisher() as publisher:
+            publisher.publish("orders", b'{"id": 1}', key=b"1", ttl_ms=60_000)
+            reply = publisher.request("quotes", b'{"symbol": "A"}', timeout=5)
+
+    Records are sent in the background, idempotently and with `acks=all`. If Kafka refuses one, the next call of
+    `publish`, `flush` or `close` raises the error.
+
+    Args:
+        connection: the cluster; from the environment by default.
+        timeout_s: how long to wait for room in the local buffer, for `flush`, and for workers to make the queue of
+            replies, in seconds.
+        serializer: writes the payloads: a `JsonSerde`, an `AvroSerde`, one of Confluent's serializers, or a function.
+        deserializer: of requests: reads the payloads of replies, for `reply.payload`.
+        deployment: of requests: `app_id` of the workers that create the queue of replies.
+        reply_queue: of requests: the name of that queue, which no other publisher may use at the same time; unique by
+            default.
+    """
+
+    def __init__(
+        self,
+        connection: Connection | None = None,
+        *,
+        timeout_s: float = 30.0,
+        serializer: SerializerLike | None = None,
+        deserializer: DeserializerLike | None = None,
+        deployment: str = DEFAULT_DEPLOYMENT,
+        reply_queue: str | None = None,
+    ) -> None:
+        super().__init__(connection, timeout_s=timeout_s, serializer=serializer)
+        self._replies = ReplyQueue(self._connection, deployment, reply_queue, timeout_s, deserializer)
+
+    def request(
+        self,
+        to: str,
+        value: Any,
+        key: Payload = None,
+        *,
+        timeout: float,
+        message_id: str | None = None,
+        headers: Headers | None = None,
+    ) -> Reply:
+        """Publish a request, and wait for the reply to it.
+
+        The first request makes a temporary queue for the replies, which takes a second or more.
+
+        Args:
+            to: a queue that enforces lifetimes, or a topic of one.
+            value: the payload, text as UTF-8, or whatever the serializer writes.
+            key: the record's key, text as UTF-8; decides the partition.
+            timeout: lifetime of the request and of its reply, and how long the reply is waited for, in seconds.
+            message_id: a repeat of it within the queue's window is dropped, and never answered.
+            headers: further headers.
+
+        Raises:
+            NoReply: none came in time.
+            InvalidPublication: a value out of range, or the queue ignores lifetimes; nothing was sent.
+            UnknownEntity: there is neither a topic nor a queue of this name.
+            PublishFailed: Kafka did not take the request.
+            CommandFailed: the queue of replies is not to be; `code` and the text say why.
+            LapseError: the deployment makes no queues at run time.
+        """
+        with self.submit_request(to, value, key, timeout=timeout, message_id=message_id, headers=headers) as pending:
+            return pending.result()
+
+    def submit_request(
+        self,
+        to: str,
+        value: Any,
+        key: Payload = None,
+        *,
+        timeout: float,
+        message_id: str | None = None,
+        headers: Headers | None = None,
+    ) -> PendingReply:
+        """Publish a request as `request` does, and return its reply to come, so that many can be under way."""
+        self._lifecycle.check()
+        return self._replies.request(self, to, value, key, timeout, message_id, headers)
+
+    def _leave(self, timeout_s: float) -> None:
+        self._replies.close()
+        super()._leave(timeout_s)

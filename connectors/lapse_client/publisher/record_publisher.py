@@ -1,0 +1,411 @@
+"""Publishes records with lifetimes, to topics and to entities (L2 to L5, S2, X6)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException, Message
+
+from lapse.protocol import topic as topics
+from lapse.protocol.bookmark import Bookmark
+from lapse.protocol.command import Command
+from lapse_client.error import Closed, InvalidPublication, PublishFailed
+from lapse_client.kafka.connection import Connection, is_for_people
+from lapse_client.payload.serde import SerializerLike, write
+from lapse_client.publisher.publication import BuiltHeaders, Headers, headers, payload
+from lapse_client.publisher.publication_batch import Outcome, Publication, PublicationBatch
+from lapse_client.session.client import Client
+from lapse_client.session.conversation import Conversation
+from lapse_client.session.lifecycle import Phase
+from lapse_client.tracing import tracing
+
+_FORGET_TOPICS_S: Final = 60.0
+"""How long the list of topics is believed; an unknown name is looked up anew."""
+
+_IDLE_S: Final = 1.0
+"""How long the thread that hands out reports outlives the last one, s."""
+
+_POLL_S: Final = 0.1
+"""How long the reports are waited for at a time."""
+
+_ENDED: Final = frozenset({KafkaError._FATAL, KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
+"""A record was not taken, for nothing can be sent any more; the cause has a report of its own."""
+
+_CAUSE_S: Final = 1.0
+"""How long the cause is waited for; it is at most some milliseconds away."""
+
+Payload = str | bytes | None
+_Tell = Callable[[Bookmark | PublishFailed], None]
+
+
+class RecordPublisher(Client[None]):
+    """Publishes with lifetimes; a context manager that flushes at its end.
+
+    Records go out in the background, idempotently and with `acks=all`. What Kafka refused is raised by the next call
+    of `publish`, `flush` or `close`.
+
+    Args:
+        connection: the cluster; from the environment by default.
+        timeout_s: how long to wait for room in the local buffer, and for `flush`, in seconds.
+        serializer: writes the payloads: a `JsonSerde`, an `AvroSerde`, one of Confluent's serializers, or a function.
+    """
+
+    def __init__(
+        self,
+        connection: Connection | None = None,
+        *,
+        timeout_s: float = 30.0,
+        serializer: SerializerLike | None = None,
+    ) -> None:
+        super().__init__("the publisher", connection, timeout_s)
+        self._serializer = serializer
+        self._tracing = tracing(self._connection.tracer_provider)
+        self._producer = self._connection.producer(linger_ms=5)
+        self._fatal: KafkaError | None = None
+        """Why nothing can be sent any more: the brokers refuse it, or lost the producer's state."""
+        self._unexplained: list[tuple[_Tell, Message, KafkaError]] = []
+        """Records of `submit` that were not taken before the cause was known."""
+        self._failure: tuple[Message, KafkaError] | None = None
+        self._failures = 0
+        self._targets: dict[str, str] = {}
+        self._targets_until = 0.0
+        self._lock = threading.Lock()
+        self._wanted = threading.Condition(self._lock)
+        self._awaited = 0
+        self._server: threading.Thread | None = None
+        self.start()
+
+    def publish(
+        self,
+        to: str,
+        value: Any,
+        key: Payload = None,
+        *,
+        ttl_ms: int | None = None,
+        expires_at_ms: int | None = None,
+        enqueue_at_ms: int | None = None,
+        message_id: str | None = None,
+        headers: Headers | None = None,
+        delta: bool = False,
+    ) -> None:
+        """Publish a record, in the background.
+
+        Args:
+            to: a topic; or a queue, then it goes to the queue's `default_publish_target` (Q2).
+            value: the payload, text as UTF-8, or whatever the serializer writes; None deletes the key's record from a
+                SOW topic (S3).
+            key: the record's key, text as UTF-8; decides the partition.
+            ttl_ms: lifetime from arrival, or from the scheduled instant, ms; 0 = never expires.
+            expires_at_ms: deadline, ms since the epoch; not together with `ttl_ms`.
+            enqueue_at_ms: invisible before this instant, ms since the epoch.
+            message_id: a repeat of it within the entity's window is dropped.
+            headers: further headers.
+            delta: merge into the stored record of a SOW topic, instead of replacing it.
+
+        Raises:
+            InvalidPublication: a value out of range, two lifetimes at once, or a topic that only lapse writes; nothing
+                was sent.
+            UnknownEntity: there is neither a topic nor a queue of this name.
+            PublishFailed: an *earlier* record was not taken, or there is no room for this one.
+        """
+        built = self._headers(value, headers, ttl_ms, expires_at_ms, enqueue_at_ms, message_id, delta)
+        self._send(to, value, key, built, self._reported)
+        if self._failure is not None:
+            self._raise_failure()
+
+    def submit(
+        self,
+        to: str,
+        value: Any,
+        key: Payload = None,
+        *,
+        ttl_ms: int | None = None,
+        expires_at_ms: int | None = None,
+        enqueue_at_ms: int | None = None,
+        message_id: str | None = None,
+        headers: Headers | None = None,
+        delta: bool = False,
+    ) -> Future[Bookmark]:
+        """Publish as `publish` does, and return the record's bookmark as a future; its failure ends the future.
+
+        It may be waited for at once, by `result()` or by whatever waits for futures.
+        """
+        built = self._headers(value, headers, ttl_ms, expires_at_ms, enqueue_at_ms, message_id, delta)
+        future: Future[Bookmark] = Future()
+
+        def tell(outcome: Bookmark | PublishFailed) -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            if isinstance(outcome, PublishFailed):
+                future.set_exception(outcome)
+            else:
+                future.set_result(outcome)
+
+        self._send(to, value, key, built, self._report_to(tell))
+        self._await(1)
+        return future
+
+    def submit_all(self, to: str, publications: Sequence[Publication]) -> Future[list[Outcome]]:
+        """Publish records in their order, each as `submit` does, and return what became of all as one future.
+
+        Args:
+            to: see `publish`.
+            publications: of each record its value, key, headers and other options.
+
+        Returns:
+            The bookmark of each record, or the error by which it was refused, in their order.
+
+        Raises:
+            UnknownEntity: there is neither a topic nor a queue of this name.
+            Closed: the publisher is.
+        """
+        batch = PublicationBatch(len(publications))
+        sent = 0
+        try:
+            for at, (value, key, own, options) in enumerate(publications):
+                try:
+                    built = self._headers(value, own, **options)
+                    self._send(to, value, key, built, self._report_to(partial(batch.tell, at)))
+                    sent += 1
+                except (InvalidPublication, PublishFailed) as error:
+                    batch.tell(at, error)
+        finally:
+            self._await(sent)
+        return batch.future
+
+    def _report_to(self, tell: _Tell) -> Callable[[KafkaError | None, Message], None]:
+        """What librdkafka calls with a record's report, so that somebody is told the outcome."""
+
+        def reported(error: KafkaError | None, message: Message) -> None:
+            with self._lock:
+                self._awaited -= 1
+                if error is not None and error.code() in _ENDED and self._fatal is None:
+                    self._unexplained.append((tell, message, error))
+                    return
+            if error is None:
+                tell(Bookmark(message.topic() or "", message.partition() or 0, message.offset() or 0))
+            else:
+                tell(_failed(message, self._fatal or error))
+
+        return reported
+
+    def _await(self, count: int) -> None:
+        """Have reports handed out, those of so many more records among them."""
+        with self._lock:
+            self._awaited += count
+            if self._server is None and (self._awaited or self._unexplained):
+                self._server = threading.Thread(target=self._serve, name="lapse publisher", daemon=True)
+                self._server.start()
+            else:
+                self._wanted.notify()
+
+    def poll(self, timeout_s: float = 0.0) -> int:
+        """Wait up to `timeout_s` seconds for reports; returns how many records were reported on."""
+        try:
+            return self._producer.poll(timeout_s)
+        except KafkaException as error:  # nothing can be sent any more: what waits fails
+            with self._lock:
+                self._fatal = error.args[0]
+            self._explain()
+            self._producer.purge()
+            return self._producer.poll(0)
+
+    def _cause(self, error: object) -> object:
+        """Why a record was not taken: what was purged has a cause, whose report may be about to come."""
+        if isinstance(error, KafkaError) and error.code() in _ENDED:
+            give_up = time.monotonic() + self._connection.transport.patience(_CAUSE_S)
+            while self._fatal is None and time.monotonic() < give_up:
+                self.poll(_POLL_S)
+        return self._fatal or error
+
+    def _explain(self) -> None:
+        """Tell those that wait for records why these were not taken."""
+        with self._lock:
+            unexplained, self._unexplained = self._unexplained, []
+        for tell, message, error in unexplained:
+            tell(_failed(message, self._fatal or error))
+
+    def _serve(self) -> None:
+        """Hand out reports while futures wait for them, whatever the threads that wait do."""
+
+        def is_needed() -> bool:
+            return self._awaited > 0 or bool(self._unexplained) or self._lifecycle.phase is not Phase.RUNNING
+
+        while True:
+            with self._lock:
+                needed = self._wanted.wait_for(is_needed, _IDLE_S)  # a new thread for each batch would cost more
+                if not needed or self._lifecycle.phase is not Phase.RUNNING:
+                    self._server = None
+                    return
+            self.poll(_POLL_S)
+
+    def flush(self) -> None:
+        """Wait until Kafka has everything.
+
+        Raises:
+            PublishFailed: a record was not taken, or not within the publisher's timeout.
+        """
+        give_up = time.monotonic() + self._timeout_s
+        # By polling: `flush` brings what is fatal in a way that Python takes for a fault of its own.
+        while (left := len(self._producer)) and time.monotonic() < give_up:
+            self.poll(_POLL_S)
+        self._raise_failure()
+        if left:
+            raise PublishFailed("", None, f"{left} records are still unsent after {self._timeout_s:g} s", left)
+
+    def topic_of(self, to: str) -> str:
+        """The topic to which a publish to a name goes.
+
+        Raises:
+            UnknownEntity: there is neither a topic nor a queue of this name.
+            InvalidPublication: the queue says no such topic, or it is one that only lapse writes.
+        """
+        known = self._targets.get(to) if time.monotonic() < self._targets_until else None
+        return known or self._target(to)
+
+    def forget_topics(self) -> None:
+        """Look every name up anew: what it meant may be gone."""
+        self._targets_until = 0.0
+
+    def close(self) -> None:
+        """Flush, and refuse to publish from then on.
+
+        Raises:
+            PublishFailed: as `flush` does.
+        """
+        super().close()
+
+    def _open(self) -> None:
+        """Nothing: the producer connects by itself."""
+
+    def _leave(self, timeout_s: float) -> None:
+        try:
+            self.flush()
+        finally:
+            with self._lock:
+                self._wanted.notify()
+            if (server := self._server) is not None:
+                server.join()
+            self._producer.close()
+            self._explain()
+
+    def _headers(
+        self,
+        value: Any,
+        own: Headers | None,
+        ttl_ms: int | None = None,
+        expires_at_ms: int | None = None,
+        enqueue_at_ms: int | None = None,
+        message_id: str | None = None,
+        delta: bool = False,
+    ) -> BuiltHeaders:
+        if delta and value is None:
+            raise InvalidPublication("delta needs a value; publish None without delta to delete the record")
+        return headers(
+            own,
+            ttl_ms=ttl_ms,
+            expires_at_ms=expires_at_ms,
+            enqueue_at_ms=enqueue_at_ms,
+            message_id=message_id,
+            delta=delta,
+        )
+
+    def _send(
+        self,
+        to: str,
+        value: Any,
+        key: Payload,
+        built: BuiltHeaders,
+        reported: Callable[[KafkaError | None, Message], None],
+    ) -> None:
+        if self._lifecycle.phase is not Phase.RUNNING:
+            raise Closed(self._lifecycle.what)
+        target = self.topic_of(to)
+        if self._serializer is not None:
+            value = write(self._serializer, value, target)
+        if self._tracing is None:
+            self._produce(target, value, key, built, reported)
+            return
+        sending = self._tracing.sending(target, key, built, reported)
+        try:
+            self._produce(target, value, key, sending.headers, sending.reported)
+        except PublishFailed as error:
+            sending.failed(error)
+            raise
+
+    def _produce(
+        self,
+        target: str,
+        value: Any,
+        key: Payload,
+        built: BuiltHeaders,
+        reported: Callable[[KafkaError | None, Message], None],
+    ) -> None:
+        give_up = time.monotonic() + self._timeout_s
+        while True:
+            try:
+                self._producer.produce(target, value, key, headers=built, on_delivery=reported)
+            except BufferError as error:
+                self.poll(_POLL_S)
+                if time.monotonic() >= give_up:
+                    raise PublishFailed(target, _bytes(key), error) from error
+            except UnicodeEncodeError:
+                payload("value", value)
+                payload("key", key)
+                raise
+            except (KafkaException, TypeError) as error:
+                cause = error.args[0] if isinstance(error, KafkaException) else error
+                raise PublishFailed(target, _bytes(key), self._cause(cause)) from error
+            else:
+                if self._server is None:  # else it hands out the reports: each call costs more than the record
+                    self.poll()
+                return
+
+    def _target(self, to: str) -> str:
+        """The topic that a name means: looked up first, for librdkafka would create what does not exist."""
+        existing = self._connection.partitions(to, topics.commands(to))
+        if time.monotonic() >= self._targets_until:
+            self._targets.clear()
+        self._targets_until = time.monotonic() + _FORGET_TOPICS_S
+        if to in existing:
+            self._targets[to] = to
+        elif topics.commands(to) in existing:
+            with Conversation(self._connection, to, self._connection.shards("queue or SOW topic", to)) as conversation:
+                answer = conversation.ask([0], Command(command="depth", top_n=0), self._timeout_s)[0]
+            if not answer.publish_target:
+                raise InvalidPublication(
+                    f"{to} has no default_publish_target: publish to one of its topics, or set it in lapse.toml"
+                )
+            self._targets[to] = answer.publish_target
+        else:
+            raise self._connection.unknown("topic or queue", to, filter(is_for_people, existing), to)
+        if topics.is_own(target := self._targets[to], existing):
+            del self._targets[to]
+            raise InvalidPublication(
+                f"{target} is a topic that only lapse writes: publish to a queue, a SOW topic, or one of their topics"
+            )
+        return target
+
+    def _reported(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            self._failures += 1
+            self._failure = self._failure or (message, error)
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            (message, error), failures = self._failure, self._failures
+            self._failure, self._failures = None, 0
+            raise PublishFailed(message.topic() or "", message.key(), self._cause(error), failures)
+
+
+def _failed(message: Message, cause: object) -> PublishFailed:
+    return PublishFailed(message.topic() or "", message.key(), cause)
+
+
+def _bytes(key: Payload) -> bytes | None:
+    return key.encode() if isinstance(key, str) else key

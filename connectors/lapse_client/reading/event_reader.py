@@ -1,0 +1,56 @@
+"""Reads the events of an entity (D4)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Final
+
+from lapse.protocol import event as events
+from lapse.protocol import topic
+from lapse.protocol.codec import CodecError
+from lapse.protocol.event import Event
+from lapse_client.kafka.connection import Connection
+from lapse_client.kafka.topic_reader import PacedReader, TopicReader
+
+logger: Final = logging.getLogger(__name__)
+
+
+class EventReader(PacedReader[Event]):
+    """Reads the events of a queue or SOW topic, without a consumer group. After a crash one may come twice.
+
+    Args:
+        name: the entity.
+        connection: the cluster; from the environment by default.
+        follow: wait for new events too; otherwise it ends with those that there were at the beginning.
+        since_ms: only events written at or after this instant, ms since the epoch; None = all that Kafka has.
+        newer: only events that are written after it has begun.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        connection: Connection | None = None,
+        follow: bool = False,
+        since_ms: int | None = None,
+        newer: bool = False,
+    ) -> None:
+        cluster, wanted = connection or Connection.from_environment(), topic.events(name)
+        topics = cluster.partitions(wanted)
+        if wanted not in topics:
+            known = (one for one in topics if one.startswith(topic.events("")))
+            raise cluster.unknown("events topic", wanted, known, wanted)
+        self._reader = TopicReader(cluster, wanted, topics[wanted], follow=follow, since_ms=since_ms, newer=newer)
+
+    def paced(self) -> Iterator[Event | None]:
+        """Iterate over the events, and yield None after each half second without one: somebody may want to stop."""
+        for message in self._reader.paced():
+            if message is None:
+                yield None
+                continue
+            try:
+                yield events.decode(message.value() or b"")
+            except CodecError as error:
+                place = f"{message.topic()}:{message.partition()}:{message.offset()}"
+                logger.warning("%s is left out: it is no event: %s", place, error)

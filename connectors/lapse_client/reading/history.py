@@ -1,0 +1,263 @@
+"""The life of one message, from the underlying topic, the events, the deliveries and the dead letters (D6).
+
+A message that is forwarded, redriven or handed over goes on as another record: its life is followed to the end (C59).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from confluent_kafka import TIMESTAMP_CREATE_TIME, Message, TopicPartition
+
+from lapse.core import lifetime
+from lapse.core.letter import FORWARDER
+from lapse.protocol import header, topic
+from lapse.protocol.bookmark import Bookmark
+from lapse.protocol.event import EventKind
+from lapse_client.error import LapseError, NoRecord
+from lapse_client.kafka.connection import Connection, entities, log_bounds
+from lapse_client.kafka.headers import headers_of
+from lapse_client.kafka.metadata import METADATA_TIMEOUT_S
+from lapse_client.queue import waiting
+from lapse_client.reading.lineage import Lineage, Step
+from lapse_client.reading.moment import DEAD_LETTER, END, Moment, Watcher, is_of
+from lapse_client.reading.moment_search import MomentSearch
+
+_PRODUCERS_CLOCK_MS: Final = 300_000
+"""So far a producer's clock may be ahead of the broker's without anything being overlooked."""
+
+_LONGEST_CHAIN: Final = 50
+"""Messages whose lives are shown together."""
+
+ABORTED: Final = "aborted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """The life of one message.
+
+    Attributes:
+        bookmark: which message.
+        found: whether Kafka still has its record.
+        missing: why there is none, in words; empty where there is one.
+        size: bytes of its value; None without a record, or of a tombstone.
+        moments: what happened, in order.
+        silent: queues that did not answer when they were asked what the message waits for.
+    """
+
+    bookmark: Bookmark
+    found: bool
+    missing: str = ""
+    size: int | None = None
+    moments: list[Moment] = field(default_factory=list)
+    silent: list[str] = field(default_factory=list)
+
+
+def history(
+    bookmark: Bookmark | str,
+    *,
+    entity: str | None = None,
+    connection: Connection | None = None,
+    watcher: Watcher = lambda name, done, total: None,
+) -> History:
+    """Find everything that happened to a message.
+
+    Args:
+        bookmark: which one.
+        entity: the queue or SOW topic of interest; None = all that tell something of it.
+        connection: the cluster; from the environment by default.
+        watcher: called with how far it is.
+
+    Raises:
+        ValueError: the text is no bookmark.
+        UnknownEntity: there is no such topic, or no such entity.
+        NoRecord: the message's partition ends before it.
+        LapseError: a topic cannot be read.
+    """
+    name = Bookmark.parse(bookmark) if isinstance(bookmark, str) else bookmark
+    cluster = connection or Connection.from_environment()
+    topics = cluster.partitions(name.topic)
+    known = sorted({*entities(topics, sow=False), *entities(topics, sow=True)})
+    if entity is not None and entity not in known:
+        raise cluster.unknown("queue or SOW topic", entity, known, topic.commands(entity))
+    if name.partition >= topics.get(name.topic, 0):
+        raise cluster.no_partition(f"{name.topic}:{name.partition}", topics)
+    record = _record(cluster, name)
+    moments = _Chain(cluster, topics, known if entity is None else [entity], watcher).moments(name, record)
+    if entity is not None:
+        moments = [moment for moment in moments if is_of(moment.message, name)]
+    waits, silent = _waits(name, known if entity is None else [entity], topics, moments, cluster)
+    moments += waits
+    moments.sort(key=lambda moment: (moment.at_ms, _RANK.get(moment.what, 1)))
+    missing = ""
+    if record is None:
+        missing, record = _missing(cluster, name)
+    if missing and record is not None:
+        at_ms = record.timestamp()[1]
+        moments.insert(0, Moment(at_ms=at_ms, entity="", what=ABORTED, facts={}, told=name, message=name))
+    value = None if record is None else record.value()
+    size = None if value is None else len(value)
+    return History(bookmark=name, found=not missing, missing=missing, size=size, moments=moments, silent=silent)
+
+
+class _Chain:
+    """Tells the lives of a message, of those that it was before and of those that it has become (C59)."""
+
+    def __init__(self, connection: Connection, topics: Mapping[str, int], of: Sequence[str], watcher: Watcher) -> None:
+        self._connection = connection
+        self._topics = topics
+        self._entities = of
+        self._watcher = watcher
+        cluster = str(connection.admin().list_topics(timeout=METADATA_TIMEOUT_S).cluster_id)
+        self._lineage = Lineage(connection, cluster, topics, lambda done, total: watcher("steps", done, total))
+
+    def moments(self, name: Bookmark, record: Message | None) -> list[Moment]:
+        """All moments of a message and of its chain."""
+        told: list[Moment] = []
+        steps: dict[tuple[Bookmark, Bookmark], Step] = {}
+        ways: list[tuple[Bookmark, Message | None]] = [(name, record)]
+        seen = {name}
+        while ways and len(seen) <= _LONGEST_CHAIN:
+            bookmark, found = ways.pop(0)
+            life = self._life(bookmark, found)
+            told += life
+            for step in self._steps(bookmark, found, life):
+                steps[step.before, step.after] = step
+                for other in (step.before, step.after):
+                    # Versions replace each other without end: of each message the neighbours are named.
+                    if other not in seen and not step.cluster and step.what != "replaced":
+                        seen.add(other)
+                        ways.append((other, self._found(other)))
+        for step in steps.values():
+            facts = {"from": str(step.before), "to": str(step.after), "cluster": step.cluster, "detail": step.detail}
+            told.append(
+                Moment(
+                    at_ms=step.at_ms,
+                    entity=step.entity,
+                    what=step.what,
+                    facts={title: fact for title, fact in facts.items() if fact},
+                    told=step.after,
+                    message=step.before if step.before in seen else step.after,
+                )
+            )
+        return told
+
+    def _life(self, bookmark: Bookmark, record: Message | None) -> list[Moment]:
+        """The moments of one message."""
+        moments: list[Moment] = []
+        since_ms = None
+        if record is not None:
+            kind, at_ms = record.timestamp()
+            since_ms = at_ms - _PRODUCERS_CLOCK_MS if kind == TIMESTAMP_CREATE_TIME else at_ms
+            facts = _said(record)
+            moments.append(Moment(at_ms=at_ms, entity="", what="arrived", facts=facts, told=bookmark, message=bookmark))
+        search = MomentSearch(self._connection, bookmark, self._entities, self._topics, since_ms, self._watcher)
+        return [*moments, *search.events(), *search.deliveries(), *search.letters()]
+
+    def _steps(self, bookmark: Bookmark, record: Message | None, life: Sequence[Moment]) -> Iterator[Step]:
+        lineage = self._lineage
+        if record is not None:
+            yield from lineage.origin(bookmark, record)
+        for moment in life:
+            facts = moment.facts
+            if moment.what == EventKind.ACKNOWLEDGED and facts.get("subscription") == FORWARDER:
+                yield from lineage.forwarded(bookmark, moment.entity, moment.at_ms)
+            elif moment.what == EventKind.TRANSFERRED:
+                yield from lineage.transferred(bookmark, moment.entity, facts.get("detail", ""), moment.at_ms)
+            elif moment.what == DEAD_LETTER and facts["lapse_id"]:
+                yield from lineage.redriven(bookmark, moment.entity, facts["lapse_id"])
+                yield from lineage.lettered(bookmark, moment.entity, moment.told, moment.at_ms)
+        yield from lineage.versions(bookmark, record, self._entities)
+
+    def _found(self, name: Bookmark) -> Message | None:
+        """The record of a message of the chain; None if there is none any more."""
+        try:
+            return _record(self._connection, name) if name.partition < self._topics.get(name.topic, 0) else None
+        except LapseError:
+            return None
+
+
+_RANK: Final = {"arrived": 0, DEAD_LETTER: 2}
+"""The order of moments of the same millisecond: the record first, its letter last."""
+
+
+def _waits(
+    name: Bookmark, of: Sequence[str], topics: Mapping[str, int], told: Sequence[Moment], connection: Connection
+) -> tuple[list[Moment], list[str]]:
+    """What a message waits for now: a barrier for others, a dying one for its letter (C48).
+
+    Queues are asked that told something of it, and not its end; where none told anything, as of a barrier, the one of
+    its topic's name, and then the first ones of all. Those that do not answer are told, too.
+    """
+    over = {one.entity for one in told if one.what in END and one.message == name}
+    tell = {one.entity for one in told if one.entity and one.message == name}
+    queues = set(entities(topics, sow=False)).intersection(tell or of) - over
+    found, silent = waiting.ask(name, queues.intersection(of), connection)
+    at_ms = int(connection.clock.now_ms()) if found else 0
+    moments = [
+        Moment(
+            at_ms=at_ms,
+            entity=entity,
+            what="waits",
+            facts={"state": one.state, "waits_for": one.waits_for},
+            told=name,
+            message=name,
+        )
+        for entity, one in found.items()
+    ]
+    # Of the others it is not known whether they have it.
+    return moments, [entity for entity in silent if entity in tell or entity == name.topic]
+
+
+def _missing(connection: Connection, name: Bookmark) -> tuple[str, Message | None]:
+    """Why there is no record at a bookmark that its partition has passed; and the record, if it was aborted."""
+    record = _record(connection, name, **{"isolation.level": "read_uncommitted"})
+    if record is not None:
+        return "its transaction was aborted, so no entity has seen it", record
+    consumer = connection.consumer()
+    try:
+        low, _ = log_bounds(consumer, TopicPartition(name.topic, name.partition))
+    finally:
+        consumer.close()
+    if name.log_offset < low:
+        return "Kafka no longer has the record", None
+    return "no record has this offset: it belongs to a transaction's end, or compaction has removed the record", None
+
+
+def _record(connection: Connection, name: Bookmark, **options: str) -> Message | None:
+    """The message's record; None if Kafka no longer has it."""
+    consumer = connection.consumer(**{"enable.partition.eof": True, **options})
+    try:
+        place = TopicPartition(name.topic, name.partition, name.log_offset)
+        low, end = log_bounds(consumer, place)
+        if name.log_offset >= end:
+            raise NoRecord(f"{name} does not exist: its partition ends before offset {end}")
+        if name.log_offset < low:
+            return None
+        consumer.assign([place])
+        while True:
+            message = consumer.poll(10)
+            if message is None or message.error() is not None:
+                return None
+            return message if message.offset() == name.log_offset else None
+    finally:
+        consumer.close()
+
+
+def _said(record: Message) -> dict[str, Any]:
+    """What a record says of its own life, in its headers."""
+    own = lifetime.NAMES | {
+        header.COMMAND,
+        header.MESSAGE_ID,
+        header.REDRIVE_QUEUE,
+        header.REDRIVEN_COUNT,
+        header.RETRY_DELAY_MS,
+        header.TRANSFER,
+    }
+    facts: dict[str, Any] = {}
+    for name, value in headers_of(record):
+        if name in own and value is not None:
+            facts[name] = value.hex(" ") if name == lifetime.EXPIRE_TIME else value.decode("utf-8", "replace")
+    return facts

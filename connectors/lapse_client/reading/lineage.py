@@ -1,0 +1,227 @@
+"""Lineage: the records that a message became, and those that it was before (C59).
+
+A forward and a redrive name the message that they take up in the new record's message id; a transfer names both in its
+commands; a newer version of a SOW record stands behind the older one, under the same key. A dead letter names its
+message, and may be a message itself, of a queue over its topic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final, NamedTuple
+
+import orjson
+from confluent_kafka import Message
+
+from lapse.core.letter import FORWARDED
+from lapse.protocol import command as commands
+from lapse.protocol import header, topic
+from lapse.protocol.bookmark import Bookmark
+from lapse.protocol.command import CommandError
+from lapse.protocol.hand_over import HandOver
+from lapse.protocol.redrive import REDRIVEN, lapse_id_of, message_id
+from lapse_client.kafka.connection import Connection, entities
+from lapse_client.kafka.headers import headers_of
+from lapse_client.kafka.span import span
+from lapse_client.letters.dead_letter import read
+from lapse_client.letters.redriven import TOPIC as REDRIVEN_TOPIC
+
+_MARGIN_MS: Final = 60_000
+"""A record and what tells of it are written within this time; a crash tells things twice."""
+
+_OWN: Final = (topic.PREFIX, topic.DEAD_LETTER_PREFIX, "__")
+_CHANGELOG: Final = "-changelog"
+LETTERED: Final = "left_as_letter"
+Progress = Callable[[int, int], None]
+
+
+class Step(NamedTuple):
+    """One step from a message to the next.
+
+    Attributes:
+        what: `forwarded`, `redriven`, `transferred`, `replaced`, or `left_as_letter`.
+        at_ms: when the later record was written, ms since the epoch.
+        entity: the queue that it left, or the SOW topic that it is in.
+        before: the message.
+        after: the record that it has become, or that took its place.
+        cluster: id of the Kafka cluster of `after`, where that is another one; else empty.
+        detail: the letter's id, or the transfer's.
+    """
+
+    what: str
+    at_ms: int
+    entity: str
+    before: Bookmark
+    after: Bookmark
+    cluster: str = ""
+    detail: str = ""
+
+
+class Lineage:
+    """Finds the steps that lead to a message and away from it.
+
+    Args:
+        connection: the cluster.
+        cluster: its id.
+        topics: its topics, and how many partitions each has.
+        progress: called with how far a search is.
+    """
+
+    def __init__(self, connection: Connection, cluster: str, topics: Mapping[str, int], progress: Progress) -> None:
+        self._connection = connection
+        self._cluster = cluster
+        self._topics = topics
+        self._progress = progress
+
+    def origin(self, bookmark: Bookmark, record: Message) -> Iterator[Step]:
+        """What a record was before, as its headers tell."""
+        told = {name: value for name, value in headers_of(record) if value is not None}
+        at_ms = record.timestamp()[1]
+        yield from _lettered(record, told, bookmark, at_ms)
+        if header.TRANSFER in told:
+            # Its message id is that of the message whose place it takes.
+            transfer = told[header.TRANSFER].decode("utf-8", "replace").partition("/")[2]
+            yield from self._transferred(entities(self._topics, sow=False), transfer, bookmark, at_ms, back=True)
+            return
+        name = told.get(header.MESSAGE_ID, b"")
+        if name.startswith(FORWARDED):
+            yield from _named("forwarded", name[len(FORWARDED) :], at_ms, bookmark)
+        elif name.startswith(REDRIVEN):
+            sent = lapse_id_of(name.decode("utf-8", "replace")).encode()
+            yield from _named("redriven", sent, at_ms, bookmark)
+
+    def forwarded(self, bookmark: Bookmark, queue: str, at_ms: int) -> Iterator[Step]:
+        """What a message has become that a queue forwarded at an instant."""
+        start = FORWARDED + f"{queue}/{bookmark}/".encode()
+        found = self._written(lambda name: name.startswith(start), at_ms)
+        if found is not None:
+            yield Step("forwarded", found.timestamp()[1], queue, bookmark, place(found))
+
+    def lettered(self, bookmark: Bookmark, entity: str, letter: Bookmark, at_ms: int) -> Iterator[Step]:
+        """The letter of a message, where a queue is called like the letter's topic: it is a message of that one."""
+        if topic.commands(letter.topic) in self._topics:
+            yield Step(LETTERED, at_ms, entity, bookmark, letter)
+
+    def redriven(self, bookmark: Bookmark, entity: str, lapse_id: str) -> Iterator[Step]:
+        """What a letter's message has become that was redriven."""
+        if REDRIVEN_TOPIC not in self._topics:
+            return
+        for noted in self._span([REDRIVEN_TOPIC]):
+            told = noted.value()
+            if noted.key() == lapse_id.encode() and told:
+                name = message_id(lapse_id, orjson.loads(told)["times"] - 1).encode()
+                found = self._written(name.__eq__, noted.timestamp()[1])
+                if found is not None:
+                    yield Step("redriven", found.timestamp()[1], entity, bookmark, place(found), detail=lapse_id)
+
+    def transferred(self, bookmark: Bookmark, queue: str, transfer: str, at_ms: int) -> Iterator[Step]:
+        """Which record took the place of a message that a queue handed over at an instant."""
+        return self._transferred([queue], transfer, bookmark, at_ms, back=False)
+
+    def versions(self, bookmark: Bookmark, record: Message | None, of: Iterable[str]) -> Iterator[Step]:
+        """Which version a record of a SOW topic replaced, and which one replaced it, as far as they are known."""
+        for entity in of:
+            name = topic.sow(entity)
+            if name not in self._topics:
+                continue
+            key = None if record is None else record.key()
+            before: dict[bytes, Bookmark | None] = {}
+            mine: Bookmark | None = None
+            for message in self._span([name]):
+                facts = {title: value for title, value in headers_of(message) if value is not None}
+                own = message.key() or b""
+                stated = facts.get(header.BOOKMARK)
+                version = Bookmark.parse(stated.decode()) if stated and message.value() is not None else None
+                if version == bookmark:
+                    mine, key = version, own
+                    older = before.get(own)
+                    if older is not None and older != bookmark:
+                        yield Step("replaced", message.timestamp()[1], entity, older, bookmark)
+                elif mine is not None and own == key:
+                    if version is not None:
+                        yield Step("replaced", message.timestamp()[1], entity, bookmark, version)
+                    break
+                elif mine is None and own == key and version is not None and _is_behind(version, bookmark):
+                    # Compaction has removed what was known of this version.
+                    yield Step("replaced", message.timestamp()[1], entity, bookmark, version)
+                    break
+                before[own] = version
+
+    def _transferred(
+        self, queues: Iterable[str], transfer: str, bookmark: Bookmark, at_ms: int, *, back: bool
+    ) -> Iterator[Step]:
+        """The steps of a transfer that a message took, as its commands tell."""
+        of = {topic.commands(queue): queue for queue in queues}
+        target: dict[str, str] = {}
+        for message in self._span(of, at_ms - _MARGIN_MS):
+            try:
+                told, _ = commands.decode(message.value())
+            except CommandError:
+                continue
+            if told.transfer != transfer:
+                continue
+            queue = of[message.topic() or ""]
+            if told.command == "transfer" and told.to:
+                target[queue] = told.to.rpartition(" at ")[2]
+            elif told.command == "transfer_confirm":
+                for text in told.bookmarks:
+                    for here, there in _pairs(text):
+                        if bookmark == (there if back else here):
+                            cluster = target.get(queue, "")
+                            elsewhere = "" if cluster == self._cluster else cluster
+                            written_ms = message.timestamp()[1]
+                            yield Step("transferred", written_ms, queue, here, there, elsewhere, transfer)
+                            return
+
+    def _written(self, meant: Callable[[bytes], bool], at_ms: int) -> Message | None:
+        """The record with a message id that is meant, written at about an instant."""
+        names = [name for name in self._topics if not name.startswith(_OWN) and not name.endswith(_CHANGELOG)]
+        for message in self._span(names, at_ms - _MARGIN_MS, at_ms + _MARGIN_MS):
+            told = {name: value for name, value in headers_of(message) if value is not None}
+            if header.TRANSFER not in told and meant(told.get(header.MESSAGE_ID, b"")):
+                return message
+        return None
+
+    def _span(
+        self, names: Iterable[str], since_ms: int | None = None, until_ms: int | None = None
+    ) -> Iterator[Message]:
+        topics = {name: self._topics[name] for name in names if name in self._topics}
+        return span(self._connection, topics, since_ms, lambda _: until_ms, self._progress)
+
+
+def place(message: Message) -> Bookmark:
+    """Where a record stands."""
+    return Bookmark(message.topic() or "", message.partition() or 0, message.offset() or 0)
+
+
+def _lettered(record: Message, told: Mapping[str, bytes], bookmark: Bookmark, at_ms: int) -> Iterator[Step]:
+    """The message whose letter a record is; of a letter's letter also the first one, whose letter may be gone."""
+    letter = read(record)
+    if letter.origin is None:
+        return
+    yield Step(LETTERED, at_ms, letter.entity, letter.origin, bookmark)
+    for step in _named(LETTERED, told.get(header.FIRST_NAMES[header.LAPSE_ID], b""), at_ms, letter.origin):
+        yield step._replace(detail="")
+
+
+def _named(what: str, name: bytes, at_ms: int, after: Bookmark) -> Iterator[Step]:
+    """The step that an id `entity/topic:partition:offset/number` tells; none if it has another form."""
+    text = name.decode("utf-8", "replace")
+    entity, _, rest = text.partition("/")
+    try:
+        before = Bookmark.parse(rest.rpartition("/")[0])
+    except ValueError:
+        return
+    yield Step(what, at_ms, entity, before, after, detail=text if what == "redriven" else "")
+
+
+def _pairs(text: str) -> Iterator[tuple[Bookmark, Bookmark]]:
+    try:
+        one = HandOver.parse(text)
+    except ValueError:
+        return
+    yield from zip(one.messages, one.records, strict=True)
+
+
+def _is_behind(version: Bookmark, bookmark: Bookmark) -> bool:
+    return version[:2] == bookmark[:2] and version.offset > bookmark.offset

@@ -1,0 +1,198 @@
+"""The search for the moments of a message, in the events, the deliveries and the dead letters of entities (D6)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from confluent_kafka import Message
+
+from lapse.core.generation import generation_of, position_of
+from lapse.protocol import event as events
+from lapse.protocol import header, packed_delivery, reference, topic
+from lapse.protocol.bookmark import Bookmark, BookmarkRange
+from lapse.protocol.codec import CodecError
+from lapse_client.kafka.connection import Connection
+from lapse_client.kafka.headers import headers_of
+from lapse_client.kafka.span import span
+from lapse_client.letters import dead_letter
+from lapse_client.reading.lineage import place
+from lapse_client.reading.moment import DEAD_LETTER, END, Moment, Watcher, is_of
+
+_AFTERWARDS_MS: Final = 60_000
+"""How long after a message's end its events are read: after a crash they may come twice."""
+
+
+class MomentSearch:
+    """Looks for a message in the topics of entities: first the events, which say where else there is something."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        bookmark: Bookmark,
+        of: Sequence[str],
+        topics: Mapping[str, int],
+        since_ms: int | None,
+        watcher: Watcher,
+    ) -> None:
+        self._connection = connection
+        self._bookmark = bookmark
+        self._entities = of
+        self._topics = topics
+        self._since_ms = since_ms
+        self._watcher = watcher
+        self._over_ms: dict[str, int] = {}
+        self._letters: dict[str, int] = {}
+
+    def events(self) -> Iterator[Moment]:
+        """What the events tell: of all generations to the last event, for a rewind may come at any time (C61)."""
+        of = {topic.events(entity): entity for entity in self._entities}
+        ended = of if self._bookmark.generation else {}
+        for message in self._span("events", of, self._since_ms, ended):
+            try:
+                told = events.decode(message.value() or b"")
+            except (CodecError, TypeError):
+                continue
+            found = self._first_in(told.messages)
+            if found is None:
+                continue
+            written_ms = message.timestamp()[1]
+            entity = of[message.topic() or ""]
+            if told.event in END:
+                self._over_ms[entity] = written_ms + _AFTERWARDS_MS
+            elif told.event == events.EventKind.REWOUND:
+                self._over_ms.pop(entity, None)
+            if told.dead_letter_topic:
+                self._letters[told.dead_letter_topic] = min(
+                    written_ms, self._letters.get(told.dead_letter_topic, written_ms)
+                )
+            yield Moment(
+                at_ms=told.at_ms,
+                entity=entity,
+                what=told.event,
+                facts=_facts(told),
+                told=place(message),
+                message=found,
+            )
+
+    def deliveries(self) -> Iterator[Moment]:
+        """Where the message was handed out."""
+        of = {
+            name: entity
+            for entity in self._entities
+            for name in (topic.deliveries(entity), *topic.private_deliveries(entity, self._topics))
+        }
+        for message in self._span("deliveries", of, self._since_ms, of):
+            found = self._delivered(message)
+            if found is not None:
+                name, facts = found
+                entity, at_ms = of[message.topic() or ""], message.timestamp()[1]
+                yield Moment(
+                    at_ms=at_ms,
+                    entity=entity,
+                    what="delivered",
+                    facts=facts,
+                    told=place(message),
+                    message=name,
+                )
+
+    def letters(self) -> Iterator[Moment]:
+        """The dead letters that the events speak of; each is written just before its event."""
+        if not self._letters:
+            return
+        since_ms = min(self._letters.values()) - _AFTERWARDS_MS
+        for message in self._span("dead letters", self._letters, since_ms, {}):
+            letter = dead_letter.read(message)
+            if letter.origin is not None and is_of(letter.origin, self._bookmark) and letter.entity in self._entities:
+                yield Moment(
+                    at_ms=letter.timestamp_ms,
+                    entity=letter.entity,
+                    what=DEAD_LETTER,
+                    facts={"lapse_id": letter.lapse_id, "message": letter.message},
+                    told=letter.bookmark,
+                    message=letter.origin,
+                )
+
+    def _span(self, what: str, names: Iterable[str], since_ms: int | None, of: Mapping[str, str]) -> Iterator[Message]:
+        return span(
+            self._connection,
+            {name: self._topics[name] for name in names if name in self._topics},
+            since_ms,
+            lambda name: self._over_ms.get(of.get(name, "")),
+            lambda done, total: self._watcher(what, done, total),
+        )
+
+    def _first_in(self, some: Iterable[BookmarkRange]) -> Bookmark | None:
+        """Which generation of the message is the first that some ranges name (C61); None if they name none."""
+        for one in some:
+            if (one.topic, one.partition) == self._bookmark[:2]:
+                position = position_of(self._bookmark.log_offset, generation_of(one.first))
+                found = self._bookmark._replace(offset=position)
+                if one.first <= position <= one.last and is_of(found, self._bookmark):
+                    return found
+        return None
+
+    def _delivered(self, message: Message) -> tuple[Bookmark, dict[str, Any]] | None:
+        """What a record of the deliveries topic says of a delivery of the message, and of which generation.
+
+        None if it is about others.
+        """
+        name: Bookmark | None
+        fields = dict(headers_of(message))
+        kind = (fields.get(header.KIND) or b"").decode()
+        facts: dict[str, Any] = {}
+        if kind == "reference":
+            try:
+                told = reference.decode(message.value() or b"")
+            except CodecError:
+                return None
+            name = self._first_in(told.ranges)
+            if name is None:
+                return None
+            counts = [some.delivery_count for some in told.ranges if some.first <= name.offset <= some.last]
+            facts["delivery_count"] = counts[0]
+        elif kind == "packed":
+            try:
+                packed = packed_delivery.decode(message.value() or b"")
+            except CodecError:
+                return None
+            offsets = list(packed.offsets)
+            name = self._first_in(BookmarkRange(packed.topic, packed.partition, one, one) for one in offsets)
+            if name is None:
+                return None
+            facts["delivery_count"] = packed.delivery_counts[offsets.index(name.offset)]
+        elif (name := self._named(fields.get(header.BOOKMARK))) is None:
+            return None
+        elif header.DELIVERY_COUNT in fields:
+            facts["delivery_count"] = _number(fields[header.DELIVERY_COUNT])
+        if kind not in ("delivery", "packed", "reference"):
+            facts["kind"] = kind
+        facts["subscription"] = (fields.get(header.SUBSCRIPTION) or b"").decode("utf-8", "replace")
+        if header.LEASE_UNTIL_MS in fields:
+            facts["lease_until_ms"] = _number(fields[header.LEASE_UNTIL_MS])
+        return name, facts
+
+    def _named(self, text: bytes | None) -> Bookmark | None:
+        """The message that a delivery names, if it is this one."""
+        try:
+            name = Bookmark.parse((text or b"").decode())
+        except ValueError:
+            return None
+        return name if is_of(name, self._bookmark) else None
+
+
+def _facts(told: events.Event) -> dict[str, Any]:
+    facts = {
+        "reasons": list(told.reasons),
+        "subscription": told.subscription,
+        "expires_at_ms": told.expires_at_ms,
+        "delivery_count": told.delivery_count,
+        "cancel_count": told.cancel_count,
+        "dead_letter_topic": told.dead_letter_topic,
+        "detail": told.detail,
+    }
+    return {name: value for name, value in facts.items() if value not in (None, "", [], 0)}
+
+
+def _number(value: bytes | None) -> int | None:
+    return int(value) if value is not None and value.isdigit() else None

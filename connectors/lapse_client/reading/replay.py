@@ -1,0 +1,94 @@
+"""Bookmark replay: the records of an underlying topic from a bookmark on (Q19)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from lapse.protocol.bookmark import Bookmark
+from lapse_client.error import ConnectionFailed, LapseError, NoRecord
+from lapse_client.kafka.connection import Connection, log_bounds
+from lapse_client.kafka.headers import headers_of
+
+_POLL_S = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """A record of an underlying topic, whatever a queue has made of it.
+
+    Attributes:
+        bookmark: where it stands.
+        key: its key.
+        value: its value.
+        headers: its headers in order.
+        timestamp_ms: its timestamp, ms since the epoch.
+    """
+
+    bookmark: Bookmark
+    key: bytes | None
+    value: bytes | None
+    timestamp_ms: int
+    headers: list[tuple[str, bytes | None]] = field(repr=False)
+
+
+def replay(start: Bookmark | str, *, connection: Connection | None = None, follow: bool = False) -> Iterator[Replayed]:
+    """Yield the records of one partition from a bookmark on; no lease is taken, no state is touched.
+
+    Args:
+        start: the first record.
+        connection: the cluster; from the environment by default.
+        follow: wait for new records too; otherwise it ends with those that there were at the beginning.
+
+    Raises:
+        ValueError: the text is no bookmark.
+        UnknownEntity: there is no such topic.
+        NoRecord: the bookmark's record is no longer, or not yet, in the log.
+    """
+    for record in paced(start, connection=connection, follow=follow):
+        if record is not None:
+            yield record
+
+
+def paced(
+    start: Bookmark | str, *, connection: Connection | None = None, follow: bool = False
+) -> Iterator[Replayed | None]:
+    """Yield as `replay` does, and None after each half second without a record: somebody may want to stop."""
+    first = Bookmark.parse(start) if isinstance(start, str) else start
+    cluster = connection or Connection.from_environment()
+    topics = cluster.partitions(first.topic)
+    if first.partition >= topics.get(first.topic, 0):
+        raise cluster.no_partition(f"{first.topic}:{first.partition}", topics)
+    consumer = cluster.consumer(enable_partition_eof=True)
+    try:
+        place = TopicPartition(first.topic, first.partition, first.log_offset)
+        low, end = log_bounds(consumer, place)
+        if not low <= first.log_offset <= end:
+            raise NoRecord(f"{first} is not in the log, which has offsets {low} to {end - 1}: start at one of them")
+        consumer.assign([place])
+        reached = first.log_offset
+        while follow or reached < end:
+            message = consumer.poll(_POLL_S)
+            if message is None:
+                yield None
+                continue
+            error = message.error()
+            if error is not None and error.code() == KafkaError._PARTITION_EOF:
+                reached = max(reached, message.offset() or 0)
+                continue
+            if error is not None:
+                raise LapseError(f"{first.topic} cannot be read: {error}. Check that it exists and is readable")
+            reached = (message.offset() or 0) + 1
+            yield Replayed(
+                bookmark=Bookmark(first.topic, first.partition, message.offset() or 0),
+                key=message.key(),
+                value=message.value(),
+                timestamp_ms=message.timestamp()[1],
+                headers=headers_of(message),
+            )
+    except KafkaException as error:
+        raise ConnectionFailed(cluster.bootstrap_servers, error) from error
+    finally:
+        consumer.close()

@@ -1,0 +1,87 @@
+"""Sends replies to the address of a request, with its correlation id and its deadline (Q27, C75)."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import TimeoutError as FutureTimeout
+from typing import TYPE_CHECKING, Any, Final
+
+from lapse.core.lifetime import NAMES
+from lapse.protocol import header, topic
+from lapse.protocol.bookmark import Bookmark
+from lapse_client.error import InvalidPublication, PublishFailed
+from lapse_client.kafka.connection import Connection
+from lapse_client.payload.serde import SerializerLike
+from lapse_client.publisher.publication import Headers, items
+from lapse_client.publisher.record_publisher import Payload, RecordPublisher
+
+if TYPE_CHECKING:
+    from lapse_client.delivery.delivery import Delivery
+
+_TIMEOUT_S: Final = 30.0
+_OWN: Final = NAMES | {header.CORRELATION_ID}
+
+
+class Replier:
+    """Sends the replies of a subscription; connects with the first one. Every method may be called from any thread.
+
+    Args:
+        connection: the cluster.
+        serializer: writes the payloads; None = they are bytes, or text.
+    """
+
+    def __init__(self, connection: Connection, serializer: SerializerLike | None = None) -> None:
+        self._connection = connection
+        self._serializer = serializer
+        self._lock = threading.Lock()
+        self._publisher: RecordPublisher | None = None
+
+    def reply(self, request: Delivery, value: Any, key: Payload, headers: Headers | None) -> Bookmark:
+        """Send a reply, and wait until Kafka has it; the arguments are those of `Delivery.reply`."""
+        to, ident = _address(request)
+        own = [*items(headers)]
+        if taken := sorted(_OWN.intersection(name for name, _ in own)):
+            raise InvalidPublication(f"header {taken[0]}: the reply has the request's; leave it out")
+        if ident is not None:
+            own.append((header.CORRELATION_ID, ident))
+        publisher = self._opened()
+        future = publisher.submit(to, value, key, expires_at_ms=request.expires_at_ms, headers=own)
+        try:
+            return future.result(_TIMEOUT_S)
+        except (PublishFailed, FutureTimeout) as error:
+            publisher.forget_topics()  # it may be gone: looked up anew, that is found at once
+            if isinstance(error, PublishFailed):
+                raise
+            raise PublishFailed(to, None, f"no report from Kafka within {_TIMEOUT_S:g} s") from error
+
+    def close(self) -> None:
+        """Disconnect."""
+        with self._lock:
+            publisher, self._publisher = self._publisher, None
+        if publisher is not None:
+            publisher.close()
+
+    def _opened(self) -> RecordPublisher:
+        with self._lock:
+            if self._publisher is None:
+                self._publisher = RecordPublisher(self._connection, timeout_s=_TIMEOUT_S, serializer=self._serializer)
+            return self._publisher
+
+
+def _address(request: Delivery) -> tuple[str, bytes | None]:
+    """Where a reply goes, and what it refers to.
+
+    Raises:
+        InvalidPublication: the message says not where to, or names a topic that replies must not go to.
+    """
+    said: dict[str, bytes | None] = {}
+    for name, value in request.headers:
+        said.setdefault(name, value)
+    if (address := said.get(header.REPLY_TO)) is None:
+        raise InvalidPublication(f"{request.bookmark} has no header {header.REPLY_TO}: nobody waits for a reply to it")
+    to = address.decode("utf-8", "replace")
+    if not topic.NAME.match(to) or to.startswith((topic.PREFIX, "__")) or to.endswith("-changelog"):
+        raise InvalidPublication(
+            f"{request.bookmark}: {header.REPLY_TO} = {to[:200]!r}: no queue or topic that replies may go to"
+        )
+    return to, said.get(header.CORRELATION_ID)

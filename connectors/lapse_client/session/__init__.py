@@ -1,0 +1,1 @@
+"""Sessions with shards: commands and answers over a channel, and the life of a client object."""

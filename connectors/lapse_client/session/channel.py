@@ -1,0 +1,450 @@
+"""A channel: sends commands to the shards of entities, and reads their answers and deliveries.
+
+One thread reads the deliveries topics, matches answers with commands, measures the broker's clock, and calls its
+listener; what only this thread may do is in `ChannelThread`. Whoever uses the channel sends from any thread.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from concurrent.futures import wait as wait_for
+from dataclasses import replace
+from typing import Any, Final, Generic, TypeVar
+from uuid import uuid4
+
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, KafkaError, KafkaException, Message, Producer
+
+from lapse.core.error_code import ErrorCode
+from lapse.protocol import answer as answers
+from lapse.protocol import command as commands
+from lapse.protocol import header, topic
+from lapse.protocol.answer import Answer
+from lapse.protocol.codec import CodecError
+from lapse.protocol.command import Command
+from lapse.protocol.command_field import SHOWN_CHARACTERS
+from lapse_client.error import AnswerTimeout, Closed, CommandFailed, ConnectionFailed, EntityDeleted, LapseError
+from lapse_client.kafka.connection import Connection, log_end
+from lapse_client.kafka.fault import FORBIDDEN, NOT_THERE, PURGED, unreadable, unwritable
+from lapse_client.kafka.metadata import METADATA_TIMEOUT_S
+from lapse_client.session.attendance import Attendance
+from lapse_client.session.channel_thread import ChannelThread
+from lapse_client.session.listener import Fields, Listener
+from lapse_client.session.repeated_commands import RepeatedCommands
+from lapse_client.session.shard import Shard
+from lapse_client.subscriber.settlement import asked_twice
+
+log = logging.getLogger("lapse_client")
+
+_PURGE_S: Final = 1.0
+"""How long the reports of commands that were given up are waited for, s."""
+
+_REPORT_S: Final = 2.0
+"""How long to wait for the delivery report of a command whose answer is here already."""
+
+MOST_AT_ONCE: Final = 5_000
+"""Records taken from librdkafka in one go."""
+
+_PROPAGATION_MS: Final = 3_000
+"""How long all brokers may take to hear of a topic; one that is not there then was deleted."""
+
+_GONE: Final = "deleted: nothing can be asked of it any more"
+
+_ANSWER: Final = b"answer"
+_EPOCH: Final = b"epoch"
+
+
+T = TypeVar("T")
+
+
+class Channel(Generic[T]):
+    """Commands to the shards of some entities, and the way back.
+
+    Args:
+        connection: the cluster.
+        entities: names of queues or SOW topics, each with its number of shards.
+    """
+
+    def __init__(self, connection: Connection, entities: Sequence[tuple[str, int]]) -> None:
+        self.clock = connection.clock
+        self.ours: set[bytes] = set()
+        """Subscriptions and command ids whose records are for the listener."""
+        self.shards: list[Shard] = []
+        for entity, count in entities:
+            for partition in range(count):
+                self.shards.append(Shard(len(self.shards), entity, partition))
+        self.attendance = Attendance(self.send, connection.insists, connection.transport.settles)
+        self._connection = connection
+        self._by_partition = {(connection.deliveries(shard.entity), shard.partition): shard for shard in self.shards}
+        self._waiting: dict[bytes, Future[Answer]] = {}
+        self._signed_by_guess: dict[bytes, tuple[Shard, Command]] = {}
+        self._repeated = RepeatedCommands()
+        self._vanished: deque[Shard] = deque()
+        self._stopping = threading.Event()
+        self._closing = threading.Lock()
+        self._closed = False
+        self._paused = False
+        self._refused: LapseError | None = None
+        self._ended_by: BaseException | None = None
+        self._thread: threading.Thread | None = None
+        self._name = f"lapse {entities[0][0]}"
+        # Commands are already batches, so lingering would only add latency.
+        self._producer = connection.producer(linger_ms=0, **{"topic.metadata.propagation.max.ms": _PROPAGATION_MS})
+        self._consumer = connection.consumer()
+
+    @property
+    def endpoints(self) -> tuple[Producer, Consumer]:
+        """What sends its commands, and what reads the way back."""
+        return self._producer, self._consumer
+
+    @property
+    def is_started(self) -> bool:
+        """Whether it has begun to read."""
+        return self._thread is not None
+
+    def start(self, listener: Listener[T], failed: Callable[[BaseException], None]) -> None:
+        """Position at the end of every partition, and begin to read.
+
+        Args:
+            listener: who gets what comes back.
+            failed: called when the channel cannot go on, by its thread.
+
+        Raises:
+            ConnectionFailed: no broker answered.
+        """
+        try:
+            self._consumer.assign([log_end(self._consumer, *place) for place in self._by_partition])
+        except KafkaException as error:
+            raise ConnectionFailed(self._connection.bootstrap_servers, error) from error
+        self._thread = threading.Thread(target=self._run, args=(listener, failed), name=self._name, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop reading; commands that are on their way still go out. May be called twice, from any thread."""
+        with self._closing:
+            if self._closed:
+                return
+            self._closed = True
+        healthy = not self._stopping.is_set()
+        self._stopping.set()
+        self._connection.transport.wake()
+        if self._thread is not None and threading.current_thread() is not self._thread:
+            self._thread.join()
+        if self._producer.flush(METADATA_TIMEOUT_S if healthy else 0):
+            self._producer.purge()  # what Kafka did not take fails, so that its sender learns of it
+            self._producer.flush(_PURGE_S)
+        self._producer.close()
+        self._consumer.close()
+        self._abandon(Closed("the channel"))
+
+    def send(self, shard: Shard, command: Command) -> Future[Answer]:
+        """Send a command, and return its future answer; cancel the future when no answer matters any more.
+
+        With `answer="none"` or `"errors"` the future ends when Kafka has the command, with an empty answer; what is
+        refused then reaches `Listener.refused`. Raises nothing: what goes wrong ends the future.
+        """
+        future: Future[Answer] = Future()
+        if self._stopping.is_set():
+            future.set_exception(Closed(f"the client of {shard.entity}"))
+            return future
+        if shard.gone:
+            future.set_exception(EntityDeleted(shard.entity, _GONE))
+            return future
+        stamp = self._stamp(command)
+        token = stamp["id"].encode()
+        if command.answer == "all":
+            self._waiting[token] = future
+            if self._connection.user and not self.clock.is_measured:
+                self._signed_by_guess[token] = (shard, replace(command, id=stamp["id"], client=stamp["client"]))
+            future.add_done_callback(lambda _: self._forget(token))
+        sent_ms = shard.sent_at_ms = self.clock.elapsed_ms()
+
+        def reported(error: KafkaError | None, message: Message) -> None:
+            if error is not None and error.code() in NOT_THERE:
+                return self._not_there(shard, future)
+            return self._reported(sent_ms, future, command, error, message)
+
+        try:
+            self._produce(shard, commands.encode(command, stamp), reported)
+        except (KafkaException, BufferError) as error:
+            self._not_produced(shard, token, future, error)
+        except UnicodeEncodeError as error:  # lone surrogates
+            told = f"{error.object[:SHOWN_CHARACTERS]!r} is no text that UTF-8 can hold"
+            asked, code = command.command, ErrorCode.INVALID_ARGUMENT
+            refusal = Answer(id="", command=asked, status="error", error=told, partition=shard.index, code=code)
+            future.set_result(refusal)
+        return future
+
+    def _not_there(self, shard: Shard, future: Future[Answer]) -> None:
+        """The topic of commands is gone, so the entity was deleted: it was there when the channel was opened."""
+        self._vanished.append(shard)
+        _fail(future, EntityDeleted(shard.entity, _GONE))
+
+    def _not_produced(self, shard: Shard, token: bytes, future: Future[Answer], error: BaseException) -> None:
+        """Fail a future; where nothing can be sent any more, with the cause, of which the thread is about to hear."""
+        code = error.args[0].code() if isinstance(error, KafkaException) else None
+        if code in NOT_THERE:
+            self._not_there(shard, future)
+        elif code != KafkaError._FATAL:
+            _fail(future, ConnectionFailed(self._connection.bootstrap_servers, error))
+        else:
+            self._waiting[token] = future
+            if self._ended_by is not None:
+                _fail(future, self._ended_by)
+
+    def ask(self, asked: Sequence[tuple[Shard, Command]], timeout_s: float) -> list[Answer]:
+        """Send commands and wait for all of their answers.
+
+        What a crash may have left unanswered is sent again after a take-over: inquiries, and settlements that name
+        their messages. A message that a repeated settlement finds settled already counts as settled by it (C55).
+
+        Raises:
+            AnswerTimeout: a shard did not answer within `timeout_s` seconds; or no worker runs it, and the connection
+                does not insist.
+            CommandFailed: a shard refused.
+            LapseError: a command could not be sent, or the channel failed.
+        """
+        looked = self.attendance.check_first(asked, timeout_s)
+        asked = [(shard, replace(command, id=command.id or uuid4().hex)) for shard, command in asked]
+        repeatable = self._repeated.wait(asked)
+        self._connection.transport.settle()  # what was acknowledged goes before, where nothing has to wait
+        futures = [self.send(shard, command) for shard, command in asked]
+        try:
+            late = self._await_all(asked, futures, timeout_s, looked)
+        finally:
+            repeated = self._repeated.end(repeatable)
+            for future in futures:
+                future.cancel()
+        if late:
+            shard, command = asked[0]
+            raise AnswerTimeout(shard.entity, command.command, late, timeout_s)
+        found = [future.result() for future in futures]
+        for (shard, _), answer in zip(asked, found, strict=True):
+            if answer.status != "ok":
+                raise CommandFailed(shard.entity, answer)
+        return [asked_twice(answer) if answer.id in repeated else answer for answer in found]
+
+    def _await_all(
+        self,
+        asked: Sequence[tuple[Shard, Command]],
+        futures: Sequence[Future[Answer]],
+        timeout_s: float,
+        looked: bool,
+    ) -> list[int]:
+        """Wait until all have ended, or the timeout is over; returns the partitions of those that have not."""
+
+        def late() -> list[Shard]:
+            return [shard for (shard, _), future in zip(asked, futures, strict=True) if not future.done()]
+
+        first_s = timeout_s if looked else self.attendance.first_wait_s(timeout_s)
+        wait_for(futures, self.patience(first_s))
+        if first_s < timeout_s and (silent := late()):
+            wait_for(futures, self.attendance.check(silent, asked[0][1].command, timeout_s))
+        return [shard.partition for shard in late()]
+
+    def patience(self, timeout_s: float) -> float:
+        """How long to wait for an answer that should come within a timeout; see `Transport.patience`."""
+        return self._connection.transport.patience(timeout_s)
+
+    def _stamp(self, command: Command) -> dict[str, str]:
+        """What a command states as it is sent; to make another command of it costs more than to write it."""
+        return {"id": command.id or uuid4().hex, "client": command.client or self._connection.client}
+
+    def _produce(self, shard: Shard, value: bytes, reported: Callable[[KafkaError | None, Message], None]) -> None:
+        name = topic.commands(shard.entity)
+        headers = self._connection.signed(name, shard.partition, int(self.clock.now_ms()), value)
+        while True:
+            try:
+                self._producer.produce(name, value, partition=shard.partition, headers=headers, on_delivery=reported)
+            except BufferError:
+                self._producer.poll(0.1)
+            else:
+                return
+
+    def _reported(
+        self, sent_ms: float, future: Future[Answer], command: Command, error: KafkaError | None, message: Message
+    ) -> None:
+        if error is not None:
+            # For those the error says it.
+            level = logging.DEBUG if error.code() in PURGED | FORBIDDEN else logging.WARNING
+            log.log(level, "%s on %s was not sent: %s", command.command, message.topic(), error)
+            if error.code() in FORBIDDEN:
+                self._refused = self._refused or unwritable(message.topic() or "", error)
+            _fail(future, self._refused or ConnectionFailed(self._connection.bootstrap_servers, error))
+            return
+        kind, stamp_ms = message.timestamp()
+        if kind == TIMESTAMP_LOG_APPEND_TIME:
+            self.clock.observe(sent_ms, stamp_ms, self.clock.elapsed_ms())
+        if command.answer != "all" and future.set_running_or_notify_cancel():
+            future.set_result(Answer(id=command.id, command=command.command, status="ok"))
+
+    def _run(self, listener: Listener[T], failed: Callable[[BaseException], None]) -> None:
+        thread = ChannelThread(self._connection, self.shards, self._by_partition, self._consumer)
+        try:
+            while not self._stopping.is_set():
+                wait_s = listener.on_tick(thread)
+                self._pace(listener)
+                self._poll()
+                while self._vanished:
+                    shard = self._vanished.popleft()
+                    if not shard.gone:
+                        listener.on_deleted(thread, shard.entity)
+                # One record is waited for; what came with it is taken without waiting.
+                first = self._consumer.poll(wait_s)
+                if first is not None:
+                    self._take([first, *self._consumer.consume(MOST_AT_ONCE, 0)], listener, thread)
+        except BaseException as error:  # whoever waits for the channel has to learn why it ends
+            self._ended_by = error
+            self._stopping.set()
+            self._abandon(error)
+            failed(error)
+            if not isinstance(error, LapseError | KafkaException):
+                raise
+
+    def _poll(self) -> None:
+        """Hear what became of commands.
+
+        Raises:
+            LapseError: the brokers refuse them, which waiting does not mend.
+        """
+        try:
+            self._producer.poll(0)
+        except KafkaException as error:
+            raise unwritable(topic.commands(self.shards[0].entity), error.args[0]) from error
+        if self._refused is not None:
+            raise self._refused
+
+    def _pace(self, listener: Listener[T]) -> None:
+        full = listener.is_full()
+        if full is not self._paused:
+            self._paused = full
+            (self._consumer.pause if full else self._consumer.resume)(self._consumer.assignment())
+
+    def _take(self, messages: list[Message], listener: Listener[T], thread: ChannelThread) -> None:
+        """Sort out what came in. This is the hot path: a few hundred ns per record matter."""
+        ours = self.ours
+        by_partition = self._by_partition
+        kept: list[T] = []
+        read = listener.on_record
+        for message in messages:
+            if message.error() is not None:
+                self._faulty(message, listener, thread)
+                continue
+            headers: Any = message.headers()
+            if headers is None:
+                continue
+            fields: Fields = dict(headers)
+            if len(fields) != len(headers):
+                fields = dict(reversed(headers))
+            shard = by_partition[message.topic(), message.partition()]  # type: ignore[index]
+            epoch = fields.get(header.EPOCH)
+            if epoch != shard.epoch_text and not shard.enters(epoch):
+                continue
+            kind = fields.get(header.KIND)
+            if kind == _EPOCH:
+                self._ask_again(shard)
+                listener.on_taken_over(shard)
+                if (shards := fields.get(header.SHARDS)) is not None:
+                    listener.on_size(shard.entity, int(shards))
+            elif kind == _ANSWER:
+                if kept:  # an answer may not overtake the deliveries before it
+                    listener.on_received(kept)
+                    kept = []
+                self._answered(shard, message, fields, listener, thread)
+            elif fields.get(header.SUBSCRIPTION) in ours or fields.get(header.COMMAND_ID) in ours:
+                # At once: headers kept by many records cost the garbage collector more than all else here.
+                kept.append(read(shard, message, fields))
+        if kept:
+            listener.on_received(kept)
+
+    def _answered(
+        self, shard: Shard, message: Message, fields: Fields, listener: Listener[T], thread: ChannelThread
+    ) -> None:
+        future = self._waiting.get(fields.get(header.COMMAND_ID, b""))
+        if future is None and fields.get(header.SUBSCRIPTION) not in self.ours:
+            return
+        try:
+            answer = answers.decode(message.value() or b"")
+        except (CodecError, ValueError) as error:
+            log.warning("%s, shard %d: an answer that cannot be read: %s", shard.entity, shard.partition, error)
+            return
+        if future is None:
+            if not tells_of_end(answer):
+                listener.on_refused(shard, answer)
+            elif not shard.gone and not listener.on_deleted(thread, shard.entity):
+                raise EntityDeleted(shard.entity, answer.error)
+        elif answer.code == ErrorCode.SIGNATURE_EXPIRED and self._sign_again(fields[header.COMMAND_ID], future):
+            log.info("%s: this machine's clock is wrong; the command is signed by the broker's", shard.entity)
+        elif future.set_running_or_notify_cancel():
+            future.set_result(answer)
+
+    def _sign_again(self, token: bytes, future: Future[Answer]) -> bool:
+        """Repeat a command that was signed before the broker's clock was known; it was refused, so nothing was done."""
+        guessed = self._signed_by_guess.pop(token, None)
+        # The report of the first one measures the clock. On a busy machine the answer may be here before it.
+        give_up = time.monotonic() + _REPORT_S
+        while guessed is not None and not self.clock.is_measured and time.monotonic() < give_up:
+            self._producer.poll(0.05)
+        if guessed is None or not self.clock.is_measured:
+            return False
+        shard, command = guessed
+        reported = functools.partial(self._reported, self.clock.elapsed_ms(), future, command)
+        self._produce(shard, commands.encode(command), reported)
+        return True
+
+    def _forget(self, token: bytes) -> None:
+        self._waiting.pop(token, None)
+        self._signed_by_guess.pop(token, None)
+
+    def _ask_again(self, shard: Shard) -> None:
+        """Repeat what is still unanswered, with the same ids: the first answer counts."""
+
+        def waits(ident: str) -> bool:
+            future = self._waiting.get(ident.encode())
+            return future is not None and not future.done()
+
+        for command in self._repeated.unanswered(shard, waits):
+            self._produce(shard, commands.encode(command, self._stamp(command)), _ignored)
+
+    def _faulty(self, message: Message, listener: Listener[T], thread: ChannelThread) -> None:
+        error = message.error()
+        assert error is not None
+        shard = self._by_partition.get((message.topic() or "", message.partition() or 0))
+        if (
+            shard is not None
+            and error.code() in NOT_THERE
+            and (shard.gone or listener.on_deleted(thread, shard.entity))
+        ):
+            return
+        hopeless = unreadable(message.topic() or "deliveries", error)
+        if hopeless is not None:
+            raise hopeless
+        log.info("Kafka: %s", error)
+
+    def _abandon(self, error: BaseException) -> None:
+        for future in list(self._waiting.values()):
+            _fail(future, error)
+
+
+def _fail(future: Future[Answer], error: BaseException) -> None:
+    if not future.done() and future.set_running_or_notify_cancel():
+        future.set_exception(error)
+
+
+def _ignored(error: KafkaError | None, message: Message) -> None:
+    """The one who waits gets a timeout."""
+
+
+def tells_of_end(answer: Answer) -> bool:
+    """Whether a shard says that its entity was deleted: nothing will come from it any more."""
+    return answer.code == ErrorCode.DELETED
+
+
+def forgotten(answer: Answer) -> bool:
+    """Whether a shard says that it does not know the subscription: it has forgotten it, or never knew it."""
+    return answer.code == ErrorCode.UNKNOWN_SUBSCRIPTION

@@ -1,0 +1,130 @@
+"""The base of client objects: a context manager that is started once and closed once, from any thread."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import threading
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from types import TracebackType
+from typing import ClassVar, Final, Generic, Self, TypeVar
+
+from lapse_client.kafka.connection import Connection
+from lapse_client.kafka.transport import Transport
+from lapse_client.session.lifecycle import Lifecycle, Phase
+from lapse_client.session.session import Session
+
+_LEFT_S: Final = 5.0
+"""How long the answers to the end of a client that nobody closed are waited for, s."""
+
+T = TypeVar("T")
+
+
+class Client(ABC, Generic[T]):
+    """A client object and its session.
+
+    Args:
+        what: the object, for the texts of errors: `the subscriber of orders`.
+        connection: the cluster; from the environment by default.
+        timeout_s: how long to wait for answers, in seconds.
+    """
+
+    _warns: ClassVar[bool] = False
+    """Whether shards keep something for it, so that leaving it unclosed is worth a warning."""
+
+    def __init__(self, what: str, connection: Connection | None, timeout_s: float) -> None:
+        self._connection = connection or Connection.from_environment()
+        self._timeout_s = timeout_s
+        self._lifecycle = Lifecycle(what)
+        self._session: Session[T] | None = None
+
+    def start(self) -> Self:
+        """Connect, and subscribe where it is a subscription; `with` does so too.
+
+        Raises:
+            UnknownEntity: there is no such queue or SOW topic; the text names those that exist.
+            CommandFailed: a shard refused, for instance the filter.
+            AnswerTimeout: no worker answered.
+            ConnectionFailed: no broker answered.
+            Closed: it was closed, perhaps meanwhile.
+        """
+        self._lifecycle.start(self._open, self._undo)
+        return self
+
+    def close(self) -> None:
+        """Leave and disconnect; from any thread, twice if you like. A start that is under way ends with `Closed`."""
+        self._lifecycle.close(lambda: self._leave(self._timeout_s))
+
+    @property
+    def session(self) -> Session[T]:
+        """The session.
+
+        Raises:
+            Closed: it is closed, or was never started.
+            LapseError: what ended it.
+        """
+        return self._live()
+
+    @property
+    def transport(self) -> Transport:
+        """How its cluster is reached."""
+        return self._connection.transport
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<{self._lifecycle.what}: {self._lifecycle.phase}>"
+
+    def __del__(
+        self, warn: Callable[..., None] = warnings.warn, is_ending: Callable[[], bool] = sys.is_finalizing
+    ) -> None:
+        """Warn of a subscription that nobody closed, and end it, so that what it holds is given back."""
+        lifecycle = getattr(self, "_lifecycle", None)
+        if not self._warns or lifecycle is None or lifecycle.phase in (Phase.NEW, Phase.CLOSED):
+            return
+        warn(f"never closed: {self!r}; use `with`, or call close()", ResourceWarning, source=self, stacklevel=2)
+        if is_ending():  # a thread that is started now may never run, and starting it never ends
+            return
+        leave = functools.partial(self._abandoned(), _LEFT_S)
+        with contextlib.suppress(RuntimeError):  # the interpreter ends, and starts no more threads
+            threading.Thread(target=lifecycle.close, args=(leave,), name="lapse close", daemon=True).start()
+
+    @abstractmethod
+    def _open(self) -> None:
+        """Make the session, and open it: each kind of client has one of its own."""
+
+    def _undo(self) -> None:
+        """Leave nothing of a start that failed."""
+        if (session := self._session) is not None:
+            self._session = None
+            session.undo()
+
+    def _leave(self, timeout_s: float) -> None:
+        """End the session."""
+        assert self._session is not None
+        self._session.leave(timeout_s)
+
+    def _abandoned(self) -> Callable[[float], None]:
+        """What ends the session when this object is gone; does not refer to it."""
+        assert self._session is not None
+        return self._session.leave
+
+    def _live(self) -> Session[T]:
+        """The session.
+
+        Raises:
+            Closed: it is closed, or was never started.
+            LapseError: what ended it.
+        """
+        self._lifecycle.check()
+        assert self._session is not None
+        return self._session

@@ -1,0 +1,47 @@
+"""A conversation with an entity's shards without a subscription: one command, and its answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from lapse.protocol.answer import Answer
+from lapse.protocol.command import Command
+from lapse_client.kafka.connection import Connection
+from lapse_client.session.client import Client
+from lapse_client.session.listener import Listener
+from lapse_client.session.session import Session
+
+
+class Conversation(Client[None]):
+    """Asks and gets answers; a context manager.
+
+    Args:
+        connection: the cluster.
+        entity: queue or SOW topic.
+        shards: how many it has.
+    """
+
+    def __init__(self, connection: Connection, entity: str, shards: int) -> None:
+        super().__init__(f"the conversation with {entity}", connection, 0.0)
+        self._entities = [(entity, shards)]
+
+    @property
+    def partitions(self) -> range:
+        """All shards."""
+        return range(self._entities[0][1])
+
+    def shard_of(self, partition: int) -> int:
+        """Which shard has the messages of an underlying partition: the partition's own, or the only one (Q17)."""
+        return self._live().shard_of(partition)
+
+    def ask(self, partitions: Iterable[int], command: Command, timeout_s: float) -> list[Answer]:
+        """Send a command to some shards and wait for all answers, as `Channel.ask` does."""
+        return self._live().ask(partitions, command, timeout_s)
+
+    def ask_each(self, asked: Iterable[tuple[int, Command]], timeout_s: float) -> list[Answer]:
+        """Send each shard a command of its own and wait for all answers."""
+        return self._live().ask_each(asked, timeout_s)
+
+    def _open(self) -> None:
+        self._session = Session(self._connection, self._entities, self._lifecycle)
+        self._session.open(Listener(), self._timeout_s)

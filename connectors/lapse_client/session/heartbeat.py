@@ -1,0 +1,45 @@
+"""Heartbeats: keep a subscription alive while no other commands are sent (C5)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from lapse.protocol.answer import Answer
+from lapse_client.session.listener import TICK_S
+from lapse_client.session.session import Session
+from lapse_client.session.shard import Shard
+
+
+class Heartbeat:
+    """The heartbeats of one subscription; for the channel's thread.
+
+    Args:
+        session: whose subscription it is.
+        asked_ms: the heartbeat timeout that the client asks for, in ms; None = the entity's own.
+        assumed_ms: what holds until a shard's answer has the entity's own, in ms.
+    """
+
+    def __init__(self, session: Session[Any], asked_ms: int | None, assumed_ms: int) -> None:
+        self._session = session
+        self._asked_ms = asked_ms
+        self._told_ms: int | None = None
+        self._timeout_ms = asked_ms or assumed_ms
+
+    def told(self, answer: Answer) -> None:
+        """Beat by the entity's timeout where none was asked for; of several entities by the shortest."""
+        told_ms = answer.counts.get("heartbeat_timeout_ms")
+        if self._asked_ms is None and told_ms:
+            self._timeout_ms = self._told_ms = min(self._told_ms or told_ms, told_ms)
+
+    def beat(self, shards: Iterable[Shard]) -> None:
+        """Send one to each shard that has heard nothing for a third of the timeout."""
+        before_ms = self._session.clock.elapsed_ms() - self._timeout_ms / 3
+        for shard in shards:
+            if shard.sent_at_ms <= before_ms and not shard.gone:
+                self._session.send_if_open(shard, self._session.command("heartbeat", answer="errors"))
+
+    @property
+    def wait_s(self) -> float:
+        """After how many seconds at most one may be due."""
+        return min(TICK_S, self._timeout_ms / 12_000)

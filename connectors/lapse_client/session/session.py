@@ -1,0 +1,157 @@
+"""A session with the shards of some entities: the connection, a channel, the broker's clock and a lifecycle.
+
+All client objects use one: subscriptions to queues and SOW topics, queries, and commands without a subscription. A
+session with a subscription begins when every shard has confirmed it, and sends `unsubscribe` at its end.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
+from typing import Any, Generic, TypeVar
+
+from lapse.protocol.answer import Answer
+from lapse.protocol.command import Command
+from lapse_client.error import AnswerTimeout, LapseError
+from lapse_client.kafka.clock import ClientClock
+from lapse_client.kafka.connection import Connection
+from lapse_client.session.channel import Channel
+from lapse_client.session.lifecycle import Lifecycle
+from lapse_client.session.listener import Listener
+from lapse_client.session.shard import Shard
+
+log = logging.getLogger("lapse_client")
+
+T = TypeVar("T")
+
+
+class Session(Generic[T]):
+    """One session. Every method may be called from any thread.
+
+    Args:
+        connection: the cluster.
+        entities: names of queues or SOW topics, each with its number of shards.
+        lifecycle: of the object that opens it.
+        subscription: its name at the shards; empty = none.
+
+    Attributes:
+        channel: sends commands to the shards, and reads answers and deliveries.
+        shards: all shards of the session, by their numbers.
+        clock: the broker's, as the session measures it.
+        lifecycle: from start to close.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        entities: Sequence[tuple[str, int]],
+        lifecycle: Lifecycle,
+        subscription: str = "",
+    ) -> None:
+        self.channel: Channel[T] = Channel(connection, entities)
+        self.shards: Sequence[Shard] = self.channel.shards
+        self.clock: ClientClock = self.channel.clock
+        self.lifecycle = lifecycle
+        self._subscription = subscription
+        self._unconfirmed: set[int] = set()
+        self._listener: Listener[T] | None = None
+        if subscription:
+            self.channel.ours.add(subscription.encode())
+            self._unconfirmed.update(range(len(self.shards)))
+
+    # From start to end
+
+    def open(self, listener: Listener[T], timeout_s: float, how: str = "subscribe") -> None:
+        """Begin to read; with a subscription, wait until every shard has confirmed it.
+
+        Args:
+            listener: gets answers and deliveries, and subscribes.
+            timeout_s: how long to wait, in seconds.
+            how: the command that subscribes, for the error's text.
+
+        Raises:
+            ConnectionFailed: no broker answered.
+            AnswerTimeout: a shard did not confirm the subscription.
+            Closed: the object was stopped or closed meanwhile.
+            LapseError: what ended it meanwhile.
+        """
+        self.lifecycle.check()
+        self._listener = listener
+        self.channel.start(listener, self.fail)
+        attendance = self.channel.attendance
+        first_s = attendance.first_wait_s(timeout_s)
+        ready = self._await_ready(self.channel.patience(first_s))
+        if not ready and first_s < timeout_s:
+            ready = self._await_ready(attendance.check(self._late(), how, timeout_s))
+        if not ready and (late := self._late()):
+            raise AnswerTimeout(late[0].entity, how, [shard.partition for shard in late], timeout_s)
+
+    def _await_ready(self, wait_s: float) -> bool:
+        return self.lifecycle.await_ready(lambda: not self._unconfirmed, wait_s)
+
+    def _late(self) -> list[Shard]:
+        """The shards that have not confirmed the subscription."""
+        return [self.shards[index] for index in sorted(self._unconfirmed)]
+
+    def undo(self) -> None:
+        """Leave after a failed start, so that a late confirmation does not hold messages."""
+        if self._subscription and self.channel.is_started:
+            for shard in list(self.shards):
+                self.channel.send(shard, self.command("unsubscribe", answer="none"))
+        self.channel.close()
+
+    def leave(self, timeout_s: float) -> None:
+        """Unsubscribe and disconnect. A missing answer within `timeout_s` seconds is logged, not raised."""
+        if self._subscription and self.lifecycle.error is None:
+            leave = self.command("unsubscribe")
+            try:
+                self.channel.ask([(shard, leave) for shard in list(self.shards) if not shard.gone], timeout_s)
+            except LapseError as error:
+                log.warning("%s ends when heartbeats are missed, not at once: %s", self.lifecycle.what, error)
+        self.channel.close()
+
+    def fail(self, error: BaseException) -> None:
+        """End the session with an error, which all waiting calls raise."""
+        if self.lifecycle.fail(error) and self._listener is not None:
+            self._listener.failed(error)
+
+    # The subscription
+
+    def confirm(self, *shards: int) -> None:
+        """Note that shards have confirmed the subscription, or do not exist any more."""
+        if self._unconfirmed:
+            self._unconfirmed.difference_update(shards)
+            self.lifecycle.changed()
+
+    def is_confirmed(self, shard: int) -> bool:
+        """Whether a shard has confirmed the subscription."""
+        return shard not in self._unconfirmed
+
+    def command(self, name: str, **fields: Any) -> Command:
+        """Make a command of the subscription."""
+        return Command.of(command=name, subscription=self._subscription, **fields)
+
+    def send_if_open(self, shard: Shard, command: Command) -> Future[Answer] | None:
+        """Send a command that must not follow the `unsubscribe`; None if the end has begun, and nothing was sent."""
+        with self.lifecycle.gate:
+            return self.channel.send(shard, command) if self.lifecycle.is_open else None
+
+    # Inquiries
+
+    @property
+    def partitions(self) -> range:
+        """All shards of the only entity."""
+        return range(len(self.shards))
+
+    def shard_of(self, partition: int) -> int:
+        """Which shard has the messages of an underlying partition: the partition's own, or the only one (Q17)."""
+        return 0 if len(self.shards) == 1 else partition
+
+    def ask(self, partitions: Iterable[int], command: Command, timeout_s: float) -> list[Answer]:
+        """Send a command to some shards and wait for all answers, as `Channel.ask` does."""
+        return self.ask_each([(number, command) for number in partitions], timeout_s)
+
+    def ask_each(self, asked: Iterable[tuple[int, Command]], timeout_s: float) -> list[Answer]:
+        """Send each shard a command of its own and wait for all answers, as `Channel.ask` does."""
+        return self.channel.ask([(self.shards[number], command) for number, command in asked], timeout_s)

@@ -1,0 +1,1 @@
+"""SOW topics: queries, subscriptions and deletions."""

@@ -1,0 +1,156 @@
+"""One query of a SOW topic: a command to every shard, and their results as one (S5).
+
+A shard that is taken over forgets what it was asked: it is asked again, and what it has sent already is left out.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import replace
+from itertools import islice
+from typing import Final
+from uuid import uuid4
+
+from lapse.protocol.answer import Answer
+from lapse.protocol.command import Command
+from lapse_client.delivery.arrivals import Arrivals
+from lapse_client.error import AnswerTimeout, CommandFailed, LapseError
+from lapse_client.session.channel import Channel
+from lapse_client.session.shard import Shard
+from lapse_client.sow.order import Order
+from lapse_client.sow.record import SowRecord
+
+_END: Final = "group-end"
+_RESULT: Final = "sow"
+_AT_ONCE: Final = 10_000
+
+
+class SowQuery:
+    """A running query.
+
+    Args:
+        channel: to the topic's shards.
+        command: the query as the user means it, over all shards.
+        timeout_s: how long a shard may keep silent, in seconds.
+    """
+
+    def __init__(self, channel: Channel[SowRecord], command: Command, timeout_s: float) -> None:
+        self.arrivals: Arrivals[tuple[int, SowRecord | None]] = Arrivals()
+        self._channel = channel
+        self._command = command
+        self._timeout_s = timeout_s
+        self._order = Order.parse(command.order_by) if command.order_by is not None else None
+        self._ids: dict[str, Shard] = {}
+        self._told: list[set[bytes | None]] = [set() for _ in channel.shards]
+        self._results: list[deque[SowRecord]] = [deque() for _ in channel.shards]
+        self._running = set(range(len(channel.shards)))
+        self._futures: list[Future[Answer]] = []
+        self._most: int | None = None
+        self._over = False
+
+    def records(self) -> Iterator[SowRecord]:
+        """Ask, and yield the results as they come; in order if an order is asked for.
+
+        Raises:
+            CommandFailed: a shard refused the query; the text shows the spot.
+            AnswerTimeout: a shard fell silent.
+        """
+        skip, top_n = self._command.skip or 0, self._command.top_n
+        try:
+            self._ask(None if top_n is None else top_n + skip)
+            merged = self._stream() if self._order is None else self._merged(self._order)
+            yield from islice(merged, skip, None if top_n is None else skip + top_n)
+        finally:
+            self._over = True
+            for future in self._futures:
+                future.cancel()
+            self._channel.ours.difference_update([ident.encode() for ident in list(self._ids)])
+
+    def received(self, records: list[SowRecord]) -> None:
+        """Take in what answers this query (by the channel's thread)."""
+        arrived: list[tuple[int, SowRecord | None]] = []
+        for record in records:
+            shard = self._ids.get(record.command_id)
+            if shard is not None and record.kind in (_RESULT, _END):
+                arrived.append((shard.index, record if record.kind == _RESULT else None))
+        if arrived:
+            self.arrivals.put(arrived)
+
+    def taken_over(self, shard: Shard) -> None:
+        """Ask a shard again that another worker has now (by the channel's thread)."""
+        if self._over or shard.index not in self._running:
+            return
+        for ident in [ident for ident, asked in self._ids.items() if asked is shard]:
+            del self._ids[ident]
+            self._channel.ours.discard(ident.encode())
+        self._send(shard)
+
+    def _ask(self, most: int | None) -> None:
+        self._most = most
+        for shard in self._channel.shards:
+            self._send(shard)
+
+    def _send(self, shard: Shard) -> None:
+        ident = f"{uuid4().hex}-{shard.index}"
+        self._ids[ident] = shard
+        self._channel.ours.add(ident.encode())
+        command = replace(self._command, id=ident, top_n=self._most, skip=None)
+        future = self._channel.send(shard, command)
+        self._futures.append(future)
+        future.add_done_callback(lambda done: self._answered(ident, shard, done))
+
+    def _answered(self, ident: str, shard: Shard, future: Future[Answer]) -> None:
+        if future.cancelled() or ident not in self._ids:
+            return
+        error = future.exception()
+        if error is None and future.result().status != "ok":
+            error = CommandFailed(shard.entity, future.result())
+        if error is not None:
+            self.arrivals.end(error)
+        else:  # follows the group's end, and stands for it where that was missed
+            self.arrivals.put([(shard.index, None)])
+
+    def _stream(self) -> Iterator[SowRecord]:
+        while True:
+            for results in self._results:
+                while results:
+                    yield results.popleft()
+            if not self._running:
+                return
+            self._pump()
+
+    def _merged(self, order: Order) -> Iterator[SowRecord]:
+        shards = [self._of_shard(index) for index in range(len(self._results))]
+        return heapq.merge(*shards, key=order.key, reverse=order.descending)
+
+    def _of_shard(self, index: int) -> Iterator[SowRecord]:
+        while True:
+            while self._results[index]:
+                yield self._results[index].popleft()
+            if index not in self._running:
+                return
+            self._pump()
+
+    def _pump(self) -> None:
+        attendance = self._channel.attendance
+        first_s = attendance.first_wait_s(self._timeout_s)
+        taken = self.arrivals.take(_AT_ONCE, self._channel.patience(first_s))
+        if not taken and not self.arrivals.ended:
+            silent = [self._channel.shards[index] for index in sorted(self._running)]
+            name = self._command.command
+            if first_s < self._timeout_s:
+                taken = self.arrivals.take(_AT_ONCE, attendance.check(silent, name, self._timeout_s))
+            if not taken and not self.arrivals.ended:
+                partitions = [shard.partition for shard in silent]
+                raise AnswerTimeout(silent[0].entity, name, partitions, self._timeout_s)
+        if not taken:
+            raise LapseError("the query was cut short: its client was closed")
+        for index, record in taken:
+            if record is None:
+                self._running.discard(index)
+            elif record.key not in self._told[index]:
+                self._told[index].add(record.key)
+                self._results[index].append(record)

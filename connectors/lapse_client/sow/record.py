@@ -1,0 +1,104 @@
+"""Records of a SOW topic as queries and subscriptions return them (S5 to S7)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from confluent_kafka import Message
+
+from lapse.core.lifetime import EXPIRES_AT_MS
+from lapse.protocol import header
+from lapse.protocol.bookmark import Bookmark
+from lapse_client.kafka.headers import headers_of
+from lapse_client.payload.serde import DeserializerLike, payload_of
+from lapse_client.session.listener import Fields
+from lapse_client.session.shard import Shard
+
+_OWN: Final = frozenset(
+    {
+        header.KIND,
+        header.SUBSCRIPTION,
+        header.COMMAND_ID,
+        header.EPOCH,
+        header.BOOKMARK,
+        header.TIMESTAMP_MS,
+        header.OPERATION,
+        header.REASONS,
+        header.ORDER_VALUE,
+        EXPIRES_AT_MS,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SowRecord:
+    """The current state of one key, or what became of it.
+
+    Attributes:
+        kind: `sow` (result of a query), `publish` (new or replaced), `delta` (the value has the changed fields only),
+            `oof` (out of focus: deleted, expired, or it no longer matches); of a subscription also `group-end` (all
+            that matched at the beginning has come) and `resubscribed` (a shard had forgotten the subscription:
+            what changed meanwhile comes anew with `sow_and_subscribe`, and is missing otherwise).
+        key: the record's key.
+        value: its payload.
+        bookmark: where its last update stands; None where there is none.
+        expires_at_ms: its deadline, ms since the epoch; None without one.
+        timestamp_ms: its last update, ms since the epoch; -1 if unknown.
+        partition: the shard.
+        operation: of an `oof`, why: `deleted`, `expired` or `no_longer_matches`.
+        reasons: of an `oof`, the removal's reasons (L14).
+        command_id: of a query's result, the command that asked.
+        headers: the record's own headers.
+        order_value: of a query's result in an order, what that goes by; None where it is NULL or cannot be compared.
+        deserializer: reads the value for `payload`; None = nothing does.
+    """
+
+    kind: str
+    key: bytes | None = None
+    value: bytes | None = None
+    bookmark: Bookmark | None = None
+    expires_at_ms: int | None = None
+    timestamp_ms: int = -1
+    partition: int = -1
+    operation: str = ""
+    reasons: tuple[str, ...] = ()
+    command_id: str = field(default="", repr=False, compare=False)
+    headers: Sequence[tuple[str, bytes | None]] = field(default=(), repr=False)
+    order_value: object = field(default=None, repr=False, compare=False)
+    deserializer: DeserializerLike | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def payload(self) -> Any:
+        """What the client's deserializer makes of the value, anew each time; the value where there is none.
+
+        Raises:
+            InvalidPayload: it does not fit. A delta has the changed fields only.
+        """
+        topic = "" if self.bookmark is None else self.bookmark.topic
+        return payload_of(self.deserializer, self.value, topic, self.bookmark or "the record")
+
+
+def read(shard: Shard, message: Message, fields: Fields, deserializer: DeserializerLike | None = None) -> SowRecord:
+    """Read a record of the deliveries topic."""
+    place = fields.get(header.BOOKMARK)
+    deadline = fields.get(EXPIRES_AT_MS)
+    stamp = fields.get(header.TIMESTAMP_MS)
+    reasons = fields.get(header.REASONS, b"").decode()
+    return SowRecord(
+        kind=fields.get(header.KIND, b"").decode(),
+        key=message.key(),
+        value=message.value(),
+        bookmark=Bookmark.parse(place.decode()) if place else None,
+        expires_at_ms=int(deadline) if deadline else None,
+        timestamp_ms=int(stamp) if stamp else -1,
+        partition=shard.partition,
+        operation=fields.get(header.OPERATION, b"").decode(),
+        reasons=tuple(reasons.split(",")) if reasons else (),
+        command_id=fields.get(header.COMMAND_ID, b"").decode(),
+        headers=[item for item in headers_of(message) if item[0] not in _OWN],
+        deserializer=deserializer,
+        order_value=None if (value := fields.get(header.ORDER_VALUE)) is None else json.loads(value),
+    )

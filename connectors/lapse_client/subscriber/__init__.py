@@ -1,0 +1,1 @@
+"""Subscribers to queues: credits, settlements, and every way to receive."""

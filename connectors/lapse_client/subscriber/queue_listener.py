@@ -1,0 +1,291 @@
+"""The listener of a queue subscription: credits, heartbeats, deliveries (Q3, Q5)."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future
+from itertools import chain
+from typing import Final
+
+from confluent_kafka import Message, TopicPartition
+
+from lapse.protocol import header, packed_delivery, prefetch, reference
+from lapse.protocol.answer import Answer
+from lapse_client.delivery.delivery import Delivery
+from lapse_client.delivery.lot import Lot, PackedLot, SingleLot, landed_ms
+from lapse_client.delivery.prefetched import Prefetched
+from lapse_client.delivery.referenced import RecordReader, Referenced
+from lapse_client.error import CommandFailed, LapseError
+from lapse_client.kafka.clock import elapsed_ms
+from lapse_client.kafka.connection import Connection
+from lapse_client.session.channel import forgotten, tells_of_end
+from lapse_client.session.channel_thread import ChannelThread
+from lapse_client.session.further_shards import FurtherShards
+from lapse_client.session.heartbeat import Heartbeat
+from lapse_client.session.listener import TICK_S, Fields, Listener
+from lapse_client.session.session import Session
+from lapse_client.session.shard import Shard
+from lapse_client.subscriber.credit import Credits, Grant
+from lapse_client.subscriber.joined_queues import JoinedQueues
+from lapse_client.subscriber.subscription_settler import SubscriptionSettler
+from lapse_client.subscriber.terms import Terms
+
+log = logging.getLogger("lapse_client")
+
+_HEARTBEAT_TIMEOUT_MS: Final = 10_000
+"""Assumed until a shard's answer has the queue's own."""
+
+_READING_S: Final = 5.0
+
+RESEND_MS: Final = 15_000.0
+"""A `subscribe` without an answer for so long is sent again."""
+
+
+class QueueListener(Listener[Lot | Referenced | None]):
+    """Keeps up a queue subscription and takes in what comes; `close` and `failed` are for any thread.
+
+    Args:
+        connection: the cluster.
+        session: the subscription's.
+        terms: what is asked for.
+        queues: which queues it is to.
+        credits: how the backlog is dealt out.
+        settler: who sends settlements.
+        arrivals: where deliveries wait for the application.
+        by_pattern: the queues are not named one by one: it goes on when one of them is deleted (Q3).
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        session: Session[Lot | Referenced | None],
+        terms: Terms,
+        queues: JoinedQueues,
+        credits: Credits,  # noqa: A002  # the field's word
+        settler: SubscriptionSettler,
+        arrivals: Prefetched,
+        by_pattern: bool,
+    ) -> None:
+        self._session = session
+        self._terms = terms
+        self._queues = queues
+        self._credits = credits
+        self._settler = settler
+        self._arrivals = arrivals
+        self._by_pattern = by_pattern
+        self._further = FurtherShards(connection, session)
+        self._heartbeat = Heartbeat(session, terms.heartbeat_timeout_ms, _HEARTBEAT_TIMEOUT_MS)
+        self._subscribing: dict[int, tuple[float, Future[Answer]]] = {}
+        self._subscribed: deque[tuple[Grant, Future[Answer]]] = deque()  # filled by whoever ends a future
+        self._generations = [0] * len(session.shards)  # one more each time that a shard has forgotten us
+        self._returning: set[int] = set()
+        """Shards that have forgotten us, and have not answered to the `subscribe` after that."""
+        self._first = len(session.shards)
+        self._advised: set[str] = set()
+        self._lingers = connection.transport.lingers
+        self._records: RecordReader | None = None
+        if terms.payload == "reference":
+            self._records = RecordReader(connection, settler, self._read_records, session.fail)
+
+    def close(self) -> None:
+        """Read no more of what references name; by any thread."""
+        if self._records is not None:
+            self._records.close()
+
+    @property
+    def reading_s(self) -> float:
+        """How long the records of references that came may take to be read, in seconds; 0 = there are none."""
+        return _READING_S if self._records is not None and self._records.is_busy else 0.0
+
+    def failed(self, error: BaseException) -> None:
+        """Let takers know; by any thread."""
+        self._settler.close()
+        self._arrivals.end(error)
+
+    def on_record(self, shard: Shard, message: Message, fields: Fields) -> Lot | Referenced | None:
+        """Make a lot of a record, or a reference to one; None of what cannot be read.
+
+        Raises:
+            LapseError: a worker of another version wrote it, and will go on to.
+        """
+        kind = fields.get(header.KIND)
+        try:
+            if kind == packed_delivery.KIND:
+                packed = packed_delivery.decode(message.value() or b"")
+                return (
+                    PackedLot(self._settler, shard, packed, fields, landed_ms(message, fields)) if len(packed) else None
+                )
+            if kind == reference.KIND:
+                return Referenced.read(shard, message, fields, self._generations[shard.index])
+            return SingleLot(self._settler, shard, message, fields)
+        except packed_delivery.UnknownVersion as error:
+            raise LapseError(f"{shard.entity}: {error}") from error
+        except (ValueError, KeyError) as error:
+            where = f"{message.topic()}:{message.partition()}:{message.offset()}"
+            log.warning("%s is dropped, what it hands out comes again when the leases end: %s", where, error)
+            return None
+
+    def on_received(self, records: Sequence[Lot | Referenced | None]) -> None:
+        """Take deliveries in, and count them."""
+        arrived: list[Lot] = []
+        counts: dict[int, int] = {}
+        for record in records:
+            if record is None or record.shard.gone:
+                continue
+            index = record.shard.index
+            if isinstance(record, Referenced):
+                if self._records is not None:  # the reader may be quicker than this: so it counts first
+                    self._credits.delivered(index, len(record.messages), elapsed_ms())
+                    self._records.add(record)
+                continue
+            arrived.append(record)
+            if not record.is_barrier:
+                counts[index] = counts.get(index, 0) + len(record)
+        now_ms = elapsed_ms()
+        for index, count in counts.items():
+            self._credits.delivered(index, count, now_ms)
+        self._put(arrived)
+
+    def on_refused(self, shard: Shard, answer: Answer) -> None:
+        """Subscribe again where the subscription is unknown; report refused settlements."""
+        if answer.status != "ok":
+            if forgotten(answer):
+                self._lost(shard)
+            else:
+                log.warning("%s", CommandFailed(shard.entity, answer))
+        self._settler.tell(answer)
+
+    def on_size(self, entity: str, shards: int) -> None:
+        """Look for the shards that a queue has got (C81)."""
+        self._further.told(entity, shards)
+
+    def on_deleted(self, thread: ChannelThread, entity: str) -> bool:
+        """Leave a queue that was deleted if more than names were subscribed to."""
+        if not self._by_pattern:
+            return False
+        log.warning("%s was deleted; the subscription goes on without it", entity)
+        self._queues.left(entity)
+        self._further.forget(entity)
+        gone = thread.leave(entity)
+        self._arrivals.drop(lambda lot: lot.shard.gone)
+        for index in gone:
+            self._generations[index] += 1
+            self._subscribing.pop(index, None)
+            self._returning.discard(index)
+        self._credits.drop(gone)
+        self._session.confirm(*gone)
+        return True
+
+    def on_tick(self, thread: ChannelThread) -> float:
+        """Send what is due: acknowledgments, credits, heartbeats."""
+        self._settler.flush_older(self._terms.ack_interval_ms if self._lingers else 0)
+        while self._subscribed:
+            self._take_answer(thread, *self._subscribed.popleft())
+        if self._session.lifecycle.is_open:
+            for queue, ends in chain(self._queues.waiting(), self._further.found()):
+                self._join(thread, queue, ends)
+            self._grant(elapsed_ms())
+            self._heartbeat.beat(self._session.shards)
+        if self._credits.travelling:
+            return TICK_S / 5
+        return min(self._heartbeat.wait_s, max(0.001, self._terms.ack_interval_ms / 2000))
+
+    def _join(self, thread: ChannelThread, queue: str, ends: Sequence[TopicPartition]) -> None:
+        log.info("%s: joined", queue)
+        self._settler.grow(len(ends))
+        self._generations += [0] * len(ends)
+        thread.join(queue, ends)
+        self._credits.grow(len(ends))
+
+    def _grant(self, now_ms: float) -> None:
+        for index, (sent_ms, future) in list(self._subscribing.items()):
+            if now_ms - sent_ms >= RESEND_MS:
+                future.cancel()
+                del self._subscribing[index]
+                self._credits.lost(index)
+        for grant in self._credits.due(now_ms):
+            command = self._session.command(
+                "subscribe",
+                max_backlog=grant.credit,
+                filter=self._terms.filter,
+                payload=self._terms.payload,
+                heartbeat_timeout_ms=self._terms.heartbeat_timeout_ms,
+            )
+            future_answer = self._session.send_if_open(self._session.shards[grant.shard], command)
+            if future_answer is None:
+                return
+            self._subscribing[grant.shard] = (now_ms, future_answer)
+            future_answer.add_done_callback(lambda done, grant=grant: self._subscribed.append((grant, done)))  # type: ignore[misc]
+
+    def _take_answer(self, thread: ChannelThread, grant: Grant, future: Future[Answer]) -> None:
+        """See what a shard says to a `subscribe`."""
+        shard = self._session.shards[grant.shard]
+        if future.cancelled() or shard.gone or not self._session.lifecycle.is_open:
+            return
+        error = future.exception()
+        if error is not None:
+            return  # it is sent again
+        answer = future.result()
+        if answer.status != "ok":
+            self._refused_subscription(thread, shard, answer)
+            return
+        if self._subscribing.get(grant.shard, (0.0, None))[1] is future:
+            del self._subscribing[grant.shard]
+        self._returning.discard(grant.shard)
+        self._credits.answered(grant.shard, grant.credit, elapsed_ms())
+        self._credits.allows(grant.shard, answer.counts.get("max_per_subscription_backlog"))
+        self._heartbeat.told(answer)
+        self._advise(shard.entity, answer)
+        self._session.confirm(grant.shard)
+
+    def _refused_subscription(self, thread: ChannelThread, shard: Shard, answer: Answer) -> None:
+        if tells_of_end(answer) and self.on_deleted(thread, shard.entity):
+            return
+        refused = CommandFailed(shard.entity, answer)
+        if shard.index >= self._first:
+            log.warning("the subscription goes on without it: %s", refused)  # one that was not asked for by name
+        else:
+            self._session.fail(refused)  # asking again would be refused again
+
+    def _advise(self, queue: str, answer: Answer) -> None:
+        """Warn, once for each queue, where prefetching can use up a message's deliveries (C24)."""
+        most = min(self._terms.max_backlog, answer.counts.get("max_per_subscription_backlog", self._terms.max_backlog))
+        advice = prefetch.advice(queue, answer.counts.get("max_deliveries", 0), most)
+        if advice is not None and queue not in self._advised:
+            self._advised.add(queue)
+            log.warning("%s", advice)
+
+    def _lost(self, shard: Shard) -> None:
+        """Subscribe again, once: what else was sent before that is answered in the same way.
+
+        Such answers may come behind deliveries of the new subscription, which must not be dropped (C5).
+        """
+        if shard.gone or shard.index in self._returning:
+            return
+        self._returning.add(shard.index)
+        log.info("%s, shard %d does not know the subscription: subscribing again", shard.entity, shard.partition)
+        self._generations[shard.index] += 1
+        self._credits.lost(shard.index)
+        dropped = self._arrivals.drop(lambda lot: lot.shard is shard)
+        self._credits.settled(shard.index, dropped, elapsed_ms())
+
+    def _read_records(self, referenced: Referenced, lots: list[Lot]) -> None:
+        """Records that references named were read; called by the `RecordReader`'s thread."""
+        index = referenced.shard.index
+        if referenced.generation != self._generations[index]:
+            lots = []
+        if missing := len(referenced.messages) - sum(map(len, lots)):
+            self._credits.settled(index, missing, elapsed_ms())
+        self._put(lots)
+
+    def _put(self, lots: list[Lot]) -> None:
+        """Let takers have lots. What landed late is cancelled first: it is past its deadline, so that ends its life."""
+        for lot in lots:
+            if lot.overdue:
+                log.info(
+                    "%d deliveries of %s dropped: they came after their deadlines", len(lot.overdue), lot.shard.entity
+                )
+                self._settler.command("cancel", [Delivery(lot, at) for at in sorted(lot.overdue)], delay_ms=0)
+        self._arrivals.put([lot for lot in lots if not lot.overdue or lot.left()])

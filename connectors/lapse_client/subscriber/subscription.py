@@ -1,0 +1,180 @@
+"""A queue subscription: deliveries that wait for the application, and what it does with them (Q3, Q5, Q8)."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+from lapse.protocol import topic
+from lapse_client.delivery.delivery import Delivery
+from lapse_client.delivery.lot import Lot
+from lapse_client.delivery.prefetched import Prefetched
+from lapse_client.delivery.referenced import Referenced
+from lapse_client.delivery.typed_delivery import TypedDelivery, typed
+from lapse_client.kafka.clock import elapsed_ms
+from lapse_client.kafka.connection import Connection
+from lapse_client.payload.serde import DeserializerLike, SerializerLike
+from lapse_client.request.replier import Replier
+from lapse_client.session.channel import Channel
+from lapse_client.session.lifecycle import Lifecycle
+from lapse_client.session.session import Session
+from lapse_client.session.shard import Shard
+from lapse_client.subscriber.credit import Credits
+from lapse_client.subscriber.joined_queues import JoinedQueues
+from lapse_client.subscriber.queue_listener import QueueListener
+from lapse_client.subscriber.settlement import SettlementResult
+from lapse_client.subscriber.subscription_settler import SubscriptionSettler
+from lapse_client.subscriber.terms import Terms
+from lapse_client.tracing import tracing
+from lapse_client.transaction.atomic_work import AtomicWork
+from lapse_client.transaction.in_doubt import InDoubt
+
+log = logging.getLogger("lapse_client")
+
+
+class Subscription:
+    """The standing request, from `subscribe` to `unsubscribe`. Every method may be called from any thread.
+
+    What the channel's thread does for it is in `QueueListener`; settlements go through `settler`.
+
+    Args:
+        connection: the cluster.
+        queues: names and numbers of shards.
+        terms: what is asked for.
+        lifecycle: of the subscriber.
+        on_refused: called with settlements that were refused and that nobody waits for, by the channel's thread.
+        by_pattern: the queues are not named one by one: it goes on when one of them is deleted (Q3).
+        deserializer: reads the payloads; None = they stay as they are.
+        delivery_types: what deliveries are for whoever takes them, without a deserializer and with one.
+        transactional_id: Kafka's name for whoever commits transactions; None = a unique one.
+        serializer: writes the payloads of replies; None = they are bytes, or text.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        queues: Sequence[tuple[str, int]],
+        terms: Terms,
+        lifecycle: Lifecycle,
+        on_refused: Callable[[SettlementResult], None] | None = None,
+        by_pattern: bool = False,
+        deserializer: DeserializerLike | None = None,
+        delivery_types: tuple[type[Delivery], type[TypedDelivery]] = (Delivery, TypedDelivery),
+        transactional_id: str | None = None,
+        serializer: SerializerLike | None = None,
+    ) -> None:
+        self._deserializer = deserializer
+        self._typed = delivery_types[1]
+        self._transport = connection.transport
+        self.queues = JoinedQueues(queue for queue, _ in queues)
+        self.session: Session[Lot | Referenced | None] = Session(connection, queues, lifecycle, terms.name)
+        self.arrivals = Prefetched(self.session.clock.past_ms, self._forget, delivery_types[0])
+        self._replier = Replier(connection, serializer)
+        self._credits = Credits(len(self.session.shards), terms.max_backlog, after_caps=len(queues) > 1)
+        self._tracing = tracing(connection.tracer_provider)
+        self.settler = SubscriptionSettler(
+            self.session, self._credits, terms.ack_batch_size, on_refused, self._replier, self._tracing
+        )
+        self._connection = connection
+        self._in_doubt: InDoubt | None = None
+        self._work = AtomicWork(connection, self.settler, self._shards_of, transactional_id, self._screen)
+        self.settler.work = self._work
+        self._listener = QueueListener(
+            connection, self.session, terms, self.queues, self._credits, self.settler, self.arrivals, by_pattern
+        )
+
+    @property
+    def channel(self) -> Channel[Lot | Referenced | None]:
+        """Commands to the shards, and the way back."""
+        return self.session.channel
+
+    def open(self, timeout_s: float) -> None:
+        """Subscribe at every shard and wait for their answers, as `Session.open` does."""
+        decisions = {topic.decisions(shard.entity) for shard in self.session.shards}
+        if not decisions.isdisjoint(self._connection.partitions()):
+            self._screen()
+        self.session.open(self._listener, timeout_s)
+
+    def undo(self) -> None:
+        """Leave nothing of a start that failed."""
+        self.session.undo()
+        self._listener.close()
+        self._replier.close()
+
+    def stop(self) -> None:
+        """Hand out no more; what was handed out can still be settled."""
+        self.arrivals.end()
+        self.arrivals.drop(lambda _: True)
+
+    def leave(self, timeout_s: float) -> None:
+        """Send what is settled, give everything else back, and wait for the shards' answers.
+
+        Prefetched deliveries return to the queue at once. Where no answer comes, they return when the heartbeats
+        are missed; that is logged, not raised.
+        """
+        self.stop()
+        if self._in_doubt is not None:
+            self._in_doubt.close()
+        self.settler.close()
+        self.session.leave(timeout_s)
+        self._listener.close()
+        self._replier.close()
+        self._work.close()
+
+    def take(self, most: int, timeout_s: float | None) -> list[Delivery]:
+        """Return up to `most` deliveries whose leases still hold, waiting for the first one as `Arrivals.take` does."""
+        if self._tracing is None:
+            return self._take(most, timeout_s)
+        began_ns = time.time_ns()
+        if taken := self._take(most, timeout_s):
+            self._tracing.received(taken, began_ns)
+        return taken
+
+    def _take(self, most: int, timeout_s: float | None) -> list[Delivery]:
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            taken = self.arrivals.take(most, self.patience(timeout_s) if timeout_s else timeout_s)
+            if not taken or (self._deserializer is None and self._in_doubt is None):
+                return taken
+            if self._in_doubt is not None:
+                taken = self._in_doubt.sift(taken)
+            if fitting := taken if self._deserializer is None else typed(self._deserializer, taken, self._typed):
+                return fitting
+            timeout_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+
+    def patience(self, timeout_s: float) -> float:
+        """How long to wait for a delivery that should come within a timeout; see `Transport.patience`."""
+        return self._transport.patience(timeout_s, self._lingering_s)
+
+    def _lingering_s(self) -> float:
+        """How long a credit may travel, or a record be read."""
+        travelling_s = self._credits.round_trip_ms / 1000 if self._credits.travelling else 0.0
+        return travelling_s + self._listener.reading_s
+
+    def receive(self, timeout_s: float | None) -> Delivery | None:
+        """Return one delivery whose lease still holds; None after the timeout, or at the end."""
+        plain = self._deserializer is None and self._in_doubt is None and self._tracing is None
+        delivery = self.arrivals.pop() if plain else None
+        if delivery is not None:
+            return delivery
+        taken = self.take(1, timeout_s)
+        return taken[0] if taken else None
+
+    def _shards_of(self, queue: str) -> int:
+        return self._connection.shards("queue", queue)
+
+    def _screen(self) -> None:
+        """From now on, set aside messages that another transaction may have committed before (X9)."""
+        if (
+            self._in_doubt is None and not self._transport.settles
+        ):  # `lapse.testing` settles by itself, and has no such thread
+            past_ms = self.session.clock.past_ms
+            self._in_doubt = InDoubt(
+                self._connection, self._shards_of, self.settler, self.arrivals.put_back, past_ms, self._forget
+            )
+
+    def _forget(self, shard: Shard, count: int) -> None:
+        """Their leases were over before the application saw them: the queue has them again."""
+        log.info("%d prefetched deliveries dropped: their leases are over", count)
+        self._credits.settled(shard.index, count, elapsed_ms())

@@ -1,0 +1,262 @@
+"""The settlements of a queue subscription: sends them in time, and reports their results (Q8)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import nullcontext
+from typing import Any, Final
+
+from lapse.protocol.answer import Answer, Settlement
+from lapse.protocol.bookmark import Bookmark, BookmarkRange
+from lapse.protocol.command import Command
+from lapse.protocol.command_field import MOST_NAME_CHARACTERS
+from lapse_client.delivery.delivery import Delivery
+from lapse_client.delivery.lot import Lot
+from lapse_client.delivery.referenced import Referenced
+from lapse_client.error import Closed
+from lapse_client.kafka.clock import elapsed_ms
+from lapse_client.publisher.publication import Headers
+from lapse_client.publisher.record_publisher import Payload
+from lapse_client.request.replier import Replier
+from lapse_client.session.session import Session
+from lapse_client.session.shard import Shard
+from lapse_client.subscriber.acknowledgments import Acknowledgments
+from lapse_client.subscriber.credit import Credits
+from lapse_client.subscriber.settlement import NOT_SENT, SettlementBatch, SettlementResult, chunks, results
+from lapse_client.subscriber.settler import Settling
+from lapse_client.tracing import Tracing
+from lapse_client.transaction.atomic_work import AtomicWork
+from lapse_client.transaction.transaction import Transaction
+
+log = logging.getLogger("lapse_client")
+
+_SHOWN: Final = 5
+"""Ranges that a line of the log names."""
+
+
+class SubscriptionSettler:
+    """Sends the settlements of a subscription's deliveries. Every method may be called from any thread.
+
+    Args:
+        session: the subscription's.
+        credits: counts what is settled.
+        ack_batch_size: acknowledgments in one command at most.
+        on_refused: called with settlements that were refused or not sent, and that nobody waits for.
+        replier: sends replies.
+
+    Attributes:
+        work: commits transactions.
+        tracing: makes the spans of processing and settling; None = nobody wants any.
+    """
+
+    def __init__(
+        self,
+        session: Session[Lot | Referenced | None],
+        credits: Credits,  # noqa: A002  # the field's word
+        ack_batch_size: int,
+        on_refused: Callable[[SettlementResult], None] | None,
+        replier: Replier,
+        tracing: Tracing | None = None,
+    ) -> None:
+        self._replier = replier
+        self.tracing = tracing
+        self.work: AtomicWork | None = None
+        self._session = session
+        self._credits = credits
+        self._most = ack_batch_size
+        self._on_refused = on_refused
+        self._acknowledgments = Acknowledgments(session.shards, self._enough, self._send_acks)
+
+    def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
+        """Collect acknowledgments; a shard's are sent when they are enough, or old enough.
+
+        Once the subscription has ended, they are reported as not sent, and not marked as settled.
+        """
+        if self.tracing is not None:
+            with self.tracing.settling("acknowledge", deliveries):
+                self._acknowledge(deliveries)
+        else:
+            self._acknowledge(deliveries)
+
+    def _acknowledge(self, deliveries: Sequence[Delivery]) -> None:
+        if not self._acknowledgments.add(deliveries):
+            self._ended("acknowledge", deliveries)
+
+    def reply(self, request: Delivery, value: Any, key: Payload, headers: Headers | None) -> Bookmark:
+        """Send a reply, and wait until Kafka has it; the arguments are those of `Delivery.reply`."""
+        return self._replier.reply(request, value, key, headers)
+
+    def transaction(self, deliveries: Sequence[Delivery]) -> Transaction:
+        """A transaction over deliveries; see `AtomicWork.begin`."""
+        assert self.work is not None
+        return self.work.begin(deliveries)
+
+    def renewed(self, deliveries: Sequence[Delivery], timeout_s: float) -> list[SettlementResult]:
+        """Renew leases, and wait for what became of it.
+
+        Raises:
+            AnswerTimeout: a shard did not answer.
+            CommandFailed: a shard refused the command as a whole.
+            Closed: the subscription has ended.
+        """
+        answers = self._session.channel.ask(self.command("renew", deliveries, answer=True), timeout_s)
+        for answer in answers:
+            self.note_renewal(answer, deliveries)
+        return [result for answer in answers for result in results(answer)]
+
+    def flush(self) -> None:
+        """Send all acknowledgments that were collected."""
+        self._acknowledgments.flush_all()
+
+    def flush_older(self, age_ms: float) -> None:
+        """Send those of shards where the first one has waited for `age_ms`."""
+        self._acknowledgments.flush_older(age_ms)
+
+    def grow(self, count: int) -> None:
+        """Make room for more shards, before they are among the subscription's."""
+        self._acknowledgments.grow(count)
+
+    def close(self) -> None:
+        """Send all acknowledgments that were collected, and take no more."""
+        self._acknowledgments.close()
+
+    def command(
+        self,
+        how: Settling,
+        deliveries: Sequence[Delivery],
+        *,
+        delay_ms: int | None = None,
+        lease_ms: int | None = None,
+        fault: str = "",
+        answer: bool = False,
+    ) -> list[tuple[Shard, Command]]:
+        """Settle at once, not in the batch.
+
+        Args:
+            how: the command.
+            deliveries: what is settled.
+            delay_ms: of cancel.
+            lease_ms: of renew.
+            fault: of expire; cut to what a command may say.
+            answer: return the commands unsent, for `Channel.ask`.
+
+        Returns:
+            The commands that still have to be sent: none unless `answer`.
+
+        Raises:
+            AlreadySettled: one of them was settled before.
+            Closed: with `answer`, once the subscription has ended. Without it, they are reported as not sent.
+        """
+        spanned = nullcontext() if self.tracing is None else self.tracing.settling(how, deliveries)
+        with spanned, self._session.lifecycle.gate:
+            if self._session.lifecycle.is_open:
+                fields = {"delay_ms": delay_ms, "lease_ms": lease_ms, "fault": fault[:MOST_NAME_CHARACTERS]}
+                return self._settle(how, deliveries, fields, answer)
+        self._ended(how, deliveries, raising=answer)
+        return []
+
+    def tell(self, answer: Answer) -> None:
+        """Report the settlements that an answer refuses."""
+        for result in results(answer):
+            if not result.settled:
+                log.info("%s of %s: %s", answer.command, result.messages, result.result)
+                if self._on_refused is not None:
+                    self._on_refused(result)
+
+    def note_renewal(self, answer: Answer, deliveries: Sequence[Delivery]) -> None:
+        """Set the new end of the leases that an answer says are renewed."""
+        if answer.lease_until_ms is None:
+            return
+        settled = {str(place) for result in results(answer) if result.settled for place in result.messages}
+        for delivery in deliveries:
+            if str(delivery.bookmark) in settled:
+                delivery.lease_ends_ms = answer.lease_until_ms
+
+    def _settle(
+        self, how: Settling, deliveries: Sequence[Delivery], fields: Mapping[str, Any], answer: bool
+    ) -> list[tuple[Shard, Command]]:
+        asked: list[tuple[Shard, Command]] = []
+        for shard, group in _by_shard(how, deliveries).items():
+            batch = SettlementBatch()
+            for delivery in group:
+                batch.add(delivery.lot.source, delivery.token, delivery.lot.offsets[delivery.at])
+            want = "all" if answer or how == "renew" else "errors"
+            for bookmarks in chunks(batch.take()):
+                command = self._session.command(how, bookmarks=bookmarks, answer=want, **fields)
+                if answer:
+                    asked.append((shard, command))
+                    continue
+                if shard.gone:
+                    self._too_late(how, bookmarks)
+                    continue
+                future = self._session.channel.send(shard, command)
+                self._tell_failure(how, bookmarks, future)
+                if how == "renew":
+                    future.add_done_callback(lambda done, group=group: self._renewed(done, group))  # type: ignore[misc]
+            if how != "renew":
+                self._credits.settled(shard.index, len(group), elapsed_ms())
+        return asked
+
+    def _enough(self, shard: Shard) -> int:
+        """Acknowledgments that are worth a command: no more than half the credit, so that the shard never runs dry."""
+        return min(self._most, max(1, self._credits.credit(shard.index) // 2))
+
+    def _send_acks(self, shard: Shard, ranges: list[str], count: int) -> None:
+        if shard.gone:
+            self._too_late("acknowledge", ranges)
+            return
+        for bookmarks in chunks(ranges):
+            command = self._session.command("acknowledge", bookmarks=bookmarks, answer="errors")
+            self._tell_failure("acknowledge", bookmarks, self._session.channel.send(shard, command))
+        self._credits.settled(shard.index, count, elapsed_ms())
+
+    def _renewed(self, future: Future[Answer], deliveries: Sequence[Delivery]) -> None:
+        if not future.cancelled() and future.exception() is None:
+            answer = future.result()
+            self.note_renewal(answer, deliveries)
+            self.tell(answer)
+
+    def _too_late(self, how: str, bookmarks: Iterable[str]) -> None:
+        """Report settlements of messages that left with their queue."""
+        settlements = tuple(Settlement(bookmarks=text, result="already_settled") for text in bookmarks)
+        self.tell(Answer(id="", command=how, status="ok", settlements=settlements))
+
+    def _ended(self, how: str, deliveries: Iterable[Delivery], raising: bool = False) -> None:
+        """Tell of a settlement that comes after the end; the deliveries stay unsettled."""
+        batch = SettlementBatch()
+        for delivery in deliveries:
+            delivery.check_unsettled()
+            if not delivery.is_barrier:
+                batch.add(delivery.lot.source, delivery.token, delivery.lot.offsets[delivery.at])
+        if raising:
+            raise self._session.lifecycle.error or Closed(self._session.lifecycle.what)
+        self._not_sent(how, batch.take(), "the subscriber is closed; settle before close()")
+
+    def _tell_failure(self, how: str, bookmarks: Sequence[str], future: Future[Answer]) -> None:
+        """Tell of a settlement that Kafka does not take."""
+
+        def done(sent: Future[Answer]) -> None:
+            if not sent.cancelled() and (error := sent.exception()) is not None:
+                self._not_sent(how, bookmarks, error)
+
+        future.add_done_callback(done)
+
+    def _not_sent(self, how: str, bookmarks: Sequence[str], why: object) -> None:
+        if not bookmarks:
+            return
+        shown = ", ".join(bookmarks[:_SHOWN]) + (f" and {len(bookmarks) - _SHOWN} more" if bookmarks[_SHOWN:] else "")
+        log.warning("%s of %s was not sent; they come again when their leases end: %s", how, shown, why)
+        if self._on_refused is not None:
+            for text in bookmarks:
+                self._on_refused(SettlementResult(BookmarkRange.parse(text), NOT_SENT))
+
+
+def _by_shard(how: Settling, deliveries: Iterable[Delivery]) -> dict[Shard, list[Delivery]]:
+    groups: dict[Shard, list[Delivery]] = {}
+    for delivery in deliveries:
+        delivery.mark(how)
+        if not delivery.is_barrier:
+            groups.setdefault(delivery.shard, []).append(delivery)
+    return groups

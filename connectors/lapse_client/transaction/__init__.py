@@ -1,0 +1,1 @@
+"""Outputs and acknowledgments in one transaction of Kafka."""

@@ -1,0 +1,321 @@
+"""Atomic work of a subscription: commits outputs and acknowledgments together (X9).
+
+The order is what makes it atomic. First the outputs and a claim for each message are in Kafka, by a transaction that is
+still open. Then the shard says that the messages are still leased to this subscription: whoever gets one later finds
+the claim, and waits for its outcome. Then the transaction is committed, which decides. The acknowledgment of the queue
+follows; where it is lost, the next one who works on the message finds it decided, and acknowledges it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
+from uuid import uuid4
+
+import orjson
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from lapse_client.error import InvalidPublication, LapseError, TransactionFailed
+from lapse_client.kafka.connection import Connection
+from lapse_client.kafka.produced import produce
+from lapse_client.publisher.record_publisher import RecordPublisher
+from lapse_client.subscriber.settlement import SettlementResult
+from lapse_client.subscriber.settler import Settling
+from lapse_client.transaction.decision_log import Claim, DecisionLog, Verdict, claim
+from lapse_client.transaction.transaction import Transaction
+
+log = logging.getLogger("lapse_client")
+
+_OPEN_MS: Final = 10_000
+"""How long Kafka lets a transaction stay open whose client is gone, ms; it looks every ten seconds (its default)."""
+
+_CONTROL_S: Final = 30.0
+_AGAIN_S: Final = 0.2
+_FENCED: Final = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
+
+
+class Settles(Protocol):
+    """What atomic work asks of the subscription."""
+
+    def acknowledge(self, deliveries: Sequence[Any]) -> None:
+        """Acknowledge deliveries."""
+
+    def command(
+        self, how: Settling, deliveries: Sequence[Any], *, delay_ms: int | None = None, lease_ms: int | None = None
+    ) -> object:
+        """Settle deliveries in another way."""
+
+    def flush(self) -> None:
+        """Send all acknowledgments now."""
+
+    def renewed(self, deliveries: Sequence[Any], timeout_s: float) -> list[SettlementResult]:
+        """Renew leases, and wait for what became of it."""
+
+
+class AtomicWork:
+    """Commits the transactions of a subscription, one at a time. Every method may be called from any thread.
+
+    Args:
+        connection: the cluster.
+        settler: of the subscription.
+        shards: says how many shards a queue has.
+        transactional_id: Kafka's name for whoever commits; None = a unique one.
+        begun: called once it has been used.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        settler: Settles,
+        shards: Callable[[str], int],
+        transactional_id: str | None,
+        begun: Callable[[], None],
+    ) -> None:
+        self._begun = begun
+        self._connection = connection
+        self._settler = settler
+        self._shards = shards
+        self._named = transactional_id
+        self._lock = threading.Lock()
+        self._producer: Producer | None = None
+        self._targets: RecordPublisher | None = None
+        self._logs: dict[str, DecisionLog] = {}
+        self._fenced = False
+        self._unknown: set[Claim] = set()
+        """Claims whose outcome was not known here when it was given up."""
+
+    def begin(self, deliveries: Sequence[Any]) -> Transaction:
+        """A transaction over deliveries.
+
+        Raises:
+            InvalidPublication: there is no lease: it was delivered at most once, or it is a barrier.
+        """
+        for delivery in deliveries:
+            if delivery.is_barrier or delivery.lease_until_ms is None:
+                what = "is a barrier" if delivery.is_barrier else "was delivered at most once"
+                raise InvalidPublication(f"{delivery.bookmark} {what}, so there is nothing to acknowledge with outputs")
+        return Transaction(deliveries, self)
+
+    def commit(self, transaction: Transaction) -> bool:
+        """Commit, and acknowledge.
+
+        Returns:
+            False: one of the messages had been decided before, so the outputs were dropped. That message is
+            acknowledged; the others, if there are any, return to their queues.
+
+        Raises:
+            TransactionFailed: nothing of it counts, and what is still leased returns to its queue; or its outcome is
+                not known, and whoever gets the messages next will know it.
+            AlreadySettled: a delivery was settled in the block; nothing of it counts.
+        """
+        with self._lock:
+            is_decided = False
+            try:
+                for delivery in transaction.deliveries:
+                    delivery.check_unsettled()
+                if self._decided_before(transaction.deliveries):
+                    return False
+                self._commit(transaction)
+                is_decided = True
+                # Before the next transaction: its question about leases must not overtake this.
+                self._acknowledge(transaction.deliveries)
+            except (KafkaException, LapseError) as error:
+                if isinstance(error, TransactionFailed) and error.outcome_unknown:
+                    self._unknown.update(map(claim, transaction.deliveries))
+                else:
+                    self.give_up(transaction, None)
+                if isinstance(error, LapseError):
+                    raise
+                raise TransactionFailed(f"{self._why(error.args[0])}. Nothing of it counts") from error
+            except Exception:  # whatever it is, the messages need not wait for their leases' ends
+                if not is_decided:
+                    self.give_up(transaction, None)
+                raise
+        return True
+
+    def give_up(self, transaction: Transaction, delay_ms: int | None) -> None:
+        """Return the deliveries to their queues."""
+        left = [delivery for delivery in transaction.deliveries if not delivery.settled_as]
+        if left:
+            self._settler.command("cancel", left, delay_ms=delay_ms)
+
+    def close(self) -> None:
+        """Disconnect."""
+        with self._lock:
+            for one in self._logs.values():
+                one.close()
+            self._logs.clear()
+            if self._targets is not None:
+                self._targets.close()
+            if self._producer is not None:
+                self._producer.close()
+            self._targets = self._producer = None
+
+    # Step by step
+
+    def _decided_before(self, deliveries: Sequence[Any]) -> bool:
+        """Whether a message had been worked on before, and that is committed; it is acknowledged then.
+
+        Raises:
+            TransactionFailed: an earlier transaction stays open for too long.
+        """
+        again = [one for one in deliveries if one.delivery_count > 1 or claim(one) in self._unknown]
+        done = [one for one, verdict in zip(again, self._verdicts(again), strict=True) if verdict is Verdict.DONE]
+        if not done:
+            return False
+        for delivery in done:
+            log.info("%s had been committed before: its outputs are there, and these are dropped", delivery.bookmark)
+        self._acknowledge(done)
+        if others := [delivery for delivery in deliveries if not delivery.settled_as]:
+            self._settler.command("cancel", others, delay_ms=0)
+        return True
+
+    def _verdicts(self, again: Sequence[Any]) -> list[Verdict]:
+        """What became of earlier transactions; none of them is open any more."""
+        give_up = time.monotonic() + _CONTROL_S
+        queues = [self._log(queue) for queue in dict.fromkeys(one.queue for one in again)]
+        while True:
+            found = {
+                id(one): verdict
+                for decisions in queues
+                for of_queue in [[one for one in again if one.queue == decisions.queue]]
+                for one, verdict in zip(of_queue, decisions.verdicts(of_queue), strict=True)
+            }
+            still_open = [one for one in again if found[id(one)] is Verdict.OPEN]
+            if not still_open:
+                return [found[id(one)] for one in again]
+            if time.monotonic() >= give_up:
+                raise TransactionFailed(
+                    f"{still_open[0].bookmark}: an earlier transaction over it is still open after {_CONTROL_S:g} s. "
+                    "Nothing of this one counts"
+                )
+            time.sleep(_AGAIN_S)
+
+    def _commit(self, transaction: Transaction) -> None:
+        producer = self._opened()
+        targets = self._names()
+        topics = [targets.topic_of(output.to) for output in transaction.outputs]
+        failures: list[tuple[KafkaError, Message]] = []
+
+        def reported(error: KafkaError | None, message: Message) -> None:
+            if error is not None:
+                failures.append((error, message))
+
+        decisions = {queue: self._log(queue) for queue in {delivery.queue for delivery in transaction.deliveries}}
+        producer.begin_transaction()
+        try:
+            for name, output in zip(topics, transaction.outputs, strict=True):
+                produce(producer, name, output.value, output.key, headers=output.headers, on_delivery=reported)
+            for delivery in transaction.deliveries:
+                facts = {"delivery_count": delivery.delivery_count, "transactional_id": self._id}
+                produce(
+                    producer,
+                    decisions[delivery.queue].topic,
+                    orjson.dumps(facts),
+                    claim(delivery),
+                    partition=delivery.shard.partition,
+                    on_delivery=reported,
+                )
+            self._written(producer, failures)
+            self._hold(transaction.deliveries)
+        except BaseException:
+            self._abort(producer)
+            raise
+        self._decide(producer)
+
+    def _written(self, producer: Producer, failures: list[tuple[KafkaError, Message]]) -> None:
+        """Wait until outputs and claims are in Kafka; only then the shard may be asked."""
+        left = producer.flush(_CONTROL_S)
+        if failures:
+            error, message = failures[0]
+            raise (
+                KafkaException(error)
+                if error.code() in _FENCED
+                else TransactionFailed(f"{message.topic()}: not published: {error}. Nothing of it counts")
+            )
+        if left:
+            raise TransactionFailed(f"{left} records are not in Kafka after {_CONTROL_S:g} s. Nothing of it counts")
+
+    def _hold(self, deliveries: Sequence[Any]) -> None:
+        """Have the shards say that the messages are still leased to this subscription."""
+        lost = [one for one in self._settler.renewed(deliveries, _CONTROL_S) if not one.settled]
+        if lost:
+            raise TransactionFailed(
+                f"{lost[0].messages} is {lost[0].result}: its lease was lost before the outputs were committed. "
+                "Nothing of it counts; take a longer lease_period for longer work"
+            )
+
+    def _decide(self, producer: Producer) -> None:
+        """Commit. From here on only Kafka knows, until it has answered."""
+        give_up = time.monotonic() + _CONTROL_S
+        while True:
+            try:
+                producer.commit_transaction(_CONTROL_S)
+            except KafkaException as error:
+                cause = error.args[0]
+                if cause.txn_requires_abort():
+                    self._abort(producer)
+                    raise
+                if cause.code() in _FENCED or cause.fatal():
+                    self._lost(cause)
+                    raise TransactionFailed(f"{self._why(cause)}. Nothing of it counts") from error
+                if not cause.retriable() or time.monotonic() >= give_up:
+                    self._producer = None
+                    raise TransactionFailed(
+                        f"the outcome is not known: {cause}. Whoever gets the messages next will know it",
+                        outcome_unknown=True,
+                    ) from error
+            else:
+                return
+
+    def _abort(self, producer: Producer) -> None:
+        try:
+            producer.abort_transaction(_CONTROL_S)
+        except KafkaException as error:  # Kafka ends it in its time, and nothing of it is seen
+            self._lost(error.args[0])
+            log.info("a transaction is left to Kafka to abort: %s", error)
+
+    def _lost(self, cause: KafkaError) -> None:
+        """Give up the producer; a new one follows, unless another process has taken the transactional id."""
+        self._producer = None
+        self._fenced = self._fenced or (self._named is not None and cause.code() in _FENCED)
+
+    def _why(self, cause: KafkaError) -> str:
+        if cause.code() in _FENCED and self._named is not None:
+            return f"another process uses the transactional_id {self._named}, and goes on; this one ends"
+        return str(cause)
+
+    def _acknowledge(self, deliveries: Sequence[Any]) -> None:
+        self._settler.acknowledge(deliveries)
+        self._settler.flush()
+
+    # Connections
+
+    def _opened(self) -> Producer:
+        if self._fenced:
+            raise TransactionFailed(f"another process uses the transactional_id {self._named}. Nothing of it counts")
+        if self._producer is None:
+            self._id = self._named or f"lapse-{uuid4().hex}"
+            producer = self._connection.producer(
+                linger_ms=0, **{"transactional.id": self._id, "transaction.timeout.ms": _OPEN_MS}
+            )
+            producer.init_transactions(_CONTROL_S)
+            self._producer = producer
+        return self._producer
+
+    def _names(self) -> RecordPublisher:
+        if self._targets is None:
+            self._targets = RecordPublisher(self._connection)
+        return self._targets
+
+    def _log(self, queue: str) -> DecisionLog:
+        found = self._logs.get(queue)
+        if found is None:
+            found = DecisionLog(self._connection, queue, self._shards(queue))
+            found.make()
+            self._begun()
+            self._logs[queue] = found
+        return found

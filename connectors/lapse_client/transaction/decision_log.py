@@ -1,0 +1,216 @@
+"""The decisions about a queue's messages: claims and commits on a transactional topic (X9).
+
+Before a transaction is committed, the log has a claim for each of its messages, written by that transaction. A claim
+that is committed says that the message's outputs are there. Nobody but those who work on a redelivered message reads
+the log, so a transaction that stays open keeps nobody else waiting.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from enum import Enum, auto
+from typing import Any, Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import ConfigResource, ResourceType  # type: ignore[attr-defined]  # it lists no names
+from confluent_kafka.cimpl import NewTopic
+
+from lapse.protocol import topic as names
+from lapse_client.error import LapseError
+from lapse_client.kafka.connection import Connection, arrived, log_bounds
+from lapse_client.kafka.metadata import METADATA_TIMEOUT_S
+
+log = logging.getLogger("lapse_client")
+
+_KEEP_MS: Final = 7 * 24 * 3_600_000
+_CONFIG: Final = {"cleanup.policy": "delete", "retention.ms": str(_KEEP_MS), "message.timestamp.type": "LogAppendTime"}
+_FROM_BROKER: Final = -1
+_AT_ONCE: Final = 1_000
+_LOOK_S: Final = 0.1
+_PATIENCE_S: Final = 30.0
+_FORGET_S: Final = 60.0
+_SLACK_MS: Final = 60_000
+"""How much earlier than a message's arrival its claims are looked for: brokers' clocks differ."""
+
+Claim = bytes
+"""What stands on the log for a message: its bookmark and its arrival, which tells it from that of another topic of the
+same name."""
+
+
+def claim(delivery: Any) -> Claim:
+    """The claim for a delivery's message."""
+    return b"%b@%d" % (delivery.place, delivery.timestamp_ms)
+
+
+class Verdict(Enum):
+    """What became of a message's earlier transactions."""
+
+    NONE = auto()
+    """None was committed, and none ever will be."""
+    OPEN = auto()
+    """One may still be committed."""
+    DONE = auto()
+    """One was committed."""
+
+
+class DecisionLog:
+    """The log of one queue, read as far as it is needed. Not thread-safe.
+
+    Args:
+        connection: the cluster.
+        queue: its name.
+        shards: how many it has.
+
+    Attributes:
+        queue: its name.
+        topic: where the log is.
+    """
+
+    def __init__(self, connection: Connection, queue: str, shards: int) -> None:
+        self.queue = queue
+        self.topic = names.decisions(queue)
+        self._connection = connection
+        self._shards = shards
+        self._parts: dict[int, _Part] = {}
+        self._stamped: dict[str, bool] = {}
+
+    def make(self) -> None:
+        """Create the topic where it is missing.
+
+        Raises:
+            LapseError: the broker refuses.
+        """
+        if self.topic in self._connection.partitions():
+            return
+        admin = self._connection.admin()  # it has to live until the answer
+        new = NewTopic(self.topic, self._shards, _FROM_BROKER, config=_CONFIG)
+        try:
+            admin.create_topics([new], operation_timeout=_PATIENCE_S)[self.topic].result()
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise LapseError(
+                    f"{self.topic} could not be created, and transactions stand on it: {error}. Create it with "
+                    f"{self._shards} partitions, or give this user the right to"
+                ) from error
+
+    def verdicts(self, deliveries: Sequence[Any]) -> list[Verdict]:
+        """What became of the transactions in which somebody had worked on messages before.
+
+        Raises:
+            KafkaException: the log cannot be read.
+            LapseError: it cannot be read to its end.
+        """
+        found: dict[Claim, Verdict] = {}
+        for partition in {delivery.shard.partition for delivery in deliveries}:
+            asked = [delivery for delivery in deliveries if delivery.shard.partition == partition]
+            wanted = [claim(delivery) for delivery in asked]
+            found |= self._part(partition, min(map(self._first_ms, asked))).verdicts(wanted)
+        return [found[claim(delivery)] for delivery in deliveries]
+
+    def _part(self, partition: int, first_ms: int) -> _Part:
+        part = self._parts.get(partition)
+        if part is None or part.first_ms > first_ms or part.is_stale:
+            if part is not None:
+                part.close()
+            part = self._parts[partition] = _Part(self._connection, TopicPartition(self.topic, partition), first_ms)
+        return part
+
+    def _first_ms(self, delivery: Any) -> int:
+        """No claim for a message is older than this, ms since the epoch."""
+        return max(0, delivery.timestamp_ms - _SLACK_MS) if self._is_broker_stamped(delivery.bookmark.topic) else 0
+
+    def _is_broker_stamped(self, source: str) -> bool:
+        """Whether a message's arrival is by the broker's clock; then no claim for it is older."""
+        known = self._stamped.get(source)
+        if known is None:
+            asked = ConfigResource(ResourceType.TOPIC, source)
+            admin = self._connection.admin()  # it has to live until the answer
+            try:
+                (told,) = admin.describe_configs([asked], request_timeout=_PATIENCE_S).values()
+                known = told.result()["message.timestamp.type"].value == "LogAppendTime"
+            except KafkaException as error:
+                log.info(
+                    "%s: how it is stamped is not known, so decisions are read from the first one: %s", source, error
+                )
+                known = False
+            self._stamped[source] = known
+        return known
+
+    def close(self) -> None:
+        """Disconnect."""
+        for part in self._parts.values():
+            part.close()
+        self._parts.clear()
+
+
+class _Part:
+    """One partition: who has claimed, and whose claim was committed."""
+
+    def __init__(self, connection: Connection, place: TopicPartition, first_ms: int) -> None:
+        self.first_ms = first_ms
+        self._asked = time.monotonic()
+        self._claimed: dict[Claim, int] = {}
+        """The offset of each message's last claim, committed or not."""
+        self._committed: set[Claim] = set()
+        self._all = _Reader(connection, place, first_ms, "read_uncommitted")
+        self._safe = _Reader(connection, place, first_ms, "read_committed")
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether nobody has asked for so long that what was read is better forgotten than read on."""
+        return time.monotonic() - self._asked > _FORGET_S
+
+    def verdicts(self, wanted: Sequence[Claim]) -> dict[Claim, Verdict]:
+        self._asked = time.monotonic()
+        for found, offset in self._all.news():
+            self._claimed[found] = offset
+        if any(one in self._claimed and one not in self._committed for one in wanted):
+            self._committed.update(found for found, _ in self._safe.news())
+        return {one: self._verdict(one) for one in wanted}
+
+    def _verdict(self, wanted: Claim) -> Verdict:
+        if wanted in self._committed:
+            return Verdict.DONE
+        last = self._claimed.get(wanted)
+        return Verdict.NONE if last is None or self._safe.end > last else Verdict.OPEN
+
+    def close(self) -> None:
+        self._all.close()
+        self._safe.close()
+
+
+class _Reader:
+    """Reads a partition to its end, again and again; for `read_committed` the end is the first open transaction."""
+
+    def __init__(self, connection: Connection, place: TopicPartition, first_ms: int, isolation: str) -> None:
+        self._consumer: Consumer = connection.consumer(isolation_level=isolation, enable_partition_eof=True)
+        self._place = place
+        asked = TopicPartition(place.topic, place.partition, first_ms)
+        (found,) = self._consumer.offsets_for_times([asked], timeout=METADATA_TIMEOUT_S)
+        first, end = log_bounds(self._consumer, place)
+        self.end = max(first, found.offset) if found.offset >= 0 else end
+        self._consumer.assign([TopicPartition(place.topic, place.partition, self.end)])
+
+    def news(self) -> Sequence[tuple[Claim, int]]:
+        """The claims since the last time, each with its offset; afterwards `end` is the end as it was asked for."""
+        _, end = log_bounds(self._consumer, self._place)
+        claims: list[tuple[Claim, int]] = []
+        give_up = time.monotonic() + _PATIENCE_S
+        while self.end < end:
+            for message in arrived(self._consumer, _AT_ONCE, _LOOK_S):
+                error = message.error()
+                if error is None:
+                    claims.append((message.key() or b"", message.offset() or 0))
+                    self.end = (message.offset() or 0) + 1
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    self.end = max(self.end, message.offset() or 0)
+                elif error.fatal():
+                    raise KafkaException(error)
+            if time.monotonic() >= give_up:
+                raise LapseError(f"{self._place.topic} could not be read to its end within {_PATIENCE_S:g} s")
+        return claims
+
+    def close(self) -> None:
+        self._consumer.close()
