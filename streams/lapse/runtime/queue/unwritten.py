@@ -25,6 +25,9 @@ from lapse.runtime.tp import TP
 
 logger = logging.getLogger(__name__)
 
+REACHED: Final = "reached"
+"""Among the facts of a release: whether an owner has written the barrier for somebody, as far as can be known."""
+
 _AT_ONCE: Final = 10_000
 """About how many offsets are read at a time."""
 
@@ -176,12 +179,18 @@ class JournaledDeliveries:
         for change in self.released:
             message = released_message(change)
             (record,) = await records_of(message, self._payloads)
+            # What an earlier owner has written is told by its own journal only: it has to go on in this one's.
+            reached = change.facts.get(REACHED) or noted.step > last_step
+            if not reached:
+                written, receivers = await read(), change.facts["receivers"]
+                missing = (written.missing(*self._output.address(one), message) for one in receivers)
+                reached = not (receivers and all(missing))
+            if reached:
+                change.facts[REACHED] = True
             if record is not None:
                 kept.append(change)
-            elif noted.step <= last_step:
-                written, receivers = await read(), change.facts["receivers"]
-                if receivers and all(written.missing(*self._output.address(one), message) for one in receivers):
-                    self._shard.handed_out.unreached(change, now_ms, step)
+            elif not reached:
+                self._shard.handed_out.unreached(change, now_ms, step)
         self.released = kept
 
     def _barriers(self, receivers: Collection[str]) -> list[Delivery]:
