@@ -5,12 +5,12 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
 from lapse.embedded import EmbeddedKafka
 from lapse.embedded.settings import cluster_id
 from lapse.protocol import topic
-from support.deployment import Deploy
+from support.deployment import Deploy, Deployment
 from support.log import until
 
 COPIES = 3
@@ -41,7 +41,17 @@ def brokers(tmp_path: Path) -> Iterator[list[EmbeddedKafka]]:
         yield [first, *(stack.enter_context(_member(first, one, tmp_path / str(one))) for one in (2, 3))]
 
 
-@pytest.mark.feature("X7", "Q16", "D3")
+def _alone(here: Deployment, admin: AdminClient, stem: str, broker: int) -> None:
+    """Put the topics of an entity on one broker only."""
+    name = here.name(stem)
+    settings = {"message.timestamp.type": "LogAppendTime"}
+    own = (name, topic.commands(name), topic.deliveries(name), topic.changelog(here.app_id, name))
+    created = admin.create_topics([NewTopic(one, 1, replica_assignment=[[broker]], config=settings) for one in own])
+    for done in created.values():
+        done.result(15)
+
+
+@pytest.mark.feature("X7", "Q16", "D3", "C52")
 def test_copies_are_asked_for_warned_of_and_outlive_a_broker(brokers: list[EmbeddedKafka], deploy: Deploy) -> None:
     servers = ",".join(one.bootstrap_servers for one in brokers)
     here = deploy({"orders": {"expiration": "enabled"}}, servers=servers, replication_factor=COPIES).apply()
@@ -71,7 +81,12 @@ def test_copies_are_asked_for_warned_of_and_outlive_a_broker(brokers: list[Embed
     here.configure({"orders": {"expiration": "enabled"}}, replication_factor=1)
     assert "replication_factor = 1 on a cluster of 3 brokers" in warned()
 
-    here.worker().wait_for_shards(1)
+    queues: dict[str, dict[str, str]] = {"orders": {"expiration": "enabled"}, "away": {}}
+    _alone(here, admin, "away", 3)
+    here.configure(queues, replication_factor=1)
+    here.apply()
+    worker = here.worker().wait_for_shards(2)
+    here.write("away", "kept")
     with here.subscriber("orders", timeout_s=60) as subscriber:
         for number, ends in enumerate((brokers[2], None)):
             here.write("orders", f"{number}")
@@ -82,3 +97,16 @@ def test_copies_are_asked_for_warned_of_and_outlive_a_broker(brokers: list[Embed
                 ends.kill()
             subscriber.settle("acknowledge", [delivery], wait=True)
     until(lambda: here.depth("orders")["depth"] == 0, "all is acknowledged", 60)
+
+    # What only the broker that ended has concerns its own entity: the others are served, and it is once it can be.
+    worker.kill()
+    worker.start().wait_for_shards(1)
+    until(lambda: "cannot be taken over for now" in worker.text, "the worker has tried")
+    assert here.depth("orders")["depth"] == 0
+    brokers[2].start()
+    worker.wait_for_shards(2)
+    with here.subscriber("away", timeout_s=60) as subscriber:
+        delivery = subscriber.receive(60)
+        assert delivery is not None
+        assert delivery.value == b"kept"
+    assert f"{here.name('away')}, partition 0: is taken over after all" in worker.text

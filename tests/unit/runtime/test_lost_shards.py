@@ -6,10 +6,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from aiokafka.errors import KafkaTimeoutError
 
-from lapse.runtime.journal import lost_shards
+from lapse.runtime.journal import lost_shards, troubled_shards
 from lapse.runtime.journal.changelog import Changelog, Items, claim_key, epoch_header
 from lapse.runtime.journal.store import Fenced, MemoryStore
+from lapse.runtime.journal.troubled_shards import TroubledShards
 
 pytestmark = pytest.mark.feature("Q16", "C1")
 
@@ -26,6 +28,7 @@ class Owner:
         self.journals: dict[int, list[tuple[bytes, bytes | None, int]]] = {0: [], 1: []}
         self.happened: list[tuple[str, int]] = []
         self.fenced: set[int] = set()
+        self.troubled: list[int] = []
         self.changelog_reader: Any = self
         self.journal_producer: Any = self
         self.clock = SimpleNamespace(measured=lambda *_: None)
@@ -62,10 +65,16 @@ class Owner:
     async def take_over(self, partition: int, epoch: int, changelog: Changelog) -> None:
         if partition in self.fenced:
             raise Fenced("another worker has taken the shard over")
+        if self.troubled and self.troubled[0] == partition:
+            self.troubled.pop(0)
+            raise KafkaTimeoutError("no leader answers")
         self.happened.append(("serves", partition))
 
     async def abandon(self, partition: int) -> None:
         self.happened.append(("abandons", partition))
+
+    def hold(self, partition: int) -> None:
+        self.happened.append(("holds", partition))
 
     async def release(self, partition: int) -> None:
         self.happened.append(("releases", partition))
@@ -82,6 +91,9 @@ class Store(MemoryStore):
         self.table_name = "orders"
         self._owned, self._next_offsets, self._epochs = set(), {}, {}
         self._lost, self._standby = lost_shards.LostShards(), None
+        self.again: list[int] = []
+        self._troubled, self._held = TroubledShards("orders", self.again.append), {}
+        self._noted = SimpleNamespace(note=lambda _: None)
 
 
 def test_only_the_shard_that_was_lost_while_it_was_taken_over_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
@@ -150,3 +162,35 @@ def test_a_worker_ends_if_the_group_never_says_whose_a_lost_shard_is(monkeypatch
 
     asyncio.run(run())
     assert ended == ["orders, partition 0: it is another's, and the group has not said so for 0 s"]
+
+
+@pytest.mark.feature("C52")
+def test_a_shard_that_no_leader_answers_for_is_taken_over_later_and_keeps_no_other_back(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its own claim, which may have come through, is not taken for another worker's."""
+    monkeypatch.setattr(troubled_shards, "_FIRST_S", 0)
+
+    async def run() -> None:
+        owner = Owner()
+        store = Store(owner)
+        await store._take_over(0)
+        owner.troubled = [0, 0]
+        owner.happened.clear()
+        await asyncio.gather(store._take_over(0, 1), store._take_over(1))
+        assert sorted(owner.happened) == [("abandons", 0), ("holds", 0), ("serves", 1)]
+        while not store.again:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        assert store._troubled.begins(0)
+        await store._take_over(0, store._held[0])
+        assert store._troubled.settle() == {0}
+        await store._take_over(0, store._held[0])
+        assert owner.happened[-1] == ("serves", 0)
+        assert [epoch for _, _, epoch in owner.journals[0]] == [1, 2, 3, 4]
+        assert 0 not in store._troubled
+
+    with caplog.at_level(logging.INFO):
+        asyncio.run(run())
+    told = [record.message for record in caplog.records if "partition 0" in record.message]
+    assert sum("cannot be taken over for now" in one for one in told) == 1
+    assert "orders, partition 0: is taken over after all" in told

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import KafkaTimeoutError, LeaderNotAvailableError
 
 from lapse.runtime.journal.changelog import Changelog
 from lapse.runtime.kafka.bounded_close import bounded_close
 from lapse.runtime.kafka.metadata import client_of, forget, know
+from lapse.runtime.kafka.offsets_asked import ask
 from lapse.runtime.kafka.together import Together
 
 _AT_ONCE: Final = 8
 """How many changelog partitions are read side by side."""
+
+_SILENT_FOR_S: Final = 30.0
+"""How long a broker may say nothing while a changelog is read."""
 
 _RECORDS: Final = 2_000
 """How many records are taken in at a time: other shards may be at work (C90)."""
@@ -68,9 +74,15 @@ class ChangelogReader:
             partition: which of its partitions.
             into: takes the records in.
             keep: called with what was taken in, in order, some at a time, and once at the end.
+
+        Raises:
+            KafkaError: for example, no leader of the partition answers.
         """
         tp = TopicPartition(topic, partition)
-        begin, end = (await self._bounds.of([tp]))[tp]
+        bounds = (await self._bounds.of([tp])).get(tp)
+        if bounds is None:
+            raise LeaderNotAvailableError(f"{topic}, partition {partition}: no leader says where it begins and ends")
+        begin, end = bounds
         if into.next_offset > end:
             # The topic was made anew behind our back: what was kept of the old one is worth nothing.
             into.latest.clear()
@@ -81,11 +93,16 @@ class ChangelogReader:
             async with self._borrowed() as consumer:
                 consumer.assign([tp])
                 consumer.seek(tp, position)
+                heard = time.monotonic()
                 while position < end:
+                    if time.monotonic() - heard > _SILENT_FOR_S:
+                        raise KafkaTimeoutError(f"{topic}, partition {partition}: nothing comes from {position} on")
                     taken: list[tuple[bytes, bytes | None]] = []
                     for records in (await consumer.getmany(timeout_ms=200, max_records=_RECORDS)).values():
                         taken += into.take_all(records)
-                    position = await consumer.position(tp)
+                    before, position = position, await consumer.position(tp)
+                    if position > before:
+                        heard = time.monotonic()
                     into.next_offset = position
                     await asyncio.sleep(0)
                     if keep is not None:
@@ -130,7 +147,7 @@ class ChangelogReader:
             self._idle.append(consumer)
 
     async def _ask_bounds(self, tps: list[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
-        """Where partitions begin and end."""
+        """Where partitions begin and end; those left out whose leaders do not answer."""
         async with self._asking:
             if self._asker is None:
                 asker = AIOKafkaConsumer(**self.settings)
@@ -138,6 +155,6 @@ class ChangelogReader:
                 self._asker = asker
             asker = self._asker
             await know(client_of(asker), (tp.topic for tp in tps), self._soon)
-            ends = await asker.end_offsets(tps)
-            begins = await asker.beginning_offsets(tps)
-        return {tp: (begins[tp], ends[tp]) for tp in tps}
+            ends = await ask(asker, AIOKafkaConsumer.end_offsets, tps)
+            begins = await ask(asker, AIOKafkaConsumer.beginning_offsets, list(ends)) if ends else {}
+        return {tp: (begins[tp], ends[tp]) for tp in begins}

@@ -24,6 +24,7 @@ from lapse.runtime.journal.lost_shards import LostShards
 from lapse.runtime.journal.pre_read import PreRead
 from lapse.runtime.journal.shard_owner import ShardOwner
 from lapse.runtime.journal.standby import Standby
+from lapse.runtime.journal.troubled_shards import TROUBLE, TroubledShards
 from lapse.runtime.kafka.lean_service import LeanService
 from lapse.runtime.kafka.producer import BatchTooLarge
 from lapse.runtime.turns import in_turns
@@ -47,6 +48,10 @@ class JournalStore(LeanService, FaustStore[Any, Any]):
         self._epochs: dict[int, int] = {}
         self._owned: set[int] = set()
         self._lost = LostShards()
+        self._troubled = TroubledShards(self.table_name, self._try_again)
+        self._trying: set[asyncio.Task[None]] = set()
+        self._held: dict[int, int] = {}
+        """Epochs of this worker by shard, where one that it has is taken over anew."""
         self.early: set[int] = set()
         """Shards that came while other topics of their queue did not have a partition for them yet (C81)."""
         self._gone = False
@@ -103,18 +108,23 @@ class JournalStore(LeanService, FaustStore[Any, Any]):
         """Give up the shards that went, take over those that came."""
         self._assigned = True
         self._lost.settle()
+        waiting = self._troubled.settle()
         if self._gone:
             return
         mine = {tp.partition for tp in assigned if tp.topic == self.changelog_topic} - self.owner.stopped
         if self._owned and not await self.owner.exists():
             mine = self._was_deleted()
+        for partition in sorted(waiting - mine):
+            self._troubled.forget(partition)
+            self.owner.let_go(partition)
         for partition in sorted(self._owned - mine):
             self._owned.discard(partition)
             await self.owner.release(partition)
             self._close(partition)
-        for partition in sorted(self._owned):
-            # A rebalance that this worker slept through may have made the shard another's in between.
-            if not await self._claimed_epochs(partition):
+        owned = sorted(self._owned)
+        # A rebalance that this worker slept through may have made a shard another's in between.
+        for partition, mine_still in zip(owned, await asyncio.gather(*map(self._is_still_mine, owned)), strict=True):
+            if not mine_still:
                 logger.warning("%s, partition %d: belonged to another worker meanwhile", self.table_name, partition)
                 self._owned.discard(partition)
                 await self.owner.release(partition)
@@ -194,6 +204,7 @@ class JournalStore(LeanService, FaustStore[Any, Any]):
     async def on_stop(self) -> None:
         """Follow nothing any more."""
         self._lost.settle()
+        self._troubled.settle()
         if self._standby is not None:
             await self._standby.stop()
 
@@ -205,6 +216,14 @@ class JournalStore(LeanService, FaustStore[Any, Any]):
         since = Changelog(epoch=epoch, next_offset=expected)
         await self.owner.changelog_reader.read(self.changelog_topic, partition, since)
         return since.epoch == epoch
+
+    async def _is_still_mine(self, partition: int) -> bool:
+        """The same; where no broker says so, the next write will tell."""
+        try:
+            return await self._claimed_epochs(partition)
+        except TROUBLE as error:
+            logger.warning("%s, partition %d: whose it is cannot be read now: %s", self.table_name, partition, error)
+            return True
 
     async def confirm(self, partition: int) -> None:
         """Make sure that the shard is still this worker's, before something is written that cannot be taken back.
@@ -222,16 +241,43 @@ class JournalStore(LeanService, FaustStore[Any, Any]):
     async def _take_over(self, partition: int, held: int | None = None) -> None:
         """Take a shard over; if another worker has it meanwhile, give this one up, and no other.
 
+        What a broker refuses, or does not answer, is tried again after a while (C52).
+
         Args:
             partition: the shard's.
             held: its epoch, where this worker has the shard already; None = it comes.
         """
+        if held is None:
+            self._held.pop(partition, None)
+        else:
+            self._held[partition] = held
         try:
             await self._restore(partition, held)
-        except Fenced as error:
-            self.lose(partition, error)
+        except (Fenced, *TROUBLE) as error:
             await self.owner.abandon(partition)
             self._close(partition)
+            if isinstance(error, Fenced):
+                self._troubled.forget(partition)
+                self.lose(partition, error)
+            else:
+                self.owner.hold(partition)
+                self._troubled.note(partition, error)
+        else:
+            if self._troubled.healed(partition):
+                self._pre_read().note(self._owned)
+
+    def _try_again(self, partition: int) -> None:
+        task = asyncio.create_task(self._begin_again(partition), name=f"take-over {self.table_name} again")
+        self._trying.add(task)
+        task.add_done_callback(self._trying.discard)
+
+    async def _begin_again(self, partition: int) -> None:
+        """Take a shard over once more, unless the group has said meanwhile that it is another worker's."""
+        tables: Any = self.app.tables
+        async with tables.still() as open_:
+            if open_ and self._troubled.begins(partition):
+                held = self._held.get(partition)
+                tables.begin(self.table_name, self._take_over(partition, held))
 
     async def _restore(self, partition: int, held: int | None) -> None:
         began = time.monotonic()
@@ -252,6 +298,8 @@ class JournalStore(LeanService, FaustStore[Any, Any]):
             changelog.epoch = await owner.last_epoch(partition)
         while True:
             epoch = changelog.epoch + 1
+            if held is not None:
+                self._held[partition] = epoch  # should this fail, the claim is this worker's own
             await owner.prepare(partition, epoch)
             claim: Items = [(claim_key(epoch), owner.worker_name.encode())]
             if not changelog.next_offset:
@@ -333,6 +381,7 @@ class JournalStore(LeanService, FaustStore[Any, Any]):
         """Delete what is kept besides the changelog, which is gone, and do nothing more."""
         self._gone = True
         self._lost.settle()
+        self._troubled.settle()
         if self._standby is not None:
             await self._standby.stop()
         for partition in self._owned:

@@ -62,7 +62,7 @@ class Entity(NamedTopics):
         self._letter_partitions = 0
         """Over so many its shards spread their letters."""
         self._feeders: dict[int, Feeder] = {}
-        self._begun: dict[int, tuple[Machine, Feeder | None, list[TP]]] = {}
+        self._begun: dict[int, tuple[Machine, list[TP]]] = {}
         """What shards have so far that are being taken over: machines, feeders, and what they read."""
         self.caller = self._caller()
         self._replaced: list[RuleProcess] = []
@@ -191,6 +191,8 @@ class Entity(NamedTopics):
         noted = known.pop(PROGRESS_KEY, None)
         waits = await self._waits(partition, changelog, known)
         feeder = await self._feeder(partition, waits)
+        if feeder is not None:
+            self._feeders[partition] = feeder
         sources = self._sources(partition) if feeder is None else await feeder.connect()
         found = await read_positions.find(self.name, self.config, self.services, [*sources, commands], known)
         positions = found.offsets
@@ -200,7 +202,7 @@ class Entity(NamedTopics):
         machine = await self.machine(partition, epoch, changelog, known_to)
         machine.kept_answers = KeptAnswers(epoch)
         await in_turns(machine.kept_answers.restoring(changelog.latest))
-        self._begun[partition] = machine, feeder, sources
+        self._begun[partition] = machine, sources
         await self._begins(partition, epoch, changelog, machine, known)
         machine.under_way = self._under_way(partition)
         machine.under_way.look(positions)
@@ -235,7 +237,6 @@ class Entity(NamedTopics):
         if feeder is not None:
             fed = [*sources, commands] if self._renewed else sources
             feeder.begin(runner, {tp: positions[tp] for tp in fed})
-            self._feeders[partition] = feeder
         # Heartbeats are counted from the moment on at which the shard can answer (C5).
         await self._consumer().flows.wait()
         await runner.start()
@@ -244,14 +245,13 @@ class Entity(NamedTopics):
         self.let_go(partition)
 
     async def abandon(self, partition: int) -> None:
-        """Put away what a shard has so far: another worker has taken it over meanwhile."""
-        self._feeders.pop(partition, None)
+        """Put away what a shard has so far: it cannot be taken over, or another worker has it meanwhile."""
+        feeder = self._feeders.pop(partition, None)
         self._floors.pop(partition, None)
+        if feeder is not None:
+            await feeder.stop()
         if partition in self._begun:
-            machine, feeder, sources = self._begun.pop(partition)
-            if feeder is not None:
-                await feeder.stop()
-            await self._put_away(machine, sources)
+            await self._put_away(*self._begun.pop(partition))
         self.let_go(partition)
 
     def let_go(self, partition: int) -> None:

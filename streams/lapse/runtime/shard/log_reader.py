@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from bisect import bisect_left
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from operator import attrgetter
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaConnectionError, KafkaTimeoutError
@@ -18,6 +17,7 @@ from confluent_kafka import KafkaException
 from lapse.runtime.kafka.bounded_close import bounded_close
 from lapse.runtime.kafka.fetched import together
 from lapse.runtime.kafka.metadata import client_of, forget, know
+from lapse.runtime.kafka.offsets_asked import Question, ask
 from lapse.runtime.kafka.together import Together
 from lapse.runtime.shard.log import AT_ONCE_RECORDS, READ_AHEAD_RECORDS, Record
 from lapse.runtime.topics.topic_id import TopicIds
@@ -35,10 +35,10 @@ _GONE_FOR_S: Final = 10.0
 _NO_PARTITION: Final = TopicPartition("", -1)
 """Stands for the connection that only asks for offsets."""
 
-_ALL_AT_ONCE_S: Final = 2.0
-"""Longer than brokers take for the offsets of a thousand partitions that are there."""
+_OFFSETS_WITHIN_S: Final = 40.0
+"""How long the leader of a partition that is there may say nothing of its offsets."""
 
-_Question: TypeAlias = Callable[[AIOKafkaConsumer, list[TopicPartition]], Awaitable[dict[TopicPartition, int]]]
+_AGAIN_S: Final = 0.2
 
 
 class LogReader:
@@ -183,9 +183,12 @@ class LogReader:
         return ends
 
     async def ends_there(self, tps: Iterable[TP]) -> dict[TP, int]:
-        """Where partitions end now, those left out whose topics are missing."""
-        ends = await self._ends.of([TopicPartition(*tp) for tp in tps])
-        return {TP(*tp): offset for tp, offset in ends.items()}
+        """Where partitions end now, those left out whose topics are missing.
+
+        Raises:
+            KafkaTimeoutError: no answer.
+        """
+        return await self._all_there(self._ends, tps)
 
     async def begins(self, tps: Iterable[TP]) -> dict[TP, int]:
         """Where partitions begin now: Kafka has removed what stood before.
@@ -194,8 +197,20 @@ class LogReader:
             KafkaTimeoutError: no answer, or a topic is missing.
         """
         asked = list(tps)
-        begins = await self._begins.of([TopicPartition(*tp) for tp in asked])
-        return _all_of(asked, {TP(*tp): offset for tp, offset in begins.items()})
+        return _all_of(asked, await self._all_there(self._begins, asked))
+
+    async def _all_there(self, offsets: Together[TopicPartition, int], tps: Iterable[TP]) -> dict[TP, int]:
+        """Offsets of all partitions whose topics there are; while one has no leader, it is asked about again."""
+        wanted, began = [TopicPartition(*tp) for tp in tps], time.monotonic()
+        found: dict[TopicPartition, int] = {}
+        while True:
+            found |= await offsets.of([tp for tp in wanted if tp not in found])
+            silent = sorted({tp.topic for tp in wanted if tp not in found and tp.topic not in self._missing})
+            if not silent:
+                return {TP(*tp): offset for tp, offset in found.items()}
+            if time.monotonic() - began > _OFFSETS_WITHIN_S:
+                raise KafkaTimeoutError(f"no offsets: no leader of {', '.join(silent)} answers")
+            await asyncio.sleep(_AGAIN_S)
 
     async def _ask_ends(self, tps: list[TopicPartition]) -> dict[TopicPartition, int]:
         return await self._ask(AIOKafkaConsumer.end_offsets, tps)
@@ -203,8 +218,8 @@ class LogReader:
     async def _ask_begins(self, tps: list[TopicPartition]) -> dict[TopicPartition, int]:
         return await self._ask(AIOKafkaConsumer.beginning_offsets, tps)
 
-    async def _ask(self, question: _Question, tps: list[TopicPartition]) -> dict[TopicPartition, int]:
-        """Ask for all at once; partitions of missing topics are left out, and hold nobody else up (C52)."""
+    async def _ask(self, question: Question, tps: list[TopicPartition]) -> dict[TopicPartition, int]:
+        """Ask for all at once; what has no topic, or no leader that answers, is left out, and holds nobody up (C52)."""
         async with self._lock:
             consumer = await self._consumer(_NO_PARTITION)
         await self._note_missing(self._missing)
@@ -212,12 +227,9 @@ class LogReader:
         if not there:
             return {}
         await know(client_of(consumer), (tp.topic for tp in there), self._soon)
-        with contextlib.suppress(KafkaTimeoutError, TimeoutError):
-            async with asyncio.timeout(_ALL_AT_ONCE_S):
-                return dict(await question(consumer, there))
-        await self._note_missing({tp.topic for tp in there})
-        there = [tp for tp in there if tp.topic not in self._missing]
-        return dict(await question(consumer, there)) if there else {}
+        found = await ask(consumer, question, there)
+        await self._note_missing({tp.topic for tp in there if tp not in found})
+        return found
 
     async def _note_missing(self, topics: set[str]) -> None:
         """Note which of these topics are missing now; a broker that does not answer leaves it as it was."""

@@ -131,13 +131,13 @@ class Runner:
         """Make the epoch's beginning durable, and run."""
         since = {tp: self.topics.since(tp.topic) for tp in self.sources}
         self.machine.begin_topics(self.topics.replaced, {tp: epoch for tp, epoch in since.items() if epoch})
-        # Before the journal forgets what the owner before did not write; a crash in between repeats it (C55).
-        unwritten = [] if self._unwritten is None else [*await self._unwritten(self._clock.now_ms())]
-        await self._deliveries.write([*unwritten, *self.machine.answers_left()])
-        began = await in_turns(self.machine.taking_over(self._clock.now_ms()))
         try:
+            # Before the journal forgets what the owner before did not write; a crash in between repeats it (C55).
+            unwritten = [] if self._unwritten is None else [*await self._unwritten(self._clock.now_ms())]
+            await self._deliveries.write([*unwritten, *self.machine.answers_left()])
+            began = await in_turns(self.machine.taking_over(self._clock.now_ms()))
             await self._writer.begin(began, self._inbox.processed)
-        except Fenced:
+        except BaseException:  # whoever takes the shard over next begins anew
             self._lose()
             raise
         self._inbox.open()

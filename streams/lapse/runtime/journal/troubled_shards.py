@@ -1,0 +1,77 @@
+"""Troubled shards: they could not be taken over for now, and are taken over again until it works (C52)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from aiokafka.errors import KafkaError
+from confluent_kafka import KafkaException
+
+from lapse.runtime.repeated_error import RepeatedError
+
+logger = logging.getLogger(__name__)
+
+TROUBLE: Final = (KafkaError, KafkaException, TimeoutError, OSError)
+"""What a broker that is away, or a right that is missing, makes of a take-over."""
+
+_FIRST_S: Final = 1.0
+_MOST_S: Final = 10.0
+"""How long a shard waits for the next attempt, s: at first, and at most."""
+
+
+class TroubledShards:
+    """The shards of one entity whose take-over has failed.
+
+    A leader may be away, or a coordinator move. That concerns the shards whose logs are there, and no others: the
+    worker goes on, and these are tried again.
+
+    Args:
+        table: the entity's, for people.
+        again: begins another attempt for a shard.
+    """
+
+    def __init__(self, table: str, again: Callable[[int], None]) -> None:
+        self._table = table
+        self._again = again
+        self._errors: dict[int, RepeatedError] = {}
+        self._delays_s: dict[int, float] = {}
+        self._timers: dict[int, asyncio.TimerHandle] = {}
+
+    def __contains__(self, partition: int) -> bool:
+        return partition in self._errors
+
+    def note(self, partition: int, error: BaseException) -> None:
+        """Note that an attempt has failed; the next one comes after a while."""
+        what = f"{self._table}, partition {partition}: cannot be taken over for now, and is tried again"
+        self._errors.setdefault(partition, RepeatedError(logger, what)).came(error)
+        delay_s = self._delays_s.get(partition, _FIRST_S)
+        self._delays_s[partition] = min(2 * delay_s, _MOST_S)
+        self._timers[partition] = asyncio.get_running_loop().call_later(delay_s, self._again, partition)
+
+    def begins(self, partition: int) -> bool:
+        """Know that another attempt begins; whether one is due."""
+        return self._timers.pop(partition, None) is not None
+
+    def healed(self, partition: int) -> bool:
+        """Know that a shard is taken over; whether it was troubled."""
+        was_troubled = partition in self._errors
+        if was_troubled:
+            self.forget(partition)
+            logger.info("%s, partition %d: is taken over after all", self._table, partition)
+        return was_troubled
+
+    def settle(self) -> set[int]:
+        """Try none again: the group says anew who has which shard, or the worker is ending; returns which wait."""
+        waiting = set(self._timers)
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        return waiting
+
+    def forget(self, partition: int) -> None:
+        """Know nothing of a shard any more: it is not this worker's."""
+        self._errors.pop(partition, None)
+        self._delays_s.pop(partition, None)

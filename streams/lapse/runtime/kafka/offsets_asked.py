@@ -1,0 +1,71 @@
+"""Questions for the offsets of many partitions at once, so that one whose broker is away holds no other one up (C52).
+
+aiokafka asks the leaders of all partitions, and has no answer at all before it has the last one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, TypeAlias
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import KafkaError
+
+from lapse.runtime.kafka.metadata import client_of
+
+logger = logging.getLogger(__name__)
+
+Question: TypeAlias = Callable[[AIOKafkaConsumer, list[TopicPartition]], Awaitable[dict[TopicPartition, int]]]
+
+ALL_AT_ONCE_S: Final = 2.0
+"""Longer than brokers take for the offsets of a thousand partitions that are there."""
+
+_EACH_S: Final = 10.0
+"""How long the leader of some partitions may take where not all have answered."""
+
+_NO_LEADER: Final = (None, -1)
+
+
+async def ask(
+    consumer: AIOKafkaConsumer, question: Question, tps: Sequence[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """Ask about partitions that are there; those whose leaders do not answer are left out.
+
+    Args:
+        consumer: asks; it knows where the topics are.
+        question: for example `AIOKafkaConsumer.end_offsets`.
+        tps: the partitions.
+    """
+    if len(_led(consumer, tps)) == len(set(tps)):
+        try:
+            async with asyncio.timeout(ALL_AT_ONCE_S):
+                return dict(await question(consumer, list(tps)))
+        except (KafkaError, TimeoutError) as error:
+            logger.debug("not all of %d partitions have told their offsets: %s", len(tps), error)
+    await client_of(consumer).force_metadata_update()
+    by_leader: dict[int, list[TopicPartition]] = defaultdict(list)
+    for tp, leader in _led(consumer, tps).items():
+        by_leader[leader].append(tp)
+    found = await asyncio.gather(*(_ask_one(consumer, question, some) for some in by_leader.values()))
+    return {tp: offset for some in found for tp, offset in some.items()}
+
+
+def _led(consumer: AIOKafkaConsumer, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+    """The leaders of those partitions that have one."""
+    leader = client_of(consumer).cluster.leader_for_partition
+    return {tp: found for tp in tps if (found := leader(tp)) not in _NO_LEADER}
+
+
+async def _ask_one(
+    consumer: AIOKafkaConsumer, question: Question, tps: list[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """What one leader says of its partitions; nothing if it does not answer."""
+    try:
+        async with asyncio.timeout(_EACH_S):
+            return dict(await question(consumer, tps))
+    except (KafkaError, TimeoutError) as error:
+        logger.debug("%s and %d more: no offsets: %s", tps[0], len(tps) - 1, error)
+        return {}
