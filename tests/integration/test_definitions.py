@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from lapse.config import load
@@ -337,6 +338,16 @@ def test_commands_create_alter_and_delete_entities_of_a_running_deployment(deplo
         refused = here.lapse("queue", "alter", name, "group_by=/customer")
         assert "group_by cannot change while anything is live: 1 are" in refused.stderr
         held.acknowledge()
+    spoil = Producer({"bootstrap.servers": here.servers})
+    spoil.produce(names.definitions(here.app_id), b"no JSON", name)
+    assert not spoil.flush(20)
+    refused = here.lapse("queue", "alter", name, "max_deliveries=3")
+    assert f"definition of {name}: no JSON" in refused.stderr, "it is not told that there is no such queue"
+    assert "Write it anew with all of its settings" in refused.stderr
+    assert here.lapse("queue", "create", name, "partitions=2", "max_deliveries=4").returncode == 0
+    version = defined(here)[name].version
+    assert version > 2
+    until(lambda: f"{name}: version {version} is served" in worker.text, "it is newer than what workers had", 40)
     applied = here.lapse("apply", "--yes")
     assert f"{name} is defined, and not in the file: it stays" in applied.stdout
     checked = here.lapse("check")

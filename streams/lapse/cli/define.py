@@ -165,7 +165,7 @@ def _tried(
 ) -> tuple[Draft, list[Difference]]:
     """Try it once; `created` takes in the topics that are created, so that the next try knows whose they are."""
     there, deleted = settled(topic.read_to_change, config, {asked.name})
-    made = draft(asked, there, config, beside, deleted)
+    made = draft(asked, there, config, beside, deleted, topic.unreadable)
     made.check_state(lambda definition: live(definition, config))
     name = asked.name
     cluster, differences, _ = made.differences()

@@ -21,7 +21,7 @@ from lapse.core.near_name import question
 from lapse.protocol.command_field import QUEUE_STATES
 from lapse.runtime.topics.cluster import FIRST_ANSWER_S, Cluster
 from lapse.runtime.topics.definition_draft import refusal
-from lapse.runtime.topics.definitions import DefinitionsTopic, OutdatedChange, understood
+from lapse.runtime.topics.definitions import DefinitionsTopic, OutdatedChange
 from lapse.runtime.topics.deleted_entities import left, settled
 from lapse.runtime.topics.topology import TopologyError
 from lapse_client.error import LapseError
@@ -103,11 +103,13 @@ def plan(path: Path, config: Config) -> Plan | None:
     if config.lapse.definitions == "file":
         return None
     topic, own = opened(config), in_file(path)
-    there, _ = settled(lambda: understood(topic.read()), config, own)
+    there, _ = settled(topic.defined, config, own)
     made = Plan(topic, kept=[name for name in there if name not in own])
     for name, one in own.items():
         before = there.get(name)
-        after = one if before is None else replace(one, version=before.version + 1)
+        spoiled = topic.unreadable.get(name)
+        version = before.version if before is not None else 0 if spoiled is None else spoiled.version
+        after = replace(one, version=version + 1)
         try:
             differs = change(before, after, path.absolute().parent)
         except ValueError:  # what is there cannot be understood, and what was checked takes its place

@@ -209,7 +209,7 @@ class Definer:
         there, deleted = await asyncio.to_thread(
             settled, self._definitions.read_to_change, self._config, {request.name}
         )
-        made = draft(request, there, self._config, self._beside, deleted)
+        made = draft(request, there, self._config, self._beside, deleted, self._definitions.unreadable)
         if self._guard is not None and (why := lacking(made.config, request.name, user)):
             raise Refused(
                 ErrorCode.FORBIDDEN,

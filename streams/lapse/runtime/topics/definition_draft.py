@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from lapse.config import Config, QueueConfig, SowConfig
@@ -16,9 +17,11 @@ from lapse.config.definition import WORD, Definition, DefinitionChange, Kind, am
 from lapse.core.error_code import ErrorCode, Refusal
 from lapse.protocol import topic as names
 from lapse.runtime.topics.cluster import Cluster
+from lapse.runtime.topics.definitions import Unreadable
 from lapse.runtime.topics.difference import Difference
 from lapse.runtime.topics.wanted import Role
 
+_NONE: Final[Mapping[str, Unreadable]] = MappingProxyType({})
 _MOST_NAMED: Final = 20
 
 LIVE: Final = (
@@ -154,6 +157,7 @@ def draft(
     config: Config,
     beside: Path,
     deleted: Collection[str] = (),
+    unreadable: Mapping[str, Unreadable] = _NONE,
 ) -> Draft:
     """Hold what somebody asks for against what is defined.
 
@@ -165,11 +169,13 @@ def draft(
         config: of the deployment.
         beside: where the files are that settings name.
         deleted: entities that are defined, and deleted all the same: who deleted them ended before it took them out.
+        unreadable: records in the place of definitions, by entity; what is created takes their place.
 
     Raises:
         Refused: it cannot be; the text says why, and what to do.
     """
-    version = there[request.name].version if request.name in there else 0
+    spoiled = unreadable.get(request.name)
+    version = there[request.name].version if request.name in there else 0 if spoiled is None else spoiled.version
     there = {name: one for name, one in there.items() if name not in deleted}
     before = there.get(request.name)
     if before is not None and before.command and before.command == request.command:
@@ -177,6 +183,12 @@ def draft(
     word = WORD[request.kind]
     if request.new:
         after = _created(request, before, beside, version + 1)
+    elif spoiled is not None:
+        raise Refused(
+            ErrorCode.INVALID_ARGUMENT,
+            f"{spoiled.why}. So nothing can be changed in it; workers go on as before. Write it anew with all of its "
+            f"settings: `lapse {request.kind} create {request.name}`, or `lapse apply` if lapse.toml has it",
+        )
     elif before is None:
         raise Refused(ErrorCode.UNKNOWN_ENTITY, f"there is no {word} {request.name}; {_known(request, there)}")
     else:

@@ -45,6 +45,18 @@ class _Withdrawal(NamedTuple):
     offset: int
 
 
+class Unreadable(NamedTuple):
+    """A record that is no definition, in the place of one.
+
+    Attributes:
+        version: at least as high as that of any definition before it: each of them took a record.
+        why: what is wrong with it.
+    """
+
+    version: int
+    why: str
+
+
 class OutdatedChange(Exception):
     """A change is based on an older version of a definition (C64)."""
 
@@ -68,9 +80,13 @@ class DefinitionsTopic:
 
     Args:
         config: where the cluster is, and whose deployment it is.
+
+    Attributes:
+        unreadable: what `defined` and `read_to_change` could not read the last time, by entity.
     """
 
     def __init__(self, config: Config) -> None:
+        self.unreadable: Mapping[str, Unreadable] = {}
         self._config = config
         self.name = names.definitions(config.lapse.app_id)
         self._settings: dict[str, Any] = {
@@ -111,12 +127,25 @@ class DefinitionsTopic:
             TopologyError: the topic cannot be read; or nothing is defined yet, and `lapse.toml` has entities: workers
                 serve no others than those that are defined, once one is.
         """
-        found = self.read_if_there()
-        if found is None and (self._config.queue or self._config.sow):
+        there = self._read()
+        if there is None and (self._config.queue or self._config.sow):
             raise TopologyError(
                 f"{self.name} is not there: nobody has defined yet what lapse.toml has. Run `lapse apply` first"
             )
-        return understood(found or {})
+        return self._defined(there)
+
+    def defined(self) -> dict[str, Definition]:
+        """What is defined, as far as it can be read.
+
+        Raises:
+            TopologyError: the topic cannot be read.
+        """
+        return self._defined(self._read())
+
+    def _defined(self, there: tuple[dict[str, bytes], dict[str, int]] | None) -> dict[str, Definition]:
+        found, offsets = there or ({}, {})
+        self.unreadable = _unreadable(found, offsets)
+        return understood(found)
 
     def _read(self) -> tuple[dict[str, bytes], dict[str, int]] | None:
         """The definitions, encoded, and the offset of each; None = there is no topic."""
@@ -209,6 +238,7 @@ class DefinitionsTopic:
             producer.init_transactions(_WRITES_S)
             found, offsets = self.read_with_offsets()
             versions = {name: decoded.version for name, decoded in understood(found).items()}
+            versions |= {name: one.version for name, one in _unreadable(found, offsets).items()}
             wanted: list[Definition | _Withdrawal] = []
             for one in changed:
                 there = versions.get(one.name, 0)
@@ -295,3 +325,14 @@ def understood(found: Mapping[str, bytes]) -> dict[str, Definition]:
         except ValueError:
             continue
     return decoded
+
+
+def _unreadable(found: Mapping[str, bytes], offsets: Mapping[str, int]) -> dict[str, Unreadable]:
+    """Those that cannot be read."""
+    spoiled: dict[str, Unreadable] = {}
+    for name, value in found.items():
+        try:
+            Definition.decode(name, value)
+        except ValueError as error:
+            spoiled[name] = Unreadable(offsets[name], str(error))
+    return spoiled
