@@ -20,7 +20,7 @@ from pyspark.sql.window import Window
 
 from lapse.protocol import header as names
 from lapse.protocol.redrive import unfit
-from lapse_spark import header, newer_records, origins, read, redrive, redriven
+from lapse_spark import header, newer_records, origins, read, redrive, redriven, untaken
 from lapse_spark.connection import Connection
 from lapse_spark.output import Output
 from lapse_spark.read import Span
@@ -42,8 +42,8 @@ class Redriven:
 
     Attributes:
         sent: letters sent, or that would be.
-        refused: letters chosen and refused: no payload, unconfirmed transfer, loop limit, newer record (C84), or an
-            origin that is not there.
+        refused: letters chosen and refused: no payload, unconfirmed transfer, loop limit, newer record (C84), an
+            origin that is not there, or a record that its topic does not take.
         deadline_passed: of those sent, how many had a deadline that has passed (C30).
         earlier: letters that an earlier run or `lapse dlq redrive` has sent, and that were left out.
         groups: the same by entity, reasons and target.
@@ -111,7 +111,8 @@ def run(
             before = chosen.where(F.col(redriven.TIMES) > 0).select("id").union(audited.select("id")).distinct()
             earlier = before.count()
             chosen = chosen.join(before, "id", "left_anti")
-        chosen = keep(redrive.refuse(_judged(spark, connection, chosen, target), choice))
+        judged, batch_bytes = _judged(spark, connection, chosen, target, hook)
+        chosen = keep(redrive.refuse(judged, choice))
         if limit is not None:
             passed = chosen.where(F.col("refused").isNull()).orderBy("died_at", "letter_offset").limit(limit)
             chosen = keep(passed.unionByName(chosen.where(F.col("refused").isNotNull())))
@@ -122,7 +123,7 @@ def run(
             at = F.timestamp_millis(F.lit(now_ms))
             to = (F.lit(target.topic) if target.topic else F.col("topic")).alias("target")
             output.write("sent", passed.select("id", "entity", "died_at", to), at, now_ms)
-            _send(passed, target, connection, rate, hook)
+            _send(_Way(connection, target, hook, batch_bytes), passed, rate)
             output.write("done", spark.range(1).select(F.lit(now_ms).alias("at_ms")), at, now_ms)
     finally:
         for data in kept:
@@ -138,14 +139,26 @@ def run(
     )
 
 
-def _judged(spark: SparkSession, connection: Connection, chosen: DataFrame, target: Target) -> DataFrame:
-    """Say of letters whether their origin is there, and whether a SOW topic has a newer record (C84)."""
+def _judged(
+    spark: SparkSession, connection: Connection, chosen: DataFrame, target: Target, hook: Hook | None
+) -> tuple[DataFrame, int]:
+    """Say of letters whether their origin is there and takes them, and whether a SOW topic has a newer record (C84).
+
+    Returns:
+        The letters; and how large a batch of records may be.
+    """
     if not target.topic:
         chosen = origins.judged(chosen, connection)
+    if hook is None:
+        judged, batch_bytes = untaken.judged(redrive.with_records(chosen, target), connection)
+        chosen = judged.drop(untaken.RECORD)
+    else:
+        records = _records(chosen.withColumn("refused", F.lit(None)), target, hook)
+        chosen, batch_bytes = untaken.judged_by_id(chosen, records, connection)
     entities = [target.topic] if target.topic else [row[0] for row in chosen.select("entity").distinct().collect()]
     if not entities:
-        return chosen
-    return newer_records.judged(chosen, newer_records.records(spark, connection, entities), target.topic)
+        return chosen, batch_bytes
+    return newer_records.judged(chosen, newer_records.records(spark, connection, entities), target.topic), batch_bytes
 
 
 def _catch_up(audited: DataFrame, connection: Connection, dry_run: bool) -> None:
@@ -191,14 +204,29 @@ def _arrived(spark: SparkSession, connection: Connection, targets: list[str], si
     return ours.where(F.col("id").isNotNull()).distinct()
 
 
-def _send(passed: DataFrame, target: Target, connection: Connection, rate: int | None, hook: Hook | None) -> None:
-    def records(letters: DataFrame) -> DataFrame:
-        plain = redrive.records(letters, target)
-        return plain if hook is None else redrive.changed(plain, hook(plain))
+def _records(letters: DataFrame, target: Target, hook: Hook | None) -> DataFrame:
+    plain = redrive.records(letters, target)
+    return plain if hook is None else redrive.changed(plain, hook(plain))
 
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """How letters are sent."""
+
+    connection: Connection
+    target: Target
+    hook: Hook | None
+    batch_bytes: int
+
+    def send(self, letters: DataFrame) -> None:
+        """Send them, and remember it."""
+        redrive.send(_records(letters, self.target, self.hook), self.connection, self.batch_bytes)
+        redriven.remember(letters, self.connection)
+
+
+def _send(way: _Way, passed: DataFrame, rate: int | None) -> None:
     if rate is None:
-        redrive.send(records(passed), connection)
-        redriven.remember(passed, connection)
+        way.send(passed)
         return
     order = Window.orderBy("died_at", "letter_topic", "letter_partition", "letter_offset")
     piece = F.floor((F.row_number().over(order) - 1) / (rate * _SLICE_S)).alias("_slice")
@@ -208,8 +236,6 @@ def _send(passed: DataFrame, target: Target, connection: Connection, rate: int |
         begin = time.monotonic()
         for number in range(slices):
             time.sleep(max(0.0, begin + number * _SLICE_S - time.monotonic()))
-            piece_now = sliced.where(F.col("_slice") == number)
-            redrive.send(records(piece_now), connection)
-            redriven.remember(piece_now, connection)
+            way.send(sliced.where(F.col("_slice") == number))
     finally:
         sliced.unpersist()

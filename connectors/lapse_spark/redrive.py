@@ -20,8 +20,11 @@ from lapse.core.lifetime import EXPIRES_AT_MS, TTL_MS
 from lapse.protocol import header as names
 from lapse.protocol.letter_family import LAPSE
 from lapse.protocol.redrive import MAX_REDRIVES, OF_FIRST, OF_OTHERS, OWN, message_id
-from lapse_spark import dead_letter, header, newer_records, origins, redriven
+from lapse_spark import dead_letter, header, newer_records, origins, redriven, untaken
 from lapse_spark.connection import Connection
+
+_BATCH_BYTES: Final = 16_384
+"""What Java's client puts together, unless told otherwise."""
 
 _PATH: Final = re.compile(r"(?:/[A-Za-z0-9_-]+(?:\[\d+\])?)+\Z", re.ASCII)
 _STEP: Final = re.compile(r"/([A-Za-z0-9_-]+)|\[(\d+)\]")
@@ -81,8 +84,8 @@ def refuse(chosen: DataFrame, choice: Choice) -> DataFrame:
     """Say why letters are not sent all the same, in `refused`, else null (C30, C58, C84).
 
     Args:
-        chosen: letters; with the columns of `redriven.with_history`, `origins.judged` and `newer_records.judged`,
-            these count too.
+        chosen: letters; with the columns of `redriven.with_history`, `origins.judged`, `newer_records.judged` and
+            `untaken.judged`, these count too.
         choice: the limit, and whether newer records are overwritten.
     """
     times = F.col(redriven.ALL_TIMES if redriven.ALL_TIMES in chosen.columns else "redriven_count")
@@ -97,6 +100,8 @@ def refuse(chosen: DataFrame, choice: Choice) -> DataFrame:
         refused = refused.when(F.col(origins.ASTRAY).isNotNull(), F.col(origins.ASTRAY))
     if newer_records.NEWER in chosen.columns and not choice.overwrite:
         refused = refused.when(F.col(newer_records.NEWER), "newer record")
+    if untaken.UNTAKEN in chosen.columns:
+        refused = refused.when(F.col(untaken.UNTAKEN).isNotNull(), F.col(untaken.UNTAKEN))
     return chosen.withColumn("refused", refused)
 
 
@@ -116,7 +121,12 @@ class Target:
 
 
 def records(chosen: DataFrame, target: Target) -> DataFrame:
-    """What Spark's Kafka sink is to write: topic, partition, key, value, headers; refused letters are left out.
+    """What Spark's Kafka sink is to write: topic, partition, key, value, headers; refused letters are left out."""
+    return with_records(chosen.where(F.col("refused").isNull()), target).select(f"{untaken.RECORD}.*")
+
+
+def with_records(letters: DataFrame, target: Target) -> DataFrame:
+    """Add to letters what each is sent as: topic, partition, key, value, headers.
 
     To the origin a record goes into its old partition, and names the queue that lost it, so that every other queue of
     the topic skips it (C29). Elsewhere the partition follows from the key, and no queue is named.
@@ -126,7 +136,7 @@ def records(chosen: DataFrame, target: Target) -> DataFrame:
     kept = F.when(named, _again()).otherwise(F.filter(_headers(), _none_of(sorted(OWN | OF_FIRST.keys()))))
     times = F.col("redriven_count") + 1
     ident = F.concat(F.lit(message_id("")), "id")
-    if redriven.TIMES in chosen.columns:  # what is sent again on purpose is no repeat
+    if redriven.TIMES in letters.columns:  # what is sent again on purpose is no repeat
         before = F.col(redriven.TIMES)
         ident = F.concat(ident, F.when(before > 0, F.concat(F.lit("+"), before.cast("string"))).otherwise(""))
     added: list[Column] = [
@@ -139,13 +149,14 @@ def records(chosen: DataFrame, target: Target) -> DataFrame:
     elif target.lifetime == "original":
         deadline = F.col("expires_at_ms")
         added.append(F.when(deadline.isNotNull(), _header(EXPIRES_AT_MS, deadline.cast("string"))))
-    return chosen.where(F.col("refused").isNull()).select(
+    record = F.struct(
         (F.lit(target.topic) if target.topic else F.col("topic")).alias("topic"),
         F.when(home, F.col("partition")).cast("int").alias("partition"),
         "key",
         "value",
         F.concat(kept, F.array_compact(F.array(*added))).alias("headers"),
     )
+    return letters.withColumn(untaken.RECORD, record)
 
 
 def changed(before: DataFrame, after: DataFrame) -> DataFrame:
@@ -189,9 +200,18 @@ def plan(chosen: DataFrame, target: Target, now_ms: int) -> DataFrame:
     )
 
 
-def send(to_send: DataFrame, connection: Connection) -> None:
-    """Write `records` to Kafka. The sink may write a record twice when a task is repeated; both have the same id."""
-    to_send.write.format("kafka").options(**connection.writing()).save()
+def send(to_send: DataFrame, connection: Connection, batch_bytes: int) -> None:
+    """Write `records` to Kafka. The sink may write a record twice when a task is repeated; both have the same id.
+
+    Args:
+        to_send: the records.
+        connection: the cluster.
+        batch_bytes: the fewest bytes that one of the topics takes at once. Java's client would put more together, be
+            refused, and report neither that nor that nothing is sent.
+    """
+    given = connection.writing()
+    size = min(batch_bytes, int(given.get("kafka.batch.size", _BATCH_BYTES)))
+    to_send.write.format("kafka").options(**{**given, "kafka.batch.size": str(size)}).save()
 
 
 def _headers() -> Column:

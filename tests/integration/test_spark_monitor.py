@@ -315,8 +315,8 @@ def test_a_redrive_that_dies_half_way_sends_each_letter_once(
     dead.wire.flush()
     sending = redrive.send
 
-    def torn(records, connection):
-        sending(records.where("CAST(value AS STRING) IN ('N1', 'N3', 'N4')"), connection)
+    def torn(records, connection, batch_bytes):
+        sending(records.where("CAST(value AS STRING) IN ('N1', 'N3', 'N4')"), connection, batch_bytes)
         raise RuntimeError("killed")
 
     options = ["redrive", path, "--entity", dead.name, "--pattern", dead.pattern, "--bootstrap", kafka, "--json"]

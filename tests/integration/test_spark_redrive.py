@@ -140,6 +140,48 @@ def test_a_letter_above_a_megabyte_goes_back_where_the_topic_takes_it(
     assert [len(value) for value in values(spark, kafka, origin)] == [1_500_000]
 
 
+@pytest.mark.feature("X7")
+def test_a_letter_that_its_topic_does_not_take_is_told_and_keeps_no_other_one_back(
+    spark, kafka, dead, redrive, create_topic, unique
+):
+    small = create_topic(unique("small"), config={"max.message.bytes": "1000"})
+    keyed = create_topic(unique("keyed"), config={"cleanup.policy": "compact"})
+    letters = topic.dead_letters(dead.name)
+
+    def die(origin, offset, value, key):
+        death = dead_letter.Death(
+            entity=dead.name, bookmark=Bookmark(origin, 0, offset), reasons=(Reason.PURGED,), expired_at_ms=1_000
+        )
+        dead.wire.put(letters, value, key=key, headers=[*dead_letter.headers(death, [("own", b"\x00\xff")])])
+
+    die(keyed, 0, b"named", b"k")
+    die(keyed, 1, b"nameless", None)
+    die(small, 0, b"fits", None)
+    # The record's other bytes, as Kafka counts them; its batch may have 1,000.
+    ours = [("own", b"\x00\xff"), ("lapse-redriven-count", b"1"), ("lapse-redrive-queue", dead.name.encode())]
+    ours.append(("lapse-message-id", f"redrive/{dead.name}/{small}:0:1/0".encode()))
+    own = sum(len(name) + len(value) + (2 if len(value) < 64 else 3) for name, value in ours)
+    most = 1_000 - 61 - 2 - 3 - 1 - 2 - 1 - own
+    die(small, 1, b"x" * most, None)
+    die(small, 2, b"x" * (most + 1), None)
+    dead.wire.flush()
+    refused = {"too large for the topic": 1, "no key for a compacted topic": 1}
+    assert redrive() == (3, 0, refused)
+    assert redrive("--send") == (3, 0, refused)
+    assert [len(value) for value in values(spark, kafka, small)] == [4, most]
+    assert values(spark, kafka, keyed) == [b"named"]
+    # What counts is what a hook makes of it.
+    assert redrive("--send", "--hook", f"{__name__}:shorter") == (2, 3, {})
+    assert values(spark, kafka, small) == [b"fits", b"x" * 4, b"x" * most]
+    assert redrive("--send") == (0, 5, {})
+
+
+def shorter(records):
+    """A hook that makes what has no room have room."""
+    short = functions.when(functions.length("value") > 800, b"x" * 4).otherwise(functions.col("value"))
+    return records.withColumns({"value": short, "key": functions.coalesce("key", functions.lit(b"none"))})
+
+
 @pytest.mark.feature("C84")
 def test_letters_that_must_stay_are_refused_and_counted(spark, kafka, dead, redrive, create_topic, unique):
     origin, letters = create_topic(unique("prices")), topic.dead_letters(dead.name)
