@@ -10,6 +10,7 @@ from typing import Final, Literal, cast
 import click
 from rich.console import Console
 
+from lapse.core.reason import Reason
 from lapse.protocol.redrive import MAX_REDRIVES, unfit
 from lapse_spark import archive as archive_job
 from lapse_spark import audit, delta, inquiry, read, upkeep
@@ -26,7 +27,7 @@ from lapse_spark.option import (
     stream_options,
     working,
 )
-from lapse_spark.redrive import Choice, Target
+from lapse_spark.redrive import Choice, Target, condition
 from lapse_spark.report import Report
 from lapse_spark.state import state
 from lapse_spark.stream import Standing
@@ -149,7 +150,12 @@ def archive(
 @spark.command()
 @click.argument("audit_path", metavar="AUDIT")
 @click.option("--entity", multiple=True, help="Only letters of this queue or SOW topic; may be repeated.")
-@click.option("--reason", multiple=True, help="Only letters with this reason; may be repeated.")
+@click.option(
+    "--reason",
+    type=click.Choice([one.value for one in Reason]),
+    multiple=True,
+    help="Only letters with this reason; may be repeated.",
+)
 @click.option("--since", type=INSTANT, help="Only messages that died at this instant or later.")
 @click.option("--until", type=INSTANT, help="Only messages that died before this instant.")
 @click.option("--filter", "expression", default="", help="Only letters that this expression matches.")
@@ -204,16 +210,6 @@ def redrive(
     send: bool,
 ) -> None:
     """Send dead letters back, each once; the directory AUDIT remembers which were sent."""
-    if archive_path is not None:
-        check_written(archive_path, cluster.config, "archive")
-    else:
-        pattern = cluster.await_letters(pattern, entity)
-    if to:
-        if why := unfit(to):
-            raise ValueError(why)
-        cluster.await_topics([to])
-    knowing = archive_path is not None and (kind == "delta" or delta.is_here(archive_path))
-    session = cluster.session("redrive", delta=knowing)
     choice = Choice(
         entities=entity,
         reasons=reason,
@@ -225,6 +221,18 @@ def redrive(
         again=again,
         overwrite=overwrite,
     )
+    condition(choice)  # a mistake in it is told before Spark begins, as one in --hook is
+    changes = _function(hook) if hook else None
+    if archive_path is not None:
+        check_written(archive_path, cluster.config, "archive")
+    else:
+        pattern = cluster.await_letters(pattern, entity)
+    if to:
+        if why := unfit(to):
+            raise ValueError(why)
+        cluster.await_topics([to])
+    knowing = archive_path is not None and (kind == "delta" or delta.is_here(archive_path))
+    session = cluster.session("redrive", delta=knowing)
     if archive_path is None:
         letters = read.dead_letters(session, cluster.connection, pattern=pattern)
     else:
@@ -244,7 +252,7 @@ def redrive(
             dry_run=not send,
             rate=rate,
             limit=limit,
-            hook=_function(hook) if hook else None,
+            hook=changes,
         )
     if as_json:
         print_json(asdict(done))

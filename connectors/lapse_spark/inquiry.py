@@ -55,13 +55,14 @@ def lives(
     underlying = [name.strip() for name in topics.split(",") if name.strip()]
     if lifetimes and not underlying:
         raise ValueError("--lifetimes needs --topics: only they tell when a message arrived")
+    asked = Bookmark.parse(bookmark) if bookmark else None
+    schemas = [file.read_text("utf-8") for file in written_with]
     cluster.await_topics(underlying, entity)
     session = cluster.session("lives")
-    schemas = [file.read_text("utf-8") for file in written_with]
     good, _ = quarantine.split(read.events(session, cluster.connection, [entity], written_with=schemas))
     with read.existing([topic.events(entity), *underlying]), working("Reading the events"):
-        if bookmark:
-            _tell_one(lives_job.timeline(good, Bookmark.parse(bookmark)), f"{entity}: {bookmark}", as_json)
+        if asked is not None:
+            _tell_one(lives_job.timeline(good, asked), f"{entity}: {bookmark}", as_json)
             return
         told = lives_job.lives(
             good, _arrivals(session, cluster, entity, underlying), _handed_out(session, cluster, entity)

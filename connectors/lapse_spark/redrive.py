@@ -75,9 +75,18 @@ def choose(letters: DataFrame, choice: Choice) -> DataFrame:
     if choice.until_ms is not None:
         kept = kept.where(F.unix_millis("died_at") < choice.until_ms)
     if choice.filter:
-        paths = {path: _json_column(path, kind) for path, kind in choice.fields.items()}
-        kept = kept.where(F.expr(to_spark_sql(choice.filter, SparkColumns(paths=paths, timestamp="died_at"))))
+        kept = kept.where(F.expr(condition(choice)))
     return refuse(dead_letter.distinct(kept), choice)
+
+
+def condition(choice: Choice) -> str:
+    """The filter of a choice in Spark's SQL; empty if it has none. It needs no session.
+
+    Raises:
+        lapse.core.expression.ExpressionError: the filter is no expression, or names a field without a kind.
+    """
+    paths = {path: _json_column(path, kind) for path, kind in choice.fields.items()}
+    return to_spark_sql(choice.filter, SparkColumns(paths=paths, timestamp="died_at")) if choice.filter else ""
 
 
 def refuse(chosen: DataFrame, choice: Choice) -> DataFrame:

@@ -76,10 +76,10 @@ def state(*, cluster: Cluster, as_json: bool, entity: str, at: int, output: str 
     journal = None if topic.sow(entity) in there else queue_as_of.journal(entity, app_id, there)
     if journal is None and topic.sow(entity) not in there:
         raise _absent(entity, app_id, topics, ours)
+    now_ms = cluster.now_ms(entity)
+    as_of.check(at, now_ms)
     session = cluster.session("state")
     with working(f"Reading the state of {entity}"):
-        now_ms = cluster.now_ms(entity)
-        as_of.check(at, now_ms)
         if journal is not None and app_id is None:
             app_id = journal.removesuffix(topic.changelog("", entity))
         acts = _acts(ours, there, app_id, entity, at, cluster.file)

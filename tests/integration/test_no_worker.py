@@ -134,6 +134,11 @@ def test_the_doctor_ends_soon() -> None:
             "redrive out --to lapse.redriven",
             "lapse.redriven is a topic that lapse or Kafka writes itself; send letters",
         ),
+        ("redrive out --filter ((", "expression, line 1, column 3: the expression ends too early; expected a value: "),
+        ("redrive out --filter /a=1", "expression, line 1, column 1: "),
+        ("redrive out --field /a:text", "--field '/a:text': expected /path:number, /path:string or /path:boolean"),
+        ("redrive out --hook nowhere:f", "--hook nowhere:f: No module named 'nowhere'"),
+        ("lives --entity nowhere --bookmark 5", "bookmark '5': expected topic:partition:offset"),
         ("alerts . --topic nowhere", "there is no topic 'nowhere' on this cluster; there is: "),
         ("alerts nowhere", "nowhere: no output of the monitor; run it first: lapse spark monitor nowhere"),
     ],
@@ -141,8 +146,9 @@ def test_the_doctor_ends_soon() -> None:
 def test_a_spark_job_with_a_wrong_name_ends_before_spark_begins(idle: Deployment, words: str, says: str) -> None:
     done = idle.lapse("spark", *words.split())
     assert done.returncode == 1
-    (line,) = done.stderr.splitlines()
+    line, *where = done.stderr.splitlines()  # a filter is shown with the place of the mistake
     assert line.startswith(f"Error: {says}")
+    assert bool(where) == ("expression" in says)
 
 
 def test_a_pattern_without_topics_is_only_worth_a_warning_to_a_job_that_goes_on(

@@ -74,6 +74,12 @@ def test_apply_creates_what_is_missing_and_doing_it_again_changes_nothing(deploy
     assert json.loads(here.lapse("check", "--json").stdout)["fits"] is True
     assert "fits" in here.lapse("check").stdout
     assert topics_of(here) == expected
+    cluster, journal = Cluster(load(here.config)), f"{here.app_id}-{q}-changelog"
+    cluster.alter([Difference(journal, "somebody's change", alter={"cleanup.policy": "delete"})])
+    until(lambda: cluster.topology().differences(), "the broker knows of the change")
+    assert "cleanup.policy is delete instead of compact" in here.lapse("check").stdout
+    assert json.loads(here.lapse("apply", "--yes", "--json").stdout)["changed"] == [journal]
+    until(lambda: not cluster.topology().differences(), "what apply has changed fits")
 
 
 @pytest.mark.feature("D4", "C27")

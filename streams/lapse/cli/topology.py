@@ -78,8 +78,9 @@ def _told(
 def apply(config: Path, yes: bool, as_json: bool) -> None:
     """Create the topics that lapse.toml needs.
 
-    Raises max.message.bytes of those that are too low for what is written to them, and gives users the rights on topics
-    that they need. Shows the difference first, and asks. Doing it again changes nothing.
+    Raises max.message.bytes of those that are too low for what is written to them, sets cleanup.policy of lapse's own
+    topics as it has to be, and gives users the rights on topics that they need. Shows the difference first, and asks.
+    Doing it again changes nothing.
 
     Writes what the entities are to the definitions topic, which all workers follow, unless the file has
     definitions = "file".

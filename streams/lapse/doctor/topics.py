@@ -8,16 +8,12 @@ from typing import Any, Final
 from lapse.config import Config, ConfigError, key
 from lapse.doctor.finding import Finding, fine, warning, wrong
 from lapse.runtime.topics.advice import warnings
+from lapse.runtime.topics.cleanup import OWN
 from lapse.runtime.topics.cluster import Cluster, GroupRefused
 from lapse.runtime.topics.topology import Topology, TopologyError
-from lapse.runtime.topics.wanted import Role
 
-_OWN: Final = frozenset({Role.COMMANDS, Role.DELIVERIES, Role.EVENTS, Role.CHANGELOG, Role.SOW, Role.DEFINER})
-"""Topics that lapse makes and nobody else writes."""
-
-_POLICY: Final = "cleanup.policy"
-_EXACTLY: Final = (_POLICY, "message.timestamp.type")
-"""Settings of which another value breaks a promise: state must be compacted, and the broker's clock counts."""
+_EXACTLY: Final = "message.timestamp.type"
+"""A setting of which another value breaks a promise: the broker's clock counts."""
 
 _AT_LEAST: Final = ("delete.retention.ms", "min.compaction.lag.ms")
 """Settings of which a smaller value breaks one: a worker trusts its copy on disk for as long."""
@@ -69,7 +65,7 @@ def _differences(topology: Topology) -> Iterator[Finding]:
 
 def _settings(topology: Topology, settings: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
     """Settings of lapse's own topics that somebody changed."""
-    own = [one for one in topology.wanted() if one.role in _OWN and one.name in topology.existing]
+    own = [one for one in topology.wanted() if one.role in OWN and one.name in topology.existing]
     unseen = sorted(one.name for one in own if one.name not in settings)
     if unseen:
         yield warning(
@@ -79,9 +75,9 @@ def _settings(topology: Topology, settings: Mapping[str, Mapping[str, Any]]) -> 
         )
     for one in own:
         actual = settings.get(one.name, {})
-        for name, wanted in {_POLICY: "delete", **one.config}.items():
+        for name, wanted in one.config.items():
             value = actual[name].value if name in actual else wanted
-            broken = (name in _EXACTLY and value != wanted) or (name in _AT_LEAST and int(value) < int(wanted))
+            broken = (name == _EXACTLY and value != wanted) or (name in _AT_LEAST and int(value) < int(wanted))
             if broken:
                 yield wrong(
                     "settings",

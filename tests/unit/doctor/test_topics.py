@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 
 from lapse.config import Config
 from lapse.doctor.finding import Verdict
-from lapse.doctor.topics import _differences, _settings
+from lapse.doctor.topics import _differences
 from lapse.protocol import topic
+from lapse.runtime.topics.retention import Retention
 from lapse.runtime.topics.topology import Topology
 from lapse_client import Connection, LapseError
 from lapse_client.kafka.metadata import Metadata
@@ -47,17 +46,26 @@ def test_an_entity_that_lacks_a_topic_is_not_said_to_have_another_name(
     assert "did you mean" not in str(error.value)
 
 
-@pytest.mark.feature("Q15", "X7")
-@pytest.mark.parametrize("name", [topic.deliveries("orders"), topic.commands("orders"), topic.events("orders")])
-def test_a_topic_that_somebody_has_compacted_is_told(name: str) -> None:
-    """Kafka refuses what lapse writes there without a key, and forgets what has one."""
+@pytest.mark.feature("Q15", "D4")
+@pytest.mark.parametrize(
+    ("name", "policy", "needed"),
+    [
+        (topic.deliveries("orders"), "compact", "delete"),
+        (topic.commands("orders"), "compact,delete", "delete"),
+        (topic.events("orders"), "compact", "delete"),
+        (topic.changelog("lapse", "orders"), "delete", "compact"),
+    ],
+)
+def test_a_topic_whose_policy_somebody_has_changed_is_told_and_mended(name: str, policy: str, needed: str) -> None:
+    """Kafka deletes state, or refuses what lapse writes without a key, and forgets what has one."""
     wanted = Topology(CONFIG, {}).wanted()
-    there = Topology(CONFIG, {one.name: one.partitions for one in wanted})
-    settings = {
-        one.name: {"cleanup.policy": SimpleNamespace(value=one.config.get("cleanup.policy", "delete"))}
-        for one in wanted
-    }
-    assert list(_settings(there, settings)) == []
-    (found,) = _settings(there, {**settings, name: {"cleanup.policy": SimpleNamespace(value="compact")}})
-    assert found.told == f"topic {name} has cleanup.policy = compact, and lapse needs delete"
-    assert found.remedy.endswith("--add-config cleanup.policy=delete")
+    there = {one.name: one.partitions for one in wanted}
+    policies = {one.name: one.config.get("cleanup.policy", "delete") for one in wanted}
+    fits = {one: Retention(-1, True, "compact" in some, some) for one, some in policies.items()}
+    assert Topology(CONFIG, there, retentions=fits).differences() == []
+    changed = Topology(CONFIG, there, retentions={**fits, name: Retention(-1, True, "compact" in policy, policy)})
+    (found,) = _differences(changed)
+    assert found.told.startswith(f"{name}: cleanup.policy is {policy} instead of {needed}: ")
+    assert (found.verdict, found.remedy) == (Verdict.WRONG, "`lapse apply` mends it")
+    assert [one.alter for one in changed.differences()] == [{"cleanup.policy": needed}]
+    assert changed.barred() == {}

@@ -261,16 +261,19 @@ class Cluster:
         Raises:
             TopologyError: the cluster refused one.
         """
+        settings: dict[str, dict[str, str]] = {}
+        for one in differences:
+            settings.setdefault(one.topic, {}).update(one.alter)
         resources = [
             ConfigResource(
                 ResourceType.TOPIC,
-                one.topic,
+                topic,
                 incremental_configs=[
                     ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
-                    for name, value in one.alter.items()
+                    for name, value in some.items()
                 ],
             )
-            for one in differences
+            for topic, some in settings.items()
         ]
         parts = _parts(resources, lambda _: 4)
         changed = (self._admin.incremental_alter_configs(some, request_timeout=_SETTINGS_S) for some in parts)

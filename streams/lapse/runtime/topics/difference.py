@@ -32,4 +32,4 @@ class Difference:
     @property
     def mended(self) -> str:
         """What `lapse apply` does about it; empty = a person has to decide."""
-        return "creating it" if self.create else "raising it" if self.alter else "granting it" if self.grants else ""
+        return "creating it" if self.create else "changing it" if self.alter else "granting it" if self.grants else ""

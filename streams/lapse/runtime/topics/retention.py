@@ -21,11 +21,13 @@ class Retention:
         period_ms: so long; −1 = for ever.
         chosen: whether somebody said so for this topic.
         compacts: whether Kafka removes a record once a later one has its key.
+        policy: the cleanup.policy, as Kafka tells it.
     """
 
     period_ms: int
     chosen: bool
     compacts: bool
+    policy: str
 
     @classmethod
     def of_settings(cls, settings: Mapping[str, Any]) -> Self:
@@ -33,7 +35,7 @@ class Retention:
         policy, period = settings["cleanup.policy"].value, settings["retention.ms"]
         deletes = "delete" in policy
         chosen = int(period.source) == _SET_ON_THE_TOPIC
-        return cls(int(period.value) if deletes else -1, chosen, "compact" in policy)
+        return cls(int(period.value) if deletes else -1, chosen, "compact" in policy, policy)
 
     def warning(self, topic: str, name: str, queue: QueueConfig) -> str:
         """Say what messages of a queue on this topic have to fear; empty = nothing."""

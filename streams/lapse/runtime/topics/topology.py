@@ -15,6 +15,7 @@ from lapse.config.shares import over_partitions
 from lapse.protocol import topic as names
 from lapse.runtime.kafka.output import MAX_BATCH_BYTES
 from lapse.runtime.topics.access import Access, Grant
+from lapse.runtime.topics.cleanup import wrong_policies
 from lapse.runtime.topics.difference import Difference
 from lapse.runtime.topics.existing_shards import ExistingShards
 from lapse.runtime.topics.record_limits import ADDED_BYTES, DEFAULT_BYTES, record_limits
@@ -280,7 +281,8 @@ class Topology:
                         bars=bars,
                     )
                 )
-        return [*found, *self._misshapen(), *self._faults(), *self._too_small(), *self._not_granted()]
+        changed = wrong_policies(self.wanted(), self.retentions)
+        return [*found, *self._misshapen(), *self._faults(), *self._too_small(), *changed, *self._not_granted()]
 
     def _forbidden(self, topic: str) -> str:
         return f"we lack the right {' and '.join(self.lacks[topic])} on it: have it granted"
