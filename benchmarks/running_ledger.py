@@ -18,11 +18,12 @@ from confluent_kafka.admin import AdminClient
 from benchmarks import ledger_log
 from benchmarks.contestant import Figures, alone, cpu_s
 from lapse.protocol import topic
-from lapse_spark import Connection, running_ledger, session
-from lapse_spark.balance import Balance
-from lapse_spark.intake import Followed
-from lapse_spark.running_ledger import Rule
-from lapse_spark.stream import Standing
+from lapse_spark import Connection, session
+from lapse_spark.running import running_ledger
+from lapse_spark.running.balance import Balance
+from lapse_spark.running.intake import Followed
+from lapse_spark.running.running_ledger import Rule
+from lapse_spark.stream.stream import Standing
 
 _CORES = 2
 _WARM_S = 60.0

@@ -12,10 +12,15 @@ from rich.console import Console
 
 from lapse.core.reason import Reason
 from lapse.protocol.redrive import MAX_REDRIVES, unfit
-from lapse_spark import archive as archive_job
-from lapse_spark import audit, delta, inquiry, read, upkeep
-from lapse_spark import monitor as monitor_job
-from lapse_spark.ledger_command import ledger
+from lapse_spark import read
+from lapse_spark.account.ledger_command import ledger
+from lapse_spark.instant import inquiry
+from lapse_spark.instant.state import state
+from lapse_spark.letters import archive as archive_job
+from lapse_spark.letters import audit, delta
+from lapse_spark.letters.redrive import Choice, Target, condition
+from lapse_spark.monitoring import monitor as monitor_job
+from lapse_spark.monitoring import upkeep
 from lapse_spark.option import (
     INSTANT,
     PATTERN_HELP,
@@ -27,10 +32,8 @@ from lapse_spark.option import (
     stream_options,
     working,
 )
-from lapse_spark.redrive import Choice, Target, condition
 from lapse_spark.report import Report
-from lapse_spark.state import state
-from lapse_spark.stream import Standing
+from lapse_spark.stream.stream import Standing
 
 
 @click.group()

@@ -21,9 +21,11 @@ from lapse.protocol import topic as topics
 from lapse.protocol.bookmark import Bookmark, BookmarkRange
 from lapse.protocol.event import EventKind
 from lapse_client.error import LapseError
-from lapse_spark import account, block, generation, inventory, journal, quarantine, read, verdict
+from lapse_spark import quarantine, read
+from lapse_spark.account import account, generation, inventory, journal, verdict
 from lapse_spark.connection import Connection
 from lapse_spark.read import Span
+from lapse_spark.running import block
 
 SHOWN: Final = 20
 """How many differences are listed unless asked otherwise."""

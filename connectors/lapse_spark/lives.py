@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from lapse.core.reason import Reason
 from lapse.protocol.bookmark import Bookmark
 from lapse.protocol.event import TERMINAL, EventKind
-from lapse_spark import delivery, event
+from lapse_spark.records import delivery, event
 
 _COUNTED = {
     "cancels": EventKind.CANCELLED,

@@ -33,7 +33,7 @@ from lapse_spark.connection import Connection
 from lapse_spark.quarantine import Quarantined
 from lapse_spark.read import DEAD_LETTER_PATTERN
 from lapse_spark.session import COMMAND_SETTINGS, session
-from lapse_spark.stream import Standing
+from lapse_spark.stream.stream import Standing
 
 P = ParamSpec("P")
 

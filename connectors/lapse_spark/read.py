@@ -18,8 +18,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from lapse.protocol import topic as topics
-from lapse_spark import dead_letter, delivery, event, schema, sow
+from lapse_spark import schema
 from lapse_spark.connection import Connection
+from lapse_spark.records import dead_letter, delivery, event, sow
 
 DEAD_LETTER_PATTERN: Final = rf"{re.escape(topics.DEAD_LETTER_PREFIX)}.*"
 """All default dead-letter topics (D1)."""

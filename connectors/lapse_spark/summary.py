@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from lapse_spark.dead_letter import reasons_text
+from lapse_spark.records.dead_letter import reasons_text
 
 
 def by_entity(letters: DataFrame) -> DataFrame:

@@ -14,9 +14,9 @@ from click.testing import CliRunner
 
 from lapse.core.reason import Reason
 from lapse.protocol import topic
-from lapse_spark import archive, delta
 from lapse_spark.cli import spark as commands
-from lapse_spark.output import Output
+from lapse_spark.letters import archive, delta
+from lapse_spark.stream.output import Output
 from support.standalone import quick_java
 
 pytestmark = [pytest.mark.spark, pytest.mark.feature("D1", "D2")]

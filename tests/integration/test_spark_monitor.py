@@ -23,9 +23,11 @@ from lapse.protocol import dead_letter, topic
 from lapse.protocol.bookmark import Bookmark
 from lapse_client import Connection as ClientConnection
 from lapse_client.kafka.topic_reader import TopicReader
-from lapse_spark import Connection, archive, ledger, monitor, redrive
+from lapse_spark import Connection, ledger
 from lapse_spark.cli import spark as commands
-from lapse_spark.output import Output
+from lapse_spark.letters import archive, redrive
+from lapse_spark.monitoring import monitor
+from lapse_spark.stream.output import Output
 from support.standalone import quick_java
 
 pytestmark = pytest.mark.spark

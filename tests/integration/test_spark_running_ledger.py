@@ -16,9 +16,11 @@ from lapse.core.reason import Reason
 from lapse.protocol import topic
 from lapse.protocol.bookmark import Bookmark, BookmarkRange
 from lapse.protocol.event import EventKind
-from lapse_spark import Connection, ledger, ledger_command, running_ledger
-from lapse_spark.intake import Followed
-from lapse_spark.running_ledger import Rule
+from lapse_spark import Connection, ledger
+from lapse_spark.account import ledger_command
+from lapse_spark.running import running_ledger
+from lapse_spark.running.intake import Followed
+from lapse_spark.running.running_ledger import Rule
 from support.log import until
 from support.standalone import quick_java
 from support.wire import Wire

@@ -29,7 +29,8 @@ from lapse.protocol.bookmark import Bookmark
 from lapse.runtime.journal.changelog import EPOCH_HEADER, PROGRESS
 from lapse_client import Publisher, SowClient
 from lapse_client.error import LapseError
-from lapse_spark import Connection, as_of, quarantine, read
+from lapse_spark import Connection, quarantine, read
+from lapse_spark.instant import as_of
 from support import spark_state
 from support.deployment import Deploy, Deployment, broker_now_ms
 from support.turmoil import Turmoil

@@ -15,9 +15,9 @@ from lapse.protocol import topic as topics
 from lapse_spark import ledger as ledger_job
 from lapse_spark import read, session
 from lapse_spark.connection import Connection
-from lapse_spark.dead_letter import distinct, reasons_text
 from lapse_spark.ledger import Ledger
 from lapse_spark.read import Span
+from lapse_spark.records.dead_letter import distinct, reasons_text
 
 LATENESS_MS: Final = (1, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000)
 """Upper ends of the classes of lateness, in ms; the last class is open."""

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from lapse.demo.findings import Tally
 from lapse.demo.outcome import Outcome
-from lapse_spark import statement
+from lapse_spark.account import statement
 
 _CARRIERS = 8
 

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import click
 
 from lapse_client import UnknownEntity
-from lapse_spark import as_of, queue_as_of
+from lapse_spark.instant import as_of, queue_as_of
 from lapse_spark.option import INSTANT
 
 NOW_MS: Final = 1_767_225_600_000

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from click.testing import CliRunner
 
-from lapse_spark.ledger_command import ledger
+from lapse_spark.account.ledger_command import ledger
 
 
 class Case(NamedTuple):

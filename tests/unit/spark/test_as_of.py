@@ -4,7 +4,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from lapse_spark import as_of, queue_as_of, schema, sow
+from lapse_spark import schema
+from lapse_spark.instant import as_of, queue_as_of
+from lapse_spark.records import sow
 from unit.spark.bad_instants import CASES, Case
 
 pytestmark = pytest.mark.feature("D7")

@@ -6,7 +6,8 @@ import pytest
 from lapse.core.reason import Reason
 from lapse.protocol import dead_letter as wire
 from lapse.protocol.bookmark import Bookmark
-from lapse_spark import dead_letter, quarantine, schema
+from lapse_spark import quarantine, schema
+from lapse_spark.records import dead_letter
 from support.other_letters import OTHERS, TOLD
 
 pytestmark = pytest.mark.spark

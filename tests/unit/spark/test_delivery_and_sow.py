@@ -4,7 +4,8 @@ import pytest
 
 from lapse.protocol import packed_delivery, reference
 from lapse.protocol.packed_delivery import column
-from lapse_spark import delivery, quarantine, schema, sow
+from lapse_spark import quarantine, schema
+from lapse_spark.records import delivery, sow
 
 pytestmark = pytest.mark.spark
 

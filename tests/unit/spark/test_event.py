@@ -11,7 +11,8 @@ from lapse.protocol import event as wire
 from lapse.protocol import schema as avro
 from lapse.protocol.bookmark import Bookmark, BookmarkRange
 from lapse.protocol.event import Event, EventKind
-from lapse_spark import event, lives, quarantine, schema
+from lapse_spark import lives, quarantine, schema
+from lapse_spark.records import event
 
 pytestmark = pytest.mark.spark
 

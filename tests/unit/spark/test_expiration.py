@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lapse_client import Bookmark, Connection, Replayed
-from lapse_spark.expiration import acted_on, setting
+from lapse_spark.instant.expiration import acted_on, setting
 
 T = 1_700_000_000_000
 

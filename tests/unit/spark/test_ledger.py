@@ -2,7 +2,8 @@ import pytest
 
 from lapse.core.reason import Reason
 from lapse.protocol.event import TERMINAL, EventKind
-from lapse_spark import account, ledger
+from lapse_spark import ledger
+from lapse_spark.account import account
 
 pytestmark = [pytest.mark.spark, pytest.mark.feature("D3", "D4")]
 

@@ -2,7 +2,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from lapse_spark import monitor, summary
+from lapse_spark import summary
+from lapse_spark.monitoring import monitor
 
 pytestmark = pytest.mark.spark
 

@@ -1,8 +1,9 @@
 import pytest
 
-from lapse_spark import archive, delta, schema
-from lapse_spark.delta import DeltaOutput
-from lapse_spark.output import Output
+from lapse_spark import schema
+from lapse_spark.letters import archive, delta
+from lapse_spark.letters.delta import DeltaOutput
+from lapse_spark.stream.output import Output
 
 pytestmark = [pytest.mark.spark, pytest.mark.feature("X7")]
 

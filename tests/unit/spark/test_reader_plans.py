@@ -2,7 +2,8 @@
 
 import pytest
 
-from lapse_spark import dead_letter, delivery, event, quarantine, schema, sow
+from lapse_spark import quarantine, schema
+from lapse_spark.records import dead_letter, delivery, event, sow
 
 pytestmark = pytest.mark.spark
 

@@ -8,8 +8,10 @@ from lapse.core.reason import Reason
 from lapse.protocol import dead_letter as wire
 from lapse.protocol.bookmark import Bookmark
 from lapse.protocol.redrive import headers as of_command
-from lapse_spark import dead_letter, redrive, redriven, schema
-from lapse_spark.redrive import Choice, Target
+from lapse_spark import schema
+from lapse_spark.letters import redrive, redriven
+from lapse_spark.letters.redrive import Choice, Target
+from lapse_spark.records import dead_letter
 
 pytestmark = [pytest.mark.spark, pytest.mark.feature("D5")]
 

@@ -4,11 +4,12 @@ import pytest
 
 from lapse.core.reason import Reason
 from lapse.protocol.event import EventKind
-from lapse_spark import account, intake, inventory
-from lapse_spark.intake import Reach
-from lapse_spark.memory import Memory, Note
-from lapse_spark.settling import Settling
-from lapse_spark.verdict import IN_TIME, OVERDUE
+from lapse_spark.account import account, inventory
+from lapse_spark.account.verdict import IN_TIME, OVERDUE
+from lapse_spark.running import intake
+from lapse_spark.running.intake import Reach
+from lapse_spark.running.memory import Memory, Note
+from lapse_spark.running.settling import Settling
 from unit.spark.bad_ledgers import CASES, Case
 
 pytestmark = pytest.mark.feature("D8")

@@ -12,8 +12,9 @@ from support.standalone import quick_java
 
 PROGRAM = """
 import sys, time
-from lapse_spark import session, stream
-from lapse_spark.output import Output
+from lapse_spark import session
+from lapse_spark.stream import stream
+from lapse_spark.stream.output import Output
 
 class LateStop:
     \"\"\"A query whose end is asked for late, so that a batch begins before.\"\"\"

@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from lapse_spark import inquiry, option, upkeep
+from lapse_spark import option
 from lapse_spark.cli import spark
+from lapse_spark.instant import inquiry
+from lapse_spark.monitoring import upkeep
 
 
 @pytest.fixture(autouse=True)

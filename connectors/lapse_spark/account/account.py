@@ -1,0 +1,199 @@
+"""Accounts: what the topics of a queue tell of its messages, each on its own; `verdict` puts them together.
+
+Messages are blocks of 64 offsets, events and letters name ranges. Nothing is collected to the driver, and no Python
+runs on the executors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from lapse.core.reason import Reason
+from lapse.protocol import header as names
+from lapse.protocol.event import TERMINAL, EventKind
+from lapse.protocol.letter_family import LAPSE
+from lapse_spark.account import generation
+from lapse_spark.records import event, header
+from lapse_spark.running import block
+
+FATES: Final = tuple(kind for kind in EventKind if kind in TERMINAL)
+"""How a message's stay in a queue can end; the place is the bit."""
+
+REASONS: Final = (*(reason.value for reason in Reason), "other")
+"""Why it left; the place is the bit. `other` stands for what this version does not know."""
+
+NOT_PUBLISHED, OURS, REDRIVEN = 0, 1, 2
+"""Where a message is: not in the log, in it and for this queue, in it and for another one."""
+
+
+def published(raw: DataFrame, queue: str) -> DataFrame:
+    """The messages of the underlying topics: bookmark, timestamp, and whether they are for this queue (C29, Q17).
+
+    Args:
+        raw: `schema.RAW`, from `read.records`.
+        queue: whose ledger it is: a record redriven or handed over to another queue is not its message.
+    """
+    newest = header.newest_first(F.col("headers"))
+    # Whether a header is there at all is asked first: millions of records do not have it.
+    there = F.col("headers")["key"]
+    redriven = F.array_contains(there, names.REDRIVE_QUEUE) & (header.text(newest, names.REDRIVE_QUEUE) != queue)
+    handed_to = F.regexp_extract(header.text(newest, names.TRANSFER), "^([^/]+)/.", 1)
+    handed_over = F.array_contains(there, names.TRANSFER) & (handed_to != "") & (handed_to != queue)
+    place = F.when(redriven | handed_over, REDRIVEN).otherwise(OURS)
+    return raw.select("topic", "partition", "offset", F.unix_millis("timestamp").alias("at_ms"), place.alias("place"))
+
+
+def told(events: DataFrame, queue: str, until_ms: int | None = None) -> DataFrame:
+    """The fates that events tell: ranges of bookmarks with epoch and bit masks of fate and reasons.
+
+    Args:
+        events: readable ones, `schema.EVENT`.
+        queue: whose they must be.
+        until_ms: only what was decided before this instant, ms since the epoch.
+    """
+    ends = events.where((F.col("entity") == queue) & F.col("event").isin([kind.value for kind in FATES]))
+    if until_ms is not None:
+        ends = ends.where(F.col("at_ms") < until_ms)
+    return generation.apart(event.ranges(ends)).select(
+        *("topic", "partition", "first", "last", "epoch"),
+        fate_bit(F.col("event")).alias("fates"),
+        reason_bits(F.col("reasons")).alias("reasons"),
+    )
+
+
+def rewound(events: DataFrame, queue: str, until_ms: int | None = None) -> DataFrame:
+    """Messages that rewinds brought back, in the columns of `published`: each is published once more (C61).
+
+    Args:
+        events: readable ones, `schema.EVENT`.
+        queue: whose they must be.
+        until_ms: only what came back before this instant, ms since the epoch.
+    """
+    back = events.where((F.col("entity") == queue) & (F.col("event") == EventKind.REWOUND.value))
+    if until_ms is not None:
+        back = back.where(F.col("at_ms") < until_ms)
+    ranges = generation.apart(event.ranges(back))
+    offset = F.explode(F.sequence("first", "last")).alias("offset")
+    return ranges.select("topic", "partition", offset, "at_ms", F.lit(OURS).alias("place"))
+
+
+_GENERATION: Final = "~([0-9]+)/[0-9]+$"
+"""The generation in a `lapse-id`."""
+
+
+def lettered(letters: DataFrame, queue: str, until_ms: int | None = None) -> DataFrame:
+    """What the dead letters of a queue tell: bookmark, epoch and bit mask of reasons; a copy is told again.
+
+    Args:
+        letters: readable ones, `schema.DEAD_LETTER`.
+        queue: whose they must be.
+        until_ms: only what was decided before this instant, ms since the epoch.
+    """
+    ours = letters.where((F.col("family") == LAPSE.name) & (F.col("entity") == queue))
+    if until_ms is not None:
+        ours = ours.where(F.col("expired_at_ms") < until_ms)
+    return ours.select(
+        lettered_topic().alias("topic"),
+        "partition",
+        F.col("offset").alias("first"),
+        F.col("offset").alias("last"),
+        "epoch",
+        reason_bits(F.col("reasons")).alias("letter"),
+    )
+
+
+def lettered_topic() -> Column:
+    """The topic of a letter's message, or its generation, which only the letter's id tells."""
+    rewound = F.regexp_extract("id", _GENERATION, 1).try_cast("int")
+    return generation.named(F.col("topic"), F.coalesce(rewound, F.lit(0)))
+
+
+def since(data: DataFrame, start: Mapping[tuple[str, int], int], *, last: str) -> DataFrame:
+    """Leave out what ends before the start bookmark of its partition; `last` names the column with the offset."""
+    for (topic, partition), offset in start.items():
+        before = (F.col("topic") == topic) & (F.col("partition") == partition) & (F.col(last) < offset)
+        data = data.where(~before)
+    return data
+
+
+def gather(messages: DataFrame, since_ms: int | None = None, until_ms: int | None = None) -> DataFrame:
+    """The messages as blocks: bit masks `ours`, `elsewhere`, `early`, `late`, and the first and last offset.
+
+    Args:
+        messages: from `published`.
+        since_ms: messages that arrived before this instant are `early`: the ledger is not about them.
+        until_ms: messages that arrived at this instant or later are `late`: they count only with a fate.
+    """
+    each = block.bit(F.col("offset"))
+    early = F.lit(False) if since_ms is None else F.col("at_ms") < since_ms
+    late = F.lit(False) if until_ms is None else F.col("at_ms") >= until_ms
+    flags = {"ours": F.col("place") == OURS, "elsewhere": F.col("place") == REDRIVEN, "early": early, "late": late}
+    return messages.groupBy("topic", "partition", block.number(F.col("offset")).alias("block")).agg(
+        *(F.bit_or(F.when(flag, each).otherwise(0)).alias(name) for name, flag in flags.items()),
+        F.min("offset").alias("first"),
+        F.max("offset").alias("last"),
+    )
+
+
+def reach(blocks: DataFrame) -> DataFrame:
+    """First and last offset that the log of every partition has, from `gather`: as many rows as partitions."""
+    return blocks.groupBy("topic", "partition").agg(F.min("first").alias("log_first"), F.max("last").alias("log_last"))
+
+
+def within(ranges: DataFrame, logs: DataFrame) -> DataFrame:
+    """Cut ranges to what the log has, so that no damaged range can grow beyond it."""
+    both = ranges.join(F.broadcast(logs), ["topic", "partition"])
+    cut = both.withColumn("first", F.greatest("first", "log_first")).withColumn("last", F.least("last", "log_last"))
+    return cut.where(F.col("first") <= F.col("last")).drop("log_first", "log_last")
+
+
+def beyond(fates: DataFrame, letters: DataFrame, logs: DataFrame) -> DataFrame:
+    """What the log does not have, as ranges with `side` (`before` its beginning, or `after` it) and `by_event`."""
+    place = ("topic", "partition", "first", "last")
+    told = fates.select(*place, F.lit(True).alias("by_event"))
+    both = told.unionByName(letters.select(*place, F.lit(False).alias("by_event")))
+    both = both.join(F.broadcast(logs), ["topic", "partition"], "left")
+    begin, end = F.col("log_first"), F.coalesce(F.col("log_last"), F.lit(-1))
+    before = both.where(F.col("first") < begin).select(
+        "topic",
+        "partition",
+        "first",
+        F.least("last", begin - 1).alias("last"),
+        F.lit("before").alias("side"),
+        "by_event",
+    )
+    after = both.where(F.col("last") > end).select(
+        "topic",
+        "partition",
+        F.greatest("first", end + 1).alias("first"),
+        "last",
+        F.lit("after").alias("side"),
+        "by_event",
+    )
+    return before.unionByName(after).groupBy(*place, "side").agg(F.max("by_event").alias("by_event"))
+
+
+def in_words(mask: Column, words: tuple[str, ...]) -> Column:
+    """A bit mask as text, `time_limit,max_deliveries`."""
+    return F.concat_ws(",", *(F.when(mask.bitwiseAND(1 << bit) != 0, word) for bit, word in enumerate(words)))
+
+
+def fate_bit(kind: Column) -> Column:
+    """The bit of a kind of event in `FATES`; 0 where it ends nothing."""
+    fate = F.lit(0)
+    for bit, one in enumerate(FATES):
+        fate = F.when(kind == one.value, 1 << bit).otherwise(fate)
+    return fate
+
+
+def reason_bits(reasons: Column) -> Column:
+    """The bits of reasons in `REASONS`."""
+    known = F.lit(0)
+    for bit, reason in enumerate(REASONS[:-1]):
+        known = known.bitwiseOR(F.when(F.array_contains(reasons, reason), 1 << bit).otherwise(0))
+    foreign = F.size(F.array_except(reasons, F.array(*(F.lit(reason) for reason in REASONS[:-1])))) > 0
+    return known.bitwiseOR(F.when(foreign, 1 << (len(REASONS) - 1)).otherwise(0))

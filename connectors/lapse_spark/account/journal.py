@@ -1,0 +1,156 @@
+"""The journal of a queue, as a ledger holds events against it: how messages left, by the worker's own record (D8)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from pyspark.sql import DataFrame, SparkSession
+
+from lapse.departures import Departure, Departures, joined, offsets
+from lapse.protocol import topic
+from lapse.protocol.header import EPOCH
+from lapse_client import Connection
+from lapse_client.error import LapseError
+from lapse_client.kafka.connection import arrived, log_bounds
+from lapse_spark.account import generation, verdict
+from lapse_spark.instant import queue_as_of
+
+_LOT: Final = 1_000
+_POLL_S: Final = 0.5
+_PATIENCE_S: Final = 30.0
+
+STATEMENT: Final = (
+    "topic string, partition int, first bigint, last bigint, epoch bigint, fates int, reasons int, at_ms bigint"
+)
+"""What `Journal.read` found, as statements of `verdict.SAME`."""
+
+Row = tuple[str, int, int, int, int, int, int, int]
+
+
+class NoJournal(RuntimeError):
+    """There is no journal, or none that can be read; the text says why."""
+
+
+class Journal:
+    """Reads the journals of a queue's shards, from where it was the last time.
+
+    Args:
+        connection: the cluster.
+        queue: its name.
+        app_id: of its deployment; None = whichever has it.
+        since_ms: what left before this instant was told already, ms since the epoch.
+    """
+
+    def __init__(self, connection: Connection, queue: str, app_id: str | None = None, since_ms: int = 0) -> None:
+        self._connection = connection
+        self._queue = queue
+        self._app_id = app_id
+        self._since_ms = since_ms
+        self._consumer: Consumer | None = None
+        self._name = ""
+        self._next: dict[int, int] = {}
+        self._shards: dict[int, Departures] = {}
+        self._ahead: list[Departure] = []
+
+    def read(self, ends: Mapping[tuple[str, int], int] | None = None) -> list[Row]:
+        """What left since the last time.
+
+        Args:
+            ends: how far the underlying topics have been read; what is behind that is told the next time. None = all.
+
+        Raises:
+            NoJournal: there is none, or it cannot be read.
+        """
+        try:
+            self._ahead += self._read()
+        except (KafkaException, LapseError, ValueError) as error:
+            self.close()
+            raise NoJournal(str(error)) from error
+        told, ahead = list[Departure](), list[Departure]()
+        for one in self._ahead:
+            place = one.topic, one.partition
+            if ends is None or offsets(one)[1] < ends.get(place, 0):
+                told.append(one)
+            elif place in ends:
+                ahead.append(one)
+        self._ahead = ahead
+        return [_row(one) for one in joined(told)]
+
+    def close(self) -> None:
+        """Let go of the consumer; the next `read` begins anew."""
+        if self._consumer is not None:
+            self._consumer.close()
+        self._consumer = None
+        self._shards, self._ahead = {}, []
+
+    def _read(self) -> list[Departure]:
+        """Read to the end as it is now."""
+        consumer = self._open()
+        waiting = {}
+        for shard in self._next:
+            first, end = log_bounds(consumer, TopicPartition(self._name, shard))
+            if end > max(first, self._next[shard]):
+                waiting[shard] = end
+        found: list[Departure] = []
+        give_up = time.monotonic() + _PATIENCE_S
+        while waiting:
+            lot = arrived(consumer, _LOT, _POLL_S)
+            if lot:
+                give_up = time.monotonic() + _PATIENCE_S
+            elif time.monotonic() > give_up:
+                raise LapseError(f"{self._name} cannot be read: no answer in {_PATIENCE_S:g} s")
+            for message in lot:
+                found += self._take(message)
+                shard = message.partition() or 0
+                if self._next[shard] >= waiting.get(shard, 0):
+                    waiting.pop(shard, None)
+        return found
+
+    def _take(self, message: Message) -> list[Departure]:
+        """What left by a record, unless it was told already."""
+        shard, error, offset = message.partition() or 0, message.error(), message.offset() or 0
+        if error is not None:
+            if error.code() != KafkaError._PARTITION_EOF:
+                raise LapseError(f"{self._name} cannot be read: {error}")
+            self._next[shard] = max(self._next[shard], offset)  # the last offset need not be a record
+            return []
+        self._next[shard] = offset + 1
+        epoch = dict(message.headers() or []).get(EPOCH)
+        left = list(self._shards[shard].take(_bytes(message.key()), _bytes(message.value()), _bytes(epoch)))
+        return left if message.timestamp()[1] >= self._since_ms else []
+
+    def _open(self) -> Consumer:
+        if self._consumer is not None:
+            return self._consumer
+        topics = self._connection.partitions(topic.commands(self._queue))
+        name = queue_as_of.journal(self._queue, self._app_id, set(topics))
+        if name is None:
+            raise LapseError(f"{self._queue} has no journal here")
+        self._name = name
+        self._shards = {shard: Departures() for shard in range(topics[name])}
+        consumer = self._connection.consumer(enable_partition_eof=True)
+        self._consumer = consumer
+        places = [TopicPartition(name, shard) for shard in self._shards]
+        for place in places:
+            place.offset = log_bounds(consumer, place)[0]
+        self._next = {place.partition: place.offset for place in places}
+        consumer.assign(places)
+        return consumer
+
+
+def _bytes(data: str | bytes | None) -> bytes | None:
+    return data.encode() if isinstance(data, str) else data
+
+
+def _row(one: Departure) -> Row:
+    first, last = offsets(one)
+    fates = verdict.IN_TIME if one.in_time else verdict.OVERDUE
+    return generation.name(one.topic, one.first), one.partition, first, last, one.epoch, fates, 0, 0
+
+
+def statements(spark: SparkSession, rows: Iterable[Row]) -> DataFrame:
+    """Rows of a journal as statements (`STATEMENT`)."""
+    return spark.createDataFrame(list(rows), STATEMENT)

@@ -1,0 +1,234 @@
+"""`lapse spark ledger`: what became of every message, reckoned once, or kept up with `--follow` (D3, D8)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import click
+from rich.console import Console
+
+from lapse.protocol import topic_pattern
+from lapse.protocol.bookmark import Bookmark
+from lapse_spark import lapse_toml
+from lapse_spark import ledger as ledger_job
+from lapse_spark.account import statement
+from lapse_spark.option import DURATION, INSTANT, Cluster, cluster, event_schemas, print_json, working
+from lapse_spark.running import balance, running_ledger
+from lapse_spark.running.intake import Followed
+from lapse_spark.running.running_ledger import Rule
+
+_TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}\Z")
+_DIRECTORY: Final = "lapse-ledger"
+
+
+@click.command()
+@click.option("--queue", default="", help="The queue; with --follow it may be left out: all queues of lapse.toml.")
+@click.option("--topics", default="", metavar="NAME,…", help="Its underlying topics, all of them.")
+@click.option("--dead-letter-topic", multiple=True, help="Where its letters are, besides dlq.<queue>; may be repeated.")
+@click.option("--start", multiple=True, metavar="BOOKMARK", help="The first message of a partition; may be repeated.")
+@click.option("--since", type=INSTANT, help="Only messages that arrived at this instant or later.")
+@click.option("--until", type=INSTANT, help="Only fates decided before this instant; for a queue at work.")
+@click.option("--expected-depth", type=int, help="The queue's own number of messages in all states, to be compared.")
+@click.option("--ask/--no-ask", default=True, show_default=True, help="Ask the queue for its own list of messages.")
+@click.option("--strict", is_flag=True, help="Records that cannot be read count as differences.")
+@click.option(
+    "--limit", default=ledger_job.SHOWN, show_default=True, help="The greatest number of differences to list."
+)
+@click.option("--output", help="Directory for Parquet of all differences and of the quarantine.")
+@click.option("--follow", is_flag=True, help="Keep running, and publish up to which instant the ledger balances.")
+@click.option("--once", is_flag=True, help="With --follow: process what there is now, and end; for cron.")
+@click.option("--every", type=DURATION, help="With --follow: the interval of batches. [default: 10s]")
+@click.option(
+    "--grace", type=DURATION, help="With --follow: how long a difference may last before it is reported. [default: 1m]"
+)
+@click.option("--ask-every", type=DURATION, help="With --follow: how often the queue is asked. [default: 1m]")
+@click.option("--horizon", type=DURATION, help="With --follow: how long fates are remembered. [default: 1d]")
+@click.option("--state", metavar="DIR", help=f"With --follow: the directory of the ledger. [default: {_DIRECTORY}]")
+@click.option(
+    "--publish-to", metavar="TOPIC", help=f"With --follow: the topic for its results. [default: {balance.TOPIC}]"
+)
+@event_schemas
+@cluster
+def ledger(
+    *,
+    cluster: Cluster,
+    as_json: bool,
+    queue: str,
+    topics: str,
+    dead_letter_topic: tuple[str, ...],
+    start: tuple[str, ...],
+    since: int | None,
+    until: int | None,
+    expected_depth: int | None,
+    ask: bool,
+    strict: bool,
+    limit: int,
+    output: str | None,
+    follow: bool,
+    written_with: tuple[Path, ...],
+    **following: Any,
+) -> None:
+    """Compute what became of every message; exits with 1 if the ledger does not balance."""
+    once_only = {
+        "--since": since is not None,
+        "--until": until is not None,
+        "--expected-depth": expected_depth is not None,
+        "--strict": strict,
+        "--output": output is not None,
+    }
+    _check(follow, once_only, following)
+    underlying = [name.strip() for name in topics.split(",") if name.strip()]
+    marks = [Bookmark.parse(text) for text in start]
+    schemas = [file.read_text("utf-8") for file in written_with]
+    if follow:
+        if queue:
+            if not underlying:
+                raise ValueError("--queue needs --topics, its underlying topics, all of them")
+            cluster.await_topics([*underlying, *dead_letter_topic], queue)
+            followed = [
+                Followed(
+                    name=queue,
+                    underlying=underlying,
+                    dead_letter_topics=dead_letter_topic,
+                    start=marks,
+                    app_id=_app_id(cluster),
+                )
+            ]
+        elif underlying or dead_letter_topic or marks:
+            raise ValueError(
+                "--topics, --dead-letter-topic and --start go with --queue; lapse.toml says them of all queues"
+            )
+        else:
+            followed = all_queues(cluster.file or lapse_toml.DEFAULT)
+        _follow(cluster, followed, _rule(following, ask=ask, shown=limit, written_with=schemas), following, as_json)
+        return
+    if not queue or not underlying:
+        raise ValueError("which queue? give --queue, and its underlying topics with --topics")
+    cluster.await_topics([*underlying, *dead_letter_topic], queue)
+    with working(f"Reckoning the ledger of {queue}"):
+        found = ledger_job.run(
+            cluster.session("ledger"),
+            cluster.connection,
+            queue,
+            underlying,
+            dead_letter_topics=dead_letter_topic,
+            start=marks,
+            since_ms=since,
+            until_ms=until,
+            expected_depth=expected_depth,
+            ask=ask,
+            strict=strict,
+            shown=limit,
+            output=output,
+            written_with=schemas,
+            app_id=_app_id(cluster),
+        )
+    if as_json:
+        print_json(found.as_json())
+    else:
+        statement.show(found, Console(emoji=False))
+    if not found.balanced:
+        raise SystemExit(1)
+
+
+def _check(follow: bool, once_only: Mapping[str, bool], following: Mapping[str, Any]) -> None:
+    """Refuse options that do not go together."""
+    if follow:
+        if wrong := [name for name, given in once_only.items() if given]:
+            raise ValueError(f"{', '.join(wrong)}: not with --follow, which keeps the account of all messages")
+        if following["once"] and following["every"] is not None:
+            raise ValueError("--every: not with --once, which ends when it has read what there is")
+        named = following["publish_to"]
+        if named is not None and not _TOPIC.match(named):
+            raise ValueError(f"--publish-to {named!r}: no name of a topic: up to 249 letters, digits, '.', '_' and '-'")
+        return
+    if wrong := [f"--{name.replace('_', '-')}" for name, value in following.items() if value not in (None, False)]:
+        raise ValueError(f"{', '.join(wrong)}: only with --follow")
+
+
+def _app_id(cluster: Cluster) -> str | None:
+    """The deployment that the options name; None = whichever has the queue."""
+    return None if cluster.file is None else lapse_toml.app_id(cluster.file)
+
+
+def all_queues(file: Path) -> list[Followed]:
+    """The queues that a `lapse.toml` has.
+
+    Raises:
+        ValueError: it cannot be read, or a queue in it; the text says which.
+    """
+    try:
+        queues = lapse_toml.queues(file)
+    except OSError as error:
+        raise ValueError(f"which queue? give --queue and --topics, or a lapse.toml: {error}") from error
+    if not queues:
+        raise ValueError(f"{file}: no queues; give --queue and --topics")
+    return [_configured(file, name, settings) for name, settings in queues.items()]
+
+
+def _configured(file: Path, name: str, settings: Mapping[str, Any]) -> Followed:
+    underlying, letters = settings.get("topics", []), settings.get("dead_letter", True)
+    begins = settings.get("recovery_point", "beginning")
+    pattern = settings.get("topic_pattern")
+    try:
+        matching = None if pattern is None else topic_pattern.compiled(pattern)
+    except (re.error, TypeError) as error:
+        raise ValueError(f"{file}: queue {name}: topic_pattern is no regular expression: {error}") from error
+    if not isinstance(underlying, list) or not all(isinstance(topic, str) for topic in underlying):
+        raise ValueError(f"{file}: queue {name}: topics is no list of names; `lapse check` names the fault")
+    marks = begins if isinstance(begins, list) else [begins] if isinstance(begins, str) and ":" in begins else []
+    return Followed(
+        name=name,
+        underlying=underlying or ([name] if matching is None else []),
+        dead_letter_topics=[letters] if isinstance(letters, str) and letters else [],
+        start=[Bookmark.parse(str(text)) for text in marks],
+        app_id=lapse_toml.app_id(file),
+        matching=matching,
+    )
+
+
+def _rule(following: Mapping[str, Any], *, ask: bool, shown: int, written_with: Sequence[str]) -> Rule:
+    def span(name: str, otherwise: timedelta) -> timedelta:
+        given = following[name]
+        return otherwise if given is None else timedelta(milliseconds=given)
+
+    return Rule(
+        topic=following["publish_to"] or balance.TOPIC,
+        grace=span("grace", running_ledger.GRACE),
+        ask_every=span("ask_every", running_ledger.ASK_EVERY) if ask else None,
+        horizon=span("horizon", running_ledger.HORIZON),
+        shown=shown,
+        written_with=written_with,
+    )
+
+
+def _interval(every_ms: int | None) -> str:
+    """How often a batch begins, in Spark's words."""
+    return running_ledger.EVERY if every_ms is None else f"{every_ms} milliseconds"
+
+
+def _follow(
+    cluster: Cluster, followed: Sequence[Followed], rule: Rule, following: Mapping[str, Any], as_json: bool
+) -> None:
+    names = followed[0].name if len(followed) == 1 else f"{len(followed)} queues"
+    with working(f"Keeping the ledger of {names}") as watch:
+        found = running_ledger.run(
+            cluster.session("ledger"),
+            cluster.connection,
+            followed,
+            following["state"] or _DIRECTORY,
+            rule,
+            every=None if following["once"] else _interval(following["every"]),
+            watch=watch,
+        )
+    if as_json:
+        print_json({"balances": [one.as_json() for one in found]})
+    else:
+        for one in found:
+            balance.show(one, Console(emoji=False))
+    if not all(one.ledger.balanced for one in found):
+        raise SystemExit(1)

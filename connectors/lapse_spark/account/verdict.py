@@ -1,0 +1,228 @@
+"""Verdicts: the accounts of messages, events and letters put together, and what does not agree (D3, D4).
+
+Each block of 64 offsets is parted into classes: bits of which the same is told. So the number of messages counts only
+while they are read; a message that nothing odd is told of is never a row.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from lapse.core.reason import Reason
+from lapse.protocol.event import EventKind
+from lapse_spark.account.account import FATES, NOT_PUBLISHED, OURS, REASONS, REDRIVEN
+from lapse_spark.running import block
+
+STILL_QUEUED: Final = "still_queued"
+CONTRADICTORY: Final = "contradictory"
+ELSEWHERE: Final = "elsewhere"
+
+
+_DEAD: Final = 1 << FATES.index(EventKind.DEAD_LETTERED)
+_REMOVED: Final = _DEAD | 1 << FATES.index(EventKind.EXPIRED)
+_LATE: Final = 1 << REASONS.index(Reason.TIME_LIMIT.value)
+
+_JOURNALED: Final = 8
+"""By how many bits what the journal says stands above the fates that events tell."""
+
+IN_TIME: Final = 1 << _JOURNALED
+"""Among the fates of a statement: the journal says that the message left before its lifetime had ended."""
+
+OVERDUE: Final = 1 << (_JOURNALED + 1)
+"""Likewise: it left since its lifetime had ended."""
+
+
+class Difference(StrEnum):
+    """What does not add up about a message."""
+
+    NOT_PUBLISHED = "not_published"  # an event or a letter names it, and the log does not have it
+    NOT_FOR_THIS_QUEUE = "not_for_this_queue"  # redriven to another queue (C29), and this one told its fate
+    SEVERAL_FATES = "several_fates"  # acknowledged and dead-lettered, for instance
+    LETTER_MISSING = "letter_missing"  # the event says dead_lettered, no letter names it
+    EVENT_MISSING = "event_missing"  # a letter names it, no event says dead_lettered
+    LOST = "lost"  # published and without a fate, and the queue itself does not have it
+    REASONS_DIFFER = "reasons_differ"  # two letters, or event and letter, give different reasons
+    TOLD_TWICE = "told_twice"  # one epoch tells the same fate of two instants; a crash's copy has the same instant
+    STILL_HELD = "still_held"  # its fate is told, and the queue itself still has it
+    SWAPPED = "swapped"  # the journal says otherwise whether its lifetime had ended when it left
+    FORGOTTEN = "forgotten"  # its fate is told again so late that the first one is remembered no more
+
+
+def verdicts(blocks: DataFrame, fates: DataFrame, letters: DataFrame, journaled: DataFrame | None = None) -> DataFrame:
+    """A row for each class of messages: `block`, `mask`, `place`, `state`, `fates`, `reasons`, `difference`.
+
+    Of several epochs that tell a message's fate the highest counts: a worker that had lost its shard without noticing
+    may have told another one. `superseded` says where one did.
+
+    Args:
+        blocks: from `account.gather`.
+        fates: from `account.told`, `within` the log.
+        letters: from `account.lettered`, `within` the log.
+        journaled: how messages left by the journal, in the columns of `fates`, `within` the log; None = not known.
+    """
+    told = fates if journaled is None else fates.unionByName(journaled.select(fates.columns))
+    return judged(blocks, _statements(told, letters))
+
+
+def judged(blocks: DataFrame, statements: DataFrame) -> DataFrame:
+    """The same from statements about blocks: `block`, and `statement`, the fields of `SAME` and a `mask`."""
+    nothing = F.lit(None).cast(_STATEMENT)
+    rows = blocks.select(*block.PLACE, *_MASKS, nothing.alias("statement")).unionByName(
+        statements.select(
+            *block.PLACE,
+            *(F.lit(0).cast("bigint").alias(name) for name in _MASKS),
+            F.col("statement").cast(_STATEMENT).alias("statement"),
+        )
+    )
+    each = rows.groupBy(*block.PLACE).agg(
+        *(F.bit_or(name).alias(name) for name in _MASKS), F.sort_array(F.collect_list("statement")).alias("statements")
+    )
+    whole = each.select(*block.PLACE, *_MASKS, F.inline(_classes(F.col("statements"))))
+    classes = whole.withColumns(
+        {
+            "journaled": F.col("fates").bitwiseAND(IN_TIME | OVERDUE),
+            "fates": F.col("fates").bitwiseAND(IN_TIME - 1),
+            "void": F.col("void").bitwiseAND(IN_TIME - 1),
+        }
+    )
+    told = F.col("fates").bitwiseOR(F.col("void")) != 0
+    known = told | F.col("letter").isNotNull() | F.col("stale")
+    counted = F.when(known, F.col("mask")).otherwise(block.without(F.col("mask"), F.col("late")))
+    published = F.col("ours").bitwiseOR(F.col("elsewhere"))
+    parts = (
+        (OURS, F.col("ours")),
+        (REDRIVEN, F.col("elsewhere")),
+        (NOT_PUBLISHED, F.when(known, F.bitwise_not(published)).otherwise(0)),
+    )
+    placed = (
+        classes.withColumn("mask", block.without(counted, F.col("early")))
+        .withColumn(
+            "_part",
+            F.explode(
+                F.array(
+                    *(F.struct(F.lit(n).alias("place"), F.col("mask").bitwiseAND(of).alias("m")) for n, of in parts)
+                )
+            ),
+        )
+        .withColumns({"place": F.col("_part.place"), "mask": F.col("_part.m")})
+        .where(F.col("mask") != 0)
+    )
+    # What is told again after a lost epoch agrees with it as a rule; then there is nothing to report.
+    void = F.col("void").bitwiseOR(F.when(F.col("stale"), _DEAD).otherwise(0))
+    superseded = block.without(void, F.col("fates")) != 0
+    found = placed.withColumns({"difference": _difference(), "superseded": superseded})
+    reasons = F.coalesce(F.nullif(F.col("letter"), F.lit(0)), F.col("reasons"))
+    return found.withColumn("state", _state()).select(
+        *block.PLACE, "mask", "place", "state", "fates", reasons.alias("reasons"), "difference", "superseded"
+    )
+
+
+_MASKS: Final = ("ours", "elsewhere", "early", "late")
+_STATEMENT: Final = "struct<epoch:bigint,fates:int,reasons:int,letter:int,mask:bigint>"
+SAME: Final = ("epoch", "fates", "reasons", "letter")
+"""What a statement says of its messages; `letter` is null of an event's, `fates` and `reasons` are 0 of a letter's."""
+
+UNKNOWN_EPOCH: Final = (1 << 63) - 1
+"""Of a letter without `lapse-epoch`: it goes with whatever the events say."""
+
+
+def _statements(fates: DataFrame, letters: DataFrame) -> DataFrame:
+    """What is told of a block, each thing once, with the bits of the messages that it is told of."""
+    by_events = block.cover(fates).withColumn("letter", F.lit(None).cast("int"))
+    by_letters = block.cover(letters).withColumns(
+        {"fates": F.lit(0), "reasons": F.lit(0), "epoch": F.coalesce("epoch", F.lit(UNKNOWN_EPOCH))}
+    )
+    return (
+        by_events.unionByName(by_letters)
+        .groupBy(*block.PLACE, *SAME)
+        .agg(F.bit_or("mask").alias("mask"))
+        .select(*block.PLACE, F.struct(*SAME, "mask").alias("statement"))
+    )
+
+
+def _classes(statements: Column) -> Column:
+    """Part a block's bits into classes of which the same is told; the statements come in the order of their epochs."""
+    none = F.lit(None).cast("int")
+    whole = F.struct(
+        block.all_bits().alias("mask"),
+        F.lit(-1).cast("bigint").alias("epoch"),
+        F.lit(0).alias("fates"),
+        F.lit(0).alias("reasons"),
+        none.alias("letter"),
+        none.alias("least"),
+        F.lit(0).alias("void"),
+        F.lit(False).alias("stale"),
+    )
+
+    def part(classes: Column, one: Column) -> Column:
+        split = F.transform(classes, lambda known: F.array(_joined(known, one), _apart(known, one)))
+        return F.filter(F.flatten(split), lambda known: known["mask"] != 0)
+
+    return F.aggregate(statements, F.array(whole), part)
+
+
+_CLASS: Final = ("mask", "epoch", "fates", "reasons", "letter", "least", "void", "stale")
+
+
+def _joined(known: Column, one: Column) -> Column:
+    """The bits that the statement is about, with it. A higher epoch's makes void what lower ones have told.
+
+    A journal tells no fate of its own, so it makes nothing void: its event may not have been read yet.
+    """
+    newer = (one["epoch"] > known["epoch"]) & (one["epoch"] != UNKNOWN_EPOCH) & (one["fates"] < IN_TIME)
+    letter = F.when(newer, F.lit(None).cast("int")).otherwise(known["letter"])
+    least = F.when(newer, F.lit(None).cast("int")).otherwise(known["least"])
+    facts = {
+        "mask": known["mask"].bitwiseAND(one["mask"]),
+        "epoch": F.when(newer, one["epoch"]).otherwise(known["epoch"]),
+        "fates": F.when(newer, 0).otherwise(known["fates"]).bitwiseOR(one["fates"]),
+        "reasons": F.when(newer, 0).otherwise(known["reasons"]).bitwiseOR(one["reasons"]),
+        "letter": F.coalesce(letter.bitwiseOR(one["letter"]), letter, one["letter"]),
+        "least": F.coalesce(least.bitwiseAND(one["letter"]), least, one["letter"]),
+        "void": known["void"].bitwiseOR(F.when(newer, known["fates"]).otherwise(0)),
+        "stale": known["stale"] | (newer & known["letter"].isNotNull()),
+    }
+    return F.struct(*(facts[name].alias(name) for name in _CLASS))
+
+
+def _apart(known: Column, one: Column) -> Column:
+    """The bits that the statement is not about, as they were."""
+    rest = block.without(known["mask"], one["mask"])
+    return F.struct(rest.alias("mask"), *(known[name].alias(name) for name in _CLASS[1:]))
+
+
+def _difference() -> Column:
+    says_dead = F.col("fates").bitwiseAND(_DEAD) != 0
+    # A letter has the same id in every epoch, so the one of a lost epoch is as good.
+    has_letter = F.col("letter").isNotNull() | (says_dead & F.col("stale"))
+    fates = F.col("fates").bitwiseOR(F.when(F.col("letter").isNotNull(), _DEAD).otherwise(0))
+    differ = (F.col("letter") != F.col("least")) | (
+        (F.col("reasons") != 0) & (F.col("reasons") != F.col("letter")) & says_dead
+    )
+    return (
+        F.when(F.col("place") == NOT_PUBLISHED, Difference.NOT_PUBLISHED.value)
+        .when((F.col("place") == REDRIVEN) & (fates != 0), Difference.NOT_FOR_THIS_QUEUE.value)
+        .when(F.bit_count(fates) > 1, Difference.SEVERAL_FATES.value)
+        .when(says_dead & ~has_letter, Difference.LETTER_MISSING.value)
+        .when(F.col("letter").isNotNull() & ~says_dead, Difference.EVENT_MISSING.value)
+        .when(F.col("letter").isNotNull() & differ, Difference.REASONS_DIFFER.value)
+        .when(_is_swapped(), Difference.SWAPPED.value)
+    )
+
+
+def _is_swapped() -> Column:
+    """Whether the events tell another end than the journal."""
+    overdue = (F.col("fates").bitwiseAND(_REMOVED) != 0) & (F.col("reasons").bitwiseAND(_LATE) != 0)
+    says = F.col("journaled")
+    return (F.col("fates") != 0) & ((overdue & (says == IN_TIME)) | (~overdue & (says == OVERDUE)))
+
+
+def _state() -> Column:
+    state = F.when(F.col("difference").isNotNull(), CONTRADICTORY).when(F.col("place") == REDRIVEN, ELSEWHERE)
+    for bit, kind in enumerate(FATES):
+        state = state.when(F.col("fates") == 1 << bit, kind.value)
+    return state.otherwise(STILL_QUEUED)

@@ -1,0 +1,1 @@
+"""What was at an instant: queues and SOW topics, by their journals alone."""

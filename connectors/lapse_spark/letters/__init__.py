@@ -1,0 +1,1 @@
+"""Dead letters at rest: archived, and sent back once."""

@@ -1,0 +1,104 @@
+"""The archive: dead letters with all their bytes as Parquet or Delta, by day, and the clearing of old days (D1, D2).
+
+Everything that stands on the topics is kept as it stands there, copies included; `dead_letter.distinct` keeps one of
+each. Lost offsets end the job unless told otherwise: an archive with holes should not look whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import date
+from typing import Final
+
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from lapse_spark import quarantine, read, schema
+from lapse_spark.connection import Connection
+from lapse_spark.letters import delta
+from lapse_spark.read import Span
+from lapse_spark.stream.stream import Standing, follow
+
+_KEPT: Final = StructType([column for column in schema.DEAD_LETTER if column.name != "fault"])
+
+
+def run(
+    spark: SparkSession,
+    connection: Connection,
+    path: str,
+    *,
+    pattern: str = read.DEAD_LETTER_PATTERN,
+    every: str | None = None,
+    max_records_per_batch: int | None = None,
+    fail_on_data_loss: bool = True,
+    strict: bool = False,
+    kind: delta.Kind | None = None,
+    watch: Callable[[Standing], None] | None = None,
+) -> Standing:
+    """Archive dead letters from where the checkpoint says, in the tables `letters` and `quarantine`.
+
+    Args:
+        spark: the session.
+        connection: the cluster.
+        path: of the output.
+        pattern: Java regular expression of the dead-letter topics.
+        every: begin a batch so often (`10 minutes`), and go on; None = take what there is now, and end.
+        max_records_per_batch: most records taken at once; None = all there are.
+        fail_on_data_loss: end where Kafka has removed letters that were not archived yet.
+        strict: end at the first record that is no dead letter.
+        kind: `parquet` or `delta`; None = as the output is kept, and Parquet where nothing is yet.
+        watch: is told where the stream stands.
+
+    Raises:
+        ValueError: the output is kept otherwise, or has lost its checkpoint.
+    """
+    output = delta.output(spark, path, kind)
+    span = Span(streaming=True, fail_on_data_loss=fail_on_data_loss, max_records_per_batch=max_records_per_batch)
+    source = read.dead_letters(spark, connection, pattern=pattern, span=span)
+
+    def write(batch: DataFrame, number: int) -> None:
+        batch.persist(StorageLevel.MEMORY_AND_DISK)
+        try:
+            letters, aside = quarantine.split(batch)
+            if strict:
+                quarantine.refuse(aside)
+            output.write("letters", letters.drop("fault"), F.col("letter_at"), number)
+            output.write("quarantine", aside, F.col("timestamp"), number)
+        finally:
+            batch.unpersist()
+
+    return follow(source, write, output, every=every, watch=watch)
+
+
+def letters(spark: SparkSession, path: str) -> DataFrame | None:
+    """Read an archive: `schema.DEAD_LETTER` and `day`, one row per letter, copies left out; None before the first."""
+    written = delta.output(spark, path).read("letters", columns=_KEPT)
+    if written is None:
+        return None
+    copies = written.select(*_KEPT.names, "day").withColumn("fault", F.lit(None).cast("string"))
+    place = F.struct("letter_topic", "letter_partition", "letter_offset")
+    return copies.groupBy("id").agg(F.min_by(F.struct(*copies.columns), place).alias("_one")).select("_one.*")
+
+
+def purge(spark: SparkSession, path: str, before: date, *, dry_run: bool = False) -> list[date]:
+    """Delete the days before a date from an archive.
+
+    Args:
+        spark: the session.
+        path: of the archive.
+        before: the first day that stays.
+        dry_run: only say which days would go.
+
+    Returns:
+        The days, oldest first.
+    """
+    output = delta.output(spark, path)
+    gone: set[date] = set()
+    for table in ("letters", "quarantine"):
+        days = [day for day in output.days(table) if day < before]
+        gone.update(days)
+        if not dry_run:
+            output.delete(table, days)
+    return sorted(gone)

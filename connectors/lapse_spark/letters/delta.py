@@ -1,0 +1,151 @@
+"""Delta Lake as the format of an archive: the same tables as in Parquet, each batch of them one transaction.
+
+The transaction names the stream and the batch, so what is repeated after a crash is passed over. Readers see a batch
+whole or not at all, also while files are merged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import date
+from pathlib import Path
+from typing import Final, Literal
+
+import orjson
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from lapse_spark.session import knows_delta
+from lapse_spark.stream.output import Output, utc_day
+
+Kind = Literal["parquet", "delta"]
+
+_LOG: Final = "_delta_log"
+_LISTING: Final = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
+_LISTING_DEFAULT: Final = "10000"
+
+
+def is_here(path: str) -> bool:
+    """Whether a directory of this machine has Delta tables; asked before Spark is started, which has to know."""
+    if "://" in path:
+        return False
+    return any(Path(path.removeprefix("file:")).glob(f"*/{_LOG}"))
+
+
+def output(spark: SparkSession, path: str, kind: Kind | None = None) -> Output:
+    """Open an output as it is kept.
+
+    Args:
+        spark: the session.
+        path: of the output.
+        kind: how it is to be kept; None = as it is, and Parquet where nothing is yet.
+
+    Raises:
+        ValueError: it is kept otherwise, or the session does not know Delta Lake.
+    """
+    plain = Output(spark, path)
+    found: Kind | None = "delta" if plain.names("", _LOG) else "parquet" if plain.names("", "day=") else None
+    if kind is not None and found is not None and kind != found:
+        raise ValueError(f"{path} is kept as {found}: leave out --format {kind}, or give a new directory")
+    if (kind or found) != "delta":
+        return plain
+    if not knows_delta(spark):
+        raise ValueError(f"{path} is kept as Delta tables: give --format delta, or start Spark by session(delta=True)")
+    return DeltaOutput(spark, path)
+
+
+class DeltaOutput(Output):
+    """An output whose tables are Delta tables, partitioned by day."""
+
+    def check(self) -> None:
+        """Make sure that what is there and the checkpoint belong together.
+
+        Raises:
+            ValueError: there are tables, but no checkpoint: a new stream would begin again and write them twice.
+        """
+        self._check(_LOG)
+
+    def write(self, table: str, rows: DataFrame, at: Column, batch: int) -> None:
+        """Write a batch of a table, unless an earlier attempt has.
+
+        Args:
+            table: its name.
+            rows: what to write.
+            at: timestamp column that decides the day (UTC).
+            batch: the stream's number for it.
+        """
+        (
+            rows.select("*", utc_day(at).alias("day"), F.lit(batch).cast("bigint").alias("batch_id"))
+            .write.format("delta")
+            .partitionBy("day")
+            .mode("append")
+            .option("mergeSchema", "true")  # a later version of lapse may have more columns
+            .option("txnAppId", self._stream())
+            .option("txnVersion", batch)
+            .save(f"{self.path}/{table}")
+        )
+
+    def read(self, table: str, first: date | None = None, columns: StructType | None = None) -> DataFrame | None:
+        """Read a table of this output; None where nothing has been written.
+
+        Args:
+            table: its name.
+            first: only this day and later ones; None = all.
+            columns: what it has by now; null where no batch has one yet.
+        """
+        if not self.names(table, _LOG):
+            return None
+        rows = self._spark.read.format("delta").load(f"{self.path}/{table}")
+        for column in columns or ():
+            if column.name not in rows.columns:
+                rows = rows.withColumn(column.name, F.lit(None).cast(column.dataType))
+        return rows if first is None else rows.where(F.col("day") >= F.lit(first))
+
+    def days(self, table: str) -> list[date]:
+        """The days of which a table has rows, oldest first."""
+        rows = self.read(table)
+        return [] if rows is None else sorted(row["day"] for row in rows.select("day").distinct().collect())
+
+    def delete(self, table: str, days: Sequence[date]) -> None:
+        """Delete days of a table; the bytes of what was deleted a week ago or earlier go with it."""
+        if not days:
+            return
+        listed = ", ".join(f"DATE'{day.isoformat()}'" for day in days)
+        self._spark.sql(f"DELETE FROM {self._named(table)} WHERE day IN ({listed})")  # noqa: S608  # quoted
+        self._vacuum(table)
+
+    def compact(self, table: str) -> int:
+        """Make few files of many; returns how many were replaced (0 = nothing to do). A job may be at work meanwhile.
+
+        The old files stay for a week, for those who read them, and go with a later call.
+
+        Args:
+            table: its name.
+        """
+        if not self.names(table, _LOG):
+            return 0
+        done = self._spark.sql(f"OPTIMIZE {self._named(table)}").select("metrics.numFilesRemoved").collect()
+        self._vacuum(table)
+        return int(done[0][0])
+
+    def _vacuum(self, table: str) -> None:
+        # Unless it is told otherwise, Spark looks for files with ten thousand tasks: minutes for the files of a day.
+        conf = self._spark.conf
+        said = conf.get(_LISTING)
+        if said == _LISTING_DEFAULT:
+            conf.set(_LISTING, str(2 * self._spark.sparkContext.defaultParallelism))
+        try:
+            self._spark.sql(f"VACUUM {self._named(table)}")
+        finally:
+            conf.set(_LISTING, said or _LISTING_DEFAULT)
+
+    def _named(self, table: str) -> str:
+        """The table as SQL names it: by its whole address."""
+        path = self._path(table)
+        address = path.getFileSystem(self._configuration()).makeQualified(path).toString()
+        return "delta.`{}`".format(address.replace("`", "``"))
+
+    def _stream(self) -> str:
+        """The stream's own id, from its checkpoint: batches of another stream are other batches."""
+        return str(orjson.loads(self.text("_checkpoint/metadata"))["id"])

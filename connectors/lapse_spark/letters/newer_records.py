@@ -1,0 +1,59 @@
+"""Newer records: which dead letters of SOW topics are older than what the topic has of their key by now (C84)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from lapse.protocol import header as names
+from lapse.protocol import topic as topics
+from lapse_spark import read
+from lapse_spark.connection import Connection
+from lapse_spark.read import Span
+from lapse_spark.records import header
+
+NEWER = "_newer"
+"""Whether the SOW topic has a record of the letter's key that came later; false of what is no SOW topic."""
+
+_PLACE = r"^(.+):(\d{1,10}):(\d{1,19})$"
+
+
+def records(spark: SparkSession, connection: Connection, entities: Sequence[str]) -> DataFrame:
+    """The keys that SOW topics have: entity, key, place in the underlying topic, instant; none of other entities."""
+    pattern = "|".join(re.escape(topics.sow(entity)) for entity in entities)
+    raw = read.records(spark, connection, pattern=pattern, span=Span(fail_on_data_loss=False))
+    place = F.struct("timestamp", "partition", "offset")
+    latest = raw.groupBy("topic", "key").agg(F.max_by(F.struct("value", "headers", "timestamp"), place).alias("_last"))
+    headers = header.newest_first(F.col("_last.headers"))
+    mark = header.text(headers, names.BOOKMARK)
+    stamp = F.coalesce(header.number(headers, names.TIMESTAMP_MS), F.unix_millis("_last.timestamp"))
+    return latest.where(F.col("_last.value").isNotNull()).select(
+        F.substring("topic", len(topics.sow("")) + 1, 1 << 20).alias("_entity"),
+        F.col("key").alias("_key"),
+        F.regexp_extract(mark, _PLACE, 1).alias("_topic"),
+        F.regexp_extract(mark, _PLACE, 2).try_cast("int").alias("_partition"),
+        F.regexp_extract(mark, _PLACE, 3).try_cast("bigint").alias("_offset"),
+        stamp.alias("_at_ms"),
+    )
+
+
+def judged(letters: DataFrame, known: DataFrame, elsewhere: str = "") -> DataFrame:
+    """Add to letters whether the SOW topic that they go to has a newer record of their key.
+
+    Args:
+        letters: `schema.DEAD_LETTER`.
+        known: from `records`.
+        elsewhere: another topic than the origin; empty = they go to where they came from.
+    """
+    entity = F.lit(elsewhere) if elsewhere else F.col("entity")
+    stated = header.value(header.newest_first(F.col("headers")), names.RECORD_KEY)
+    named = letters.withColumns({"_goes_to": entity, "_letter_key": F.coalesce(stated, F.col("key"))})
+    both = named.join(known, (F.col("_goes_to") == F.col("_entity")) & (F.col("_letter_key") == F.col("_key")), "left")
+    same_log = F.coalesce(
+        (F.col("_topic") == F.col("topic")) & (F.col("_partition") == F.col("partition")), F.lit(False)
+    )
+    later = F.when(same_log, F.col("_offset") > F.col("offset")).otherwise(F.col("_at_ms") > F.unix_millis("died_at"))
+    return both.withColumn(NEWER, F.coalesce(later, F.lit(False))).drop("_goes_to", "_letter_key", *known.columns)

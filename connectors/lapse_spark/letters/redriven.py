@@ -1,0 +1,88 @@
+"""What was redriven, by this pipeline or by `lapse dlq redrive`: one memory for both, on a compacted topic (C58).
+
+The command writes it in the transaction that sends the letter. Spark's Kafka sink has no transactions: here it is
+written when a piece is sent, and the audit finds what a run that died between the two had sent.
+"""
+
+from __future__ import annotations
+
+import re
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from lapse.protocol import header as names
+from lapse.protocol.letter_family import LAPSE
+from lapse.protocol.redrive import message_id
+from lapse_client.letters.redriven import TOPIC, Redriven
+from lapse_spark import read
+from lapse_spark.connection import Connection
+from lapse_spark.read import Span
+from lapse_spark.records import header
+
+NAME, FIRST, TIMES, ALL_TIMES = "_name", "_first", "_times", "_all_times"
+"""A letter's name there, its message's first letter, how often it was sent, how often any letter of the message was."""
+
+
+def sent(spark: SparkSession, connection: Connection) -> DataFrame:
+    """The letters that were sent: name, first letter of the message, times. Where there is no topic, none."""
+    raw = read.records(spark, connection, pattern=re.escape(TOPIC), span=Span(fail_on_data_loss=False))
+    told = raw.groupBy(F.col("key").cast("string").alias(NAME)).agg(F.max_by("value", "offset").alias("value"))
+    facts = F.from_json(F.col("value").cast("string"), "first string, times int")
+    return told.select(NAME, facts.alias("_told")).select(
+        NAME, F.col("_told.first").alias(FIRST), F.coalesce("_told.times", F.lit(0)).alias(TIMES)
+    )
+
+
+def with_history(letters: DataFrame, known: DataFrame) -> DataFrame:
+    """Add to letters what was sent of them, and of their messages.
+
+    A message that is redriven and dies again has another letter; the message id that the redrive gave leads back.
+
+    Args:
+        letters: `schema.DEAD_LETTER`, one copy of each.
+        known: from `sent`.
+    """
+    given = header.text(header.newest_first(F.col("headers")), names.MESSAGE_ID)
+    before = letter_of(given)
+    own = known.select(NAME, TIMES)
+    earlier = known.select(F.col(NAME).alias("_before"), F.col(FIRST).alias("_first_before"))
+    families = known.groupBy(FIRST).agg(F.sum(TIMES).cast("int").alias("_sum"))
+    named = letters.withColumns({NAME: _name(), "_before": before}).join(own, NAME, "left")
+    led = named.join(earlier, "_before", "left").withColumns(
+        {FIRST: F.coalesce("_first_before", "_before", NAME), TIMES: F.coalesce(TIMES, F.lit(0))}
+    )
+    counted = led.join(families, FIRST, "left")
+    all_times = F.greatest(F.coalesce("_sum", F.lit(0)), F.col("redriven_count"))
+    return counted.withColumn(ALL_TIMES, all_times).drop("_before", "_first_before", "_sum")
+
+
+def letter_of(given: Column) -> Column:
+    """The id of the letter that was sent as a record with a message id; null where a redrive did not give it."""
+    prefix = message_id("")
+    sent = F.regexp_replace(F.substring(given, len(prefix) + 1, 1 << 20), r"(/[0-9]+)\+[0-9]+\z", "$1")
+    return F.when(F.startswith(given, F.lit(prefix)), sent)
+
+
+def remember(letters: DataFrame, connection: Connection) -> None:
+    """Write down that letters, from `with_history`, were sent once more."""
+    place = F.concat_ws(":", "letter_topic", "letter_partition", "letter_offset")
+    note = F.struct(F.col(FIRST).alias("first"), (F.col(TIMES) + 1).alias("times"), place.alias("letter"))
+    rows = letters.select(F.lit(TOPIC).alias("topic"), F.col(NAME).alias("key"), F.to_json(note).alias("value"))
+    rows.write.format("kafka").options(**connection.writing()).save()
+
+
+def make_topic(connection: Connection) -> None:
+    """Create the topic where it is missing.
+
+    Raises:
+        ValueError: the cluster cannot be reached with these options by lapse's own client.
+        KafkaException: the broker refuses.
+    """
+    Redriven(connection.of_lapse()).make_topic()
+
+
+def _name() -> Column:
+    """What a letter is remembered by: its id, or where it stands; as `lapse_client.letters.redriven.name_of` does."""
+    place = F.concat_ws(":", "letter_topic", "letter_partition", "letter_offset")
+    return F.when(F.col("family") == LAPSE.name, F.col("id")).otherwise(place)

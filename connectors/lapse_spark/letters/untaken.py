@@ -1,0 +1,125 @@
+"""Untaken: which letters their topic would refuse, so that none of them ends a run that sends others (D5, X7)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import orjson
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import ConfigResource, ResourceType  # type: ignore[attr-defined]  # it lists no names
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from lapse.protocol import header as names
+from lapse_spark.connection import Connection
+from lapse_spark.letters import redriven
+from lapse_spark.records import header
+
+UNTAKEN: Final = "_untaken"
+"""Why a topic would not take a letter's record; null where it would, as far as is known."""
+RECORD: Final = "_record"
+"""What a letter is sent as: topic, partition, key, value, headers."""
+
+_PATIENCE_S: Final = 30
+_BATCH: Final = 61
+"""Bytes of Kafka's RecordBatch before its records."""
+_ESTIMATE: Final = 32
+"""Java's client takes a record for a few bytes larger than it is."""
+
+
+def judged(letters: DataFrame, connection: Connection) -> tuple[DataFrame, int]:
+    """Add to letters with a `RECORD` whether it would be taken.
+
+    Args:
+        letters: with a `RECORD`.
+        connection: the cluster.
+
+    Returns:
+        The letters; and the fewest bytes that one of the topics takes.
+    """
+    settings, fewest = _settings(letters.select(f"{RECORD}.topic"), connection)
+    known = letters.join(F.broadcast(settings), F.col(f"{RECORD}.topic") == F.col("_target"), "left")
+    return known.withColumn(UNTAKEN, _why(F.col(RECORD))).select(*letters.columns, UNTAKEN), fewest
+
+
+def judged_by_id(letters: DataFrame, records: DataFrame, connection: Connection) -> tuple[DataFrame, int]:
+    """Add to letters whether what a hook has made of them would be taken.
+
+    Args:
+        letters: `schema.DEAD_LETTER`.
+        records: the records, found again by their message ids.
+        connection: the cluster.
+
+    Returns:
+        As from `judged`.
+    """
+    told, fewest = judged(records.select(F.struct("topic", "key", "value", "headers").alias(RECORD)), connection)
+    given = header.text(header.newest_first(F.col(f"{RECORD}.headers")), names.MESSAGE_ID)
+    found = told.where(F.col(UNTAKEN).isNotNull()).groupBy(redriven.letter_of(given).alias("id"))
+    known = letters.join(found.agg(F.min(UNTAKEN).alias(UNTAKEN)), "id", "left")
+    return known.select(*letters.columns, UNTAKEN), fewest
+
+
+def _why(record: Column) -> Column:
+    size = _BATCH + _with_length(_body(record))
+    return F.when(size > F.col("_most"), "too large for the topic").when(
+        F.col("_keyed") & record["key"].isNull(), "no key for a compacted topic"
+    )
+
+
+def _body(record: Column) -> Column:
+    """Bytes of a record that is alone in its batch, without the length that stands before it."""
+    headers = F.coalesce(record["headers"], F.array().cast("array<struct<key:string,value:binary>>"))
+    size = F.aggregate(
+        headers,
+        F.lit(0),
+        lambda total, one: total + _of_field(one["key"]) + _of_field(one["value"]),
+        lambda total: total,
+    )
+    fixed = 3  # attributes, and the differences of timestamp and offset
+    return fixed + _of_field(record["key"]) + _of_field(record["value"]) + _varint(F.size(headers)) + size
+
+
+def _of_field(field: Column) -> Column:
+    return F.when(field.isNull(), 1).otherwise(_with_length(F.octet_length(field)))
+
+
+def _with_length(size: Column) -> Column:
+    return _varint(size) + size
+
+
+def _varint(number: Column) -> Column:
+    """Bytes of a number of zero or more as Kafka writes it."""
+    width = F.when(number < 1 << 6, 1)
+    for more in range(2, 5):
+        width = width.when(number < 1 << (7 * more - 1), more)
+    return width.otherwise(5)
+
+
+def _settings(places: DataFrame, connection: Connection) -> tuple[DataFrame, int]:
+    """What topics take: name, most bytes of a batch, whether a key is needed; none of topics that do not say."""
+    found = [row[0] for row in places.distinct().collect() if row[0]]
+    own = int(connection.writing()["kafka.max.request.size"])
+    asked = _asked(found, connection) if found else []
+    fewest = min((own - _ESTIMATE, *(most for _, most, _ in asked)))
+    told = [{"_target": name, "_most": min(most, own - _ESTIMATE), "_keyed": keyed} for name, most, keyed in asked]
+    rows = F.from_json(F.lit(orjson.dumps(told).decode()), "array<struct<_target:string,_most:bigint,_keyed:boolean>>")
+    return places.sparkSession.range(1).select(F.inline(rows)), fewest
+
+
+def _asked(topics: Sequence[str], connection: Connection) -> list[tuple[str, int, bool]]:
+    try:
+        admin = connection.of_lapse().admin()
+    except ValueError:  # options that only Java's client has
+        return []
+    asked = [ConfigResource(ResourceType.TOPIC, name) for name in topics]
+    found = []
+    for resource, answer in admin.describe_configs(asked, request_timeout=_PATIENCE_S).items():
+        try:
+            settings = answer.result()
+        except KafkaException:  # whoever may write need not be allowed to ask
+            continue
+        compacted = "compact" in (settings["cleanup.policy"].value or "")
+        found.append((resource.name, int(settings["max.message.bytes"].value), compacted))
+    return found

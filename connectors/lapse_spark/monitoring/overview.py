@@ -1,0 +1,85 @@
+"""The overview: what the monitor has counted, and what ledgers have found, as a report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from lapse_spark import anomaly, summary
+from lapse_spark.account import statement
+from lapse_spark.collected import in_utc
+from lapse_spark.ledger import Ledger
+from lapse_spark.monitoring import monitor
+from lapse_spark.report import Report
+from lapse_spark.stream.output import Output
+
+_PLACES = 96
+"""Most windows on the horizontal axis; the newest are shown."""
+
+
+def build(spark: SparkSession, path: str, ledgers: Sequence[Ledger] = ()) -> Report:
+    """Make the report of a monitor's output, and of ledgers.
+
+    Args:
+        spark: the session.
+        path: of the monitor's output.
+        ledgers: to be shown below it.
+
+    Raises:
+        ValueError: the monitor has not written anything there.
+    """
+    output = Output(spark, path)
+    letters, counted = output.read("letters"), monitor.totals(spark, path)
+    if letters is None or counted is None:
+        raise ValueError(f"{path}: no output of the monitor; run it first: lapse spark monitor {path}")
+    aside, read = output.read("quarantine"), output.read("partitions")
+    page = Report("Dead letters", subtitle="Counted by entity, reason and hour; every letter once.")
+    total = counted.agg(F.sum("letters")).collect()[0][0]
+    page.figure("dead letters", total)
+    page.figure("entities", counted.select("entity").distinct().count())
+    bad = 0 if aside is None else aside.count()
+    page.figure("in quarantine", bad, state="bad" if bad else "plain")
+    missing = 0 if read is None else read.agg(F.sum("missing_before")).collect()[0][0]
+    page.figure("offsets missed", missing, note="removed before they were read", state="bad" if missing else "plain")
+    page.section("When and why")
+    _over_time(page, spark, path)
+    odd = anomaly.unusual(counted)
+    page.frame(odd, title="Windows with unusually many")
+    page.section("Where")
+    page.frame(summary.by_entity(letters), title="By entity and reasons")
+    if "key" in letters.columns:
+        page.frame(summary.poison(letters).limit(20), title="Keys that die again and again")
+    page.section("How late", "How long after its deadline a message was removed. A lease protects a message beyond it.")
+    page.frame(summary.lateness(letters), title="Lateness, ms")
+    page.frame(summary.remaining(letters), title="Time to expire of what died before its deadline, ms")
+    if aside is not None and bad:
+        page.section("Quarantine", "Records on dead-letter topics that are no dead letters.")
+        page.frame(aside.groupBy("topic", "fault").count().orderBy(F.desc("count")), title="By topic and fault")
+    for ledger in ledgers:
+        statement.add(page, ledger)
+    return page
+
+
+def _over_time(page: Report, spark: SparkSession, path: str) -> None:
+    counted = monitor.totals(spark, path)
+    if counted is None:
+        return
+    newest = counted.select("window_start").distinct().orderBy(F.desc("window_start")).limit(_PLACES)
+    rows = (
+        counted.join(newest, "window_start", "left_semi")
+        .groupBy("window_start", "reasons")
+        .agg(F.sum("letters").alias("letters"))
+        .orderBy("window_start")
+        .collect()
+    )
+    windows = sorted({row["window_start"] for row in rows})
+    found = {(row["window_start"], row["reasons"]): float(row["letters"]) for row in rows}
+    series = {
+        reasons: [found.get((window, reasons), 0.0) for window in windows]
+        for reasons in sorted({row["reasons"] for row in rows})
+    }
+    page.bars(
+        [f"{in_utc(window):%m-%d %H:%M}" for window in windows], series, title="Dead letters by reason", unit="letters"
+    )

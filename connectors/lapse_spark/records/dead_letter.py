@@ -1,0 +1,98 @@
+"""Dead letters as a DataFrame: from Kafka records to `schema.DEAD_LETTER`, whoever wrote them (D2, D3)."""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import or_
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from lapse.core.lifetime import EXPIRES_AT_MS
+from lapse.protocol import header as names
+from lapse.protocol import topic as topics
+from lapse.protocol.letter_family import FAMILIES, LAPSE
+from lapse_spark import schema
+from lapse_spark.records import facts, family, header
+
+
+def parse(raw: DataFrame) -> DataFrame:
+    """Read the headers of dead letters.
+
+    Args:
+        raw: records as Spark's Kafka source gives them with `includeHeaders` (`schema.RAW`), batch or stream.
+
+    Returns:
+        `schema.DEAD_LETTER`, one row per record; what is no dead letter has a `fault`.
+    """
+    record = raw.select(
+        *(F.col(name).alias(alias) for name, alias in _LETTER.items()),
+        *("key", "value", "headers"),
+        header.apart(F.col("headers")).alias("_apart"),
+    )
+    headers = F.col("_apart")
+    read = record.select("*", facts.once(family.of(headers)).alias("_family")).select(
+        *record.columns,
+        *family.told(headers, F.col("_family")),
+        header.text(headers, names.LAPSE_ID).alias("lapse_id"),
+        header.count(headers, names.DLQ_DELIVERY_COUNT).alias("delivery_count"),
+        header.count(headers, names.CANCEL_COUNT).alias("cancel_count"),
+        F.coalesce(header.count(headers, names.REDRIVEN_COUNT), F.lit(0)).alias("redriven_count"),
+        header.number(headers, names.EXPIRED_AT_MS).alias("expired_at_ms"),
+        # On other families' letters it is the lifetime of a record that lapse never saw: the deadline too.
+        header.number(headers, EXPIRES_AT_MS).alias("expires_at_ms"),
+        header.number(headers, names.EPOCH).alias("epoch"),
+    )
+    named = read.withColumn("fault", _fault()).withColumn(
+        "entity", F.coalesce("entity", _without_prefix(F.col("letter_topic")))
+    )
+    died_at = F.coalesce(F.timestamp_millis(F.col("expired_at_ms")), F.col("letter_at"))
+    complete = named.withColumns({"id": _id(), "died_at": died_at})
+    return schema.conform(complete, schema.DEAD_LETTER)
+
+
+def reasons_text(reasons: Column) -> Column:
+    """Reasons as one text, `time_limit,max_deliveries`; `unstated` where the family tells none."""
+    joined = F.array_join(reasons, ",")
+    return F.when(F.coalesce(joined, F.lit("")) == "", "unstated").otherwise(joined)
+
+
+def distinct(letters: DataFrame) -> DataFrame:
+    """Keep one copy of every letter, the first in the log: a crash may have written it twice (D3). Batch only."""
+    place = F.struct("letter_topic", "letter_partition", "letter_offset")
+    columns = F.struct(*letters.columns)
+    return letters.groupBy("id").agg(F.min_by(columns, place).alias("_first")).select("_first.*")
+
+
+_LETTER = {
+    "topic": "letter_topic",
+    "partition": "letter_partition",
+    "offset": "letter_offset",
+    "timestamp": "letter_at",
+}
+
+
+def _fault() -> Column:
+    """What is missing of a letter, family by family; null where nothing is."""
+    markers = ", ".join(one.marker for one in FAMILIES)
+    text = F.when(F.col("family").isNull(), F.lit(f"no dead letter: none of the headers {markers}"))
+    for one in FAMILIES:
+        faults = family.missing(one)
+        # Of nearly all letters nothing is missing: that is asked before anything is put into words.
+        found = (F.col("family") == one.name) & reduce(or_, faults.values())
+        text = text.when(found, F.concat_ws("; ", *(F.when(missing, said) for said, missing in faults.items())))
+    return text
+
+
+def _id() -> Column:
+    bookmark = F.concat_ws(":", "topic", "partition", "offset")
+    letter = F.concat_ws(":", "letter_topic", "letter_partition", "letter_offset")
+    return (
+        F.when(F.col("fault").isNotNull(), F.concat(F.lit("foreign/"), letter))
+        .when(F.col("family") == LAPSE.name, F.col("lapse_id"))
+        .otherwise(F.concat_ws("/", "family", "entity", bookmark))
+    )
+
+
+def _without_prefix(letter_topic: Column) -> Column:
+    return F.regexp_replace(letter_topic, f"^{topics.DEAD_LETTER_PREFIX.replace('.', '[.]')}", "")

@@ -1,0 +1,89 @@
+"""Events as a DataFrame: Avro single objects from `lapse.events.<name>` to `schema.EVENT` (D4)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import fastavro
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.avro.functions import from_avro
+
+from lapse.protocol import codec
+from lapse.protocol import schema as avro
+from lapse_spark import schema
+from lapse_spark.records import facts
+
+
+def parse(raw: DataFrame, written_with: Sequence[str] = ()) -> DataFrame:
+    """Decode events.
+
+    Args:
+        raw: records as Spark's Kafka source gives them (`schema.RAW`), batch or stream.
+        written_with: further schemas that workers of other versions write with, as the text of their `event.avsc`.
+            Avro's rules of evolution hold: fields that this version does not know are left out, and those that the
+            writer does not know have their default.
+
+    Returns:
+        `schema.EVENT`, one row per record; what is no event of a known schema has a `fault`.
+
+    Raises:
+        ValueError: one of the schemas is none, or cannot be read as this version's.
+    """
+    begin = F.substring("value", 1, codec.HEADER_BYTES)
+    body = F.expr(f"substring(value, {codec.HEADER_BYTES + 1})")
+    known, told = F.lit(False), F.lit(None)
+    for written in dict.fromkeys((avro.text("event"), *written_with)):
+        same = begin == F.lit(_header(written))
+        # PERMISSIVE: a damaged body becomes null, not the end of the job.
+        options = {"mode": "PERMISSIVE", "avroSchema": avro.text("event")}
+        known, told = known | same, F.coalesce(told, from_avro(F.when(same, body), written, options))
+    read = raw.select(
+        F.col("topic").alias("event_topic"),
+        F.col("partition").alias("event_partition"),
+        F.col("offset").alias("event_offset"),
+        F.col("timestamp").alias("event_at"),
+        F.col("key").alias("record_key"),
+        "value",
+        "headers",
+        F.coalesce(known, F.lit(False)).alias("known"),
+        facts.once(told).alias("_told"),
+    )
+    renamed = (
+        read.select("*", "_told.*")
+        .withColumnsRenamed({"partition": "shard", "key": "message_key"})
+        .withColumnRenamed("record_key", "key")
+    )
+    return schema.conform(renamed.withColumn("fault", _fault()), schema.EVENT)
+
+
+def ranges(events: DataFrame) -> DataFrame:
+    """One row per range of bookmarks that an event names: the columns of `events`, then topic, partition, first, last.
+
+    An event may be told again after a crash; it names the same bookmarks then.
+    """
+    return events.select(*(F.col(name) for name in events.columns if name != "messages"), F.inline("messages"))
+
+
+def _header(written: str) -> bytes:
+    try:
+        return codec.header_of(fastavro.parse_schema(json.loads(written)))
+    except (ValueError, KeyError, TypeError, fastavro.schema.SchemaParseException) as error:
+        raise ValueError(f"no schema of events, as event.avsc is one: {error}") from error
+
+
+def _fault() -> Column:
+    shown = F.hex(F.substring("value", 1, codec.HEADER_BYTES))
+    return (
+        F.when(F.col("value").isNull(), "no event: the record has no value")
+        .when(
+            ~F.col("known"),
+            F.concat(F.lit("no event of a known schema: it begins with "), shown, F.lit(f", expected {_expected()}")),
+        )
+        .when(F.col("event").isNull() | F.col("entity").isNull(), "the Avro body is damaged")
+    )
+
+
+def _expected() -> str:
+    return codec.header("event").hex().upper()

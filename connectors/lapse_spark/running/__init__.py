@@ -1,0 +1,1 @@
+"""The ledger that goes on: each batch adds what is new to what is open."""

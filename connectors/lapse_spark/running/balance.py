@@ -1,0 +1,181 @@
+"""Balances: how far the ledger of a queue adds up, as it is published on a topic with each batch (D8)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.cimpl import NewTopic
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from rich.console import Console
+
+from lapse_client.error import LapseError
+from lapse_spark.account import statement
+from lapse_spark.connection import Connection
+from lapse_spark.ledger import Ledger
+
+TOPIC: Final = "lapse.ledger"
+"""Where balances and findings are published, unless asked otherwise."""
+
+MOST_NAMED: Final = 10_000
+"""Most findings of one batch that have a record of their own; `difference_counts` counts all."""
+
+_WAIT_S: Final = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpTo:
+    """How far an underlying partition has been read, and adds up.
+
+    Attributes:
+        topic: its topic.
+        partition: its number.
+        offset: every message before this one has exactly one fate, or is still queued.
+        read: every message before this one has been read.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    read: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Balance:
+    """The account of a queue, as a batch has left it.
+
+    Attributes:
+        ledger: the figures; what is in doubt counts as what it was last known to be.
+        batch: the number of the batch; a record that is told again after a crash has the same.
+        at_ms: when it was planned, ms since the epoch.
+        balanced_up_to_ms: the instant up to which every message has exactly one fate, or is still in the queue, ms
+            since the epoch.
+        balanced_up_to: the same as offsets, for each underlying partition.
+        in_doubt: messages about which something does not add up, for less than the grace so far.
+        listed_at_ms: when the queue gave its own list, ms since the epoch; None = it never has.
+    """
+
+    ledger: Ledger
+    batch: int
+    at_ms: int
+    balanced_up_to_ms: int
+    balanced_up_to: Sequence[UpTo] = field(default_factory=tuple)
+    in_doubt: int = 0
+    listed_at_ms: int | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """The record that is published, for `orjson.dumps`."""
+        figures = self.ledger.as_json()
+        return {
+            "kind": "balance",
+            "entity": figures.pop("queue"),
+            "balanced": figures.pop("balanced"),
+            "batch": self.batch,
+            "at_ms": self.at_ms,
+            "balanced_up_to_ms": self.balanced_up_to_ms,
+            "balanced_up_to": [
+                {"topic": one.topic, "partition": one.partition, "offset": one.offset, "read": one.read}
+                for one in self.balanced_up_to
+            ],
+            "in_doubt": self.in_doubt,
+            "listed_at_ms": self.listed_at_ms,
+            **{name: value for name, value in figures.items() if name not in _NEVER},
+        }
+
+    @classmethod
+    def from_json(cls, told: dict[str, Any]) -> Balance:
+        """Read what `as_json` has made."""
+        own = dict(told)
+        up_to = tuple(UpTo(**one) for one in own.pop("balanced_up_to"))
+        facts = {name: own.pop(name) for name in ("batch", "at_ms", "balanced_up_to_ms", "in_doubt", "listed_at_ms")}
+        del own["kind"], own["balanced"]
+        return cls(ledger=Ledger(queue=own.pop("entity"), **own), balanced_up_to=up_to, **facts)
+
+
+_NEVER: Final = ("expected_depth", "strict")
+"""Options of a ledger that is reckoned once."""
+
+
+def show(balance: Balance, console: Console) -> None:
+    """Print a balance on a terminal."""
+    statement.show(balance.ledger, console)
+    if balance.in_doubt:
+        console.print(f"in doubt for now: {balance.in_doubt:,}", highlight=False)
+    console.print(f"balanced up to {statement.instant(balance.balanced_up_to_ms)}", highlight=False)
+    for one in balance.balanced_up_to:
+        behind = f", read up to {one.read:,}" if one.read != one.offset else ""
+        console.print(f"  {one.topic}:{one.partition} before {one.offset:,}{behind}", highlight=False, markup=False)
+
+
+def publish(
+    spark: SparkSession, connection: Connection, topic: str, queue: str, account: str, news: DataFrame | None
+) -> None:
+    """Write a balance, and the findings that are news, each with a key of its own.
+
+    Args:
+        spark: the session.
+        connection: the cluster.
+        topic: where to.
+        queue: whose they are.
+        account: the balance as JSON; its key is the queue's name.
+        news: from `findings`.
+    """
+    whole = F.struct(F.lit(queue).alias("key"), F.lit(account).alias("value"))
+    rows = spark.range(1).select(F.inline(F.array(whole)))
+    if news is not None:
+        rows = news.select("key", "value").unionByName(rows)
+    sent = rows.coalesce(1).select(F.lit(topic).alias("topic"), "key", "value")
+    sent.write.format("kafka").options(**connection.writing()).save()
+
+
+def findings(words: DataFrame, queue: str, number: int, at_ms: int) -> DataFrame:
+    """Findings as they are published: key and value.
+
+    Args:
+        words: from `doubt.in_words`, with `news`.
+        queue: whose they are.
+        number: of the batch.
+        at_ms: when it was planned, ms since the epoch.
+    """
+    value = F.struct(
+        F.lit("finding").alias("kind"),
+        F.lit(queue).alias("entity"),
+        *("bookmark", "difference", "fates", "reasons"),
+        F.col("news").alias("state"),
+        F.lit(number).alias("batch"),
+        F.lit(at_ms).alias("at_ms"),
+    )
+    key = F.concat_ws(" ", F.lit(queue), "difference", "bookmark")
+    return words.orderBy("bookmark").limit(MOST_NAMED).select(key.alias("key"), F.to_json(value).alias("value"))
+
+
+def make_topic(connection: Connection, topic: str, reading: Collection[str]) -> None:
+    """Make the topic, compacted and with one partition, unless it is there.
+
+    Args:
+        connection: the cluster.
+        topic: where balances are published.
+        reading: topics that have to be there: Spark tells of one that is not with a page of Java's text.
+
+    Raises:
+        LapseError: the cluster does not let us.
+        ValueError: one of those to be read is not there.
+    """
+    client = connection.of_lapse()
+    there = client.partitions(*reading)
+    if missing := sorted(set(reading) - there.keys()):
+        raise ValueError(f"there is no such topic: {', '.join(missing)}")
+    if topic in there:
+        return
+    new = NewTopic(topic, num_partitions=1, config={"cleanup.policy": "compact"})
+    admin = client.admin()  # kept until the answer is there: without it nobody waits for one
+    try:
+        admin.create_topics([new])[topic].result(_WAIT_S)
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+            raise LapseError(
+                f"the topic {topic} cannot be made: {error.args[0].str()}; make it, or name another"
+            ) from error

@@ -1,0 +1,182 @@
+"""Doubts: what does not add up about messages for now, and since when (D8).
+
+An event may be on its way while its letter is read. So a difference is in doubt first, and is told once it has lasted
+for the grace. One that is settled later on is withdrawn.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from lapse_spark.account import account, generation, verdict
+from lapse_spark.account.verdict import Difference
+from lapse_spark.running import block
+
+BY_LIST: Final = (Difference.LOST.value, Difference.STILL_HELD.value)
+"""What only the queue's own list tells: it counts when two lists, with the grace between them, agree on it."""
+
+FOUND, WITHDRAWN = "found", "withdrawn"
+
+_SAME: Final = (*block.PLACE, "difference")
+COLUMNS: Final = (*_SAME, "mask", "fates", "reasons", "since_ms", "told")
+
+
+def carried(found: DataFrame, before: DataFrame | None, now_ms: int, grace_ms: int, *, listed: bool) -> DataFrame:
+    """What is in doubt now, with the instant since when, and whether it is told.
+
+    Args:
+        found: topic, partition, block, mask, difference, fates, reasons.
+        before: what this function returned of the last batch.
+        now_ms: the batch's instant, ms since the epoch.
+        grace_ms: how long a difference has to last.
+        listed: whether the queue has given its list in this batch.
+    """
+    each = found.groupBy(*_SAME, "fates", "reasons").agg(F.bit_or("mask").alias("mask"))
+    new = F.struct(F.lit(now_ms).cast("bigint").alias("since_ms"), F.lit(False).alias("told"))
+    if before is None:
+        return _decided(
+            each.select("*", new.alias("_new")).select("*", "_new.*").drop("_new"), now_ms, grace_ms, listed
+        )
+    earlier = before.groupBy(*_SAME).agg(
+        F.collect_list(F.struct("since_ms", "told", "mask")).alias("earlier"), F.bit_or("mask").alias("known")
+    )
+    joined = each.withColumnRenamed("mask", "now").join(earlier, list(_SAME), "left")
+    rest = block.without(F.col("now"), F.coalesce("known", F.lit(0).cast("bigint")))
+    first = F.array(F.struct(new["since_ms"].alias("since_ms"), new["told"].alias("told"), rest.alias("mask")))
+    lasting = F.transform(
+        "earlier",
+        lambda one: F.struct(
+            one["since_ms"].alias("since_ms"),
+            one["told"].alias("told"),
+            one["mask"].bitwiseAND(F.col("now")).alias("mask"),
+        ),
+    )
+    pieces = F.concat(F.coalesce(lasting, F.array().cast(_PIECES)), first)
+    parts = joined.select(*_SAME, "fates", "reasons", F.inline(pieces)).where(F.col("mask") != 0)
+    return _decided(parts, now_ms, grace_ms, listed)
+
+
+_PIECES: Final = "array<struct<since_ms:bigint,told:boolean,mask:bigint>>"
+
+
+def _decided(parts: DataFrame, now_ms: int, grace_ms: int, listed: bool) -> DataFrame:
+    lasted = F.col("since_ms") <= now_ms - grace_ms
+    if not listed:
+        lasted = lasted & ~F.col("difference").isin(*BY_LIST)
+    return parts.withColumn("told", F.col("told") | lasted).select(*COLUMNS)
+
+
+def news(now: DataFrame, before: DataFrame | None) -> DataFrame:
+    """What is told for the first time, and what is withdrawn: as from `named`, with `news`.
+
+    Args:
+        now: from `carried`.
+        before: the same of the last batch.
+    """
+    told = F.col("told")
+    if before is None:
+        return named(now.where(told)).withColumn("news", F.lit(FOUND))
+    new = _without(now.where(told), before.where(told))
+    gone = _without(before.where(told), now)
+    return named(new).withColumn("news", F.lit(FOUND)).unionByName(named(gone).withColumn("news", F.lit(WITHDRAWN)))
+
+
+def _without(some: DataFrame, others: DataFrame) -> DataFrame:
+    known = others.groupBy(*_SAME).agg(F.bit_or("mask").alias("known"))
+    rest = block.without(F.col("mask"), F.coalesce("known", F.lit(0).cast("bigint")))
+    return some.join(known, list(_SAME), "left").withColumn("mask", rest).where(F.col("mask") != 0).drop("known")
+
+
+def named(doubts: DataFrame) -> DataFrame:
+    """One row per message: topic, partition, first, last, difference, fates, reasons."""
+    offset = F.explode(block.offsets(F.col("block"), F.col("mask"))).alias("first")
+    each = doubts.select("topic", "partition", offset, "difference", "fates", "reasons")
+    return each.select("topic", "partition", "first", F.col("first").alias("last"), "difference", "fates", "reasons")
+
+
+def unpublished(ranges: DataFrame) -> DataFrame:
+    """The same of ranges that are ahead of the log's end."""
+    return ranges.select(
+        *("topic", "partition", "first", "last"),
+        F.lit(Difference.NOT_PUBLISHED.value).alias("difference"),
+        "fates",
+        F.coalesce("letter", "reasons").alias("reasons"),
+    ).distinct()
+
+
+def in_words(rows: DataFrame) -> DataFrame:
+    """Rows of `named` with the bookmark, and with fates and reasons as words."""
+    whole = generation.together(rows)
+    ends = F.when(F.col("first") == F.col("last"), F.col("first").cast("string")).otherwise(
+        F.concat_ws("-", F.col("first").cast("string"), F.col("last").cast("string"))
+    )
+    return whole.select(
+        F.concat_ws(":", "topic", F.col("partition").cast("string"), ends).alias("bookmark"),
+        "difference",
+        _words("fates", tuple(kind.value for kind in account.FATES)).alias("fates"),
+        _words("reasons", account.REASONS).alias("reasons"),
+        *(name for name in rows.columns if name == "news"),
+    )
+
+
+def _words(column: str, words: tuple[str, ...]) -> Column:
+    return account.in_words(F.coalesce(column, F.lit(0)), words)
+
+
+def of_verdicts(each: DataFrame, twice: DataFrame, forgotten: DataFrame | None) -> DataFrame:
+    """Differences that the topics tell: topic, partition, block, mask, difference, fates, reasons.
+
+    Args:
+        each: from `portion.judged`.
+        twice: likewise.
+        forgotten: topic, partition, and `below`: closed blocks below it may be forgotten.
+    """
+    columns = (*block.PLACE, "mask", "difference", "fates", "reasons")
+    odd = each.where(F.col("difference").isNotNull()).select(*columns)
+    if forgotten is not None:
+        known = odd.join(F.broadcast(forgotten), ["topic", "partition"], "left")
+        old = (F.col("difference") == Difference.NOT_PUBLISHED.value) & (F.col("block") < F.col("below"))
+        odd = known.withColumn(
+            "difference", F.when(old, Difference.FORGOTTEN.value).otherwise(F.col("difference"))
+        ).select(*columns)
+    return odd.unionByName(twice.select(*columns))
+
+
+def of_list(each: DataFrame, held: DataFrame) -> DataFrame:
+    """Differences between the account and the queue's own list.
+
+    Args:
+        each: from `portion.judged`.
+        held: topic, partition, block; `listed`: what the queue has; `excused`: what it has or has not read yet.
+    """
+    ours = each.where((F.col("place") == account.OURS) & F.col("difference").isNull()).join(
+        held, list(block.PLACE), "left"
+    )
+    zero = F.lit(0).cast("bigint")
+    queued = F.col("state") == verdict.STILL_QUEUED
+    lost = block.without(F.col("mask"), F.coalesce("excused", zero))
+    still = F.col("mask").bitwiseAND(F.coalesce("listed", zero))
+    both = ours.withColumns(
+        {
+            "difference": F.when(queued, Difference.LOST.value).otherwise(Difference.STILL_HELD.value),
+            "mask": F.when(queued, lost).otherwise(still),
+        }
+    )
+    return both.where(F.col("mask") != 0).select(*block.PLACE, "mask", "difference", "fates", "reasons")
+
+
+def lasting_of_list(each: DataFrame, before: DataFrame) -> DataFrame:
+    """What the last list told, as far as it can still be so."""
+    queued = each.where((F.col("place") == account.OURS) & (F.col("state") == verdict.STILL_QUEUED))
+    masks = queued.groupBy(*block.PLACE).agg(F.bit_or("mask").alias("queued"))
+    told = before.where(F.col("difference").isin(*BY_LIST)).join(masks, list(block.PLACE), "left")
+    open_still = F.col("mask").bitwiseAND(F.coalesce("queued", F.lit(0).cast("bigint")))
+    lost = F.col("difference") == Difference.LOST.value
+    return (
+        told.withColumn("mask", F.when(lost, open_still).otherwise(F.col("mask")))
+        .where(F.col("mask") != 0)
+        .select(*block.PLACE, "mask", "difference", "fates", "reasons")
+    )

@@ -1,0 +1,220 @@
+"""The intake of a ledger that goes on: what the topics of a queue tell, as one stream of narrow rows (D8).
+
+Each batch of it has what messages, events and letters told since the last one. A clock is part of it, so that there
+is a batch where nothing happens, too: time alone decides when a difference is one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from lapse.protocol import topic as topics
+from lapse.protocol.bookmark import Bookmark
+from lapse.protocol.event import EventKind
+from lapse.protocol.letter_family import LAPSE
+from lapse_spark import read
+from lapse_spark.account import account, generation
+from lapse_spark.account.verdict import UNKNOWN_EPOCH
+from lapse_spark.connection import Connection
+from lapse_spark.read import Span
+from lapse_spark.stream.output import Output
+
+MESSAGE, TOLD, FAULT, CLOCK = "message", "told", "fault", "clock"
+"""Kinds of rows: messages that were published, fates that events or letters tell, what cannot be read, the clock."""
+
+COLUMNS: Final = {
+    "kind": "string",
+    "topic": "string",
+    "partition": "int",
+    "first": "bigint",
+    "last": "bigint",
+    "place": "int",
+    "epoch": "bigint",
+    "fates": "int",
+    "reasons": "int",
+    "letter": "int",
+    "at_ms": "bigint",
+    "letter_topic": "string",
+}
+"""Ranges of messages, their `place` as in `account.published`; else what `verdict.SAME` says of them, and when."""
+
+_SPAN: Final = Span(streaming=True, fail_on_data_loss=False)
+_MESSAGES: Final = 0
+"""Place of the underlying topics among the sources of the stream."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Followed:
+    """A queue whose ledger goes on.
+
+    Attributes:
+        name: the queue.
+        underlying: its underlying topics, all of them.
+        dead_letter_topics: where its letters are, besides `dlq.<queue>` and what its events name.
+        start: its first messages, one per partition; the others from the log's beginning.
+        app_id: of its deployment, which names its journal; None = whichever has it.
+        matching: what the whole names of further underlying topics look like; they may come later.
+    """
+
+    name: str
+    underlying: Sequence[str]
+    dead_letter_topics: Collection[str] = ()
+    start: Sequence[Bookmark] = ()
+    app_id: str | None = None
+    matching: re.Pattern[str] | None = None
+
+    def topics(self, there: Collection[str]) -> set[str]:
+        """Its underlying topics, of those that are there those that match."""
+        matching = self.matching
+        found = set() if matching is None else {name for name in there if matching.fullmatch(name)}
+        return {*self.underlying, *found}
+
+    @property
+    def starts(self) -> dict[tuple[str, int], int]:
+        """The offsets of `start` by topic and partition."""
+        return {(mark.topic, mark.partition): mark.offset for mark in self.start}
+
+
+def stream(
+    spark: SparkSession,
+    connection: Connection,
+    queue: Followed,
+    underlying: Collection[str],
+    letter_topics: Collection[str],
+    written_with: Sequence[str] = (),
+) -> DataFrame:
+    """What the topics tell, as a streaming DataFrame.
+
+    Args:
+        spark: the session.
+        connection: the cluster.
+        queue: which one.
+        underlying: its underlying topics, as far as they are there.
+        letter_topics: where its letters are, all of them; none of them has to exist.
+        written_with: further schemas of events, as in `event.parse`.
+    """
+    # The place of a source in this union is its place in the checkpoint.
+    if queue.matching is None:
+        raw = read.records(spark, connection, names=queue.underlying, span=_SPAN)
+    else:
+        raw = read.records(spark, connection, pattern=_any_of(underlying) or _NONE, span=_SPAN)
+    parts = [_messages(account.published(raw, queue.name))]
+    events = read.events(spark, connection, [queue.name], span=_SPAN, written_with=written_with)
+    parts.append(_events(events, queue.name))
+    letters = read.dead_letters(spark, connection, pattern=_any_of(letter_topics), span=_SPAN)
+    parts.append(_letters(letters, queue.name))
+    ticks = spark.readStream.format("rate").option("rowsPerSecond", 1).load()
+    parts.append(_rows(ticks, {"kind": F.lit(CLOCK)}))
+    first, *rest = parts
+    for part in rest:
+        first = first.unionByName(part)
+    return account.since(first, queue.starts, last="last")
+
+
+_NONE: Final = r"[^\s\S]"
+"""What no topic's name is."""
+
+
+def _any_of(names: Collection[str]) -> str:
+    """A Java regular expression for some topics, none of which has to be there."""
+    return "|".join(re.escape(name) for name in sorted(names))
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """How far the underlying topics have been read.
+
+    Attributes:
+        begins: the first offset that was there when the account began, by topic and partition; 0 of later ones.
+        ends: the next offset to be read.
+        at_ms: when the batch was planned, ms since the epoch.
+    """
+
+    begins: Mapping[tuple[str, int], int]
+    ends: Mapping[tuple[str, int], int]
+    at_ms: int
+
+
+def reach(output: Output, number: int, starts: Mapping[tuple[str, int], int]) -> Reach:
+    """What the checkpoint says of a batch: the same whenever the batch is done again.
+
+    Args:
+        output: whose checkpoint it is.
+        number: of the batch.
+        starts: from `Followed`.
+    """
+    _, metadata, *sources = output.text(f"_checkpoint/offsets/{number}").splitlines()
+    ends = _offsets(sources[_MESSAGES])
+    found = _offsets(output.text(f"_checkpoint/sources/{_MESSAGES}/0").split("\n", 1)[1])
+    begins = {place: max(found.get(place, 0), starts.get(place, 0)) for place in ends}
+    return Reach(begins, ends, int(orjson.loads(metadata)["batchTimestampMs"]))
+
+
+def _offsets(text: str) -> dict[tuple[str, int], int]:
+    told: Any = orjson.loads(text) if text.strip() not in ("", "-") else {}
+    return {(topic, int(number)): offset for topic, parts in told.items() for number, offset in parts.items()}
+
+
+def _rows(data: DataFrame, facts: Mapping[str, Column]) -> DataFrame:
+    """The columns of a row; those without a fact are null."""
+    return data.select(*(facts.get(name, F.lit(None)).cast(kind).alias(name) for name, kind in COLUMNS.items()))
+
+
+def _messages(published: DataFrame) -> DataFrame:
+    offset = F.col("offset")
+    facts = {name: F.col(name) for name in ("topic", "partition", "place", "at_ms")}
+    return _rows(published, {"kind": F.lit(MESSAGE), **facts, "first": offset, "last": offset})
+
+
+def _events(events: DataFrame, queue: str) -> DataFrame:
+    """Fates that events tell, what rewinds brought back, and events that cannot be read, or are of something else."""
+    back = F.col("event") == EventKind.REWOUND.value
+    fate = account.fate_bit(F.col("event"))
+    bad = F.col("fault").isNotNull() | (F.col("entity") != queue)
+    kind = F.when(bad, FAULT).when(back, MESSAGE).when(fate != 0, TOLD)
+    counted = F.when(~bad, F.col("messages"))
+    facts = ("at_ms", "epoch", "event", "dead_letter_topic", "reasons")
+    each = events.select(kind.alias("kind"), *facts, F.inline_outer(counted)).where(F.col("kind").isNotNull())
+    told = (F.col("kind") == FAULT) | F.col("topic").isNotNull()
+    dead = F.col("event") == EventKind.DEAD_LETTERED.value
+    message = F.col("kind") == MESSAGE
+    return _rows(
+        generation.apart(each.where(told)),
+        {
+            **{name: F.col(name) for name in ("kind", "topic", "partition", "first", "last", "at_ms")},
+            "epoch": F.when(~message, F.col("epoch")),
+            "place": F.when(message, account.OURS),
+            "fates": F.when(~message, fate),
+            "reasons": F.when(~message, account.reason_bits(F.col("reasons"))),
+            "letter_topic": F.when(dead, F.nullif("dead_letter_topic", F.lit(""))),
+        },
+    )
+
+
+def _letters(letters: DataFrame, queue: str) -> DataFrame:
+    """What the queue's letters tell, and records on its default topic that are no letters."""
+    bad = F.col("fault").isNotNull() & (F.col("letter_topic") == topics.dead_letters(queue))
+    ours = F.col("fault").isNull() & (F.col("family") == LAPSE.name) & (F.col("entity") == queue)
+    each = letters.withColumn("kind", F.when(bad, FAULT).when(ours, TOLD)).where(F.col("kind").isNotNull())
+    return _rows(
+        each,
+        {
+            "kind": F.col("kind"),
+            "topic": account.lettered_topic(),
+            "partition": F.col("partition"),
+            "first": F.col("offset"),
+            "last": F.col("offset"),
+            "epoch": F.coalesce("epoch", F.lit(UNKNOWN_EPOCH)),
+            "fates": F.lit(0),
+            "reasons": F.lit(0),
+            "letter": account.reason_bits(F.col("reasons")),
+            "at_ms": F.col("expired_at_ms"),
+        },
+    )

@@ -1,0 +1,226 @@
+"""The ledger that goes on: each batch adds what is new to what is open, and publishes how far the account adds up (D8).
+
+A batch costs by what is new and what is open. Every step of it is done again from the version before, as it was, until
+its own version is whole; what is published then comes from there.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Final
+
+import orjson
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from lapse.protocol import topic as topics
+from lapse_client.error import LapseError
+from lapse_spark import read
+from lapse_spark.account import inventory, journal
+from lapse_spark.account.inventory import Inventory
+from lapse_spark.account.journal import Journal, NoJournal
+from lapse_spark.connection import Connection
+from lapse_spark.running import balance, intake, memory
+from lapse_spark.running.balance import Balance
+from lapse_spark.running.intake import Followed
+from lapse_spark.running.memory import Memory, Note
+from lapse_spark.running.settling import Settling
+from lapse_spark.stream import stream
+from lapse_spark.stream.stream import Job, Standing
+
+EVERY: Final = "10 seconds"
+GRACE: Final = timedelta(minutes=1)
+"""How long something may not add up before it is told: an event may be on its way while its letter is read."""
+ASK_EVERY: Final = timedelta(minutes=1)
+HORIZON: Final = timedelta(days=1)
+"""How long a message that has ended is remembered, to find a second fate; a crash's copy is minutes younger."""
+
+_TOLD_AGAIN_MS: Final = 600_000
+"""A run that begins again tells once more what left so long before its last batch, by the journal."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """How a ledger goes on.
+
+    Attributes:
+        topic: where balances and findings are published.
+        grace: how long something may not add up before it is told.
+        ask_every: how often the queue is asked for its own list; None = never.
+        horizon: how long a message that has ended is remembered.
+        shown: how many findings a balance lists.
+        written_with: further schemas of events, as in `event.parse`.
+    """
+
+    topic: str = balance.TOPIC
+    grace: timedelta = GRACE
+    ask_every: timedelta | None = ASK_EVERY
+    horizon: timedelta = HORIZON
+    shown: int = 20
+    written_with: Sequence[str] = field(default_factory=tuple)
+
+
+class RunningLedger:
+    """The ledger of one queue, batch by batch."""
+
+    def __init__(self, spark: SparkSession, connection: Connection, queue: Followed, path: str, rule: Rule) -> None:
+        self._spark, self._connection, self._queue, self._rule = spark, connection, queue, rule
+        self._memory = Memory(spark, f"{path.rstrip('/')}/{queue.name}")
+        self._memory.check()
+        self._subscribed: set[str] = set()
+        self._underlying: set[str] = set()
+        self._there: set[str] = set()
+        since_ms = 0 if self.note is None else self.note.at_ms - _TOLD_AGAIN_MS
+        self._journal = Journal(connection.of_lapse(), queue.name, queue.app_id, since_ms)
+
+    @property
+    def note(self) -> Note | None:
+        """How the account stands."""
+        return self._memory.latest()
+
+    @property
+    def is_unsettled(self) -> bool:
+        """Whether something is in doubt, which time alone will decide."""
+        return self.note is not None and bool(self.note.account.get("in_doubt"))
+
+    @property
+    def lacks_topics(self) -> bool:
+        """Whether there is a topic that the stream does not read yet: one that matches, or one that events name."""
+        if not self._underlying.issuperset(self._there):
+            return True
+        return self.note is not None and not self._subscribed.issuperset(self.note.letter_topics)
+
+    def job(self) -> Job:
+        """The stream, from where the checkpoint says."""
+        latest = self.note
+        known = latest.letter_topics if latest is not None else []
+        self._subscribed = {topics.dead_letters(self._queue.name), *self._queue.dead_letter_topics, *known}
+        self._look()
+        self._underlying = self._there
+        rows = intake.stream(
+            self._spark,
+            self._connection,
+            self._queue,
+            self._underlying,
+            self._subscribed,
+            self._rule.written_with,
+        )
+        return Job(rows, self.write, self._memory.output)
+
+    def write(self, batch: DataFrame, number: int) -> None:
+        """Add a batch to the account, unless that is done, and publish how it stands."""
+        note = self._memory.note(number)
+        if note is None:
+            note = self._add(batch, number)
+        account = orjson.dumps(note.account).decode()
+        news = self._memory.table(number, memory.NEWS)
+        balance.publish(self._spark, self._connection, self._rule.topic, self._queue.name, account, news)
+
+    def _look(self) -> None:
+        """See which underlying topics there are by now."""
+        there = () if self._queue.matching is None else self._connection.of_lapse().partitions()
+        self._there = self._queue.topics(there)
+
+    def _add(self, batch: DataFrame, number: int) -> Note:
+        kept = self._memory
+        self._look()
+        reached = intake.reach(kept.output, number, self._queue.starts)
+        before = kept.note(number - 1)
+        if before is None:
+            if number:
+                raise ValueError(f"{kept.output.path} has no ledger of batch {number - 1}; give a new directory")
+            before = Note(queue=self._queue.name, at_ms=0)
+        settling = Settling(self._spark, kept, number, reached, before, self._rule.grace)
+        often = self._rule.ask_every
+        if often is not None and reached.at_ms - before.asked_at_ms >= often.total_seconds() * 1000:
+            settling.hold_against(*self._list())
+        try:
+            journaled, not_journaled = self._journal.read(reached.ends), ""
+        except NoJournal as error:
+            journaled, not_journaled = [], str(error)
+        if journaled:
+            told = journal.statements(self._spark, journaled).withColumn("kind", F.lit(intake.TOLD))
+            batch = batch.unionByName(told, allowMissingColumns=True)
+        settling.not_journaled(not_journaled)
+        return settling.settle(batch, shown=self._rule.shown, horizon=self._rule.horizon)
+
+    def close(self) -> None:
+        """Let go of what reads the journal."""
+        self._journal.close()
+
+    def _list(self) -> tuple[Inventory | None, str]:
+        try:
+            return inventory.ask(self._connection.of_lapse(), self._queue.name), ""
+        except (LapseError, inventory.NotListed, ValueError) as error:
+            return None, str(error)
+
+
+def run(
+    spark: SparkSession,
+    connection: Connection,
+    queues: Sequence[Followed],
+    path: str,
+    rule: Rule,
+    *,
+    every: str | None = EVERY,
+    watch: Callable[[Standing], None] | None = None,
+) -> list[Balance]:
+    """Keep the ledgers of queues from where their checkpoints say, and publish how far they add up.
+
+    Args:
+        spark: the session.
+        connection: the cluster.
+        queues: which ones.
+        path: a directory with one for each queue.
+        rule: how they go on.
+        every: begin a batch so often, and go on until a SIGINT (Ctrl-C) or SIGTERM; None = take what there is now,
+            wait for the grace where something is in doubt, and end.
+        watch: is told where the streams stand.
+
+    Returns:
+        How each account stands, those of queues without a batch left out.
+
+    Raises:
+        ValueError: a directory and its checkpoint do not belong together, or there is no such topic.
+    """
+    if every is None and rule.ask_every is not None:
+        rule = replace(rule, ask_every=timedelta(0))  # each run asks: when the next one comes is cron's business
+    reading = [name for queue in queues for name in (*queue.underlying, topics.events(queue.name))]
+    balance.make_topic(connection, rule.topic, reading)
+    ledgers = [RunningLedger(spark, connection, queue, path, rule) for queue in queues]
+    with ExitStack() as open_still:
+        for ledger in ledgers:
+            open_still.callback(ledger.close)
+        _go_on(ledgers, reading, rule, every, watch)
+    notes = [ledger.note for ledger in ledgers]
+    return [Balance.from_json(note.account) for note in notes if note is not None]
+
+
+def _go_on(
+    ledgers: Sequence[RunningLedger],
+    reading: Sequence[str],
+    rule: Rule,
+    every: str | None,
+    watch: Callable[[Standing], None] | None,
+) -> None:
+    """Run the streams until somebody ends them, or, without `every`, until nothing is in doubt."""
+    with stream.interruption() as interrupted:
+        waited = False
+        while not interrupted.is_set():
+            jobs = [ledger.job() for ledger in ledgers]
+            with read.existing(reading):
+                stream.follow_all(jobs, lambda: _stops(interrupted, ledgers), every=every, watch=watch)
+            if interrupted.is_set() or any(ledger.lacks_topics for ledger in ledgers):
+                continue
+            if every is not None or waited or not any(ledger.is_unsettled for ledger in ledgers):
+                break
+            waited = True
+            interrupted.wait(rule.grace.total_seconds())
+
+
+def _stops(interrupted: threading.Event, ledgers: Sequence[RunningLedger]) -> bool:
+    return interrupted.is_set() or any(ledger.lacks_topics for ledger in ledgers)

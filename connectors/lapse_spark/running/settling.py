@@ -1,0 +1,219 @@
+"""Settling a batch: what is new and what is open, put together, judged, and parted into what is closed and what is not.
+
+Nothing here knows where the rows come from, or where the figures go (D8).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import timedelta
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from lapse_spark.account import account, generation, verdict
+from lapse_spark.account.inventory import Inventory
+from lapse_spark.running import balance, block, doubt, memory, odd, portion, tally
+from lapse_spark.running.balance import Balance, UpTo
+from lapse_spark.running.intake import Reach
+from lapse_spark.running.memory import Memory, Note
+from lapse_spark.running.odd import Odd
+
+_RANGE: Final = "topic string, partition int, first bigint, last bigint"
+
+
+class Settling:
+    """One batch of a ledger that goes on."""
+
+    def __init__(
+        self, spark: SparkSession, kept: Memory, number: int, reached: Reach, before: Note, grace: timedelta
+    ) -> None:
+        self._spark, self._memory, self._number, self._reach, self._before = spark, kept, number, reached, before
+        self._grace_ms = round(grace.total_seconds() * 1000)
+        self._logs = portion.logs(spark, reached)
+        self._opened = kept.table(number - 1, memory.OPEN)
+        self._doubted = kept.table(number - 1, memory.DOUBTS)
+        self._was_ahead = kept.table(number - 1, memory.AHEAD)
+        self._held: DataFrame | None = None
+        self._listed: Inventory | None = None
+        self._not_listed: str | None = None
+        self._not_journaled = ""
+
+    def hold_against(self, listed: Inventory | None, not_listed: str) -> None:
+        """Compare with the queue's own list, from now; None = it gave none, and why."""
+        self._listed, self._not_listed = listed, not_listed
+        if listed is None:
+            return
+        ends = [(topic, number, end - 1) for (topic, number), end in self._reach.ends.items()]
+        parts = []
+        for name, ranges in (("listed", listed.ranges), ("unread", listed.unread(ends))):
+            rows = self._spark.createDataFrame(list(ranges), _RANGE).where(F.col("first") <= F.col("last"))
+            parts.append(block.cover(rows).withColumn("of", F.lit(name)))
+        mask, of = F.col("mask"), F.col("of")
+        both = parts[0].unionByName(parts[1]).groupBy(*block.PLACE)
+        own = F.bit_or(F.when(of == "listed", mask).otherwise(0)).alias("listed")
+        self._held = _apart(both.agg(own, F.bit_or("mask").alias("excused")))
+
+    def not_journaled(self, why: str) -> None:
+        """Say why the batch lacks what the journal tells; empty = it does not."""
+        self._not_journaled = why
+
+    def settle(self, batch: DataFrame, *, shown: int, horizon: timedelta) -> Note:
+        """Settle the batch, and write the version.
+
+        Args:
+            batch: rows of the intake.
+            shown: how many findings the balance lists.
+            horizon: how long closed blocks are kept.
+        """
+        now_ms, number, before = self._reach.at_ms, self._number, self._before
+        fresh = _apart(portion.portion(batch, self._logs, now_ms, self._was_ahead))
+        counted = fresh.groupBy("part", "letter_topic").agg(F.sum("count").alias("n")).collect()
+        parts: Counter[str] = Counter()
+        for row in counted:
+            parts[row["part"]] += int(row["n"])
+        inside = fresh.where(F.col("part") == portion.INSIDE).select(*portion.ROW)
+        ahead = fresh.where(F.col("part") == portion.AHEAD).select(*portion.RANGE) if parts[portion.AHEAD] else None
+        reopened = self._reopened(inside)
+        rows = _apart(portion.merged(*(some for some in (inside, self._opened, reopened) if some is not None)))
+        each, twice = portion.judged(rows)
+        each = _apart(each)
+        doubts = _apart(self._doubts(each, twice))
+        found = Odd.of(doubts, ahead, now_ms - self._grace_ms)
+        closing = _apart(self._closing(rows, each, doubts))
+        standing, closed = tally.count(each, doubts if found.kinds else None, closing)
+        self._write(rows, closing, found, closes=bool(closed))
+        closed.update(before.closed)
+        if reopened is not None:
+            closed.subtract(tally.count(portion.judged(portion.merged(reopened))[0], None, None)[0])
+        note = replace(
+            self._listing(found),
+            at_ms=now_ms,
+            closed=dict(+closed),
+            ends={f"{topic}:{part}": end for (topic, part), end in self._reach.ends.items()},
+            letter_topics=sorted({*before.letter_topics, *(row[1] for row in counted if row[1])}),
+            before=before.before + parts[portion.BEFORE],
+            faults=before.faults + parts[portion.FAULTY],
+            forgotten=self._memory.forget(now_ms, horizon, before.forgotten),
+        )
+        note = replace(note, account=self._balance(note, standing + closed, found, shown).as_json())
+        self._memory.finish(number, note)
+        return note
+
+    def _by_partition(self, known: Mapping[str, int], name: str) -> DataFrame:
+        """What a note says by `topic:partition`, as topic, partition and a column of that name."""
+        rows = []
+        for place, number in known.items():
+            topic, _, partition = place.rpartition(":")
+            rows.append((topic, int(partition), number))
+        return self._spark.createDataFrame(rows, f"topic string, partition int, {name} bigint")
+
+    def _reopened(self, inside: DataFrame) -> DataFrame | None:
+        """Closed blocks about which something is told again, or of which the queue lists a message."""
+        if not self._before.ends:
+            return None
+        touched = inside.select(*block.PLACE)
+        if self._held is not None:
+            touched = touched.unionByName(self._held.where(F.col("listed") != 0).select(*block.PLACE))
+        if self._opened is not None:
+            touched = touched.join(self._opened.select(*block.PLACE).distinct(), list(block.PLACE), "left_anti")
+        ends = self._by_partition(self._before.ends, "end")
+        known = touched.distinct().join(F.broadcast(ends), ["topic", "partition"], "left")
+        # A block of a generation has no end: whatever a rewind brings back next may be in it.
+        passed = generation.was_rewound(F.col("topic")) | (F.col("block") * block.WIDTH < F.col("end"))
+        late = _apart(known.where(passed).select(*block.PLACE))
+        least, most = late.agg(F.min("block"), F.max("block")).collect()[0]
+        if least is None:
+            return None
+        found = self._memory.closed(self._number, late, least, most)
+        return None if found is None else _apart(found)
+
+    def _doubts(self, each: DataFrame, twice: DataFrame) -> DataFrame:
+        below = self._before.forgotten
+        forgotten = self._by_partition(below, "below") if below else None
+        found = doubt.of_verdicts(each, twice, forgotten)
+        if self._held is not None:
+            found = found.unionByName(doubt.of_list(each, self._held))
+        elif self._doubted is not None:
+            found = found.unionByName(doubt.lasting_of_list(each, self._doubted))
+        listed = self._held is not None
+        return doubt.carried(found, self._doubted, self._reach.at_ms, self._grace_ms, listed=listed)
+
+    def _closing(self, rows: DataFrame, each: DataFrame, doubts: DataFrame) -> DataFrame:
+        """Blocks that the log has passed, whose messages ended some time ago, and agree."""
+        queued = (F.col("place") == account.OURS) & (F.col("state") == verdict.STILL_QUEUED)
+        open_still = each.where(queued | F.col("difference").isNotNull()).select(*block.PLACE)
+        unsettled = open_still.unionByName(doubts.select(*block.PLACE)).distinct()
+        base = F.substring_index("topic", "~", 1)
+        ages = rows.groupBy(*block.PLACE).agg(F.max("since_ms").alias("newest")).withColumn("base", base)
+        known = ages.join(
+            F.broadcast(self._logs),
+            (F.col("base") == F.col("log_topic")) & (F.col("partition") == F.col("log_partition")),
+        )
+        settled = F.col("newest") <= self._reach.at_ms - self._grace_ms
+        done = known.where(settled & ((F.col("block") + 1) * block.WIDTH <= F.col("end")))
+        return done.select(*block.PLACE).join(unsettled, list(block.PLACE), "left_anti")
+
+    def _write(self, rows: DataFrame, closing: DataFrame, found: Odd, *, closes: bool) -> None:
+        place, number = list(block.PLACE), self._number
+        self._memory.write(number, memory.OPEN, rows.join(closing, place, "left_anti"))
+        if closes:
+            self._memory.close(number, rows.join(closing, place, "left_semi"), self._reach.at_ms)
+        if found.kinds:
+            self._memory.write(number, memory.DOUBTS, found.doubts)
+        if found.ahead is not None:
+            self._memory.write(number, memory.AHEAD, found.ahead)
+        was = odd.beyond(self._was_ahead, self._before.at_ms - self._grace_ms)
+        news = found.news(self._doubted, was)
+        if news is not None:
+            told = balance.findings(news, self._before.queue, number, self._reach.at_ms)
+            self._memory.write(number, memory.NEWS, told)
+
+    def _listing(self, found: Odd) -> Note:
+        """What is known of the queue's own list."""
+        note, now_ms = self._before, self._reach.at_ms
+        if self._not_listed is not None:
+            note = replace(note, asked_at_ms=now_ms, not_listed=self._not_listed)
+        if self._listed is not None:
+            note = replace(note, listed=self._listed.messages, listed_at_ms=now_ms)
+        # What was settled while the queue gave its list is in doubt until its event is read.
+        agreed = note.listed_at_ms is not None and not found.is_on_list
+        return replace(note, agreed_at_ms=note.listed_at_ms) if agreed else note
+
+    def _balance(self, note: Note, totals: Counter[str], found: Odd, shown: int) -> Balance:
+        differ, first = found.told(), found.first_offsets()
+        since = [note.at_ms, *found.since_ms()]
+        if note.asked_at_ms and not note.not_listed:
+            since.append(note.agreed_at_ms or 0)
+        return Balance(
+            ledger=replace(
+                tally.ledger(note.queue, totals, differ[verdict.Difference.LOST.value]),
+                listed=note.listed,
+                not_listed=note.not_listed if note.asked_at_ms else "it was not to be asked",
+                not_journaled=self._not_journaled,
+                difference_counts=dict(sorted(differ.items())),
+                differences=found.named(shown) if differ else [],
+                before_log_start=note.before,
+                quarantined=note.faults,
+            ),
+            batch=self._number,
+            at_ms=note.at_ms,
+            balanced_up_to_ms=max(0, min(since) - self._grace_ms),
+            balanced_up_to=[
+                UpTo(topic=topic, partition=part, offset=min(end, first.get((topic, part), end)), read=end)
+                for (topic, part), end in sorted(self._reach.ends.items())
+            ],
+            in_doubt=found.in_doubt,
+            listed_at_ms=note.listed_at_ms,
+        )
+
+
+def _apart(rows: DataFrame) -> DataFrame:
+    """Compute rows now, and forget how: what is made of them is planned as if they had been read.
+
+    Without it each step would plan all steps before it once more; that took longer than the work.
+    """
+    return rows.localCheckpoint()

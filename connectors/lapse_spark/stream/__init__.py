@@ -1,0 +1,1 @@
+"""Streams: how they run, where they stand, and where they write."""
