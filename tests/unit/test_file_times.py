@@ -42,7 +42,7 @@ def test_a_file_stays_together_and_all_that_take_the_spark_session_do() -> None:
     """What the controller of a parallel run reads from a file's text is what its tests have."""
     plain, *taking = (
         ROOT / "tests" / path
-        for path in ("unit/test_docs.py", "unit/spark/test_event.py", "integration/test_spark_delta.py")
+        for path in ("unit/test_docs.py", "unit/spark/test_event.py", "integration/spark/test_spark_delta.py")
     )
     assert group_of(plain) == str(plain)
     assert {group_of(file) for file in taking} == {SPARK}

@@ -23,8 +23,8 @@ from lapse_client import LapseError, Queue
 ROOT = Path(__file__).parents[3]
 ELSEWHERE = {
     "docs/from-celery.md": "tests/unit/testing/test_recipes.py",
-    "docs/protocol.md": "tests/integration/test_shell_consumer.py",
-    "docs/spark.md": "tests/integration/test_spark_cluster.py",
+    "docs/protocol.md": "tests/integration/client/test_shell_consumer.py",
+    "docs/spark.md": "tests/integration/spark/test_spark_cluster.py",
     "docs/testing-your-consumers.md": "tests/unit/testing/test_page.py",
 }
 """Pages whose snippets a test of their own runs; recipes and tutorials besides."""

@@ -18,7 +18,7 @@ from support.figures import free_port
 from support.log import until
 from support.program import run
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 pytestmark = pytest.mark.timeout(1_000)  # Helm is built at the first run
 
 

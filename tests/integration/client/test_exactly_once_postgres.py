@@ -14,7 +14,7 @@ from support import postgres
 from support.deployment import Deploy
 from support.log import until
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "exactly_once_postgres.py"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "exactly_once_postgres.py"
 PAYMENTS = 2_000
 KILLS = 4
 

@@ -22,7 +22,7 @@ from lapse_client import ConnectionFailed, LapseError
 from support.deployment import Deployment
 from support.log import until
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
 @pytest.fixture(scope="module")

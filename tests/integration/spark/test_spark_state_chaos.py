@@ -1,8 +1,8 @@
 """What a queue and a SOW topic had at random instants of a run with killed workers, by the topics alone (D7).
 
 Each look takes down what the worker showed, and between which two instants of the broker. `lapse spark state` has to
-tell the same of an instant between them. `LAPSE_LOOKS=100 pytest tests/integration/test_spark_state_chaos.py` takes so
-many looks; `make chaos` does.
+tell the same of an instant between them. `LAPSE_LOOKS=100 pytest tests/integration/spark/test_spark_state_chaos.py`
+takes so many looks; `make chaos` does.
 """
 
 from __future__ import annotations

@@ -4,11 +4,11 @@ import json
 import subprocess
 
 import pytest
-from lapse_client.dead_letter import read
 
 from lapse.transfer.mover import Choice, Mover
 from lapse_client import SowClient
 from lapse_client.error import LapseError, UnknownEntity
+from lapse_client.letters.dead_letter import read
 from lapse_client.reading.history import history
 from support import command
 from support.deployment import Deploy, Deployment

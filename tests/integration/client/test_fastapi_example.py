@@ -9,7 +9,7 @@ from fastapi.testclient import TestClient
 from support.deployment import Deploy
 from support.log import until
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
 @pytest.mark.feature("X3", "Q5", "Q24")

@@ -19,7 +19,7 @@ from support.program import program, run
 from support.standalone import QUICK, SPARK_HOME, quick_executors, standalone
 from support.wire import Wire
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "spark.md").read_text("utf-8")
 
 

@@ -18,7 +18,7 @@ from support.deployment import Deploy, Deployment, broker_now_ms
 from support.log import until
 from support.page_run import commands, fits
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def blocks(deployment: Deployment) -> list[str]:

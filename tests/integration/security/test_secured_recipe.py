@@ -14,7 +14,7 @@ import pytest
 
 from lapse.embedded.java import find_java
 
-PAGE = Path(__file__).parents[2] / "docs/security.md"
+PAGE = Path(__file__).parents[3] / "docs/security.md"
 
 
 def free_port() -> int:

@@ -17,7 +17,7 @@ from support.figures import free_port, with_figures
 from support.log import until
 from support.program import program
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 QUEUES = {"jobs": {"expiration": "enabled", "lease_period": "1s"}}
 
 

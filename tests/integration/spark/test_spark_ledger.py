@@ -19,7 +19,7 @@ from support.wire import Wire
 
 pytestmark = pytest.mark.spark
 
-NOTEBOOK = Path(__file__).parents[2] / "examples" / "dead_letters.ipynb"
+NOTEBOOK = Path(__file__).parents[3] / "examples" / "dead_letters.ipynb"
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from support.deployment import Deploy
 from support.program import program, run
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PROGRAM = """
 import importlib.util, sys
 from lapse_client import Connection, Publisher, QueueSubscriber

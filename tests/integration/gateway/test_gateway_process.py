@@ -19,7 +19,7 @@ from support.gateway import Door, door
 from support.log import until
 from support.program import program
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 QUEUES = {
     "orders": {"expiration": "enabled", "lease_period": "60s", "partitions": 2},
     "streamed": {"lease_period": "60s"},
