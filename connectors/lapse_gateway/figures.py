@@ -1,4 +1,4 @@
-"""What workers count, from their figures for Prometheus: rates of entities, and how late messages expire."""
+"""What workers count, from their figures for Prometheus: rates, lateness, and what is missing."""
 
 from __future__ import annotations
 
@@ -40,7 +40,10 @@ _COUNTERS: Final = {
 """What each counter counts towards; of the removals only those by time."""
 
 _LATENESS: Final = "lapse_expiry_lateness_seconds_bucket"
-_SAMPLE: Final = re.compile(rf"^({'|'.join([*_COUNTERS, _LATENESS])})\{{([^}}]*)\}} ([0-9.eE+]+)$", re.MULTILINE)
+_MISSING: Final = "lapse_missing_topics"
+_SAMPLE: Final = re.compile(
+    rf"^({'|'.join([*_COUNTERS, _LATENESS, _MISSING])})\{{([^}}]*)\}} ([0-9.eE+]+)$", re.MULTILINE
+)
 _LABEL: Final = re.compile(r'(\w+)="([^"]*)"')
 
 Counts = dict[str, float]
@@ -98,6 +101,7 @@ class Figures:
         self._done: defaultdict[str, Counts] = defaultdict(lambda: dict.fromkeys(RATES, 0.0))
         self._seen: deque[tuple[float, dict[str, Counts]]] = deque()
         self._lateness: Mapping[str, Mapping[str, float]] = {}
+        self._missing: Mapping[str, set[str]] = {}
         self.faults: Sequence[str] = ()
         """Of each worker that did not answer, why."""
 
@@ -122,6 +126,12 @@ class Figures:
             return _UNKNOWN
         return EntityFigures(per_s=self._per_s(entity), lateness=tuple(_bands(self._lateness.get(entity, {}))))
 
+    def needs(self, entity: str) -> list[str]:
+        """What workers say that an entity lacks: topics that it names and that do not exist."""
+        return [
+            f"topic {topic} is missing; `lapse apply` creates it" for topic in sorted(self._missing.get(entity, ()))
+        ]
+
     def _per_s(self, entity: str) -> Counts:
         (first_s, first), (last_s, last) = self._seen[0], self._seen[-1]
         if last_s - first_s < 1 or entity not in first:
@@ -134,6 +144,8 @@ class Figures:
             pages = {name: text for found in told for name, text in found.pages.items()}
             self.faults = [fault for found in told for fault in found.faults]
             await asyncio.to_thread(self._note, pages)
+            if not pages:
+                self._seen.clear()  # nothing is known of now, and that is no rate of 0
         except Exception:
             log.exception("the workers' figures could not be read")
         finally:
@@ -147,12 +159,15 @@ class Figures:
         """Add what was counted since the last look; a counter that is lower than before began anew."""
         found: defaultdict[_Key, Counts] = defaultdict(lambda: dict.fromkeys(RATES, 0.0))
         lateness: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
+        missing: defaultdict[str, set[str]] = defaultdict(set)
         for address, text in pages.items():
             for name, labelled, number in _SAMPLE.findall(text):
                 labels = dict(_LABEL.findall(labelled))
                 entity = labels.get("entity", "")
                 if name == _LATENESS:
                     lateness[entity][labels.get("le", "+Inf")] += float(number)
+                elif name == _MISSING:
+                    missing[entity].add(labels.get("topic", ""))
                 elif labels.get("reason", "time_limit") == "time_limit":
                     found[address, entity, labels.get("shard", "")][_COUNTERS[name]] += float(number)
         for key, counts in found.items():
@@ -162,7 +177,7 @@ class Figures:
         answered = {address for address, _, _ in found}
         kept = {key: counts for key, counts in self._before.items() if key[0] not in answered}
         self._before = {**kept, **found} if len(kept) < _MOST_KEPT else dict(found)
-        self._lateness = lateness
+        self._lateness, self._missing = lateness, missing
 
 
 _MOST_KEPT: Final = 1_000_000

@@ -78,7 +78,10 @@ async def _glance(call: Call, patience_s: float = PATIENCE_S) -> dict[str, Any]:
     )
     by_name = {look.name: look for look in looks}
     topics_by_name = {look.name: look for look in of_topics}
-    needs = [("queues", name, text) for name in found for text in by_name[name].needs]
+    lacking = {name: figures.needs(name) for name in (*found, *sow) if call.caller.sees_whole(name)}
+    needs = [("queues", name, text) for name in found for text in lacking.get(name, ())]
+    needs += [("sow", name, text) for name in sow for text in lacking.get(name, ())]
+    needs += [("queues", name, text) for name in found for text in by_name[name].needs]
     needs += [("sow", name, text) for name in sow if name in topics_by_name for text in topics_by_name[name].needs]
     told = together(needs)
     counts = {name: {state: by_name[name].figures.get(state, 0) for state in STATES} for name in found}

@@ -54,12 +54,14 @@ async def _state(call: Call, name: str, patience_s: float) -> dict[str, Any]:
     (look,), _ = await asyncio.gather(
         call.gateway.watch.look(call.caller, [name], patience_s=patience_s), figures.look(patience_s)
     )
+    whole = call.caller.sees_whole(name)
     return {
         "look": look,
+        "needs": [*(figures.needs(name) if whole else ()), *look.needs],
         "states": STATES,
         "most": standing.SHOWN,
         "rates": RATES,
-        "figures": figures.of(name) if call.caller.sees_whole(name) else None,
+        "figures": figures.of(name) if whole else None,
     }
 
 

@@ -36,6 +36,7 @@ async def _live(call: Call) -> Response:
         call,
         "topic_live.html",
         look=looks[0] if looks else None,
+        needs=[*figures.needs(name), *looks[0].needs] if looks else [],
         topic_figures=TOPIC_FIGURES,
         rates=RATES,
         figures=figures.of(name) if whole else None,

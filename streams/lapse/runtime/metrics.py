@@ -179,6 +179,14 @@ class Figures(Collector):
             for topic, count in topics.items():
                 added.add_metric([name, topic], count)
                 unread.add_metric([name, topic], self._entities[name].unread.get(topic, 0))
+        missing = GaugeMetricFamily(
+            "lapse_missing_topics",
+            "1 for a topic that an entity names and that is missing.",
+            labels=["entity", "topic"],
+        )
+        for entity in self._entities.values():
+            for topic in entity.missing if entity.runners else ():
+                missing.add_metric([entity.name, topic], 1)
         behind = GaugeMetricFamily(
             "lapse_behind_records", "Records in the log that are not yet in the state of a shard.", labels=["topic"]
         )
@@ -186,7 +194,7 @@ class Figures(Collector):
             behind.add_metric([topic], count)
         away = GaugeMetricFamily(*health.AWAY_FIGURE)
         away.add_metric([], found.away_s or 0)
-        yield from (shards, barred, added, unread, behind, away)
+        yield from (shards, barred, missing, added, unread, behind, away)
 
     def _rules(self, rows: list[_Row]) -> Iterator[Metric]:
         """Calls of `on_expire` functions (L15)."""

@@ -17,6 +17,9 @@ SOW = {"prices": {}}
 LAPSE = {"metrics_port": free_port()}
 
 
+SQUEEZED = """[...document.querySelectorAll(".stacks td[data-name]")].map(
+    one => getComputedStyle(one, "::before").flexShrink
+)"""
 BLOCKING = """() => performance.getEntriesByType("resource").filter(one => one.renderBlockingStatus === "blocking")
     .map(one => new URL(one.name).pathname.split("/").pop())"""
 """What a page is not painted without."""
@@ -61,6 +64,7 @@ def test_pages_fit_a_phone_and_keep_the_rules_of_accessibility(
             assert view.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
             cut = "[...document.querySelectorAll('.scroll')].filter(one => one.scrollWidth > one.clientWidth).length"
             assert view.evaluate(cut) == 0, f"{path}: a table is cut on a phone"
+            assert set(view.evaluate(SQUEEZED)) <= {"0"}, f"{path}: a label is broken within a word"
             wrong[f"{path} on a phone"] = axe.faults(view)
             assert view.evaluate("document.querySelectorAll('h1').length") == 1
         view.goto(f"{gateway.address}{list(pages)[1]}")

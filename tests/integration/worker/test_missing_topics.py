@@ -148,13 +148,19 @@ def test_a_missing_underlying_topic_is_taken_up_once_it_exists(deploy: Deploy, k
 
 @pytest.mark.feature("C52", "C42")
 def test_a_topic_that_goes_and_comes_while_the_worker_runs_stops_nobody(deploy: Deploy) -> None:
+    port = free_port()
     here = deploy({})
-    here.configure({"sick": {}, "well": {}}, {"prices": {}, "gone": {}})
+    here.configure({"sick": {}, "well": {}}, {"prices": {}, "gone": {}}, metrics_port=port)
+
+    def counted_as_missing() -> set[str]:
+        return {labels[0] for name, *labels in scraped(port) if name == "lapse_missing_topics"}
+
     worker = here.apply().worker().wait_for_shards(4)
     here.write("sick", "lost")
     until(lambda: here.depth("sick")["depth"] == 1, "the message")
     delete(here, here.name("sick"), here.name("gone"))
     until(lambda: told(worker, here.name("sick"), "underlying", "missing"), "it is told", 40)
+    until(lambda: counted_as_missing() == {here.name("gone"), here.name("sick")}, "the figures tell of both")
     here.write("well", "a")
     receives(here, "well", b"a")
     here.write("prices", "7", key=b"A")
@@ -170,6 +176,7 @@ def test_a_topic_that_goes_and_comes_while_the_worker_runs_stops_nobody(deploy: 
     receives(here, "sick", b"found", timeout_s=60)
     here.letters("sick", 1, timeout_s=40)
     assert worker.running
+    assert not counted_as_missing()
     assert len(told(worker, "ERROR")) < 50
     assert len(told(worker, here.name("sick"), "underlying", "missing")) == 1
 

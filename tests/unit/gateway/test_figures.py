@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 from prometheus_client import generate_latest
-from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from lapse_gateway import figures as module
 from lapse_gateway.figures import Band, Figures
@@ -20,6 +20,7 @@ class Worker:
     def __init__(self) -> None:
         self.text = ""
         self.status = 200
+        self.missing: tuple[str, ...] = ()
         worker = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -53,7 +54,10 @@ class Worker:
         late = HistogramMetricFamily("lapse_expiry_lateness_seconds", "", labels=list(shard))
         low, high = counts.get("late", 0), counts.get("late", 0) + 1
         late.add_metric(list(shard.values()), [("0.5", low), ("1.0", high), ("+Inf", high)], 1.0)
-        self.text = generate_latest(_Fixed([*families, late])).decode()
+        missing = GaugeMetricFamily("lapse_missing_topics", "", labels=["entity", "topic"])
+        for topic in self.missing:
+            missing.add_metric(["orders", topic], 1)
+        self.text = generate_latest(_Fixed([*families, late, missing])).decode()
 
 
 class _Fixed:
@@ -82,6 +86,23 @@ def told(figures: Figures) -> dict[str, float]:
     (first_s, first), (last_s, last) = figures._seen[0], figures._seen[-1]
     assert last_s > first_s
     return {name: last["orders"][name] - first["orders"][name] for name in last["orders"]}
+
+
+@pytest.mark.feature("C52", "Q15")
+def test_missing_topics_are_told_once_and_no_longer_than_a_worker_tells_of_them(workers: tuple[Worker, Worker]) -> None:
+    figures = Figures([Source.parse(worker.url) for worker in workers])
+
+    async def lacks(*topics: str) -> list[str]:
+        for worker in workers:
+            worker.missing = topics
+            worker.tell()
+        await figures.look()
+        return figures.needs("orders")
+
+    said = ["topic a is missing; `lapse apply` creates it", "topic b is missing; `lapse apply` creates it"]
+    assert asyncio.run(lacks("b", "a")) == said
+    assert figures.needs("others") == []
+    assert asyncio.run(lacks()) == []
 
 
 @pytest.mark.feature("L13", "Q15")
@@ -128,6 +149,9 @@ def test_a_rate_is_a_second_and_forgets_what_is_old(workers: tuple[Worker, Worke
     asyncio.run(look())
     assert len(figures._seen) == 2
     assert figures._seen[0][0] == 4.0
+    workers[0].status = 503
+    asyncio.run(look())
+    assert figures.of("orders").per_s == {}, "of a worker that is away nobody knows a rate, not even 0"
 
 
 def test_a_worker_that_does_not_answer_is_named(workers: tuple[Worker, Worker]) -> None:

@@ -75,6 +75,13 @@ def test_a_page_is_there_before_anybody_has_answered(gateway: Gateway, path: str
     assert all(" defer" in script for script in re.findall(r"<script[^>]*>", page.text))
 
 
+def test_the_sum_over_queues_that_have_not_answered_is_not_zero(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(TOPICS, topic.commands("more"), 1)
+    assert set(re.findall(r'data-total="\w+">([^<]*)<', got(gateway, "/").text)) == {"–"}
+
+
 def test_a_file_is_kept_by_the_browser_under_the_name_of_its_content(gateway: Gateway) -> None:
     addresses = set(re.findall(r'"(/console/static/[^"]*)"', got(gateway, "/console/queues/orders").text))
     assert {one.partition("?")[0].rpartition("/")[2] for one in addresses} == {

@@ -100,6 +100,11 @@ class NamedTopics(ABC):
                 )
 
     @property
+    def missing(self) -> list[str]:
+        """The topics that it names and that do not exist, as far as that is certain (C52)."""
+        return sorted(self._lacking)
+
+    @property
     def added(self) -> dict[str, int]:
         """How many partitions underlying topics have got beyond the entity's shards, by topic (C81)."""
         beyond = {topic: shape.partitions - self.partitions for topic, shape in self.shapes.items()}
