@@ -79,7 +79,8 @@ class MemoryShard:
         whole(self.machine.kept_answers.restoring(changelog.latest))
         if isinstance(self.machine, QueueMachine):
             self.machine.shard.allowance.written_within_ms = 0
-        self._inbox = Inbox(MemoryReader(self._cluster), self.machine, self._commands, positions, None, lambda: None)
+        reader, catch_up = MemoryReader(self._cluster), len(self._cluster.log(*self._commands))
+        self._inbox = Inbox(reader, self.machine, self._commands, positions, None, lambda: None, catch_up=catch_up)
         self._take_over(noted)
         self._more = True
         self._advanced_ms = self._rested_ms = -1

@@ -5,9 +5,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal
 
+import orjson
 import pytest
 
 import support.dying_worker
+from lapse.protocol import topic as names
 from support.at_length import cases
 from support.deployment import Deploy, Deployment, WorkerProcess, broker_now_ms
 from support.log import texts, until
@@ -102,6 +104,34 @@ def test_who_purges_is_answered_by_the_next_owner_and_nothing_is_purged_twice(de
         process.start().wait_for_shards(1)
         assert purged.result()["removed"] == 2
     until(lambda: here.depth("emptied")["depth"] == 2, "the third one, and the one that came later")
+
+
+@pytest.mark.feature("C1", "C37", "Q8")
+@pytest.mark.parametrize("merged", [False, True])
+def test_a_purge_takes_nothing_that_arrived_behind_it_though_no_worker_ran(deploy: Deploy, merged: bool) -> None:
+    """Nor does a settlement by filter: a worker that starts later finds both in the log."""
+    here = deploy({"emptied": {"ordering": "total"} if merged else {}}, session_timeout="2s").apply()
+    process = here.worker().wait_for_shards(1)
+    here.write("emptied", '{"n": 0}')
+    until(lambda: here.depth("emptied")["depth"] == 1, "it has arrived")
+    process.kill()
+    commands = names.commands(here.name("emptied"))
+    writer = here.connection.producer()
+
+    def tell(command: str, **fields: str) -> None:
+        writer.produce(commands, orjson.dumps({"command": command, "id": command, **fields}), partition=0)
+        assert not writer.flush(20)
+
+    here.write("emptied", '{"n": 1}')
+    tell("expire", filter="/n >= 1")
+    here.write("emptied", '{"n": 2}')
+    tell("purge")
+    here.write("emptied", '{"n": 3}', '{"n": 4}')
+    process.start().wait_for_shards(1)
+    until(lambda: here.depth("emptied")["depth"] == 2, "what came behind the purge is there")
+    fates = {str(one): event.reasons for event in here.events("emptied") for one in event.messages if event.reasons}
+    source = f"{here.name('emptied')}:0"
+    assert fates == {f"{source}:1": ("forced_expire",), f"{source}:0": ("purged",), f"{source}:2": ("purged",)}
 
 
 @pytest.mark.feature("C55", "Q9")

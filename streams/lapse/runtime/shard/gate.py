@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from lapse.core.lifetime import NEVER
 from lapse.runtime.shard.inbox import Inbox
 from lapse.runtime.shard.log import Log
 from lapse.runtime.shard.machine import Machine
@@ -95,10 +96,11 @@ class ArrivalGate:
             task.add_done_callback(lambda _: self._on_news())
             self._asked = reached_ms, task
         asked_ms, task = self._asked
-        if not task.done() or not await _are_taken_in(self._inbox, task.result(), self._on_news):
+        to_ms = min(asked_ms, reached_ms)  # what arrived later may have to wait for a command
+        if not task.done() or not await _are_taken_in(self._inbox, task.result(), self._on_news, to_ms):
             return None
         self._asked = None
-        return asked_ms
+        return to_ms
 
     def stop(self) -> None:
         """Ask no more."""
@@ -106,10 +108,10 @@ class ArrivalGate:
             self._asked[1].cancel()
 
 
-async def _are_taken_in(inbox: Inbox, ends: Mapping[TP, int], on_news: Callable[[], None]) -> bool:
-    """Whether everything below these ends is; else there is news in a moment."""
+async def _are_taken_in(inbox: Inbox, ends: Mapping[TP, int], on_news: Callable[[], None], to_ms: int = NEVER) -> bool:
+    """Whether everything below these ends is that arrived up to an instant; else there is news in a moment."""
     for tp in inbox.sources:
-        if tp in ends and await inbox.will_bring(tp, ends[tp]):
+        if tp in ends and await inbox.will_bring(tp, ends[tp], to_ms):
             asyncio.get_running_loop().call_later(_LOOK_AGAIN_S, on_news)
             return False
     return True

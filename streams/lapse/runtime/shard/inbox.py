@@ -13,6 +13,7 @@ from lapse.runtime.shard.deaths import STOPPED
 from lapse.runtime.shard.machine import Machine
 from lapse.runtime.shard.merged_order import MergedOrder
 from lapse.runtime.shard.pause import Pauses
+from lapse.runtime.shard.sweeps import Sweeps, earlier
 from lapse.runtime.tp import TP
 
 _STEP_BYTES: Final = 1 << 18
@@ -55,6 +56,7 @@ class Inbox:
         merge_until: where the underlying partitions of a shard in one order ended at take-over.
         on_news: called when there is something to take.
         pauses: says what has to be read first after a pause of the process; None = pauses are not noticed.
+        catch_up: offset behind the commands that were in the log at take-over; None = messages wait for no command.
 
     Attributes:
         commands: the partition of the shard's commands and ticks.
@@ -73,8 +75,10 @@ class Inbox:
         merge_until: Mapping[TP, int] | None,
         on_news: Callable[[], None],
         pauses: Pauses | None = None,
+        catch_up: int | None = None,
     ) -> None:
         self.commands = commands
+        self._sweeps = None if catch_up is None or machine.waits_for_updates else Sweeps(catch_up)
         self.held_ms: int | None = None
         self.received = dict(positions)
         self.processed = dict(positions)
@@ -130,6 +134,8 @@ class Inbox:
         self._reader.received(self, tp, self.received[tp])
         self._batches[tp].append(records)
         self._waiting += len(records)
+        if tp == self.commands and self._sweeps is not None:
+            self._sweeps.note(records)
         if tp != self.commands and self._piled_up(tp) > self._room_for(tp):
             self._reader.saturate(self, tp)
         self._on_news()
@@ -176,9 +182,17 @@ class Inbox:
             del self._merge_until[tp]
             self._on_news()
 
-    async def will_bring(self, tp: TP, end: int) -> bool:
-        """Whether something below `end` has still to be read, or taken in."""
+    async def will_bring(self, tp: TP, end: int, to_ms: int = NEVER) -> bool:
+        """Whether something below `end` has still to be read, or taken in.
+
+        Args:
+            tp: its source.
+            end: an offset.
+            to_ms: messages that are here and arrived behind this instant do not count, ms since the epoch.
+        """
         if self.processed[tp] >= end:
+            return False
+        if self._is_withheld(tp) and self._batches[tp][0][0].timestamp > to_ms:
             return False
         if self.processed[tp] != self.received[tp]:
             return True
@@ -207,19 +221,24 @@ class Inbox:
         """Whether messages wait that may be taken now; `taken` = how many this step has taken already."""
         if self._merge_until and not taken:
             return False
-        waiting = (tp for tp, batches in self._batches.items() if batches and tp != self.commands)
+        waiting = [tp for tp, batches in self._batches.items() if batches and tp != self.commands]
+        if self._until_ms() < NEVER:
+            waiting = [tp for tp in waiting if not self._is_withheld(tp)]
         return any(self._machine.room_for(tp.topic, tp.partition) for tp in waiting)
 
     def take_messages(self, most: int) -> int:
         """Hand messages to the machine, as many as it has room for; returns how many."""
+        until_ms = self._until_ms()
         if self._machine.merged_by_time:
-            return self._take_merged(most)
+            return self._take_merged(most, until_ms)
         taken = 0
         for tp, batches in self._batches.items():
             if tp == self.commands:
                 continue
             while batches and taken < most:
                 room = min(self._machine.room_for(tp.topic, tp.partition), most - taken)
+                if until_ms < NEVER:
+                    room = min(room, earlier(batches[0], until_ms))
                 if not room:
                     break
                 records = batches.popleft()
@@ -232,6 +251,27 @@ class Inbox:
                     batches.appendleft(records[done:])
                     break
         return taken
+
+    def _until_ms(self) -> int:
+        """Up to which instant messages may be taken in: what arrived behind a sweep waits for it (C1)."""
+        if self._sweeps is None:
+            return NEVER
+        return self._sweeps.until_ms(self.received[self.commands], self.processed[self.commands])
+
+    def _waits_for_earlier(self, command: Any) -> bool:
+        """Whether a command is a sweep, and messages are here that arrived before it and can be taken in (C1)."""
+        if self._sweeps is None or not self._sweeps.is_next(command.offset):
+            return False
+        return any(
+            batches and batches[0][0].timestamp <= command.timestamp and self._machine.room_for(*tp)
+            for tp, batches in self._batches.items()
+            if tp != self.commands
+        )
+
+    def _is_withheld(self, tp: TP) -> bool:
+        """Whether messages of a source are here, and have to wait for a sweep."""
+        batches = self._batches[tp]
+        return bool(batches) and batches[0][0].timestamp > self._until_ms()
 
     def _hand_over(self, tp: TP, records: Sequence[Any]) -> int:
         """Hand messages to the machine; returns how many of them it took."""
@@ -255,13 +295,14 @@ class Inbox:
                     return at
         return len(records)
 
-    def take_commands(self, most: int, below: int | None, ticked: Callable[[Any], None]) -> int:
+    def take_commands(self, most: int, below: int | None, ticked: Callable[[Any], None], take_all: bool = False) -> int:
         """Hand commands to the machine, as many as a step has room for; returns how many, ticks included.
 
         Args:
             most: about how many.
             below: only batches that end below this offset; None = all.
             ticked: gets the ticks.
+            take_all: whether sweeps do not wait for earlier messages, as while none can be taken in.
         """
         batches = self._batches[self.commands]
         taken = 0
@@ -277,6 +318,9 @@ class Inbox:
             with self._machine.under_way.noted(*self.commands, first, last):
                 for at, record in enumerate(records):
                     if self._machine.step_bytes > _STEP_BYTES or self._machine.unfinished is not None:
+                        batches.appendleft(records[at:])
+                        return taken
+                    if not take_all and self._waits_for_earlier(record):
                         batches.appendleft(records[at:])
                         return taken
                     if record.key == TICK_KEY:
@@ -311,7 +355,7 @@ class Inbox:
         elif self._waiting < _SATURATED_RECORDS // 2:
             self._reader.relieve(self)
 
-    def _take_merged(self, most: int) -> int:
+    def _take_merged(self, most: int, until_ms: int) -> int:
         """Hand over messages of all partitions by timestamp, then by topic, partition and offset (C33).
 
         A partition that is not read yet up to its end at take-over, or after a pause of the process, holds back later
@@ -332,7 +376,7 @@ class Inbox:
         ends: dict[TP, int] = {}
         while taken < most and (room := self._machine.room()):
             before, limit = taken, min(most - taken, room)
-            runs = self._merged_by_time.take(batches, held, limit)
+            runs = self._merged_by_time.take(batches, held, limit, until_ms)
             for at, (tp, records) in enumerate(runs):
                 done = self._hand_over(tp, records)
                 taken += done

@@ -75,7 +75,7 @@ class Intake:
         if self._machine.unfinished is not None:
             return 0
         if self._gate is None:
-            return self._inbox.take_commands(most, None, self._on_tick)
+            return self._inbox.take_commands(most, None, self._on_tick, take_all=bool(self._topics.replaced))
         if not await self._gate.open():
             return 0
         return self._inbox.take_commands(most, self._gate.below, self._on_tick)

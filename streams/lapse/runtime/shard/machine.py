@@ -71,6 +71,7 @@ class ShardMachine(ABC, Generic[C, S, F]):
         rule: the same.
         acts_ahead: whether `advance` and `deliver` may come while the effects of the step before are being written, as
             `arrive` may.
+        waits_for_updates: whether its commands wait until the logs are read, instead of messages for commands (C1).
         step_turns: how often a step calls `advance` at most.
         delivery_turns: how often a step calls `deliver` at most.
         delivery_patience_s: how long Kafka may take to accept a delivery; after that the process ends.
@@ -82,6 +83,7 @@ class ShardMachine(ABC, Generic[C, S, F]):
     """
 
     acts_ahead: ClassVar[bool]
+    waits_for_updates: ClassVar[bool] = False
     step_turns: int
     delivery_turns: int
     delivery_patience_s: float

@@ -31,13 +31,14 @@ class MergedOrder:
         self._before: dict[TP, int] = {}
         """The same before some were last taken."""
 
-    def take(self, inbox: Inbox, held: Sequence[TP], limit: int) -> list[tuple[TP, list[Any]]]:
+    def take(self, inbox: Inbox, held: Sequence[TP], limit: int, until_ms: int = NEVER) -> list[tuple[TP, list[Any]]]:
         """Take what is due out of the inbox.
 
         Args:
             inbox: batches of every partition, in the order of its log.
             held: partitions of which more is known to come: what is later than they are so far has to wait.
             limit: at most so many records.
+            until_ms: none that arrived behind this instant, ms since the epoch.
 
         Returns:
             the records, in runs of one partition each.
@@ -46,7 +47,7 @@ class MergedOrder:
         bound = min((self._reached(tp, inbox[tp]) for tp in held), default=(NEVER, "", 0))
         taken: list[_Ranked] = []
         for ranked in heapq.merge(*(self._ranked(tp, batches) for tp, batches in inbox.items())):
-            if len(taken) >= limit or ranked[:3] > bound:
+            if len(taken) >= limit or ranked[0] > until_ms or ranked[:3] > bound:
                 break
             taken.append(ranked)
         runs = []

@@ -100,7 +100,9 @@ class Runner:
         self._idle = asyncio.Event()
         self._may_run = asyncio.Event()
         commands, pauses = TP(commands_topic, partition), Pauses(watch, log)
-        self._inbox = Inbox(reader, machine, commands, found.positions, found.merge_until, self._news.set, pauses)
+        self._inbox = Inbox(
+            reader, machine, commands, found.positions, found.merge_until, self._news.set, pauses, found.catch_up
+        )
         self._early_stamps = EarlyStamps(entity, clock)
         self._removed = RemovedLog(entity, machine, self._inbox, log, self._news.set, found.gaps)
         self._arrival_gate = ArrivalGate(machine, self._inbox, log, self._news.set)

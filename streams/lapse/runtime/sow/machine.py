@@ -76,6 +76,7 @@ class SowMachine(ShardMachine[SowShard, Step, StepInFlight[Step]]):
     """
 
     acts_ahead = True
+    waits_for_updates = True
 
     def __init__(
         self,

@@ -1,0 +1,113 @@
+"""Sweeps: what arrived before a purge is taken in before it, and what arrived later waits for it (C1, C37)."""
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lapse.core.lifetime import NEVER
+from lapse.protocol.command import Command, encode
+from lapse.runtime.shard.inbox import Inbox
+from lapse.runtime.shard.sweeps import Sweeps
+from lapse.runtime.shard.under_way import NOTHING_NOTED
+from lapse.runtime.tp import TP
+
+pytestmark = pytest.mark.feature("C1", "C37")
+
+COMMANDS, ORDERS = TP("commands", 0), TP("orders", 0)
+NOBODY = SimpleNamespace(received=lambda *_: None, saturate=lambda *_: None, relieve=lambda *_: None)
+
+
+class Machine:
+    """Notes in which order it gets what waits."""
+
+    waits_for_updates = False
+    merged_by_time = False
+    under_way = NOTHING_NOTED
+    unfinished = None
+    step_bytes = 0
+
+    def __init__(self) -> None:
+        self.got: list[str] = []
+
+    def room_for(self, topic: str, partition: int) -> int:
+        return 100
+
+    def waits_for_arrivals(self, at_ms: int) -> bool:
+        return False
+
+    def arrive(self, topic: str, partition: int, records: Sequence[Any]) -> int:
+        self.got += [f"m{record.timestamp}" for record in records]
+        return len(records)
+
+    def command(self, record: Any) -> None:
+        self.got.append(f"c{record.timestamp}")
+
+
+def record(offset: int, at_ms: int, command: Command | None = None) -> Any:
+    value = b"{}" if command is None else encode(command)
+    return SimpleNamespace(offset=offset, timestamp=at_ms, value=value, key=None)
+
+
+PURGE, BY_FILTER, OTHER = Command(command="purge"), Command(command="expire", filter="/n > 1"), Command(command="depth")
+
+
+def inbox_of(machine: Machine, catch_up: int) -> Inbox:
+    return Inbox(NOBODY, machine, COMMANDS, {COMMANDS: 0, ORDERS: 0}, None, lambda: None, catch_up=catch_up)  # type: ignore[arg-type]
+
+
+def step(inbox: Inbox, take_all: bool = False) -> None:
+    inbox.take_messages(100)
+    inbox.take_commands(100, None, lambda _: None, take_all)
+
+
+def test_messages_and_sweeps_are_taken_in_by_their_instants() -> None:
+    machine = Machine()
+    inbox = inbox_of(machine, 3)
+    inbox.receive(ORDERS, [record(at, at_ms) for at, at_ms in enumerate((1, 4, 6, 9))])
+    inbox.take_messages(100)
+    assert machine.got == [], "a sweep may be among the commands that were in the log"
+    assert not inbox.has_messages(0)
+    inbox.receive(COMMANDS, [record(0, 2, OTHER), record(1, 5, BY_FILTER), record(2, 7, PURGE)])
+    for _ in range(3):
+        step(inbox)
+    assert machine.got == ["m1", "m4", "c2", "c5", "m6", "c7", "m9"]
+
+
+def test_only_purges_hold_messages_back_once_the_log_is_read() -> None:
+    """To read every command twice would cost more."""
+    machine = Machine()
+    inbox = inbox_of(machine, 0)
+    inbox.receive(ORDERS, [record(0, 1), record(1, 6), record(2, 9)])
+    inbox.receive(COMMANDS, [record(0, 5, BY_FILTER), record(1, 7, PURGE)])
+    for _ in range(2):
+        step(inbox)
+    assert machine.got == ["m1", "m6", "c5", "c7", "m9"]
+
+
+def test_while_no_message_can_be_taken_in_no_sweep_waits() -> None:
+    machine = Machine()
+    inbox = inbox_of(machine, 1)
+    inbox.receive(ORDERS, [record(0, 1)])
+    inbox.receive(COMMANDS, [record(0, 5, PURGE)])
+    inbox.take_commands(100, None, lambda _: None, take_all=True)
+    assert machine.got == ["c5"]
+
+
+def test_what_is_withheld_counts_as_later_than_an_earlier_instant() -> None:
+    """Else a command that waits for a scheduled message's place would wait for ever."""
+    machine = Machine()
+    inbox = inbox_of(machine, 1)
+    inbox.receive(ORDERS, [record(0, 8)])
+    inbox.receive(COMMANDS, [record(0, 5, PURGE)])
+    coming = inbox.will_bring(ORDERS, 1, 4)
+    with pytest.raises(StopIteration) as done:
+        coming.send(None)
+    assert done.value.value is False
+
+
+def test_a_command_that_cannot_be_read_is_no_sweep() -> None:
+    sweeps = Sweeps(1)
+    sweeps.note([SimpleNamespace(offset=0, timestamp=1, value=b"purge? no")])
+    assert sweeps.until_ms(1, 0) == NEVER
