@@ -18,6 +18,7 @@ from lapse.protocol.command import Command
 from lapse_client import Connection, Queue
 from lapse_client.error import CommandFailed, LapseError
 from lapse_client.session.conversation import Conversation
+from lapse_spark import local_rows
 from lapse_spark.account import account, generation, verdict
 from lapse_spark.running import block
 
@@ -155,7 +156,7 @@ def _lost(
     """What `Asked.lost` finds; what one of the inventories has is held."""
     ends = [(row["topic"], row["partition"], row["log_last"]) for row in logs.collect()]
     known = [one for inventory in inventories for one in inventory.ranges] + inventories[0].unread(ends)
-    there = account.within(spark.createDataFrame(known, _RANGE), logs) if known else None
+    there = account.within(local_rows.frame(spark, known, _RANGE), logs) if known else None
     told = account.within(fates, logs).select("topic", "partition", "first", "last")
     ranges = told if there is None else told.unionByName(there)
     excused = block.cover(ranges).groupBy(*block.PLACE).agg(F.bit_or("mask").alias("excused"))

@@ -15,6 +15,7 @@ from lapse.protocol.header import EPOCH
 from lapse_client import Connection
 from lapse_client.error import LapseError
 from lapse_client.kafka.connection import arrived, log_bounds
+from lapse_spark import local_rows
 from lapse_spark.account import generation, verdict
 from lapse_spark.instant import queue_as_of
 
@@ -153,4 +154,4 @@ def _row(one: Departure) -> Row:
 
 def statements(spark: SparkSession, rows: Iterable[Row]) -> DataFrame:
     """Rows of a journal as statements (`STATEMENT`)."""
-    return spark.createDataFrame(list(rows), STATEMENT)
+    return local_rows.frame(spark, list(rows), STATEMENT)

@@ -7,6 +7,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from lapse_spark import local_rows
 from lapse_spark.account import account, generation, verdict
 from lapse_spark.running import block, intake
 from lapse_spark.running.intake import Reach
@@ -100,7 +101,7 @@ _PLACES: Final = {account.OURS: "ours", account.REDRIVEN: "elsewhere"}
 def logs(spark: SparkSession, reached: Reach) -> DataFrame:
     """How far the logs reach, a row per partition."""
     rows = [(topic, number, reached.begins[topic, number], end) for (topic, number), end in reached.ends.items()]
-    return spark.createDataFrame(rows, "log_topic string, log_partition int, begin bigint, end bigint")
+    return local_rows.frame(spark, rows, "log_topic string, log_partition int, begin bigint, end bigint")
 
 
 def merged(*parts: DataFrame) -> DataFrame:

@@ -14,6 +14,7 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from lapse_spark import local_rows
 from lapse_spark.account import account, generation, verdict
 from lapse_spark.account.inventory import Inventory
 from lapse_spark.running import balance, block, doubt, memory, odd, portion, tally
@@ -50,7 +51,7 @@ class Settling:
         ends = [(topic, number, end - 1) for (topic, number), end in self._reach.ends.items()]
         parts = []
         for name, ranges in (("listed", listed.ranges), ("unread", listed.unread(ends))):
-            rows = self._spark.createDataFrame(list(ranges), _RANGE).where(F.col("first") <= F.col("last"))
+            rows = local_rows.frame(self._spark, list(ranges), _RANGE).where(F.col("first") <= F.col("last"))
             parts.append(block.cover(rows).withColumn("of", F.lit(name)))
         mask, of = F.col("mask"), F.col("of")
         both = parts[0].unionByName(parts[1]).groupBy(*block.PLACE)
@@ -109,7 +110,7 @@ class Settling:
         for place, number in known.items():
             topic, _, partition = place.rpartition(":")
             rows.append((topic, int(partition), number))
-        return self._spark.createDataFrame(rows, f"topic string, partition int, {name} bigint")
+        return local_rows.frame(self._spark, rows, f"topic string, partition int, {name} bigint")
 
     def _reopened(self, inside: DataFrame) -> DataFrame | None:
         """Closed blocks about which something is told again, or of which the queue lists a message."""

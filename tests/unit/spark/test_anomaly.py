@@ -2,7 +2,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from lapse_spark import anomaly
+from lapse_spark import anomaly, local_rows
 
 pytestmark = [pytest.mark.spark, pytest.mark.feature("D1")]
 
@@ -19,7 +19,9 @@ def counted(spark):
             for hour, number in enumerate(numbers)
             if number is not None
         ]
-        return spark.createDataFrame(rows, "entity string, window_start timestamp, window_end timestamp, letters long")
+        return local_rows.frame(
+            spark, rows, "entity string, window_start timestamp, window_end timestamp, letters long"
+        )
 
     return make
 

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from lapse_spark import schema
+from lapse_spark import local_rows, schema
 from lapse_spark.instant import as_of, queue_as_of
 from lapse_spark.records import sow
 from unit.spark.bad_instants import CASES, Case
@@ -26,7 +26,7 @@ def updates(spark):
             records.append(
                 ("lapse.sow.x", partition, offset, AT + timedelta(seconds=second), key, value, headers or None)
             )
-        return sow.parse(spark.createDataFrame(records, schema.RAW))
+        return sow.parse(local_rows.frame(spark, records, schema.RAW))
 
     return parse
 

@@ -6,7 +6,7 @@ import pytest
 from lapse.core.reason import Reason
 from lapse.protocol import dead_letter as wire
 from lapse.protocol.bookmark import Bookmark
-from lapse_spark import quarantine, schema
+from lapse_spark import local_rows, quarantine, schema
 from lapse_spark.records import dead_letter
 from support.other_letters import OTHERS, TOLD
 
@@ -24,7 +24,7 @@ def letters(spark):
             ("dlq.orders", 0, offset, AT, b"key", b"value", None if one is None else [(n, v) for n, v in one])
             for offset, one in enumerate(headers)
         ]
-        return dead_letter.parse(spark.createDataFrame(rows, schema.RAW))
+        return dead_letter.parse(local_rows.frame(spark, rows, schema.RAW))
 
     return parse
 

@@ -4,7 +4,7 @@ import pytest
 
 from lapse.protocol import packed_delivery, reference
 from lapse.protocol.packed_delivery import column
-from lapse_spark import quarantine, schema
+from lapse_spark import local_rows, quarantine, schema
 from lapse_spark.records import delivery, sow
 
 pytestmark = pytest.mark.spark
@@ -29,7 +29,7 @@ def delivered(bookmark=b"orders:3:7", epoch=b"5", kind=b"delivery"):
 def deliveries(spark):
     def parse(*headers):
         rows = [("lapse.q.deliveries", 0, offset, AT, b"k", b"v", one) for offset, one in enumerate(headers)]
-        return delivery.parse(spark.createDataFrame(rows, schema.RAW))
+        return delivery.parse(local_rows.frame(spark, rows, schema.RAW))
 
     return parse
 
@@ -49,7 +49,7 @@ def test_a_reference_names_its_messages(spark):
     def rows(*values):
         heads = [("lapse-kind", b"reference"), ("lapse-subscription", b"s1"), ("lapse-lease-until-ms", b"99")]
         records = [("lapse.q.deliveries", 0, place, AT, None, value, heads) for place, value in enumerate(values)]
-        return delivery.parse(spark.createDataFrame(records, schema.RAW))
+        return delivery.parse(local_rows.frame(spark, records, schema.RAW))
 
     ranges = [(5, 6, 1), (9, 9, 3)]
     read = rows(
@@ -88,7 +88,7 @@ def test_a_packed_delivery_hands_out_its_messages(spark):
     def rows(*values):
         heads = [("lapse-kind", b"packed"), ("lapse-subscription", b"s1"), ("lapse-lease-until-ms", b"99")]
         records = [("lapse.q.deliveries", 0, place, AT, None, value, heads) for place, value in enumerate(values)]
-        return delivery.parse(spark.createDataFrame(records, schema.RAW))
+        return delivery.parse(local_rows.frame(spark, records, schema.RAW))
 
     good = packed("orders", [5, 6, 1 << 40], [1, 1, 3], [7, packed_delivery.NEVER, 1 << 40])
     read = rows(good, packed("t", range(300), [2] * 300))
@@ -141,7 +141,7 @@ def test_the_state_of_a_sow_topic_is_the_latest_of_every_key(spark):
         record(6, b"d", b"5", 6, deadline=b"9000"),
         record(0, b"d", b"6", 7, partition=1),
     ]
-    updates = sow.parse(spark.createDataFrame(rows, schema.RAW))
+    updates = sow.parse(local_rows.frame(spark, rows, schema.RAW))
     assert {bytes(row.key): bytes(row.value) for row in sow.current(updates).collect()} == {b"a": b"3", b"d": b"6"}
     assert {bytes(row.key) for row in sow.current(updates, now_ms=5_000).collect()} == {b"d"}
     faults = {row.offset: row.fault for row in quarantine.split(updates)[1].collect()}

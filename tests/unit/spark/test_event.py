@@ -11,7 +11,7 @@ from lapse.protocol import event as wire
 from lapse.protocol import schema as avro
 from lapse.protocol.bookmark import Bookmark, BookmarkRange
 from lapse.protocol.event import Event, EventKind
-from lapse_spark import lives, quarantine, schema
+from lapse_spark import lives, local_rows, quarantine, schema
 from lapse_spark.records import event
 
 pytestmark = pytest.mark.spark
@@ -49,7 +49,7 @@ def events(spark):
             )
             for offset, value in enumerate(values)
         ]
-        return event.parse(spark.createDataFrame(rows, schema.RAW), written_with)
+        return event.parse(local_rows.frame(spark, rows, schema.RAW), written_with)
 
     return parse
 
@@ -150,7 +150,7 @@ def test_the_life_of_one_message_in_order(events):
 
 @pytest.mark.feature("D6")
 def test_the_lives_of_all_messages(events, spark):
-    messages = spark.createDataFrame([("orders", 0, 3, 5)], "topic string, partition int, offset long, at_ms long")
+    messages = local_rows.frame(spark, [("orders", 0, 3, 5)], "topic string, partition int, offset long, at_ms long")
     found = lives.lives(events(*LIFE), messages)
     shown = ("offset", "fate", "fate_at_ms", "cancels", "returns", "reasons", "lived_ms")
     # Not assertDataFrameEqual: PySpark 4.0.0's imports pandas names that pandas 3 no longer has.

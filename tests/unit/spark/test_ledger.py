@@ -2,7 +2,7 @@ import pytest
 
 from lapse.core.reason import Reason
 from lapse.protocol.event import TERMINAL, EventKind
-from lapse_spark import ledger
+from lapse_spark import ledger, local_rows
 from lapse_spark.account import account
 
 pytestmark = [pytest.mark.spark, pytest.mark.feature("D3", "D4")]
@@ -18,15 +18,18 @@ def reckon(spark):
     """Takes messages (partition, offset), fates (partition, first, last, fate, reasons), letters (…, reasons)."""
 
     def run(messages, fates=(), letters=(), since_ms=None, until_ms=None, **options):
-        published = spark.createDataFrame(
+        published = local_rows.frame(
+            spark,
             [("t", *row, 0, 1) if len(row) == 2 else ("t", *row) for row in messages],
             "topic string, partition int, offset long, at_ms long, place int",
         )
-        told = spark.createDataFrame(
+        told = local_rows.frame(
+            spark,
             [("t", *row) if len(row) == 6 else ("t", *row, 1) for row in fates],
             "topic string, partition int, first long, last long, fates int, reasons int, epoch long",
         )
-        copies = spark.createDataFrame(
+        copies = local_rows.frame(
+            spark,
             [
                 ("t", row[0], row[1], *row[1:]) if len(row) == 4 else ("t", row[0], row[1], *row[1:], None)
                 for row in letters
@@ -180,7 +183,8 @@ def test_what_was_handed_over_or_redriven_to_another_queue_is_not_this_ones(spar
         [("lapse-transfer", b"no queue")],
         [("lapse-redrive-queue", b"other")],
     ]
-    raw = spark.createDataFrame(
+    raw = local_rows.frame(
+        spark,
         [("t", 0, offset, some) for offset, some in enumerate(headers)],
         "topic string, partition int, offset long, headers array<struct<key: string, value: binary>>",
     ).selectExpr("*", "timestamp_millis(1000) AS timestamp")

@@ -1,6 +1,6 @@
 import pytest
 
-from lapse_spark import lifetime
+from lapse_spark import lifetime, local_rows
 
 pytestmark = [pytest.mark.spark, pytest.mark.feature("D6")]
 
@@ -21,7 +21,7 @@ def told(spark):
             lived = None if end is None else end - arrived
             reasons = "" if expired is None else "time_limit"
             rows.append(("q", "orders", partition, offset, arrived, reached, end, lived, reasons))
-        return spark.createDataFrame(rows, COLUMNS)
+        return local_rows.frame(spark, rows, COLUMNS)
 
     return make
 

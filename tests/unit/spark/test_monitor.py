@@ -2,7 +2,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from lapse_spark import summary
+from lapse_spark import local_rows, summary
 from lapse_spark.monitoring import monitor
 
 pytestmark = pytest.mark.spark
@@ -26,7 +26,7 @@ def letters(spark):
             rows.append(
                 (name, "lapse", "q", reasons, f"m{place}", at, key, deadline, expired, redriven, "dlq.q", 0, place, at)
             )
-        return spark.createDataFrame(rows, COLUMNS)
+        return local_rows.frame(spark, rows, COLUMNS)
 
     return make
 
@@ -35,7 +35,7 @@ def letters(spark):
 def test_a_letter_is_fresh_once(letters, spark):
     read = letters(*((name, 0, ["time_limit"], 1, 0) for name in ("a1", "b1", "a1", "c1")))
     assert sorted(row.id for row in monitor.fresh(read, None).collect()) == ["a1", "b1", "c1"]
-    seen = spark.createDataFrame([("b1",), ("b1",)], "id string")
+    seen = local_rows.frame(spark, [("b1",), ("b1",)], "id string")
     assert sorted(row.id for row in monitor.fresh(read, seen).collect()) == ["a1", "c1"]
 
 
@@ -65,7 +65,8 @@ def test_missing_offsets_are_reported(letters, spark):
     read = letters(*((f"a{number}", 0, ["purged"], None, 0) for number in range(3))).selectExpr(
         "* EXCEPT (letter_offset)", "letter_offset + 10 AS letter_offset"
     )
-    before = spark.createDataFrame(
+    before = local_rows.frame(
+        spark,
         [("dlq.q", 0, 3), ("dlq.q", 0, 6), ("dlq.q", 1, 99)],
         "letter_topic string, letter_partition int, last_offset long",
     )

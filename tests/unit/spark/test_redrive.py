@@ -8,7 +8,7 @@ from lapse.core.reason import Reason
 from lapse.protocol import dead_letter as wire
 from lapse.protocol.bookmark import Bookmark
 from lapse.protocol.redrive import headers as of_command
-from lapse_spark import schema
+from lapse_spark import local_rows, schema
 from lapse_spark.letters import redrive, redriven
 from lapse_spark.letters.redrive import Choice, Target
 from lapse_spark.records import dead_letter
@@ -33,7 +33,7 @@ def letter(offset, *reasons, original=(), value=b'{"price": 5, "symbol": "ABC"}'
 def letters(spark):
     def parse(*told):
         rows = [("dlq.q", 0, offset, AT, b"key", value, headers) for offset, (value, headers) in enumerate(told)]
-        return dead_letter.parse(spark.createDataFrame(rows, schema.RAW))
+        return dead_letter.parse(local_rows.frame(spark, rows, schema.RAW))
 
     return parse
 

@@ -4,6 +4,7 @@ import pytest
 
 from lapse.core.reason import Reason
 from lapse.protocol.event import EventKind
+from lapse_spark import local_rows
 from lapse_spark.account import account, inventory
 from lapse_spark.account.verdict import IN_TIME, OVERDUE
 from lapse_spark.running import intake
@@ -53,7 +54,7 @@ class Account:
     def settle(self, end, at_ms, *rows, listed=None):
         columns = ", ".join(f"{name} {kind}" for name, kind in intake.COLUMNS.items())
         whole = [tuple({"partition": 0, **row}.get(name) for name in intake.COLUMNS) for row in rows]
-        batch = self.spark.createDataFrame(whole, columns)
+        batch = local_rows.frame(self.spark, whole, columns)
         before = self.memory.note(self.number - 1) or Note(queue="q", at_ms=0)
         reached = Reach({("t", 0): 0}, {("t", 0): end}, NOON_MS + at_ms)
         settling = Settling(self.spark, self.memory, self.number, reached, before, timedelta(milliseconds=GRACE_MS))
