@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from unit.runtime.bad_input import ARRIVAL_MS, Input, finish
-from unit.runtime.test_error_code import MACHINES, answers_to
+from unit.runtime.shard.test_error_code import MACHINES, answers_to
 
 pytestmark = pytest.mark.feature("X2")
 

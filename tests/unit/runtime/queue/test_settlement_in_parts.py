@@ -16,7 +16,7 @@ from lapse.runtime.queue.machine import QueueMachine
 from lapse.testing import Lapse
 from lapse_client import CommandFailed, Queue
 from lapse_client.queue.queue import Settling
-from unit.runtime.test_queue_machine import command, finish, machine
+from unit.runtime.queue.test_queue_machine import command, finish, machine
 
 pytestmark = pytest.mark.feature("Q8", "C60")
 

@@ -23,7 +23,7 @@ from lapse.runtime.shard.command_authorizer import CommandAuthorizer
 from lapse.runtime.shard.shard_message import SHARD_MESSAGE_KEY
 from lapse.runtime.sow.machine import SowMachine
 from unit.runtime.bad_input import ARRIVAL_MS, Input, finish, queue, sow
-from unit.runtime.test_command_authorizer import T, guard, signed
+from unit.runtime.shard.test_command_authorizer import T, guard, signed
 
 pytestmark = pytest.mark.feature("X2")
 

@@ -13,8 +13,8 @@ from lapse.runtime.shard.command_authorizer import CommandAuthorizer
 from lapse.runtime.sow.machine import SowMachine
 from lapse.runtime.sow.output import SowOutput
 from unit.core.sow.make import shard_of
-from unit.runtime.test_command_authorizer import Payloads, Record, T, guard, signed, told
-from unit.runtime.test_queue_machine import Letters
+from unit.runtime.queue.test_queue_machine import Letters
+from unit.runtime.shard.test_command_authorizer import Payloads, Record, T, guard, signed, told
 
 pytestmark = pytest.mark.feature("X4")
 

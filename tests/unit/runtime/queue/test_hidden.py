@@ -16,9 +16,9 @@ from lapse.runtime.queue.machine import QueueMachine
 from lapse.runtime.queue.output import QueueOutput
 from lapse.runtime.shard.command_authorizer import CommandAuthorizer
 from lapse.runtime.tp import TP
-from unit.runtime import test_command_authorizer
-from unit.runtime.test_command_authorizer import Record, T, answer, guard, signed
-from unit.runtime.test_queue_machine import Letters
+from unit.runtime.queue.test_queue_machine import Letters
+from unit.runtime.shard import test_command_authorizer
+from unit.runtime.shard.test_command_authorizer import Record, T, answer, guard, signed
 
 pytestmark = pytest.mark.feature("X4")
 

@@ -25,8 +25,8 @@ from lapse.runtime.sow.machine import SowMachine
 from lapse.runtime.sow.output import SowOutput
 from support.packed import rows_of
 from unit.core.sow.make import shard_of
-from unit.runtime import test_queue_machine
-from unit.runtime.test_queue_machine import Letters
+from unit.runtime.queue import test_queue_machine
+from unit.runtime.queue.test_queue_machine import Letters
 
 pytestmark = pytest.mark.feature("X4")
 
