@@ -142,7 +142,7 @@ def with_records(letters: DataFrame, target: Target) -> DataFrame:
     the topic skips it (C29). Elsewhere the partition follows from the key, and no queue is named.
     """
     home = F.lit(not target.topic)
-    named = home & (F.col("family") == LAPSE.name)
+    named = home & (F.col("family") == LAPSE.name) & (F.col("entity") != "")
     kept = F.when(named, _again()).otherwise(F.filter(_headers(), _none_of(sorted(OWN | OF_FIRST.keys()))))
     times = F.col("redriven_count") + 1
     ident = F.concat(F.lit(message_id("")), "id")

@@ -46,7 +46,8 @@ def parse(raw: DataFrame) -> DataFrame:
     named = read.withColumn("fault", _fault()).withColumn(
         "entity", F.coalesce("entity", _without_prefix(F.col("letter_topic")))
     )
-    died_at = F.coalesce(F.timestamp_millis(F.col("expired_at_ms")), F.col("letter_at"))
+    stated = F.when(F.col("expired_at_ms") <= _LAST_MS, F.timestamp_millis(F.col("expired_at_ms")))
+    died_at = F.coalesce(stated, F.col("letter_at"))
     complete = named.withColumns({"id": _id(), "died_at": died_at})
     return schema.conform(complete, schema.DEAD_LETTER)
 
@@ -63,6 +64,9 @@ def distinct(letters: DataFrame) -> DataFrame:
     columns = F.struct(*letters.columns)
     return letters.groupBy("id").agg(F.min_by(columns, place).alias("_first")).select("_first.*")
 
+
+_LAST_MS = 253_402_300_799_999
+"""The end of the year 9999: Spark has no larger instants than the year 294247 has, and Python none beyond this."""
 
 _LETTER = {
     "topic": "letter_topic",
@@ -89,7 +93,8 @@ def _id() -> Column:
     letter = F.concat_ws(":", "letter_topic", "letter_partition", "letter_offset")
     return (
         F.when(F.col("fault").isNotNull(), F.concat(F.lit("foreign/"), letter))
-        .when(F.col("family") == LAPSE.name, F.col("lapse_id"))
+        # One that was damaged is known by its place, as the client knows it.
+        .when(F.col("family") == LAPSE.name, F.coalesce(F.nullif("lapse_id", F.lit("")), letter))
         .otherwise(F.concat_ws("/", "family", "entity", bookmark))
     )
 

@@ -10,6 +10,7 @@ from typing import Final
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+from lapse.core.generation import FIRST_REWOUND
 from lapse.protocol import header as names
 from lapse.protocol.letter_family import FAMILIES, LAPSE, LetterFamily
 from lapse_spark.records import facts, header
@@ -57,7 +58,7 @@ def told(headers: Column, family: Column) -> list[Column]:
         origin.read(lambda one: one.entity).alias("entity"),
         origin.read(lambda one: one.topic).alias("topic"),
         origin.read(lambda one: one.partition, _partition_reader).try_cast("int").alias("partition"),
-        origin.read(lambda one: one.offset, _offset_reader).alias("offset"),
+        _position(origin.read(lambda one: one.offset, _offset_reader)).alias("offset"),
         # Every fault asks for the reasons: computed once, they keep filters on faults above the look-ups.
         facts.once(F.when(family.isNotNull(), F.array_remove(reasons, ""))).alias("reasons"),
         latest.read(lambda one: one.message).alias("message"),
@@ -93,6 +94,11 @@ def _binary_partition(headers: Column, name: Column) -> Column:
 
 def _binary_offset(headers: Column, name: Column) -> Column:
     return header.big_endian(headers, name, 8)
+
+
+def _position(offset: Column) -> Column:
+    """An offset as a log has it: what is larger is none, for those bits number generations."""
+    return F.when(offset < FIRST_REWOUND, offset)
 
 
 def _partition_reader(family: LetterFamily) -> Reader:

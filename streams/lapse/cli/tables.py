@@ -69,6 +69,7 @@ def fitted(table: Table, console: Console, spared: Collection[str] = ("",)) -> R
         console: where it is printed.
         spared: what a cell is that says nothing.
     """
+    _escape(table)
     if _width(console, table).maximum <= console.width or not table.show_header:
         for column in table.columns:
             column.overflow = "fold"
@@ -78,6 +79,21 @@ def fitted(table: Table, console: Console, spared: Collection[str] = ("",)) -> R
         return _blocks(narrow)
     _share(console, narrow)
     return narrow
+
+
+def _escape(table: Table) -> None:
+    """Write characters that a terminal would act on as escapes: cells may be words of somebody's producer."""
+    for column in table.columns:
+        for at, cell in enumerate(column._cells):
+            text = str(cell)
+            if isinstance(cell, str | Text) and (plain := _plain(text)) != text:
+                column._cells[at] = Text(plain, cell.style if isinstance(cell, Text) else "")
+
+
+def _plain(text: str) -> str:
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() or one in "\n\t" else one.encode("unicode_escape").decode() for one in text)
 
 
 def _width(console: Console, shown: RenderableType) -> Measurement:

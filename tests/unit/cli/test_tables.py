@@ -84,6 +84,22 @@ def test_a_cell_that_is_not_printed_as_it_is_is_left_to_rich() -> None:
         assert _drawn(table) is None
 
 
+@pytest.mark.feature("X7")
+@pytest.mark.parametrize("terminal", ["", "1"])
+def test_what_a_terminal_would_act_on_is_printed_as_an_escape(
+    capsys: Captured, monkeypatch: Patch, terminal: str
+) -> None:
+    """A producer's header or payload moves no cursor and sets no title."""
+    monkeypatch.setenv("FORCE_COLOR", terminal)
+    monkeypatch.setenv("COLUMNS", "200")
+    table = Table("entity", "value")
+    table.add_row("q\x1b]0;title\x07", Text("\x00\x9b2J \u202eabc", style="red"))
+    print_table(table)
+    printed = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
+    assert r"q\x1b]0;title\x07" in printed
+    assert r"\x00\x9b2J \u202eabc" in printed
+
+
 INSTANT_TEXT = "2026-01-31 12:00:00.250"
 TITLES = (
     "bookmark",

@@ -40,6 +40,28 @@ def lapse_headers(offset=7, *reasons, **facts):
     return wire.headers(death, [])
 
 
+def damaged(name, value):
+    return [(one, value if one == name else was) for one, was in lapse_headers()]
+
+
+@pytest.mark.feature("D2", "X7")
+def test_no_damaged_number_or_id_ends_a_job_or_hides_another_letter(letters):
+    """An instant behind the calendar's end, offsets that no log has, and letters without an id."""
+    read = letters(
+        damaged("lapse-expired-at-ms", b"99999999999999999"),
+        damaged("lapse-expired-at-ms", b"253402300800000"),
+        damaged("lapse-expired-at-ms", b"253402300799999"),
+        damaged("__dlq.errors.offset", b"9223372036854775807"),
+        damaged("lapse-id", None),
+        damaged("lapse-id", b""),
+    )
+    rows = sorted(read.collect(), key=lambda row: row.letter_offset)
+    assert [(row.letter_offset, row.died_at == row.letter_at) for row in rows[:3]] == [(0, True), (1, True), (2, False)]
+    assert rows[3].fault == "header __dlq.errors.offset is missing or unreadable"
+    assert [row.id for row in rows[4:]] == ["dlq.orders:0:4", "dlq.orders:0:5"]
+    assert dead_letter.distinct(read.where("letter_offset >= 4")).count() == 2
+
+
 @pytest.mark.feature("D2", "D3")
 def test_letter_of_lapse_is_read_whole(letters):
     headers = lapse_headers(

@@ -117,6 +117,12 @@ def test_original_and_new_lifetimes_on_request(letters):
     assert lifetimes(Target(lifetime="new", ttl_ms=60_000)) == [[("lapse-ttl-ms", b"60000")]] * 2
 
 
+@pytest.mark.feature("C29")
+def test_a_letter_that_names_nobody_goes_back_for_everybody(letters):
+    row = redrive.records(redrive.choose(letters(letter(7, entity="")), Choice()), Target()).head()
+    assert "lapse-redrive-queue" not in {one.key for one in row.headers}
+
+
 def test_elsewhere_no_queue_is_named_and_the_key_decides_the_partition(letters):
     row = redrive.records(redrive.choose(letters(letter(7)), Choice()), Target(topic="orders.repair")).head()
     assert (row.topic, row.partition) == ("orders.repair", None)
