@@ -26,9 +26,10 @@ and offset. A held message expires only when there is room for it (C12).
 _TRIGGERS = """
 ## Triggers
 
-If a trigger has no row for a state, it *spares* messages in that state. The reason is that of a removal. All other
-reasons that hold are given as well, and a dead letter is written if any of them asks for one. A message that leaves
-past its deadline has `expired`. A row with a condition has precedence over one without.
+If a trigger has no row for a state, it *spares* messages in that state. The last column has the reason of a removal.
+If there are other reasons as well, the letter names all of them, and it is written if the queue wants letters for one
+of them. A message that leaves after its deadline gets the state *expired*, not *gone*. If two rows fit, the row with a
+condition counts.
 """
 
 
