@@ -9,7 +9,6 @@ from contextlib import ExitStack
 from typing import Any, Final
 
 from lapse.config import Config
-from lapse.config.duration import in_words
 from lapse.doctor.finding import Finding, fine, warning, wrong
 from lapse.doctor.lag import of_lag
 from lapse_client.error import LapseError, UnknownEntity
@@ -126,8 +125,9 @@ def _refused(what: str, error: BaseException) -> Finding:
 def _held(figures: dict[str, Any]) -> str:
     """What a queue holds, in words."""
     age_ms = figures.get("oldest_age_ms")
-    oldest = f", the oldest {in_words(int(age_ms))} old" if age_ms else ""
-    return f"depth {figures.get('depth', 0):,}{oldest}, {figures.get('subscriptions', 0)} subscriptions"
+    oldest = f", the oldest waits for {age_ms / 1000:,.1f} s" if age_ms else ""
+    subscriptions = figures.get("subscriptions", 0)
+    return f"depth {figures.get('depth', 0):,}{oldest}, {subscriptions} subscription{'s' * (subscriptions != 1)}"
 
 
 def _stuck(name: str, figures: dict[str, Any]) -> Iterator[Finding]:

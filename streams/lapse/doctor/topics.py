@@ -6,15 +6,18 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from lapse.config import Config, ConfigError, key
+from lapse.config.duration import in_words
 from lapse.doctor.finding import Finding, fine, warning, wrong
 from lapse.runtime.topics.advice import warnings
 from lapse.runtime.topics.cleanup import OWN
 from lapse.runtime.topics.cluster import Cluster, GroupRefused
 from lapse.runtime.topics.topology import Topology, TopologyError
+from lapse.runtime.topics.wanted import Wanted
 
 _EXACTLY: Final = "message.timestamp.type"
 """A setting of which another value breaks a promise: the broker's clock counts."""
 
+_RETENTION: Final = "retention.ms"
 _AT_LEAST: Final = ("delete.retention.ms", "min.compaction.lag.ms")
 """Settings of which a smaller value breaks one: a worker trusts its copy on disk for as long."""
 
@@ -37,7 +40,11 @@ def of_topics(config: Config) -> list[Finding]:
     except TopologyError as error:
         return [wrong("Kafka", str(error), "Until a broker answers, nothing else can be looked at")]
     found.append(
-        fine("Kafka", f"{topology.brokers} brokers at {config.lapse.brokers}, {len(topology.existing)} topics")
+        fine(
+            "Kafka",
+            f"{topology.brokers} broker{'s' * (topology.brokers != 1)} at {config.lapse.brokers}, "
+            f"{len(topology.existing)} topics",
+        )
     )
     found += _differences(topology)
     found += _settings(topology, cluster.settings_of(one.name for one in topology.wanted()))
@@ -75,6 +82,7 @@ def _settings(topology: Topology, settings: Mapping[str, Mapping[str, Any]]) -> 
         )
     for one in own:
         actual = settings.get(one.name, {})
+        yield from _too_short(one, actual)
         for name, wanted in one.config.items():
             value = actual[name].value if name in actual else wanted
             broken = (name == _EXACTLY and value != wanted) or (name in _AT_LEAST and int(value) < int(wanted))
@@ -84,3 +92,16 @@ def _settings(topology: Topology, settings: Mapping[str, Mapping[str, Any]]) -> 
                     f"topic {one.name} has {name} = {value}, and lapse needs {wanted}",
                     f"kafka-configs.sh --alter --topic {one.name} --add-config {name}={wanted}",
                 )
+
+
+def _too_short(topic: Wanted, actual: Mapping[str, Any]) -> Iterator[Finding]:
+    """A topic whose records Kafka removes sooner than `retention` of its entity says; −1 keeps them for ever."""
+    wanted_ms = int(topic.config.get(_RETENTION, -1))
+    kept_ms = int(actual[_RETENTION].value) if _RETENTION in actual else -1
+    if 0 <= kept_ms < wanted_ms:
+        yield warning(
+            "settings",
+            f"topic {topic.name} keeps records for {in_words(kept_ms)}, and retention of {topic.entity} is "
+            f"{in_words(wanted_ms)}: what nobody has read by then is lost",
+            f"kafka-configs.sh --alter --topic {topic.name} --add-config {_RETENTION}={wanted_ms}",
+        )

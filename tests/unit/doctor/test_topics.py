@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from lapse.config import Config
 from lapse.doctor.finding import Verdict
-from lapse.doctor.topics import _differences
+from lapse.doctor.topics import _differences, _settings
 from lapse.protocol import topic
 from lapse.runtime.topics.retention import Retention
 from lapse.runtime.topics.topology import Topology
@@ -69,3 +71,25 @@ def test_a_topic_whose_policy_somebody_has_changed_is_told_and_mended(name: str,
     assert (found.verdict, found.remedy) == (Verdict.WRONG, "`lapse apply` mends it")
     assert [one.alter for one in changed.differences()] == [{"cleanup.policy": needed}]
     assert changed.barred() == {}
+
+
+@pytest.mark.feature("Q15")
+@pytest.mark.parametrize(
+    ("name", "kept", "told"),
+    [
+        (topic.commands("orders"), "60000", "keeps records for 1m, and retention of orders is 1d"),
+        (topic.deliveries("orders"), "0", "keeps records for 0"),
+        (topic.deliveries("orders"), "-1", ""),
+        (topic.deliveries("orders"), "864000000", ""),
+        (topic.events("orders"), "60000", ""),  # whoever wants them no longer may say so
+    ],
+)
+def test_a_topic_that_keeps_records_too_shortly_is_told(name: str, kept: str, told: str) -> None:
+    there = Topology(CONFIG, {one.name: one.partitions for one in Topology(CONFIG, {}).wanted()})
+    found = [
+        one for one in _settings(there, {name: {"retention.ms": SimpleNamespace(value=kept)}}) if one.about != "rights"
+    ]
+    assert [one.verdict for one in found] == [Verdict.WARNING] * bool(told)
+    for one in found:
+        assert told in one.told
+        assert one.remedy.endswith("--add-config retention.ms=86400000")

@@ -38,9 +38,9 @@ def warnings(brokers: int, factor: int, copies: Mapping[str, Copies]) -> list[st
         factor: `replication_factor` of `lapse.toml`.
         copies: of the changelogs, commands and dead letters.
     """
+    found = _unreachable(copies)
     if brokers < 2:  # one has nobody to share with
-        return []
-    found: list[str] = []
+        return found
     if factor == 1:
         found.append(
             f"replication_factor = 1 on a cluster of {brokers} brokers: what `lapse apply` creates is lost with one "
@@ -59,6 +59,20 @@ def warnings(brokers: int, factor: int, copies: Mapping[str, Copies]) -> list[st
             "lost with it. Set it to 2 where there are three copies"
         )
     return found
+
+
+def _unreachable(copies: Mapping[str, Copies]) -> list[str]:
+    """The topics that ask for more copies of a record than there are replicas."""
+    short = [topic for topic, one in copies.items() if one.least is not None and one.least > one.most]
+    if not short:
+        return []
+    least, most = copies[short[0]].least, copies[short[0]].most
+    told = (
+        f"{_listed(short)} with {LEAST_IN_SYNC} = {least}, and {most} replica{'s' * (most != 1)}: older brokers refuse "
+        f"every write there, and newer ones ask for {most}. Have Kafka add replicas (kafka-reassign-partitions), or "
+        "lower the setting"
+    )
+    return [told]
 
 
 def _listed(topics: Sequence[str]) -> str:

@@ -41,6 +41,13 @@ def test_copies_that_need_not_be_in_sync_are_told() -> None:
     assert told(3, 3, Copies(3)) == []  # without the right to ask
 
 
+@pytest.mark.parametrize(("brokers", "copies"), [(1, Copies(1, 2)), (3, Copies(2, 3))])
+def test_more_copies_asked_for_than_there_are_replicas_is_told(brokers: int, copies: Copies) -> None:
+    (short,) = told(copies.most, brokers, copies)
+    replicas = "1 replica" if copies.most == 1 else "2 replicas"
+    assert f"min.insync.replicas = {copies.least}, and {replicas}: older brokers refuse every write there" in short
+
+
 def test_the_partition_with_the_fewest_copies_counts() -> None:
     assert Copies.of([3, 1, 3], {"min.insync.replicas": SimpleNamespace(value="2")}) == Copies(1, 2)
     assert Copies.of([3], {}) == Copies(3)
