@@ -40,6 +40,11 @@ _PATIENCE_S: Final = 15.0
 _SETTINGS_S: Final = 120.0
 """How long the settings of topics are waited for, s: a broker that has made thousands of topics tells them slowly."""
 
+_AT_FIRST_S: Final = (5.0, 10.0)
+"""The same the first times, s. For some seconds librdkafka is told to ask a broker that has ended, and waits for it."""
+
+_LATE: Final = frozenset({KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN})
+
 _HEEDED: Final = (MOST_BYTES, LEAST_IN_SYNC, "cleanup.policy", "retention.ms")
 """The settings of topics that matter to whether they fit."""
 
@@ -245,15 +250,29 @@ class Cluster:
             with contextlib.suppress(topic_settings.KafkaError, OSError):  # librdkafka may come to another result
                 return {**topic_settings.of_many(self._config, topics, wanted, _SETTINGS_S)}
         found: dict[str, Mapping[str, Any]] = {}
+        late = topics
+        for within_s in (*_AT_FIRST_S, _SETTINGS_S):
+            told, late = self._described(late, within_s)
+            found |= told
+            if not late:
+                break
+            self._admin = AdminClient(self._settings)  # it learns anew whom to ask
+        return found
+
+    def _described(self, topics: Iterable[str], within_s: float) -> tuple[dict[str, Mapping[str, Any]], list[str]]:
+        """The settings of topics; and those topics of which no broker has said anything in time."""
+        found: dict[str, Mapping[str, Any]] = {}
+        late: list[str] = []
         resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
         parts = _parts(resources, lambda _: 4)
-        asked = [self._admin.describe_configs(some, request_timeout=_SETTINGS_S) for some in parts]  # all at once
+        asked = [self._admin.describe_configs(some, request_timeout=within_s) for some in parts]  # all at once
         for resource, future in itertools.chain.from_iterable(one.items() for one in asked):
             try:
                 found[resource.name] = future.result()
-            except KafkaException:
-                continue
-        return found
+            except KafkaException as error:
+                if error.args[0].code() in _LATE:
+                    late.append(resource.name)
+        return found, late
 
     def alter(self, differences: Iterable[Difference]) -> None:
         """Change settings of topics.
