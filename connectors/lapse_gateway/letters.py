@@ -214,7 +214,7 @@ def _redriven(connection: Connection, choice: Choice, letters: Sequence[DeadLett
     planned = plan(among if letters is None else letters, choice, Target(), _now_ms(choice.entity, connection), known)
     lines = found.noted(planned)
     if really:
-        send(lines, connection, redriven=known.redriven)
+        send(lines, connection, redriven=known.redriven, copies=among.copies)
     else:
         deque(lines, maxlen=0)
     return found

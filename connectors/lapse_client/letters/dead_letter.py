@@ -140,6 +140,9 @@ class DeadLetterReader(PacedReader[DeadLetter]):
         follow: wait for new letters too; otherwise it ends with those that there were at the beginning.
         since_ms: only letters written at or after this instant, ms since the epoch.
         entity: only letters of this queue or SOW topic; empty = of all on the topic.
+
+    Attributes:
+        copies: the duplicates that it has come by so far.
     """
 
     def __init__(
@@ -152,6 +155,7 @@ class DeadLetterReader(PacedReader[DeadLetter]):
         entity: str = "",
     ) -> None:
         self.entity = entity
+        self.copies: list[DeadLetter] = []
         self._connection = connection or Connection.from_environment()
         names_letters = name.startswith(topic.DEAD_LETTER_PREFIX)
         default = name if names_letters else topic.dead_letters(name)
@@ -194,6 +198,7 @@ class DeadLetterReader(PacedReader[DeadLetter]):
                 continue
             if letter.lapse_id:
                 if letter.lapse_id in seen:
+                    self.copies.append(letter)
                     continue
                 seen.add(letter.lapse_id)
             yield letter

@@ -245,6 +245,7 @@ def send(
     queues: LetterQueues | None = None,
     rate: float | None = None,
     sent: Callable[[Line, str], None] = lambda line, error: None,
+    copies: Iterable[DeadLetter] = (),
 ) -> int:
     """Send what is not refused, and wait until all of it is safe.
 
@@ -258,6 +259,7 @@ def send(
         queues: where letters that are sent count as settled (C75); None = at queues that are called like their topics.
         rate: at most so many per second.
         sent: called with each record that is safe, and with each that was not taken, with the error.
+        copies: duplicates of letters, which count as settled, too, if theirs was sent; read at the end.
 
     Returns:
         How many were sent.
@@ -289,7 +291,7 @@ def send(
                 if rate is not None:
                     time.sleep(max(0.0, began + done / rate - time.monotonic()))
         done += sender.send(pending)
-        sender.queues.settle(earlier)
+        sender.queues.settle([*earlier, *(copy for copy in copies if copy in redriven)])
     except KafkaException as error:
         if error.args[0].code() in (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH):
             raise LapseError("another `lapse dlq redrive` has begun and goes on; this one ends") from error

@@ -194,7 +194,15 @@ def redrive(
         else:
             with _audited(audit, now) as record:
                 queues = LetterQueues(connection, _readers())
-                count = send(noted(), connection, redriven=known.redriven, queues=queues, rate=rate, sent=record)
+                count = send(
+                    noted(),
+                    connection,
+                    redriven=known.redriven,
+                    queues=queues,
+                    rate=rate,
+                    sent=record,
+                    copies=letters.copies,
+                )
     _print(_summary(kept, lifetime), as_json, f"redrive of {name}" if yes else f"redrive of {name}: a dry run")
     if not as_json:
         ready = sum(1 for line in kept if not line.refused)

@@ -269,6 +269,12 @@ def test_a_redriven_letter_counts_as_settled_in_queues_over_its_topic(served: De
     until(lambda: [served.depth(stem)["depth"] for stem in stems] == [3, 3], "the third has left, and has a new letter")
     with served.queue("desk") as queue:
         assert sorted(message.bookmark.rpartition(":")[2] for message in queue.peek()) == ["3", "4", "5"]
+    # A copy, as a crash leaves it, of a letter that was sent.
+    (first, *_) = served.tail(f"dlq.{name}").wait(6)
+    write(served.servers, f"dlq.{name}", [first.value()], key=first.key(), headers=first.headers() or [])
+    until(lambda: [served.depth(stem)["depth"] for stem in stems] == [4, 4], "both have the copy")
+    assert "0 letters sent" in dlq(served, "redrive", *arguments, *only)
+    until(lambda: [served.depth(stem)["depth"] for stem in stems] == [3, 3], "the copy has left both")
 
 
 class Nobody(LetterQueues):
