@@ -91,8 +91,12 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Let go of what a file leaves: each client of Kafka in a cycle has threads that go on asking for its broker."""
-    if (nextitem is None or nextitem.path != item.path) and not item.path.is_relative_to(_HERE / "unit"):
+    """Let go of what a file leaves: each client of Kafka in a cycle has threads that go on asking for its broker.
+
+    And of each test's frames: Spark keeps their plans as long as Python does, and soon looks for memory all the time.
+    """
+    last_of_file = nextitem is None or nextitem.path != item.path
+    if (last_of_file and not item.path.is_relative_to(_HERE / "unit")) or item.get_closest_marker("spark"):
         gc.collect()
 
 
@@ -218,6 +222,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
         "spark.sql.shuffle.partitions": "2",
         "spark.databricks.delta.snapshotPartitions": "1",  # tables of some rows: each look at a log is one task
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": "1",
+        "spark.sql.ui.retainedExecutions": "1",  # for pages that are off; a plan each
+        "spark.ui.retainedJobs": "1",
+        "spark.ui.retainedStages": "1",
         "spark.sql.adaptive.enabled": "false",  # plans again after each stage, to gain on data that is not here
         # To compile each plan costs more than to interpret it for some rows. The jobs that tests start as processes
         # compile theirs, and so does the test of expressions.
