@@ -86,6 +86,7 @@ def query(
 @click.option("--timeout", type=float, help="End after this many seconds without an update.")
 @_SELECT
 @_SERVERS
+@click.option("--json", is_flag=True, expose_value=False, help="Changes nothing: the output is JSON in any case.")
 def follow(
     topic: str,
     expression: str | None,

@@ -20,6 +20,10 @@ LAPSE = {"metrics_port": free_port()}
 SQUEEZED = """[...document.querySelectorAll(".stacks td[data-name]")].map(
     one => getComputedStyle(one, "::before").flexShrink
 )"""
+CRAMPED = """[...document.querySelectorAll(".figure b")].filter(one => {
+    one.textContent = "1,234,567,890 min";
+    return one.scrollWidth > one.parentElement.clientWidth;
+}).length"""
 BLOCKING = """() => performance.getEntriesByType("resource").filter(one => one.renderBlockingStatus === "blocking")
     .map(one => new URL(one.name).pathname.split("/").pop())"""
 """What a page is not painted without."""
@@ -66,6 +70,7 @@ def test_pages_fit_a_phone_and_keep_the_rules_of_accessibility(
             assert view.evaluate(cut) == 0, f"{path}: a table is cut on a phone"
             assert set(view.evaluate(SQUEEZED)) <= {"0"}, f"{path}: a label is broken within a word"
             wrong[f"{path} on a phone"] = axe.faults(view)
+            assert view.evaluate(CRAMPED) == 0, f"{path}: a figure is wider than its box"
             assert view.evaluate("document.querySelectorAll('h1').length") == 1
         view.goto(f"{gateway.address}{list(pages)[1]}")
         view.get_by_role("button", name="Follow events").click()

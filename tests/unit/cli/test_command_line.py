@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,6 +38,15 @@ def test_a_wrong_command_gets_the_nearest_name(words: str, meant: str) -> None:
 def test_a_command_that_resembles_none_gets_no_name() -> None:
     done = CliRunner().invoke(main, ["dlq", "restart"])
     assert done.stderr.endswith("No such command 'restart'.\n")
+
+
+@pytest.mark.feature("X7")
+def test_what_the_page_on_the_client_says_of_json_holds() -> None:
+    """It names commands of `lapse queue` and `lapse sow`, and says that each takes `--json`."""
+    page = (Path(__file__).parents[3] / "docs/client.md").read_text("utf-8").partition("## From the shell")[2]
+    for group, listed in re.findall(r"`lapse (queue|sow)` \(([^)]*)\)", page):
+        for name in re.findall(r"`(\w+)`", listed):
+            assert "--json" in CliRunner().invoke(main, [group, name, "--help"]).stdout, f"{group} {name}"
 
 
 def test_no_color_turns_the_colours_of_every_command_off(monkeypatch: pytest.MonkeyPatch) -> None:

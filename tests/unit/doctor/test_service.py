@@ -1,0 +1,37 @@
+"""What `lapse doctor` says of this machine's clock (Q15, L13)."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lapse.config import Config
+from lapse.doctor.finding import Verdict
+from lapse.doctor.service import _clock
+
+CONFIG = Config.model_validate({"lapse": {"max_clock_skew": "1s"}})
+
+
+def broker_that_is(behind_ms: float, *, measured: bool = True) -> Any:
+    clock = SimpleNamespace(is_measured=measured, now_ms=lambda: time.time() * 1000 - behind_ms)
+    return SimpleNamespace(clock=clock)
+
+
+@pytest.mark.feature("Q15", "L13")
+@pytest.mark.parametrize(("behind_ms", "told"), [(60_500, "ahead of the broker's"), (-60_500, "behind the broker's")])
+def test_a_clock_that_is_wrong_is_told(behind_ms: float, told: str) -> None:
+    (found,) = _clock(CONFIG, broker_that_is(behind_ms))
+    assert found.verdict is Verdict.WARNING
+    assert found.told.startswith("60")
+    assert found.told.endswith(told)
+    assert "NTP" in found.remedy
+
+
+@pytest.mark.feature("Q15", "L13")
+def test_a_clock_that_nobody_has_measured_is_not_judged() -> None:
+    assert list(_clock(CONFIG, broker_that_is(60_500, measured=False))) == []
+    (found,) = _clock(CONFIG, broker_that_is(0))
+    assert found.verdict is Verdict.FINE
