@@ -1,8 +1,8 @@
 """Sweeps: commands about all messages of a shard, such as a purge; what arrives behind one has to stay (C1).
 
 A worker that is behind finds a sweep in the log together with messages that arrived before it, and later. It waits for
-the former, and the latter wait for it. Otherwise messages are taken in before commands, so that no command comes before
-what it names.
+the former, as far as they are here, and the latter wait for it. Otherwise messages are taken in before commands, so
+that no command comes before what it names.
 """
 
 from __future__ import annotations
