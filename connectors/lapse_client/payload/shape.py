@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -14,6 +15,10 @@ _NAMELESS: Final = (
     inspect.Parameter.VAR_POSITIONAL,
     inspect.Parameter.VAR_KEYWORD,
 )
+
+
+_UNEXPECTED: Final = re.compile(r"Expected `(.*?)` - .*?\[field_name='(.*?)', input_value=.*, input_type=(.*?)\]")
+"""What pydantic's serializer says of a value of another type than its field's: the value is in it, too."""
 
 
 class Shape:
@@ -91,7 +96,11 @@ class Shape:
     def _misfit(self, error: Any) -> InvalidPayload:
         """What does not fit, without the values: letters and logs are read by others than payloads are."""
         if not isinstance(error, self._faults):
-            return InvalidPayload(f"the payload is no {self.name}: {error}")
+            found = _UNEXPECTED.findall(str(error))
+            why = "; ".join(
+                f"{field}: expected {wanted}, found {kind}" for wanted, field, kind in found[:_SHOWN_FAULTS]
+            )
+            return InvalidPayload(f"the payload is no {self.name}: {why or error}")
         faults = error.errors(include_url=False, include_context=False, include_input=False)
         told = [
             f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" if fault["loc"] else fault["msg"]

@@ -115,7 +115,7 @@ class AvroPayload:
         try:
             fastavro.schemaless_writer(out, self._schema.tree, value, strict_allow_default=True)
         except _DAMAGED as error:
-            raise ValueError(f"does not fit {self._schema.label}: {str(error) or type(error).__name__}") from error
+            raise ValueError(f"does not fit {self._schema.label}: {_in_words(error)}") from error
         data = out.getvalue()
         try:
             self._bounds[self._schema.mark].check(data, body_at)
@@ -139,7 +139,7 @@ class AvroPayload:
                 fault = str(error)
             raise ValueError(f"written with {writer.label}, and not to be read with {reader.label}: {fault}") from error
         except _DAMAGED as error:
-            raise ValueError(self._no_avro(data, at, writer, str(error) or type(error).__name__)) from error
+            raise ValueError(self._no_avro(data, at, writer, _in_words(error))) from error
         if rest := len(data) - body.tell():
             raise ValueError(self._no_avro(data, at, writer, f"{rest} bytes are left over"))
         return value
@@ -148,9 +148,7 @@ class AvroPayload:
         if not at and data.startswith(MARKER):
             given = data[len(MARKER) : HEADER_BYTES].hex()
             known = ", ".join(f"{one.fingerprint} ({one.label})" for one in self._writers.values())
-            return (
-                f"it begins as single-object encoding does, of a schema with the fingerprint {given}; known are {known}"
-            )
+            return f"of a schema that is not known, with the fingerprint {given}; known are {known}"
         return f"not Avro of {writer.label}: {fault}"
 
     def _writer(self, data: bytes) -> tuple[int, AvroSchema]:
@@ -185,3 +183,12 @@ class AvroPayload:
         # With several schemas about, what was a bare JSON delta has to say what it is of.
         marked = self._marked or like[:HEADER_BYTES] in self._writers
         return self._schema.mark if marked else b""
+
+
+def _in_words(error: BaseException) -> str:
+    """Why bytes or a value did not fit, where the library's words are none."""
+    if isinstance(error, EOFError) and not str(error):
+        return "it ends too early"
+    if isinstance(error, IndexError):
+        return "a number in it that chooses a branch or a symbol is out of range"
+    return str(error) or type(error).__name__

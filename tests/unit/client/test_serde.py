@@ -78,6 +78,8 @@ def test_what_is_written_comes_back(way: Serde, value: Any) -> None:
         (JsonSerde(Order), b"\xff", "the payload is no Order: Invalid JSON"),
         (JsonSerde(list[int]), b'["a","b","c","d","e"]', "; and 2 more"),
         (AvroSerde(V1), b"\x01", "the payload is not Avro of Order"),
+        (AvroSerde(V1), b"", "the payload is not Avro of Order: it ends too early"),
+        (AvroSerde(V1), b"\xc3\x0101234567", "of a schema that is not known, with the fingerprint 3031323334353637; "),
         (AvroSerde(V1), AvroSerde(V2).serialize({"id": 1, "symbol": "A", "limit": 1.0}), "known are "),
         (AvroSerde(V1, Model), AvroSerde(V1).serialize({"id": 1, "symbol": "secret"}), "no Model: placed: Field"),
     ],
@@ -103,6 +105,12 @@ def test_what_does_not_fit_is_told_with_its_place(way: Serde, data: bytes, told:
 def test_a_payload_that_does_not_fit_is_not_written(way: Serde, value: Any) -> None:
     with pytest.raises(InvalidPayload):
         way.serialize(value)
+
+
+def test_a_dataclass_of_the_wrong_type_is_told_by_its_field_and_without_its_value() -> None:
+    with pytest.raises(InvalidPayload) as found:
+        JsonSerde(Order).serialize(Order("secret", "A"))  # type: ignore[arg-type]
+    assert str(found.value) == "the payload is no Order: id: expected int, found str"
 
 
 def test_avro_reads_what_older_and_newer_writers_wrote() -> None:
