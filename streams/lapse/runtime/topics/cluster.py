@@ -252,8 +252,8 @@ class Cluster:
         found: dict[str, Mapping[str, Any]] = {}
         late = topics
         for within_s in (*_AT_FIRST_S, _SETTINGS_S):
-            told, late = self._described(late, within_s)
-            found |= told
+            described, late = self._described(late, within_s)
+            found |= described
             if not late:
                 break
             self._admin = AdminClient(self._settings)  # it learns anew whom to ask

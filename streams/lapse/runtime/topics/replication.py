@@ -67,12 +67,12 @@ def _unreachable(copies: Mapping[str, Copies]) -> list[str]:
     if not short:
         return []
     least, most = copies[short[0]].least, copies[short[0]].most
-    told = (
+    warning = (
         f"{_listed(short)} with {LEAST_IN_SYNC} = {least}, and {most} replica{'s' * (most != 1)}: older brokers refuse "
         f"every write there, and newer ones ask for {most}. Have Kafka add replicas (kafka-reassign-partitions), or "
         "lower the setting"
     )
-    return [told]
+    return [warning]
 
 
 def _listed(topics: Sequence[str]) -> str:
