@@ -224,8 +224,7 @@ def serve(
     uvloop.install()
     os.environ.setdefault("F_DATADIR", config.lapse.data_dir)
     logging.getLogger("lapse").setLevel(log_level.upper())
-    gc.collect()
-    gc.freeze()
+    gc.freeze()  # imports leave two thousand objects of garbage: to look for them takes longer than a fetch
     gc.set_threshold(*_GARBAGE_THRESHOLDS)
     gc.enable()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)

@@ -29,6 +29,7 @@ class LeanService(Service):
     """A service that enters no context: all share two empty exit stacks."""
 
     abstract = True
+    mundane_level = "debug"  # a worker's log leaves "Starting..." out, but a record was made of it two thousand times
 
     def __post_init__(self) -> None:
         """Let go of the stacks that Mode has just made."""
