@@ -19,6 +19,7 @@ from lapse.demo.plan import Plan
 from lapse.demo.stage import Stage
 from lapse.demo.watch import Watch
 from support import command
+from support.class_archives import interpreted
 
 LAPSE = [sys.executable, "-c", "from lapse.cli import main; main(prog_name='lapse')", "demo"]
 
@@ -27,7 +28,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 def environment(tmp_path: Path, servers: str | None) -> dict[str, str]:
     own = {name: value for name, value in os.environ.items() if name != "KAFKA_BOOTSTRAP_SERVERS"}
-    return own | {"TMPDIR": str(tmp_path)} | ({"KAFKA_BOOTSTRAP_SERVERS": servers} if servers else {})
+    return interpreted(own) | {"TMPDIR": str(tmp_path)} | ({"KAFKA_BOOTSTRAP_SERVERS": servers} if servers else {})
 
 
 def demo(tmp_path: Path, servers: str | None, *arguments: str) -> tuple[dict[str, Any], str]:

@@ -10,7 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +27,7 @@ With one compiler Java reserves 48 MiB for compiled code, and many queries of Sp
 throw away all the time. Java looks through its whole heap four times while Spark loads its classes, unless it expects
 so many.
 """
+_INTERPRETED: Final = ("-Dspark.sql.codegen.wholeStage=false", "-Dspark.sql.codegen.factoryMode=NO_CODEGEN")
 _DRIVER_OPTIONS: Final = "SPARK_SUBMIT_OPTS"
 """What Spark gives to the JVM of each driver."""
 
@@ -52,6 +53,15 @@ def use(environment: MutableMapping[str, str]) -> None:
     if _SPARK.exists() and str(_SPARK) not in environment.get(_DRIVER_OPTIONS, ""):
         given = environment.get(_DRIVER_OPTIONS, "")
         environment[_DRIVER_OPTIONS] = " ".join([*([given] if given else []), *QUICK_SPARK, *options(_SPARK)])
+
+
+def interpreted(environment: Mapping[str, str]) -> dict[str, str]:
+    """An environment in which drivers of Spark compile no plans: a job of a few records is over before that pays.
+
+    For what shows that commands work as they are documented. Tests of the jobs themselves compile, as users' jobs do.
+    """
+    given = environment.get(_DRIVER_OPTIONS, "")
+    return {**environment, _DRIVER_OPTIONS: " ".join([*([given] if given else []), *_INTERPRETED])}
 
 
 def executors_options() -> list[str]:

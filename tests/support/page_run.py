@@ -15,6 +15,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from support import class_archives
+
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _STARTED = "lapse dev"
 _ENDED_S = 120
@@ -45,7 +47,7 @@ class PageRun:
     ) -> None:
         self._blocks = _BLOCK.findall(page.read_text("utf-8"))
         self._place = place
-        given = dict(os.environ if environment is None else environment)
+        given = class_archives.interpreted(os.environ) if environment is None else dict(environment)
         path = f"{programs or Path(sys.executable).parent}{os.pathsep}{given['PATH']}"
         self._environment = {**given, "PATH": path, "COLUMNS": "200"}
         self._start = ["lapse", "dev"]
