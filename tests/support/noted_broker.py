@@ -98,7 +98,7 @@ class Broker:
         return dict.fromkeys(tps, COUNT)
 
 
-def runner_of(machine: Machine, broker: Broker) -> Runner:
+def runner_of(machine: Machine, broker: Broker, catch_up: int = 0) -> Runner:
     floors = {DELIVERIES.topic: 0} if isinstance(machine, QueueMachine) else {}
     anything: Any = broker
     clock = WorkerClock()
@@ -107,7 +107,7 @@ def runner_of(machine: Machine, broker: Broker) -> Runner:
         entity="prices", partition=0, epoch=1, machine=machine, store=anything, producer=anything, letters=anything,
         reader=anything, log=anything, clock=clock, watch=Watch(60), commands_topic=COMMANDS.topic,
         found=TakenOver(
-            positions={SOURCE: 0, COMMANDS: 0}, catch_up=0, topics=KnownTopics({}, {}), floors=floors
+            positions={SOURCE: 0, COMMANDS: 0}, catch_up=catch_up, topics=KnownTopics({}, {}), floors=floors
         ),
         turns=StepTurns(),
     )  # fmt: skip
@@ -119,8 +119,9 @@ async def run(
     until: Callable[[], bool],
     records: list[Arrived],
     commands: Sequence[Arrived] = (),
+    catch_up: int = 0,
 ) -> None:
-    runner = runner_of(machine, broker)
+    runner = runner_of(machine, broker, catch_up)
     broker.runner = runner
     await runner.start()
     runner.receive(SOURCE, records)

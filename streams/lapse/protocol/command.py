@@ -112,7 +112,7 @@ class Command:
     state: str = ""
 
     @classmethod
-    def of(cls, **fields: Any) -> Command:
+    def of(cls, /, **fields: Any) -> Command:
         """Build a command from what a user gave, each field checked.
 
         Raises:

@@ -79,6 +79,8 @@ class Inbox:
     ) -> None:
         self.commands = commands
         self._sweeps = None if catch_up is None or machine.waits_for_updates else Sweeps(catch_up)
+        self._swept = False
+        """Whether a sweep was carried out, and messages behind it may still have to be taken in."""
         self.held_ms: int | None = None
         self.received = dict(positions)
         self.processed = dict(positions)
@@ -155,7 +157,7 @@ class Inbox:
         Behind the last record there are only markers of transactions, so no message is missed if Kafka removes them.
         """
         at = self.received.get(tp, 0)
-        if not 0 < at < end or self._batches[tp]:
+        if not (at > 0 or tp == self.commands) or at >= end or self._batches[tp]:
             return
         if await self._reader.next_offset(tp) >= end and self.received[tp] == at:
             self.received[tp] = self.processed[tp] = end
@@ -188,12 +190,12 @@ class Inbox:
         Args:
             tp: its source.
             end: an offset.
-            to_ms: messages that are here and arrived behind this instant do not count, ms since the epoch.
+            to_ms: messages that wait for commands and arrived behind this instant do not count, ms since the epoch.
         """
         if self.processed[tp] >= end:
             return False
-        if self._is_withheld(tp) and self._batches[tp][0][0].timestamp > to_ms:
-            return False
+        if self.withholds(tp) and (self._knows_sweep or self._instant(tp) > to_ms):
+            return False  # what waits for a sweep is waited for behind it
         if self.processed[tp] != self.received[tp]:
             return True
         return await self._reader.next_offset(tp) < end or self.processed[tp] != self.received[tp]
@@ -222,13 +224,20 @@ class Inbox:
         if self._merge_until and not taken:
             return False
         waiting = [tp for tp, batches in self._batches.items() if batches and tp != self.commands]
-        if self._until_ms() < NEVER:
-            waiting = [tp for tp in waiting if not self._is_withheld(tp)]
+        if self.until_ms < NEVER:
+            waiting = [tp for tp in waiting if not self.withholds(tp)]
         return any(self._machine.room_for(tp.topic, tp.partition) for tp in waiting)
 
     def take_messages(self, most: int) -> int:
         """Hand messages to the machine, as many as it has room for; returns how many."""
-        until_ms = self._until_ms()
+        may_clear = self._machine.unfinished is None
+        taken = self._take_messages(most, self.until_ms)
+        if may_clear and taken < most:
+            self._swept = False
+        return taken
+
+    def _take_messages(self, most: int, until_ms: int) -> int:
+        """The same, as far as they arrived up to an instant, ms since the epoch."""
         if self._machine.merged_by_time:
             return self._take_merged(most, until_ms)
         taken = 0
@@ -252,26 +261,34 @@ class Inbox:
                     break
         return taken
 
-    def _until_ms(self) -> int:
+    @property
+    def until_ms(self) -> int:
         """Up to which instant messages may be taken in: what arrived behind a sweep waits for it (C1)."""
         if self._sweeps is None:
             return NEVER
         return self._sweeps.until_ms(self.received[self.commands], self.processed[self.commands])
 
-    def _waits_for_earlier(self, command: Any) -> bool:
-        """Whether a command is a sweep, and messages are here that arrived before it and can be taken in (C1)."""
-        if self._sweeps is None or not self._sweeps.is_next(command.offset):
-            return False
+    def _are_earlier_here(self, at_ms: int) -> bool:
+        """Whether messages are here that arrived up to an instant, and can be taken in (C1)."""
         return any(
-            batches and batches[0][0].timestamp <= command.timestamp and self._machine.room_for(*tp)
+            batches and self._instant(tp) <= at_ms and self._machine.room_for(*tp)
             for tp, batches in self._batches.items()
             if tp != self.commands
         )
 
-    def _is_withheld(self, tp: TP) -> bool:
+    def _instant(self, tp: TP) -> int:
+        """As of when the first message counts that is here of a source, ms since the epoch."""
+        first = self._batches[tp][0][0]
+        return self._merged_by_time.instant(tp, first) if self._machine.merged_by_time else int(first.timestamp)
+
+    @property
+    def _knows_sweep(self) -> bool:
+        """Whether a sweep waits that is here."""
+        return 0 <= self.until_ms < NEVER
+
+    def withholds(self, tp: TP) -> bool:
         """Whether messages of a source are here, and have to wait for a sweep."""
-        batches = self._batches[tp]
-        return bool(batches) and batches[0][0].timestamp > self._until_ms()
+        return bool(self._batches[tp]) and self._instant(tp) > self.until_ms
 
     def _hand_over(self, tp: TP, records: Sequence[Any]) -> int:
         """Hand messages to the machine; returns how many of them it took."""
@@ -320,7 +337,8 @@ class Inbox:
                     if self._machine.step_bytes > _STEP_BYTES or self._machine.unfinished is not None:
                         batches.appendleft(records[at:])
                         return taken
-                    if not take_all and self._waits_for_earlier(record):
+                    is_sweep = self._sweeps is not None and self._sweeps.is_next(record.offset)
+                    if (is_sweep or self._swept) and not take_all and self._are_earlier_here(record.timestamp):
                         batches.appendleft(records[at:])
                         return taken
                     if record.key == TICK_KEY:
@@ -332,6 +350,7 @@ class Inbox:
                     else:
                         self._command(record)
                     taken += 1
+                    self._swept |= is_sweep
                     self.processed[self.commands] = record.offset + 1
         return taken
 

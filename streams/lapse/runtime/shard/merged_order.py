@@ -58,6 +58,10 @@ class MergedOrder:
             runs.append((tp, [ranked[5] for ranked in run]))
         return runs
 
+    def instant(self, tp: TP, record: Any) -> int:
+        """As of when the next record of a partition counts, ms since the epoch."""
+        return max(int(record.timestamp), self._floors.get(tp, -1))
+
     def put_back(self, inbox: Inbox, taken: Runs, done: int, rest: Runs) -> None:
         """Return to the inbox what was taken last, and that there was no room for.
 

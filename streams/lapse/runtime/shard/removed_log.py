@@ -86,7 +86,7 @@ class RemovedLog:
         missed = self._machine.missed(tp, *found)
         if not missed:
             return True
-        if self._inbox.has_messages(0) or self._machine.unfinished is not None:
+        if self._inbox.has_messages(0) or self._inbox.withholds(tp) or self._machine.unfinished is not None:
             return False
         self._inbox.cut(tp, offset)
         self._gaps.find(Gap(tp, *one) for one in missed)

@@ -43,6 +43,9 @@ _BREATH_S: Final = 0.001
 """The pause between parts of a query, and between steps that write nothing. They do not wait for a broker, so without
 it the thread that reads from Kafka would never run."""
 
+_LOOK_AGAIN_S: Final = 0.05
+"""How often it is asked whether something comes that makes no record."""
+
 _TURNS_TO_KAFKA: Final = 6
 """The greatest number of turns of the loop until a write is on its way."""
 
@@ -270,6 +273,7 @@ class Runner:
         self._writer.wrote = False
         if not self._inbox.is_empty:
             await machine.under_way.ready()
+        await self._pass_end_of_commands()
         machine.begin_step()
         ahead, self._ahead = self._ahead, WorkAhead()
         taken = ahead.taken + await self._intake.messages(machine.step_records - ahead.taken)
@@ -307,6 +311,13 @@ class Runner:
         figures.step_duration.add(took_s)
         machine.took(took_s)
         self._ticker.arm()
+
+    async def _pass_end_of_commands(self) -> None:
+        """Know that nothing is left of the commands at take-over: the last may be gone, or only markers come (C40)."""
+        if self._inbox.received[self._inbox.commands] < self._catch_up:
+            await self._inbox.pass_markers(self._inbox.commands, self._catch_up)
+            if not self._has_caught_up():
+                asyncio.get_running_loop().call_later(_LOOK_AGAIN_S, self._news.set)
 
     async def _write(self, effects: Effects, processed: dict[TP, int], decided: float | None) -> None:
         """Write the effects in their order.

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from lapse.core.lifetime import NEVER
 from lapse.protocol import command as commands
-from lapse.protocol.command import Command, CommandError
+from lapse.protocol.command import Command
 
 _SETTLEMENTS: Final = frozenset({"acknowledge", "cancel", "expire", "renew"})
 _PURGE: Final = b"purge"
@@ -28,15 +28,18 @@ class Sweeps:
 
     def __init__(self, catch_up: int) -> None:
         self._catch_up = catch_up
+        self._latest_ms = -1
         self._waiting: deque[tuple[int, int]] = deque()
-        """Offset and instant of each."""
+        """Offset and instant of each: no earlier than those of the commands before it, whatever clock stamped them."""
 
     def note(self, records: Iterable[Any]) -> None:
         """Know commands that have come. Once all is read that the log held, only purges are looked for: it is cheap."""
         for record in records:
             value = record.value
+            if record.timestamp > self._latest_ms:
+                self._latest_ms = record.timestamp
             if value and (record.offset < self._catch_up or _PURGE in value) and _sweeps(value):
-                self._waiting.append((record.offset, record.timestamp))
+                self._waiting.append((record.offset, self._latest_ms))
 
     def is_next(self, offset: int) -> bool:
         """Whether a command that was not carried out yet is the sweep whose turn it is."""
@@ -61,7 +64,7 @@ def _sweeps(value: bytes) -> bool:
     """Whether a command is about all messages, or all that match a filter."""
     try:
         command: Command = commands.decode(value)[0]
-    except CommandError:
+    except Exception:  # noqa: BLE001  # what else is wrong is said where the command is carried out, and noted (X7)
         return False
     return command.command == "purge" or (command.command in _SETTLEMENTS and bool(command.filter))
 

@@ -19,7 +19,7 @@ from lapse.runtime.queue.output import QueueOutput
 from lapse.runtime.shard.figures import ShardFigures
 from lapse.runtime.timers.clock import WorkerClock
 from lapse.runtime.timers.ticker import Ticker
-from support.noted_broker import COMMANDS, Broker, Payloads, run
+from support.noted_broker import COMMANDS, COUNT, Broker, Payloads, run
 from support.packed import outputs_of
 from unit.core.sow.make import Arrived, T
 
@@ -171,3 +171,12 @@ def test_what_waits_for_something_else_than_time_has_no_ticks_written(is_due: bo
 
     asyncio.run(ticks())
     assert broker.ticks == is_due
+
+
+@pytest.mark.feature("C40", "L2")
+def test_messages_expire_though_kafka_has_removed_the_last_commands_before_the_take_over() -> None:
+    """A worker that was away for longer than they are kept waits for none that cannot come any more."""
+    broker = LetterBroker()
+    broker.ticks = COUNT
+    asyncio.run(run(_machine(), broker, lambda: len(broker.letters) == 10, _records(50)[:10], catch_up=COUNT))
+    assert sorted(broker.letters) == list(range(10))

@@ -1,5 +1,6 @@
 """Sweeps: what arrived before a purge is taken in before it, and what arrived later waits for it (C1, C37)."""
 
+import asyncio
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import pytest
 
 from lapse.core.lifetime import NEVER
-from lapse.protocol.command import Command, encode
+from lapse.protocol.command import Command, CommandError, decode, encode
 from lapse.runtime.shard.inbox import Inbox
 from lapse.runtime.shard.sweeps import Sweeps
 from lapse.runtime.shard.under_way import NOTHING_NOTED
@@ -23,16 +24,22 @@ class Machine:
     """Notes in which order it gets what waits."""
 
     waits_for_updates = False
-    merged_by_time = False
     under_way = NOTHING_NOTED
-    unfinished = None
     step_bytes = 0
 
-    def __init__(self) -> None:
+    def __init__(self, merged_by_time: bool = False) -> None:
         self.got: list[str] = []
+        self.merged_by_time = merged_by_time
+        self.unfinished: int | None = None
+
+    def room(self) -> int:
+        return 100
+
+    def took_together(self, ends: object) -> None:
+        """Nothing to note."""
 
     def room_for(self, topic: str, partition: int) -> int:
-        return 100
+        return 100 if self.unfinished is None else 0
 
     def waits_for_arrivals(self, at_ms: int) -> bool:
         return False
@@ -107,7 +114,51 @@ def test_what_is_withheld_counts_as_later_than_an_earlier_instant() -> None:
     assert done.value.value is False
 
 
-def test_a_command_that_cannot_be_read_is_no_sweep() -> None:
+@pytest.mark.parametrize("value", [b"purge? no", b'{"command": "purge", "cls": 1}', b'{"purge": ' + b"[" * 9_999])
+def test_a_command_that_cannot_be_read_is_no_sweep(value: bytes) -> None:
+    """Nor does it stop the worker; what carries it out says what is wrong."""
     sweeps = Sweeps(1)
-    sweeps.note([SimpleNamespace(offset=0, timestamp=1, value=b"purge? no")])
+    sweeps.note([SimpleNamespace(offset=0, timestamp=1, value=value)])
     assert sweeps.until_ms(1, 0) == NEVER
+    with pytest.raises(CommandError):
+        decode(value)
+
+
+@pytest.mark.parametrize("takes_long", [False, True])
+def test_commands_behind_a_sweep_come_behind_the_messages_that_waited_for_it(takes_long: bool) -> None:
+    """Else an `expire` by filter would not find what was published between a purge and itself."""
+    machine = Machine()
+    inbox = inbox_of(machine, 0)
+    inbox.receive(ORDERS, [record(0, 4), record(1, 6), record(2, 9)])
+    inbox.receive(COMMANDS, [record(0, 5, PURGE), record(1, 8, BY_FILTER)])
+    step(inbox)
+    if takes_long:  # the purge goes on over several steps, and ends before a step's commands
+        machine.unfinished = 0
+        inbox.take_messages(100)
+        machine.unfinished = None
+        inbox.take_commands(100, None, lambda _: None)
+    step(inbox)
+    assert machine.got == ["m4", "c5", "m6", "m9", "c8"]
+
+
+def test_a_producers_clock_that_goes_back_holds_nothing_up_in_one_order() -> None:
+    """A message counts as of the one before it there, so the sweep does not wait for it."""
+    machine = Machine(merged_by_time=True)
+    inbox = inbox_of(machine, 0)
+    inbox.receive(ORDERS, [record(0, 10)])
+    step(inbox)
+    inbox.receive(ORDERS, [record(1, 4)])
+    inbox.receive(COMMANDS, [record(0, 5, PURGE)])
+    step(inbox)
+    step(inbox)
+    assert machine.got == ["m10", "c5", "m4"]
+
+
+def test_what_a_sweep_withholds_is_not_waited_for_before_it() -> None:
+    """Brokers' clocks differ: a command before the sweep may bear a later stamp than a message behind it."""
+    machine = Machine()
+    inbox = inbox_of(machine, 2)
+    inbox.receive(ORDERS, [record(0, 12)])
+    inbox.receive(COMMANDS, [record(0, 10, OTHER), record(1, 5, PURGE)])
+    assert not inbox.has_messages(0)
+    assert not asyncio.run(inbox.will_bring(ORDERS, 1, 20))
