@@ -186,6 +186,22 @@ def decode(data: bytes | None) -> tuple[Command, Encoding]:
         raise CommandError(str(error), encoding, record) from error
 
 
+def outline(data: bytes) -> tuple[object, object]:
+    """Read the name and the filter of a command; the rest is neither read nor checked, so this takes less time.
+
+    Raises:
+        ValueError: the bytes are in neither encoding.
+    """
+    record: Any
+    if codec.is_avro(data):
+        record = codec.decode_beginning("command", data, "filter")
+    elif confluent.is_framed(data):
+        record = confluent.decode("command", data)
+    else:
+        record = orjson.loads(data)
+    return (record.get("command"), record.get("filter")) if isinstance(record, dict) else (None, None)
+
+
 _ID: Final = re.compile(rb'"id"\s*:\s*"([^"\\]{1,500})"')
 """Where the id stands in a JSON object that is not read."""
 

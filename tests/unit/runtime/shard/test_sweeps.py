@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import orjson
 import pytest
 
-from lapse.core.lifetime import NEVER
 from lapse.protocol.command import Command, CommandError, decode, encode
 from lapse.runtime.shard.inbox import Inbox
 from lapse.runtime.shard.sweeps import Sweeps
@@ -114,12 +114,12 @@ def test_what_is_withheld_counts_as_later_than_an_earlier_instant() -> None:
     assert done.value.value is False
 
 
-@pytest.mark.parametrize("value", [b"purge? no", b'{"command": "purge", "cls": 1}', b'{"purge": ' + b"[" * 9_999])
-def test_a_command_that_cannot_be_read_is_no_sweep(value: bytes) -> None:
-    """Nor does it stop the worker; what carries it out says what is wrong."""
-    sweeps = Sweeps(1)
-    sweeps.note([SimpleNamespace(offset=0, timestamp=1, value=value)])
-    assert sweeps.until_ms(1, 0) == NEVER
+@pytest.mark.parametrize(
+    "value", [b"purge? no", b'{"command": "purge", "cls": 1}', b'{"purge": ' + b"[" * 9_999, encode(PURGE)[:9] + b"\0"]
+)
+def test_a_command_that_cannot_be_read_stops_nothing(value: bytes) -> None:
+    """What carries it out says what is wrong."""
+    Sweeps(1).note([SimpleNamespace(offset=0, timestamp=1, value=value)])
     with pytest.raises(CommandError):
         decode(value)
 
@@ -162,3 +162,12 @@ def test_what_a_sweep_withholds_is_not_waited_for_before_it() -> None:
     inbox.receive(COMMANDS, [record(0, 10, OTHER), record(1, 5, PURGE)])
     assert not inbox.has_messages(0)
     assert not asyncio.run(inbox.will_bring(ORDERS, 1, 20))
+
+
+@pytest.mark.parametrize("command", [PURGE, BY_FILTER, OTHER, Command(command="cancel", bookmarks=("orders:0:1",))])
+def test_a_quick_look_tells_a_sweep_in_either_encoding(command: Command) -> None:
+    fields = {"command": command.command, "filter": command.filter, "bookmarks": command.bookmarks}
+    for value in (encode(command), orjson.dumps(fields)):
+        sweeps = Sweeps(1)
+        sweeps.note([SimpleNamespace(offset=0, timestamp=7, value=value)])
+        assert (sweeps.until_ms(1, 0) == 7) == (command in (PURGE, BY_FILTER))
