@@ -1,4 +1,4 @@
-"""Everything that the client raises on its own account; each text says what to do next.
+"""All exceptions of the client. Each text says what to do next.
 
 LapseError
 ├── ConnectionFailed       the cluster cannot be reached, or refuses us

@@ -1,6 +1,6 @@
 """The client for asyncio: the same names as `lapse_client`, and the same engine behind them.
 
-Each class holds its synchronous twin, whose background thread does the work; what would wait is a coroutine here, and
+Each class holds its synchronous twin, whose background thread does the work. Calls that wait are coroutines here, and
 iterators are asynchronous. Settling a delivery never waits, so it is a plain call; `reply` is a coroutine.
 
 ::

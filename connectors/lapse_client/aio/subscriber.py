@@ -16,7 +16,7 @@ from lapse_client.subscriber.settler import Settling
 from lapse_client.transaction.transaction import Transaction
 
 _AT_ONCE: Final = 1_000
-"""How many deliveries a batch has at most, unless it is told."""
+"""The greatest number of deliveries in a batch, unless the caller names another one."""
 
 T = TypeVar("T")
 

@@ -41,7 +41,7 @@ class Waiting(ABC, Generic[T]):
         """Remove and return up to `most` items, waiting for the first one.
 
         Args:
-            most: at most so many.
+            most: the greatest number.
             timeout_s: how long to wait; None = until something comes, or the end.
 
         Returns:

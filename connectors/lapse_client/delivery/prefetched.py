@@ -18,7 +18,7 @@ class Prefetched(Waiting[Delivery]):
     Args:
         past_ms: an instant that the broker's clock has passed, ms since the epoch.
         forget: called with a shard, and with how many messages were dropped because their leases are over.
-        delivery: what a delivery is, for whoever takes it.
+        delivery: the class of the deliveries that the application gets.
     """
 
     def __init__(

@@ -24,7 +24,7 @@ from lapse_client.subscriber.settler import Settler
 _AT_ONCE: Final = 2_000
 _POLL_S: Final = 0.2
 _SKIP: Final = 2_000
-"""A gap in the log of so many offsets is read over; a longer one, or a step back, is worth a seek."""
+"""The longest gap in the log that is read over, in offsets. For a longer one, or a step back, a seek is cheaper."""
 
 
 @dataclass(frozen=True, slots=True)

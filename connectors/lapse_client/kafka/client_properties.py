@@ -151,7 +151,7 @@ def _without_counterpart(name: str, what_to_do: str) -> ValueError:
 
 
 def _is_known(name: str) -> bool:
-    """Whether librdkafka has an option of this name; its value is looked at where it is used."""
+    """Whether librdkafka has an option of this name. Its value is checked where it is used."""
     try:
         Producer({"log_level": 0, name: "", _UNHEARD_OF: ""})
     except KafkaException as error:

@@ -1,4 +1,4 @@
-"""Errors of Kafka that waiting does not mend, and what to do about them."""
+"""Kafka's errors that do not go away by waiting, and what to do about them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def written_or_refused(producer: Producer, refused: Sequence[object], timeout_s:
 
 
 def abort(producer: Producer, timeout_s: float) -> None:
-    """Abort a transaction in which a record was refused; what was not sent by then is given up.
+    """Abort a transaction in which a record was refused. Records that were not sent yet are dropped.
 
     Raises:
         KafkaException: another producer has taken over, or the brokers do not answer.

@@ -1,4 +1,4 @@
-"""The log of librdkafka: what it says again and again while no broker answers is told twice a minute."""
+"""The log of librdkafka: lines that it repeats while no broker answers are logged twice a minute."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Seldom(logging.Filter):
     a second for each consumer. Lines that differ in numbers only are alike.
 
     Args:
-        every_s: once in so many seconds.
+        every_s: how often a repeated line is logged, s.
         clock: seconds that only go on.
     """
 
@@ -33,7 +33,7 @@ class Seldom(logging.Filter):
         self._lock = threading.Lock()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether a line is told."""
+        """Whether a line is logged."""
         if record.levelno < logging.WARNING:
             return True
         text, now_s = record.getMessage(), self._clock()

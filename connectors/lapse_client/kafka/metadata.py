@@ -1,4 +1,4 @@
-"""What the brokers tell of themselves and of all topics, over one connection that is opened at first need."""
+"""The brokers' metadata of themselves and of all topics, over one connection that is opened when it is first needed."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ _TICKS: Final = 2
 
 
 def now_ms(connection: Connection, name: str, warn: Callable[[str], None]) -> int:
-    """The broker's time, ms since the epoch; this machine's where it cannot be found, and a warning says so.
+    """The broker's time, ms since the epoch. If it cannot be found, this machine's time, with a warning.
 
     Args:
         connection: the cluster.

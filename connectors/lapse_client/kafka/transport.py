@@ -17,7 +17,7 @@ from lapse_client.kafka.clock import ClientClock
 
 
 class Transport:
-    """Opens librdkafka's clients, and waits as long as it is told to.
+    """Opens librdkafka's clients. Its waits take real time.
 
     Attributes:
         settles: whether it knows when nothing more can happen, so that waiting for longer has no sense.

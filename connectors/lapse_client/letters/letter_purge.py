@@ -1,6 +1,6 @@
 """Deleting dead letters: all of a topic that were written before an instant (D5).
 
-Kafka deletes from the beginning of a partition only, so there is no choice but time.
+Kafka deletes only from the beginning of a partition, so letters can be selected by time only.
 """
 
 from __future__ import annotations

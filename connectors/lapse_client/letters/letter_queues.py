@@ -21,7 +21,7 @@ _LEASED: Final = "not_holder"
 class LetterQueues:
     """Acknowledges letters at the queues over their topics.
 
-    A queue that cannot be told is named in the log: its consumers get the letters, although they were sent back.
+    If a queue does not answer, a warning names it. Its consumers get the letters, although they were sent back.
 
     Args:
         connection: the cluster.

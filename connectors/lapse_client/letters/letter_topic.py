@@ -1,4 +1,4 @@
-"""Where dead letters are of entities that name a topic of their own for them (D1)."""
+"""The dead-letter topics of entities that name a topic of their own (D1)."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Choice:
         since_ms: died at this instant or later, ms since the epoch.
         until_ms: died before this instant, ms since the epoch.
         filter: an expression (X1) over payload, headers, key, topic, partition, offset of the original.
-        max_redrives: letters of messages that were redriven so often already are refused.
+        max_redrives: a letter is refused if its message was redriven this often already.
         again: also letters that were sent before (C58).
         overwrite: also where a SOW topic has a newer record of the key (C84).
     """
@@ -257,7 +257,7 @@ def send(
         connection: the cluster.
         redriven: remembers what is sent.
         queues: where letters that are sent count as settled (C75); None = at queues that are called like their topics.
-        rate: at most so many per second.
+        rate: the greatest number per second.
         sent: called with each record that is safe, and with each that was not taken, with the error.
         copies: duplicates of letters, which count as settled, too, if theirs was sent; read at the end.
 

@@ -1,4 +1,4 @@
-"""A line of a redrive's plan: one letter, and what becomes of it (D5)."""
+"""A line of a redrive's plan: one letter, and whether and where it is sent (D5)."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ class Redriven:
         return name.encode(), orjson.dumps({"first": first, "times": times, "letter": str(letter.bookmark)})
 
     def count(self, letter: DeadLetter) -> None:
-        """Count a letter as sent once more, when the record that says so is safe."""
+        """Count a letter as sent once more, after Kafka has the record that remembers it."""
         name = name_of(letter)
         self._take(name, self._first_of(letter), self._sent[name] + 1)
 

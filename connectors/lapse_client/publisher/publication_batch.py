@@ -1,4 +1,4 @@
-"""Publications that are waited for together: one future for all of them, which costs less than one for each."""
+"""Publications with one future for all of them, which costs less than a future for each."""
 
 from __future__ import annotations
 

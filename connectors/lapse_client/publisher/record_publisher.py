@@ -179,7 +179,7 @@ class RecordPublisher(Client[None]):
         return batch.future
 
     def _report_to(self, tell: _Tell) -> Callable[[KafkaError | None, Message], None]:
-        """What librdkafka calls with a record's report, so that somebody is told the outcome."""
+        """The callback for librdkafka's report on a record, which passes the outcome on."""
 
         def reported(error: KafkaError | None, message: Message) -> None:
             with self._lock:
@@ -195,7 +195,7 @@ class RecordPublisher(Client[None]):
         return reported
 
     def _await(self, count: int) -> None:
-        """Have reports handed out, those of so many more records among them."""
+        """Let librdkafka hand out reports, also those of this many further records."""
         with self._lock:
             self._awaited += count
             if self._server is None and (self._awaited or self._unexplained):

@@ -16,7 +16,7 @@ def wait_until_gone(connection: Connection, entity: str, timeout_s: float) -> No
     """Wait until the topics of a deleted entity are removed.
 
     Raises:
-        LapseError: they are still there after so many seconds; the text says what that means.
+        LapseError: they still exist after this time. The text says what that means.
         ConnectionFailed: no broker answered.
     """
     own = {topic.commands(entity), topic.deliveries(entity), connection.deliveries(entity), topic.sow(entity)}

@@ -1,8 +1,8 @@
 """Lineage: the records that a message became, and those that it was before (C59).
 
-A forward and a redrive name the message that they take up in the new record's message id; a transfer names both in its
-commands; a newer version of a SOW record stands behind the older one, under the same key. A dead letter names its
-message, and may be a message itself, of a queue over its topic.
+The message id of a forwarded or redriven record names the message before it. The commands of a transfer name both. A
+newer version of a SOW record comes after the older one, under the same key. A dead letter names its message, and may be
+a message itself, of a queue over its topic.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from lapse_client.letters.dead_letter import read
 from lapse_client.letters.redriven import TOPIC as REDRIVEN_TOPIC
 
 _MARGIN_MS: Final = 60_000
-"""A record and what tells of it are written within this time; a crash tells things twice."""
+"""A record, and the records that name it, are written within this time. After a crash they may be written twice."""
 
 _OWN: Final = (topic.PREFIX, topic.DEAD_LETTER_PREFIX, "__")
 _CHANGELOG: Final = "-changelog"

@@ -1,4 +1,4 @@
-"""The queue of a publisher's replies: temporary, without letters, made again when it is gone (Q27, C75)."""
+"""The queue of a publisher's replies: temporary, without letters, and created again if it was deleted (Q27, C75)."""
 
 from __future__ import annotations
 

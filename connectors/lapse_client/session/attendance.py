@@ -1,4 +1,4 @@
-"""Whether any worker runs the shards that keep silent: the client says so long before it gives up an answer (X7)."""
+"""Whether any worker runs the shards that do not answer. If none does, the client says so before its timeout (X7)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lapse_client.session.shard import Shard
 log = logging.getLogger("lapse_client")
 
 SILENCE_S: Final = 2.0
-"""After so long without an answer it is asked whether anybody is there, s."""
+"""After this time without an answer the client looks whether a worker runs, s."""
 
 _ANSWER_S: Final = 1.5
 """How long that answer is waited for, s: any shard gives it at once, whatever else it does."""

@@ -41,7 +41,7 @@ class Lifecycle:
     Attributes:
         phase: where it is now.
         error: what ended it, or its start; None while nothing did.
-        gate: held while a phase changes, and by whoever sends what must not follow the end.
+        gate: held while a phase changes, and while something is sent that must not be sent after the end.
     """
 
     def __init__(self, what: str) -> None:

@@ -1,4 +1,4 @@
-"""Commands that are sent again after a take-over, because it may have swallowed their answers (C55)."""
+"""Commands that are sent again after a take-over, because their answers may be lost (C55)."""
 
 from __future__ import annotations
 

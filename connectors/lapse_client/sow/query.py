@@ -1,6 +1,6 @@
 """One query of a SOW topic: a command to every shard, and their results as one (S5).
 
-A shard that is taken over forgets what it was asked: it is asked again, and what it has sent already is left out.
+A shard that is taken over forgets its queries. The client asks it again, and leaves out records that came already.
 """
 
 from __future__ import annotations

@@ -76,8 +76,8 @@ class SowClient(Client[SowRecord]):
         Args:
             filter: an expression; None = all records.
             order_by: an expression with ASC or DESC behind it.
-            top_n: at most so many.
-            skip: so many are left out first.
+            top_n: the greatest number of records.
+            skip: how many to leave out first.
             keys: only these; None = any.
             batch_size: records that a shard sends at once.
             select: which fields, by paths such as `/id`; `-/notes` is left out; empty = all.
@@ -165,8 +165,8 @@ class SowClient(Client[SowRecord]):
 
         Args:
             filter: an expression; those whose payload matches, and no deletes.
-            top_n: at most so many; None = all.
-            skip: so many are left out first.
+            top_n: the greatest number; None = all.
+            skip: how many to leave out first.
 
         Raises:
             ValueError: an argument out of range.

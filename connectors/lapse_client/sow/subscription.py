@@ -38,7 +38,7 @@ _UNTIL_TOLD_MS: Final = 3_000
 """The heartbeat timeout that is assumed until the topic's is known, in ms."""
 
 _UNANSWERED_MS: Final = 15_000
-"""A `subscribe` that has no answer for so long may be one of a worker that died; the next refusal counts again."""
+"""After this time without an answer, the worker of a `subscribe` may have died. The next refusal counts again."""
 
 _BEGIN: Final = "group-begin"
 _END: Final = "group-end"
@@ -99,7 +99,7 @@ class SowSubscription(Client[SowRecord]):
         """Iterate over updates, in the order of each shard.
 
         Args:
-            timeout: end after so many seconds without one; None = only `close` ends it.
+            timeout: the iteration ends after this time without one, s; None = only `close` ends it.
         """
         transport = self.transport
         while taken := self.arrivals.take(1, transport.patience(timeout) if timeout else timeout):
@@ -157,7 +157,7 @@ class SowListener(Listener[SowRecord]):
         self._heartbeat = Heartbeat(session, heartbeat_timeout_ms, _UNTIL_TOLD_MS)
         self._grouping = set(session.partitions) if manner.startswith("sow_and_") else set()
         self._to_subscribe = deque(session.shards)
-        self._subscribed: deque[tuple[Shard, Future[Answer]]] = deque()  # filled by whoever ends a future
+        self._subscribed: deque[tuple[Shard, Future[Answer]]] = deque()  # filled by the thread that ends a future
         self._returning: dict[int, float] = {}
         """Shards that have forgotten us, and have not answered to the `subscribe` after that: since when."""
 

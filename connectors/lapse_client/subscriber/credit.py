@@ -5,9 +5,9 @@ subscription's backlog. With a backlog of at least one per shard every shard kee
 credit of one travels: a shard that has had nothing to deliver for a while gives it back, and only when the shard has
 answered, so that no delivery can still be on its way, does the next shard get it.
 
-What is acknowledged here is still leased there until the shard has read it. As long as a shard keeps its credit that
-makes no difference: it counts for itself. Where it has delivered more than its credit is by now, an acknowledgment
-frees a credit for others only with the answer to a `subscribe` that was sent behind it.
+A message that is acknowledged here stays leased until the shard has read the acknowledgment. This does not matter while
+the shard keeps its credit, because it counts for itself. If it has delivered more than its present credit, an
+acknowledgment frees a credit for others only with the answer to a `subscribe` that was sent after it.
 """
 
 from __future__ import annotations

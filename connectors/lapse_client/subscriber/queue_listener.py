@@ -40,7 +40,7 @@ _HEARTBEAT_TIMEOUT_MS: Final = 10_000
 _READING_S: Final = 5.0
 
 RESEND_MS: Final = 15_000.0
-"""A `subscribe` without an answer for so long is sent again."""
+"""A `subscribe` without an answer is sent again after this time."""
 
 
 class QueueListener(Listener[Lot | Referenced | None]):
@@ -78,7 +78,7 @@ class QueueListener(Listener[Lot | Referenced | None]):
         self._further = FurtherShards(connection, session)
         self._heartbeat = Heartbeat(session, terms.heartbeat_timeout_ms, _HEARTBEAT_TIMEOUT_MS)
         self._subscribing: dict[int, tuple[float, Future[Answer]]] = {}
-        self._subscribed: deque[tuple[Grant, Future[Answer]]] = deque()  # filled by whoever ends a future
+        self._subscribed: deque[tuple[Grant, Future[Answer]]] = deque()  # filled by the thread that ends a future
         self._generations = [0] * len(session.shards)  # one more each time that a shard has forgotten us
         self._returning: set[int] = set()
         """Shards that have forgotten us, and have not answered to the `subscribe` after that."""

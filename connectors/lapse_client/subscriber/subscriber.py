@@ -73,7 +73,7 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
         on_refused: called with refused settlements that nobody waits for, by a background thread.
 
     Attributes:
-        delivery_types: what deliveries are for whoever takes them, without a deserializer and with one.
+        delivery_types: the classes of the application's deliveries, without a deserializer and with one.
 
     Raises:
         ValueError: a number out of range; the text names it.
@@ -154,7 +154,7 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
         """Iterate over deliveries.
 
         Args:
-            timeout: end after so many seconds without one; None = only `close` ends it.
+            timeout: the iteration ends after this time without one, s; None = only `close` ends it.
         """
         while (delivery := self.receive(timeout)) is not None:
             yield delivery
@@ -164,7 +164,7 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
 
         Args:
             max_size: deliveries in one list at most.
-            timeout: end after so many seconds without one; None = only `close` ends it.
+            timeout: the iteration ends after this time without one, s; None = only `close` ends it.
         """
         while batch := self.subscription.take(max_size, timeout):
             yield batch

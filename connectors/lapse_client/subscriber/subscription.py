@@ -46,8 +46,8 @@ class Subscription:
         on_refused: called with settlements that were refused and that nobody waits for, by the channel's thread.
         by_pattern: the queues are not named one by one: it goes on when one of them is deleted (Q3).
         deserializer: reads the payloads; None = they stay as they are.
-        delivery_types: what deliveries are for whoever takes them, without a deserializer and with one.
-        transactional_id: Kafka's name for whoever commits transactions; None = a unique one.
+        delivery_types: the classes of the application's deliveries, without a deserializer and with one.
+        transactional_id: Kafka's id of the client that commits transactions; None = a unique one.
         serializer: writes the payloads of replies; None = they are bytes, or text.
     """
 

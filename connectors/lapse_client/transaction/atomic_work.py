@@ -62,7 +62,7 @@ class AtomicWork:
         connection: the cluster.
         settler: of the subscription.
         shards: says how many shards a queue has.
-        transactional_id: Kafka's name for whoever commits; None = a unique one.
+        transactional_id: Kafka's id of the client that commits; None = a unique one.
         begun: called once it has been used.
     """
 
@@ -108,7 +108,7 @@ class AtomicWork:
 
         Raises:
             TransactionFailed: nothing of it counts, and what is still leased returns to its queue; or its outcome is
-                not known, and whoever gets the messages next will know it.
+                not known. The client that gets the messages next finds it out.
             AlreadySettled: a delivery was settled in the block; nothing of it counts.
         """
         with self._lock:

@@ -159,7 +159,7 @@ class _Part:
 
     @property
     def is_stale(self) -> bool:
-        """Whether nobody has asked for so long that what was read is better forgotten than read on."""
+        """Whether the last question is so long ago that reading anew is cheaper than reading on."""
         return time.monotonic() - self._asked > _FORGET_S
 
     def verdicts(self, wanted: Sequence[Claim]) -> dict[Claim, Verdict]:

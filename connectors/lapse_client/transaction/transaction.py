@@ -115,7 +115,7 @@ class Transaction:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
-        # A commit that was begun is brought to its end, whoever is cancelled meanwhile.
+        # A commit that has begun is completed, even if the caller is cancelled meanwhile.
         return await asyncio.shield(asyncio.to_thread(self.__exit__, kind, error, traceback))
 
 

@@ -1,4 +1,4 @@
-"""Which commands clients send again after a take-over, because it may have swallowed their answers (C55)."""
+"""Which commands clients send again after a take-over, because their answers may be lost (C55)."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Final
 from lapse.protocol.command import Command
 
 _REPEATABLE: Final = frozenset({"depth", "sow", "subscriptions", "pause", "resume", "rewind"})
-"""Commands that change nothing, or nothing the second time, and one whose id says that it is the same."""
+"""Commands that change nothing, or nothing the second time. A rewind is recognized by its id."""
 
 
 def bears_repetition(command: Command) -> bool:
-    """Whether a command does no more when it is carried out twice.
+    """Whether a command has the same effect when it is carried out twice.
 
-    What is acknowledged or expired by bookmark never comes back. A cancelled message does, so its delivery has to be
-    named.
+    A message that was acknowledged or expired by bookmark does not come back. A cancelled message does, so the command
+    has to name its delivery.
     """
     if command.command in _REPEATABLE:
         return True

@@ -52,7 +52,7 @@ class QueueSettings:
         lease_ms: how long a lease lasts, ms (Q5).
         max_lease_ms: longest lease that a renewal may ask for, ms (C17).
         max_backlog: most that any subscription may have outstanding; None = no cap (Q3).
-        max_deliveries: a message leaves when so many deliveries ended unsettled; 0 = no limit (Q9).
+        max_deliveries: a message leaves after this many deliveries that ended unsettled; 0 = no limit (Q9).
         max_cancels: a message leaves when it was cancelled more often; 0 = no limit (Q9).
         retry: how long a message that came back waits before its next delivery (Q24).
         heartbeat_timeout_ms: silence after which a subscription is lost, ms (Q5).
@@ -60,8 +60,8 @@ class QueueSettings:
         dead_letter_reasons: reasons that cause a letter (C22, C25).
         target_depth: most messages that are active at once; None = all (Q13).
         dedup_window_ms: a message whose id was seen so shortly before is dropped, ms; 0 = none is (X6).
-        idle_ms: a queue that nobody used for so long deletes itself, ms; 0 = never (Q18).
-        configured: stands for the whole configuration; another one counts as use (Q18).
+        idle_ms: a queue that nobody has used for this time deletes itself, ms; 0 = never (Q18).
+        configured: a fingerprint of the whole configuration; another one counts as use (Q18).
         shards: how many shards the queue has.
         rate: most deliveries in any window; None = any number (Q25).
         group_rate: the same of each group.

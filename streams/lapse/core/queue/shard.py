@@ -231,13 +231,13 @@ class QueueShard:
             self._truncation.record_gone(Trigger.TRUNCATE, claim, now_ms, step, handed_out)
 
     def set_aside(self, topic: str, partition: int, record: Record, why: str, step: Step) -> None:
-        """Turn a record that must not be looked at into a dead letter; it never enters (X7)."""
+        """Turn a record that must not be processed into a dead letter; it never enters (X7)."""
         self._entrance.set_aside(topic, partition, record, why, step)
 
     def undecodable(
         self, topic: str, partition: int, offset: int, why: str, now_ms: int, step: Step, handed_out: bool = False
     ) -> None:
-        """Take out a message whose record must not be looked at, or which nobody takes (X7).
+        """Take out a message whose record must not be processed, or which no target takes (X7).
 
         What was sent at most once has left (C79), unless it was `handed_out` in this very step and reached nobody.
         """

@@ -98,7 +98,7 @@ class Messages:
 def _column(
     parts: Sequence[NDArray[T] | None], counts: Sequence[int], missing: int, kind: type[T]
 ) -> NDArray[T] | None:
-    """Columns of several messages as one; one that says nothing has the value that stands for it."""
+    """Columns of several messages as one. An empty column gets its default value for each message."""
     if all(part is None for part in parts):
         return None
     filled = [
@@ -200,7 +200,7 @@ class Removal:
         return 0 if self.places is None else int(self.places[at])
 
     def event(self) -> ShardEvent[Messages]:
-        """The event that tells of it."""
+        """The event that reports it."""
         kind = EventKind.DEAD_LETTERED if self.letter else EventKind.EXPIRED
         return ShardEvent(kind, self.at_ms, self.messages, self.subscription, self.detail, self.reasons)
 

@@ -13,7 +13,7 @@ from lapse.core.queue.segments.segment import LEASED, Segment
 from lapse.core.queue.step import Step
 
 LOOK: Final = 128
-"""Records of two segments stand far apart: to read a few of each takes as long as to write so many (C60)."""
+"""The cost of reading a few records of another segment, in records that are written meanwhile (C60)."""
 
 
 class Timers:

@@ -30,10 +30,10 @@ _SILENT: Final = ("", 0)
 _UNCLEAR: Final = ("?", 0)
 _INVOLVED: Final = -2
 _SAFE_DIGITS: Final = 18
-"""A number of so many digits is within 64 bits."""
+"""A number with this many digits is always within 64 bits."""
 
 _FEW_OF: Final = 8
-"""If more than one in this number of records has to be looked at, going through all costs less."""
+"""If more than one in this number of records needs a check, it is cheaper to check all."""
 
 _MANY: Final = 16
 """The least number of records for which it pays to check first whether they are alike."""
@@ -160,7 +160,7 @@ def _sort_out_alike(records: Sequence[Record], default_ms: int, ceiling_ms: int)
 
 
 def _sort_out_rows(rows: Rows, queue: str, expiration: Expiration, default_ms: int, ceiling_ms: int) -> Arrivals | None:
-    """The same for records in columns; only those are looked at that have to be. None where these are many."""
+    """The same for records in columns. It checks only records that need it; None = these are too many."""
     stated_ms, stamps = rows.stated_ms, rows.timestamps_ms
     own_ms = np.where((stated_ms == 0) | (stated_ms > ceiling_ms), ceiling_ms, stated_ms)
     relative_ms = np.where(stated_ms == SILENT, default_ms, own_ms)

@@ -53,7 +53,7 @@ class TargetDepth:
         return any(self.room_for(*source) > self.room() for source in list(self._wanted))
 
     def advance_to(self, claims: Iterable[Claim], most: int) -> None:
-        """Let messages become active up to those that a transfer names, at most so many of them.
+        """Let messages become active up to those that a transfer names, a limited number at a time.
 
         Where the log ends has to be known, for what is not in it is not waited for. Not part of the state: after a
         crash a transfer asks again.

@@ -10,7 +10,7 @@ from lapse.core.queue.segments.segment import AVAILABLE, NOBODY, SIZE, Segment
 from lapse.core.queue.state import QueueState
 
 _LEAST_PART: Final = 64
-"""At least so many places of a segment are looked at together: fewer cost as much."""
+"""The smallest number of places of a segment that are examined together: fewer cost as much."""
 
 
 def available(state: QueueState, limit: int, now_ms: int) -> list[int]:

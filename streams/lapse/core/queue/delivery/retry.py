@@ -43,7 +43,7 @@ class RetryRule:
 
     Attributes:
         delay_ms: wait before the second delivery, ms; 0 = none, unless a message states one.
-        factor: each further wait is so many times as long; 1 or more.
+        factor: each further wait is longer by this factor; 1 or more.
         max_delay_ms: no wait is longer, ms.
         jitter: a wait is up to this part of itself shorter or longer; 0 to 1.
         on: after what messages wait.
@@ -111,7 +111,7 @@ def _shown(at_ms: int) -> str:
 
 @lru_cache(maxsize=4096)
 def _grown_ms(rule: RetryRule, delay_ms: int, deliveries: int) -> int:
-    """The wait after so many deliveries, before it is spread."""
+    """The wait after a number of deliveries, before jitter is applied."""
     try:
         grown_ms = delay_ms * rule.factor ** max(0, deliveries - 1)
     except OverflowError:

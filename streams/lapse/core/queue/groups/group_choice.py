@@ -2,7 +2,7 @@
 
 Priority comes first, then the turn among the groups, then the place. With a limit of one a group's first message is
 the only one that may go, and only while none of the group is leased or delayed; so its order is kept. With a greater
-limit so many go at once, and what nobody takes holds no other message back.
+limit several are leased at once, and a message that nobody takes holds no other back.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class _Visit:
     """A group's line of waiting messages, and how far it was looked through at this instant.
 
     Attributes:
-        found: its first message that was not looked at; None = there is none.
-        kept: place of the first one that was looked at and stays; None = there is none.
+        found: its first message that was not examined; None = there is none.
+        kept: place of the first one that was examined and stays; None = there is none.
     """
 
     __slots__ = ("_messages", "found", "kept")
@@ -56,7 +56,7 @@ class GroupChooser:
         decisions: the shard's.
         turns: which subscription was served when.
         lines: which groups wait.
-        allowance: what the rates let go.
+        allowance: how many messages the rates permit.
         deadlines_count_ms: the instant; negative = deadlines do not count.
     """
 

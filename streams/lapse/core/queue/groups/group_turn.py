@@ -53,7 +53,7 @@ class GroupTurn:
 
 
 def _groups(text: str) -> Iterator[int]:
-    """The groups that a text stands for."""
+    """The groups that a text of `group_weight` means."""
     yield group_of(text)
     try:
         value = json.loads(text)

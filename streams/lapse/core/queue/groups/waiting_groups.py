@@ -166,7 +166,7 @@ class WaitingGroups:
 
         Args:
             line: which.
-            hopeless: tells of a segment and its number of places whether it can be left out.
+            hopeless: whether a segment with a number of places can be left out.
         """
         waiting = self._waiting[line]
         while waiting.segments:

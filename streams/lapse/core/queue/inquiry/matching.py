@@ -59,7 +59,7 @@ class Matching:
         self._resting: dict[str, tuple[_Offsets, _Offsets]] = {}
         """Of filters that are kept: which messages without a place matched, and on which each was tried."""
         self.measured: Measured = unmeasured
-        """Wraps the work under each filter; whoever drives the shard has the clock."""
+        """Wraps the work under each filter. The caller of the shard provides it, because the core has no clock."""
 
     @property
     def active(self) -> bool:
@@ -206,7 +206,7 @@ class Matching:
         return self._subscribed
 
     def put_away(self, segment: Segment) -> None:
-        """Note which places of a segment are empty for good, so that it need not be looked at for them."""
+        """Note which places of a segment are empty for good, so that no search visits it for them."""
         state = segment.state[: segment.used]
         for _, columns in self._all_known():
             column = columns.get(segment.index)

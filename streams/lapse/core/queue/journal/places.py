@@ -21,7 +21,7 @@ _RANGE_BYTES: Final = _RANGE.size
 
 
 def size_of(places: Places) -> int:
-    """At most so many bytes do places take, or a little more."""
+    """The greatest size of places, in bytes, or a little more."""
     if not places:
         return 0
     spread = (places[-1][0] + places[-1][1] - places[0][0]) // _BLOCK + 2

@@ -1,7 +1,7 @@
-"""The states of a message, and what each of them means: one rule for every feature that asks (see `life`).
+"""The states of a message, and their meaning: one rule for all features (see `life`).
 
-What counts in the depth, what a deadline takes, what fills a subscription's backlog and what binds a group follow from
-the state alone. They stand here, and as columns of yes and no that a whole column of states is looked up in at once.
+The state alone decides whether a message counts in the depth, expires at its deadline, fills a subscription's backlog,
+or holds its group. These meanings are here, and also as columns of booleans, to look up many states at once.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ _STATES: Final = tuple(State)
 
 
 def state_of_all(states: NDArray[np.uint8]) -> State | None:
-    """The state that messages share; None if they share none. Most runs do, and then no column has to be looked at."""
+    """The state that messages share; None if they share none. Most runs share one, so no column has to be read."""
     if not len(states):
         return None
     first = states[0]

@@ -1,7 +1,7 @@
 """Movements: what each change may do by the table of a message's life (see `life`), for `QueueState.apply`.
 
-A movement is looked up once for each run of messages; what follows from the states before and after, `apply` does by
-what these mean (see `message_state`). What a change says besides is written into the columns here.
+A movement is looked up once for each run of messages. The meaning of the states before and after decides what else
+`apply` does (see `message_state`). Further fields of a change are written into the columns here.
 """
 
 from __future__ import annotations

@@ -136,7 +136,7 @@ def _leaves(
 
 
 def _comes_back(trigger: Trigger, state: State, tells: EventKind) -> Iterator[Row]:
-    """Rows of a message without a place that a transfer lets go."""
+    """Rows of a message without a place that a transfer returns."""
     yield Row(trigger, state, Guard.LATER, (ChangeKind.SCHEDULED,), State.SCHEDULED, tells)
     yield Row(trigger, state, Guard.NO_ROOM, (ChangeKind.SCHEDULED,), State.HELD, tells)
     yield Row(trigger, state, Guard.ROOM, _ENTERS, State.AVAILABLE, tells)

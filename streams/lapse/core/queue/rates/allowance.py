@@ -27,7 +27,7 @@ class Allowance:
         is_bounded: whether there is any rate.
         by_group: whether there is a rate of groups.
         counts_as_written: whether somebody says when deliveries were written; else they count as of their decision.
-        written_within_ms: so long after its decision a delivery of an owner before is written, as a rule, ms.
+        written_within_ms: how long after its decision a former owner's delivery is usually written, ms.
         frees_ms: when something that waits for a rate may go, ms since the epoch; `NEVER` if nothing does.
     """
 
@@ -83,7 +83,7 @@ class Allowance:
         self.frees_ms, self._waits_for_writing = NEVER, False
 
     def reach(self, now_ms: int) -> None:
-        """Know that the instant has come; whoever delivers next looks anew."""
+        """Note that the instant has come, so that the next delivery computes the allowance anew."""
         if self.frees_ms <= now_ms:
             self.frees_ms = NEVER
 

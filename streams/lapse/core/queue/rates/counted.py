@@ -163,8 +163,8 @@ class Counted:
         """Know as of when batches of an owner before count at the latest; it did not put that down.
 
         Args:
-            by_ms: all are written by then, ms since the epoch.
-            within_ms: so long a write takes, ms.
+            by_ms: the instant at which all are written, ms since the epoch.
+            within_ms: how long a write takes, ms.
             unwritten: whether the last batch was written now.
         """
         self._written_ms = {

@@ -1,7 +1,7 @@
 """Pending letters of messages that were removed: the broker refuses them, so they stay until it takes them (C27).
 
-They have no place any more: they are neither delivered nor counted in the depth. What the letter has to say is kept
-with each; its payload is in the log.
+These messages have no place any more: they are neither delivered nor counted in the depth. The headers of the letter
+are kept with each. Its payload is in the log.
 """
 
 from __future__ import annotations

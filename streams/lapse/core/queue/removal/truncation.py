@@ -92,7 +92,7 @@ class Truncation:
     def record_gone(
         self, trigger: Trigger, claim: Claim, now_ms: int, step: Step, handed_out: bool, detail: str = ""
     ) -> None:
-        """Take out messages whose records Kafka no longer has (C40), or must not be looked at (X7).
+        """Take out messages whose records Kafka no longer has (C40), or must not be processed (X7).
 
         What was `handed_out` in this very step will reach nobody. So that delivery does not count, and nothing protects
         the message.

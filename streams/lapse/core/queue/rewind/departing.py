@@ -1,7 +1,7 @@
 """Departing: notes messages that leave and that a rewind brings back only on request, or not at all (Q22, C62).
 
-What was handed over to another deployment, or forwarded, lives on elsewhere. What a transfer put here and never
-confirmed was no message of this queue. All else that left can come back, and needs no note.
+Messages that were handed over to another deployment, or forwarded, live on elsewhere. Records that a transfer put here
+and never confirmed were no messages of this queue. All other messages that left can come back, and need no note.
 """
 
 from __future__ import annotations

@@ -218,8 +218,8 @@ class Rewinding:
 
         Args:
             number: of their source.
-            span: what the rewind does with it; looked at from its cursor on, and notes what is live.
-            behind: the offset behind the last one that is looked at.
+            span: its part of the rewind. It is read from its cursor on, and notes live messages.
+            behind: the offset after the last one that is examined.
         """
         source, first, last = self._state.sources[number], span.cursor, behind - 1
         if first > last:

@@ -1,7 +1,7 @@
 """Rewinds: which messages a shard has brought back, and which it must not bring back (Q22, C61 to C63).
 
-What is kept is a few ranges for each rewind, and the ranges of messages that were handed over or never became visible.
-Nothing is kept of single messages: that they left is what the rest of the state says, by not holding them.
+A shard keeps a few ranges for each rewind, and the ranges of messages that were handed over or never became visible.
+It keeps nothing of single messages: a message has left if the rest of the state does not have it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MOST_LIVE: Final = 1_000
 """How many ranges of live messages a rewind remembers. Beyond that, a settlement may be answered `stale`."""
 
 CHUNK_BITS: Final = 16
-"""Messages that are not to be brought back are noted for so many bits of offsets together."""
+"""Messages that are not to be brought back are noted together if their offsets agree but for this many bits."""
 
 _SUPERSEDED: Final = frozenset({Result.ALREADY_SETTLED, Result.TIME_LIMIT})
 

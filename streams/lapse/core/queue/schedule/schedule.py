@@ -1,6 +1,6 @@
 """The schedule: when scheduled messages materialise, expire or are withdrawn (L5, C11).
 
-Those that come due beyond the target depth are held: out of sight and in their order, until there is room (C51).
+Those that come due beyond the target depth are held: invisible and in their order, until there is room (C51).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from lapse.core.transfer_counts import NONE as NO_COUNTS
 from lapse.core.transfer_counts import Counts
 
 WEIGHT: Final = 4
-"""To look at one scheduled message takes a shard about as long as to let so many leave that are together (C60)."""
+"""The work on one scheduled message, in messages that leave together and take a shard as long (C60)."""
 
 _HELD_BACK: Final = route(Trigger.COME_DUE, Guard.NO_ROOM)
 
@@ -106,7 +106,7 @@ class Schedule:
         self._agenda.plan(at_ms if ready else min(at_ms, deadline_ms), source, offset, ready=ready)
 
     def advance(self, now_ms: int, step: Step, most: int = UNLIMITED) -> int:
-        """Do what is due, for a limited number of messages; returns how many were looked at."""
+        """Do what is due, for a limited number of messages; returns how many were examined."""
         return self.materialise(self._until_ms(now_ms), self._target_depth.room(), step, most, now_ms)
 
     def materialise(
@@ -120,11 +120,11 @@ class Schedule:
             until_ms: what is due up to this instant.
             room: how many may enter.
             step: gets what is decided.
-            most: how many are looked at.
+            most: the greatest number to examine.
             now_ms: the instant of the decision; None = the same.
 
         Returns:
-            How many were looked at.
+            How many were examined.
         """
         now_ms = until_ms if now_ms is None else now_ms
         on = self._decisions.settings.expiration.enabled

@@ -16,7 +16,7 @@ _FEW: Final = 32
 """Up to this number, ranges are cut one by one; more are cut together, since most then hold a place or two."""
 
 _LONG: Final = 64
-"""Unless they hold so many places on average: to write out a million of them takes 20 ms."""
+"""Unless they have this many places on average: a million of them take 20 ms to write out."""
 
 
 def cut(places: Places, size: int) -> Iterator[tuple[int, int, int]]:

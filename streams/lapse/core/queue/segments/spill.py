@@ -30,9 +30,9 @@ class SpillStore(Protocol):
 
 
 class Segments(Mapping[int, Segment]):
-    """The live segments of a shard by index: in memory, or put away in a spill store, with a summary in memory.
+    """The live segments of a shard by index: in memory, or in a spill store, with a summary in memory.
 
-    A segment that is asked for comes back and stays until `make_room`; one that is only looked at stays spilled.
+    `segments[index]` brings a segment back until `make_room`. `look` only reads it, and leaves it spilled.
     So between two calls of `make_room` there is one object per segment that may be changed.
 
     Args:
@@ -102,11 +102,11 @@ class Segments(Mapping[int, Segment]):
         return len(self._loaded)
 
     def outline(self, index: int) -> Outline | None:
-        """What is known of a segment without its columns; None if there is none."""
+        """The outline of a segment, which is known without its columns; None if there is none."""
         return self._loaded.get(index) or self._summaries.get(index)
 
     def look(self, index: int) -> Segment:
-        """A segment to look at, not to change; it is only good until something changes."""
+        """A segment to read and not to change. It is valid only until something changes."""
         segment = self._loaded.get(index) or self._seen.get(index)
         if segment is None:
             segment = self._seen[index] = self._read(index)
@@ -122,17 +122,17 @@ class Segments(Mapping[int, Segment]):
         return packed_segment.encode(self._loaded[index])
 
     def changed(self, segment: Segment) -> None:
-        """Note that what the spill store holds of a segment is out of date."""
+        """Note that the spill store's copy of a segment is out of date."""
         self._same.discard(segment.index)
 
     def restored(self, segment: Segment) -> None:
-        """Take in a segment that came from the journal, and is in the spill store already if there is one."""
+        """Take in a segment from the journal. It is in the spill store already, if there is one."""
         self[segment.index] = segment
         if self.spill_store is not None:
             self._same.add(segment.index)
 
     def make_room(self) -> None:
-        """Put away what was not used for longest, until the rest fits into memory; nobody may be working on any."""
+        """Spill the least recently used segments, until the rest fits into memory. No caller may hold a segment."""
         if self.spill_store is None:
             return
         for index in self._used:

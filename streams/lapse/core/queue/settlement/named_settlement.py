@@ -24,14 +24,14 @@ WORK_AT_ONCE: Final = 1_000
 """How much is settled at a time: a bookmark counts as one, and each segment that messages stand in as more."""
 
 SEGMENT_WORK: Final = 20
-"""To begin with another segment takes as long as so many bookmarks of one."""
+"""The cost of beginning with another segment, in bookmarks of one segment."""
 
 MOST_REPEATED: Final = 1_000_000
-"""So many messages may be named more than twice, or not be there (X7)."""
+"""The most messages that a command may name more than twice, or that may not be there (X7)."""
 
 
 _FEW: Final = 1_000
-"""So few are looked at one by one: most commands name messages in their order."""
+"""Up to this number messages are examined one by one: most commands name messages in their order."""
 
 
 class NamedSettlement:

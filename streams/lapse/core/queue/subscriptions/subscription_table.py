@@ -44,7 +44,7 @@ class SubscriptionTable:
             self.by_id.pop(gone.id, None)
 
     def count(self, number: int, by: int) -> None:
-        """Note that a subscription has so many more deliveries outstanding, or fewer."""
+        """Change the number of a subscription's outstanding deliveries."""
         subscription = self._by_number.get(number)
         if subscription is not None:
             subscription.outstanding += by

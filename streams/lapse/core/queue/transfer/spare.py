@@ -31,7 +31,7 @@ class Demand:
 
     Attributes:
         filter: the filter.
-        wanted: so many messages more; negative = so many wait that they would take none.
+        wanted: how many more messages; negative = more wait than they would take.
     """
 
     filter: str
@@ -89,7 +89,7 @@ class Spare:
         No barrier is among them, nor what stands behind one.
 
         Args:
-            most: so many at most.
+            most: the greatest number.
             least_life_ms: what has no more than this left of its life, ms, is left out.
             now_ms: the instant, ms since the epoch.
             handed_over: whether only those that came by a transfer are meant, and only where no subscription here may

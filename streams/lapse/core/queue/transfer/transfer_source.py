@@ -1,8 +1,8 @@
 """The source: the side of a transfer that hands messages over (Q17).
 
 First a message is *held*: nobody gets it here, and its lifetime goes on. Then it is *confirmed*: it has left, and the
-destination may show the record that takes its place. Nothing but the confirmation decides, so there is no moment at
-which both sides deliver, whatever is begun again.
+destination may show the record that takes its place. Only the confirmation decides. So both sides never deliver at the
+same time, however often a transfer is repeated.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class TransferSource:
             transfer_id: the transfer's id.
             target: where the messages go, for people.
             claims: which messages; what the transfer holds already is settled again.
-            most: so many messages at most are held for it at a time.
+            most: the greatest number of messages that are held for it at a time.
             now_ms: the command's instant.
             step: filled with what it causes.
 
