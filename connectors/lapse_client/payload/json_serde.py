@@ -7,6 +7,7 @@ from typing import Any
 import orjson
 
 from lapse_client.error import InvalidPayload
+from lapse_client.payload.not_a_number import refuse_unwritable_numbers
 from lapse_client.payload.serde import Serde
 from lapse_client.payload.shape import Shape
 
@@ -44,9 +45,11 @@ class JsonSerde(Serde):
         if self._shape is not None:
             return self._shape.to_json(value)
         try:
-            return orjson.dumps(value)
+            data = orjson.dumps(value)
         except TypeError as error:  # JSONEncodeError is one
             raise InvalidPayload(f"the payload is no JSON: {error}") from error
+        refuse_unwritable_numbers(value, data)
+        return data
 
     def deserialize(self, data: bytes) -> Any:
         """See `Serde`."""

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from lapse_client.error import InvalidPayload, LapseError
+from lapse_client.payload.not_a_number import refuse_unwritable_numbers
 
 _SHOWN_FAULTS: Final = 3
 _NAMELESS: Final = (
@@ -55,9 +56,12 @@ class Shape:
             InvalidPayload: it is none of this type.
         """
         try:
-            data: bytes = self._adapter.dump_json(self._adapter.validate_python(value), warnings="error")
+            checked = self._adapter.validate_python(value)
+            data: bytes = self._adapter.dump_json(checked, warnings="error")
+            fields = self._adapter.dump_python(checked) if b"null" in data else None
         except self._unwritable as error:
             raise self._misfit(error) from error
+        refuse_unwritable_numbers(fields, data)
         return data
 
     def from_json(self, data: bytes) -> Any:

@@ -37,6 +37,12 @@ class Row(TypedDict):
     tags: list[str]
 
 
+@dataclasses.dataclass
+class Reading:
+    sensor: str | None
+    value: float
+
+
 class UnknownSchema(Exception):
     """What Confluent's registry client raises of an id that the registry does not know."""
 
@@ -105,6 +111,25 @@ def test_what_does_not_fit_is_told_with_its_place(way: Serde, data: bytes, told:
 def test_a_payload_that_does_not_fit_is_not_written(way: Serde, value: Any) -> None:
     with pytest.raises(InvalidPayload):
         way.serialize(value)
+
+
+@pytest.mark.parametrize(
+    ("way", "value", "place"),
+    [
+        (JsonSerde(), {"id": None, "prices": [1.0, float("nan")]}, "prices.1"),
+        (JsonSerde(), float("inf"), "it"),
+        (JsonSerde(), Reading(None, float("-inf")), "value"),
+        (JsonSerde(Reading), Reading(None, float("nan")), "value"),
+    ],
+    ids=str,
+)
+def test_a_number_that_json_cannot_say_is_not_written_as_null(way: Serde, value: Any, place: str) -> None:
+    with pytest.raises(InvalidPayload, match=f"the payload is no JSON: {place} is NaN or infinite"):
+        way.serialize(value)
+
+
+def test_null_is_written_where_it_is_meant() -> None:
+    assert JsonSerde(Reading).serialize(Reading(None, 1.0)) == JsonSerde().serialize({"sensor": None, "value": 1.0})
 
 
 def test_a_dataclass_of_the_wrong_type_is_told_by_its_field_and_without_its_value() -> None:

@@ -1,0 +1,41 @@
+"""Numbers that JSON has no form for: NaN and the infinities, which writers of JSON turn into `null` without a word."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from lapse_client.error import InvalidPayload
+
+
+def refuse_unwritable_numbers(value: Any, written: bytes) -> None:
+    """Refuse a value in which a number was written as `null`.
+
+    Args:
+        value: of dictionaries, lists, dataclasses and plain values.
+        written: the same in JSON. Without a `null` there is nothing to look for.
+
+    Raises:
+        InvalidPayload: one of its numbers is not finite; the text names its place.
+    """
+    if b"null" in written and (place := _place(value)) is not None:
+        raise InvalidPayload(f"the payload is no JSON: {place or 'it'} is NaN or infinite, which JSON cannot say")
+
+
+def _place(value: Any) -> str | None:
+    """Where the first number is that is not finite; "" = it is the value itself, None = there is none."""
+    if isinstance(value, float):
+        return None if math.isfinite(value) else ""
+    parts: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, Mapping):
+        parts = value.items()
+    elif isinstance(value, list | tuple):
+        parts = enumerate(value)
+    elif dataclasses.is_dataclass(value):
+        parts = ((field.name, getattr(value, field.name)) for field in dataclasses.fields(value))
+    for name, part in parts:
+        if (place := _place(part)) is not None:
+            return f"{name}.{place}" if place else str(name)
+    return None
