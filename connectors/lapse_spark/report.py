@@ -23,6 +23,7 @@ from pyspark.sql import DataFrame
 from rich.console import Console
 from rich.table import Table
 
+from lapse_client.reading.printable import printable
 from lapse_spark import chart
 from lapse_spark.collected import in_utc
 
@@ -169,7 +170,7 @@ class Report:
                 for name in part.data["columns"]:
                     drawn.add_column(words(name))
                 for row in part.data["rows"]:
-                    drawn.add_row(*(_shown(cell) for cell in row))
+                    drawn.add_row(*(printable(_shown(cell)) for cell in row))
                 console.print(drawn if part.data["rows"] else f"{part.title}: {_NOTHING}", markup=False)
 
     def _chart(self, kind: str, title: str, svg: str, labels: Sequence[str], series: chart.Series) -> None:

@@ -11,6 +11,8 @@ from rich.measure import Measurement
 from rich.table import Column, Table
 from rich.text import Text
 
+from lapse_client.reading.printable import printable
+
 _NO_LIMIT: Final = 10_000
 """Columns of a file or a pipe: each row is one line, so that `grep` and people find whole values."""
 
@@ -86,14 +88,8 @@ def _escape(table: Table) -> None:
     for column in table.columns:
         for at, cell in enumerate(column._cells):
             text = str(cell)
-            if isinstance(cell, str | Text) and (plain := _plain(text)) != text:
+            if isinstance(cell, str | Text) and (plain := printable(text)) != text:
                 column._cells[at] = Text(plain, cell.style if isinstance(cell, Text) else "")
-
-
-def _plain(text: str) -> str:
-    if text.isprintable():
-        return text
-    return "".join(one if one.isprintable() or one in "\n\t" else one.encode("unicode_escape").decode() for one in text)
 
 
 def _width(console: Console, shown: RenderableType) -> Measurement:

@@ -75,6 +75,17 @@ def test_page_as_json_and_on_a_terminal(page):
     assert "UA" in shown
 
 
+def test_what_a_terminal_would_act_on_is_printed_as_an_escape():
+    """A key of somebody's producer sets no title, and a bracket is a bracket."""
+    made = Report("Letters")
+    made.table(["key", "value"], [["k\x1b]0;title\x07", "[red]x\u202e"]], title="t")
+    console = Console(record=True, width=100, emoji=False)
+    made.show(console)
+    shown = console.export_text()
+    assert r"k\x1b]0;title\x07" in shown
+    assert r"[red]x\u202e" in shown
+
+
 def test_page_is_written_whole(page, tmp_path):
     file = page.write(tmp_path / "new" / "report.html")
     assert file.read_text("utf-8").startswith("<!doctype html>")
