@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient
 
 from lapse.runtime.journal.changelog import Changelog
 from lapse.runtime.journal.changelog_reader import ChangelogReader
-from lapse.runtime.kafka.metadata import know
+from lapse.runtime.kafka.metadata import NeededTopics, know
 from lapse.runtime.shard.log_reader import LogReader
 from lapse.runtime.topics import topic_id
 from lapse.runtime.topics.topic_id import TopicIds
@@ -37,8 +37,10 @@ def test_a_client_asks_only_for_topics_that_it_does_not_know(
                 return await plain(cluster, topics)
 
             client._metadata_update = noted
+            needed = NeededTopics()
+            needed.names.add(soon)
             await know(client, [old])
-            await know(client, [old, new], {soon})
+            await know(client, [old, new], needed)
             await know(client, [new, soon])
             assert asked == [{old}, {new, soon}]
             assert client.cluster.partitions_for_topic(old) == {0, 1, 2}
@@ -47,6 +49,45 @@ def test_a_client_asks_only_for_topics_that_it_does_not_know(
             sent = [await producer.send_and_wait(topic, b"v", partition=0) for topic in (old, new, soon)]
             assert [one.offset for one in sent] == [0, 0, 0]
             assert asked == [{old}, {new, soon}], "the producer had to ask again"
+
+    asyncio.run(run())
+
+
+def test_what_one_client_has_just_learned_no_other_one_of_its_worker_asks_for(
+    kafka: str, create_topic: Callable[..., str], unique: Callable[[str], str]
+) -> None:
+    one, other = (create_topic(unique(name), partitions=3) for name in ("one", "other"))
+
+    async def run() -> None:
+        needed, asked = NeededTopics(), []
+        needed.names |= {one, other}
+
+        def noting(client: Any) -> Any:
+            plain = client._metadata_update
+
+            async def noted(cluster: ClusterMetadata, topics: Collection[str]) -> Any:
+                asked.append(set(topics))
+                return await plain(cluster, topics)
+
+            client._metadata_update = noted
+            return client
+
+        async with (
+            AIOKafkaProducer(bootstrap_servers=kafka) as first,
+            AIOKafkaProducer(bootstrap_servers=kafka) as last,
+        ):
+            clients = [noting(first.client), noting(last.client)]
+            await asyncio.gather(know(clients[0], [one], needed), know(clients[1], [other], needed))
+            assert asked == [{one, other}]
+            assert {one, other} <= clients[1]._topics
+            sent = [await last.send_and_wait(topic, b"v", partition=2) for topic in (one, other)]
+            assert [made.offset for made in sent] == [0, 0]
+            assert asked == [{one, other}], "the producer had to ask again"
+            needed.forget([one])
+            third = create_topic(unique("third"))
+            async with AIOKafkaProducer(bootstrap_servers=kafka) as new:
+                await know(noting(new.client), [third], needed)
+            assert asked[1:] == [{third, other}], "what was forgotten is asked for anew, and only if it is needed"
 
     asyncio.run(run())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -13,7 +13,7 @@ from aiokafka.errors import KafkaTimeoutError, LeaderNotAvailableError
 
 from lapse.runtime.journal.changelog import Changelog
 from lapse.runtime.kafka.bounded_close import bounded_close
-from lapse.runtime.kafka.metadata import client_of, forget, know
+from lapse.runtime.kafka.metadata import NeededTopics, client_of, forget, know
 from lapse.runtime.kafka.offsets_asked import ask
 from lapse.runtime.kafka.together import Together
 
@@ -36,14 +36,14 @@ class ChangelogReader:
     Args:
         bootstrap_servers: the brokers.
         security: aiokafka's settings for TLS and SASL.
-        soon: topics that will be read; see `know`.
+        needed: topics that will be read; see `know`.
 
     Attributes:
         settings: aiokafka's, for a consumer that reads changelogs.
     """
 
-    def __init__(self, bootstrap_servers: str, security: dict[str, Any], soon: Collection[str] = ()) -> None:
-        self._soon = soon
+    def __init__(self, bootstrap_servers: str, security: dict[str, Any], needed: NeededTopics | None = None) -> None:
+        self._needed = needed
         self.settings: dict[str, Any] = {
             "bootstrap_servers": bootstrap_servers,
             "enable_auto_commit": False,
@@ -154,7 +154,7 @@ class ChangelogReader:
                 await asker.start()
                 self._asker = asker
             asker = self._asker
-            await know(client_of(asker), (tp.topic for tp in tps), self._soon)
+            await know(client_of(asker), (tp.topic for tp in tps), self._needed)
             ends = await ask(asker, AIOKafkaConsumer.end_offsets, tps)
             begins = await ask(asker, AIOKafkaConsumer.beginning_offsets, list(ends)) if ends else {}
         return {tp: (begins[tp], ends[tp]) for tp in begins}

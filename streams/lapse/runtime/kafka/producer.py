@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from aiokafka import AIOKafkaProducer, errors
@@ -12,7 +12,7 @@ from aiokafka.producer.sender import Sender
 from aiokafka.structs import RecordMetadata, TopicPartition
 
 from lapse.runtime.kafka import connection  # noqa: F401  # every client of the process connects as it says
-from lapse.runtime.kafka.metadata import forget, know
+from lapse.runtime.kafka.metadata import NeededTopics, forget, know
 from lapse.runtime.kafka.output import MAX_BATCH_BYTES, Headers, Output, Packed
 from lapse.runtime.kafka.packed_run import joined
 from lapse.runtime.kafka.record_batch import PackedBatch, RecordBatch, Row, wall_ms
@@ -99,7 +99,7 @@ class BatchProducer:
         bootstrap_servers: the brokers.
         security: aiokafka's settings for TLS and SASL.
         stamp_ms: what records are stamped with, ms since the epoch; it counts on topics with `CreateTime`.
-        soon: topics that will be written; see `know`.
+        needed: topics that will be written; see `know`.
     """
 
     def __init__(
@@ -107,9 +107,9 @@ class BatchProducer:
         bootstrap_servers: str,
         security: dict[str, Any],
         stamp_ms: Callable[[], int] = wall_ms,
-        soon: Collection[str] = (),
+        needed: NeededTopics | None = None,
     ) -> None:
-        self._soon = soon
+        self._needed = needed
         self.stamp_ms = stamp_ms
         self._bootstrap_servers = bootstrap_servers
         self._security = security
@@ -202,7 +202,7 @@ class BatchProducer:
             await self._metadata.of(unknown)
 
     async def _learn(self, topics: list[str]) -> dict[str, bool]:
-        await know(self.producer.client, topics, self._soon)
+        await know(self.producer.client, topics, self._needed)
         return {}
 
     async def learn_size(self, topics: Iterable[str], partitions: int) -> None:

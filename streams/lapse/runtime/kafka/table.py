@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator, Coroutine, Iterable
+from collections.abc import AsyncIterator, Coroutine, Iterable, KeysView
 from typing import Any, Final
 
 from aiokafka.errors import IllegalStateError
@@ -17,8 +17,14 @@ from faust.types import TP
 from lapse.runtime.kafka.lean_service import LeanService
 from lapse.runtime.watch import end_process
 
+_FIRST: Final = 10
+"""How many shards are taken over side by side until the first is served: one of ten is sooner than one of a hundred."""
+
+_FIRST_S: Final = 0.5
+"""How long the others wait for that at most, s: the broker of these ten may be away."""
+
 _AT_ONCE: Final = 100
-"""How many shards are taken over side by side while none is served."""
+"""How many after that, while no shard was served before."""
 
 _BESIDE: Final = 5
 """The same while others are served: each turn of the loop has a portion of every one of them (C90)."""
@@ -72,7 +78,8 @@ class SelfRestoredTables(TableManager):
         self._begun: set[asyncio.Task[None]] = set()
         self._over = asyncio.Event()
         """Set whenever the last take-over that had begun has ended."""
-        self._places = asyncio.Semaphore(_AT_ONCE)
+        self._places = asyncio.Semaphore(_FIRST)
+        self._further_places = 0
 
     async def on_start(self) -> None:
         """As Faust's, which waits for a second, lest tables are still to come; here all are there from the first."""
@@ -126,15 +133,26 @@ class SelfRestoredTables(TableManager):
         if not self._begun:
             app: Any = self.app
             serves = any(entity.runners for entity in app.entities.values())
-            self._places = asyncio.Semaphore(_BESIDE if serves else _AT_ONCE)
+            self._places = asyncio.Semaphore(_BESIDE if serves else _FIRST)
+            self._further_places = 0 if serves else _AT_ONCE - _FIRST
+            asyncio.get_running_loop().call_later(_FIRST_S, self._widen, self._places)
         self._over.clear()
         task = asyncio.create_task(self._in_turn(take_over), name=f"take-over {name}")
         self._begun.add(task)
         task.add_done_callback(lambda done: self._ended(name, done))
 
     async def _in_turn(self, take_over: Coroutine[Any, Any, None]) -> None:
-        async with self._places:
+        places = self._places
+        async with places:
             await take_over
+        self._widen(places)
+
+    def _widen(self, places: asyncio.Semaphore) -> None:
+        """Have as many places as there are to be, unless these are those of an earlier time."""
+        if places is self._places:
+            for _ in range(self._further_places):
+                places.release()
+            self._further_places = 0
 
     def _ended(self, name: str, task: asyncio.Task[None]) -> None:
         self._begun.discard(task)
@@ -187,6 +205,11 @@ class SelfRestoredTables(TableManager):
         self._closed = True
         async with self._rebalancing:
             await self.restored()
+
+    @property
+    def changelog_topics(self) -> KeysView[str]:  # type: ignore[override]  # Faust only looks names up in it
+        """The topics of all tables. Faust makes a set of them whenever it looks one up: a thousand times a thousand."""
+        return self._changelogs.keys()
 
     @property
     def recovery(self) -> Recovery:

@@ -260,8 +260,8 @@ class Entity(NamedTopics):
 
     def hold(self, partition: int) -> None:
         """Do not read the sources of a shard before it is taken over."""
-        self.services.soon |= {names.commands(self.name), *self.deliveries, self._store().changelog_topic}
-        self.services.soon |= self.targets.keys() - self._lacking
+        self.services.needed.names |= {names.commands(self.name), *self.deliveries, self._store().changelog_topic}
+        self.services.needed.names |= self.targets.keys() - self._lacking
         self._consumer().hold((self.name, partition), self._brought(partition))
 
     def _brought(self, partition: int) -> list[TP]:

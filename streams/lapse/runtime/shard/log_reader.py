@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ from confluent_kafka import KafkaException
 
 from lapse.runtime.kafka.bounded_close import bounded_close
 from lapse.runtime.kafka.fetched import together
-from lapse.runtime.kafka.metadata import client_of, forget, know
+from lapse.runtime.kafka.metadata import NeededTopics, client_of, forget, know
 from lapse.runtime.kafka.offsets_asked import Question, ask
 from lapse.runtime.kafka.together import Together
 from lapse.runtime.shard.log import AT_ONCE_RECORDS, READ_AHEAD_RECORDS, Record
@@ -48,13 +48,13 @@ class LogReader:
         bootstrap_servers: the brokers.
         security: aiokafka's settings for TLS and SASL.
         topic_ids: tells which topics there are; of one that was deleted nothing can be read.
-        soon: topics that will be asked for; see `know`.
+        needed: topics that will be asked for; see `know`.
     """
 
     def __init__(
-        self, bootstrap_servers: str, security: dict[str, Any], topic_ids: TopicIds, soon: Collection[str] = ()
+        self, bootstrap_servers: str, security: dict[str, Any], topic_ids: TopicIds, needed: NeededTopics | None = None
     ) -> None:
-        self._soon = soon
+        self._needed = needed
         self._topic_ids = topic_ids
         self._gone_at: dict[str, float] = {}
         self._settings: dict[str, Any] = {
@@ -226,7 +226,7 @@ class LogReader:
         there = [tp for tp in tps if tp.topic not in self._missing]
         if not there:
             return {}
-        await know(client_of(consumer), (tp.topic for tp in there), self._soon)
+        await know(client_of(consumer), (tp.topic for tp in there), self._needed)
         found = await ask(consumer, question, there)
         await self._note_missing({tp.topic for tp in there if tp not in found})
         return found

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from lapse.runtime.journal.changelog_reader import ChangelogReader
+from lapse.runtime.kafka.metadata import NeededTopics
 from lapse.runtime.kafka.producer import BatchProducer
 from lapse.runtime.letters.letter_writer import LetterWriter
 from lapse.runtime.shard.log_reader import LogReader
@@ -40,7 +41,7 @@ class Services:
         worker_name: who claims epochs, for people.
         one_by_one: gives shards that are taken over together turns of their own.
         step_turns: lets so many shards begin a step in one turn of the loop.
-        soon: topics of shards that are taken over.
+        needed: topics of shards that are taken over.
         versions: of the definition by which each entity is served from its next take-over on; empty where the file
             decides. A shard's claim bears it (C66).
     """
@@ -58,15 +59,15 @@ class Services:
         self.clock = WorkerClock(max_skew_ms)
         self.one_by_one = OneByOne()
         self.step_turns = StepTurns()
-        self.soon: set[str] = set()
+        self.needed = NeededTopics()
         self.versions: dict[str, int] = {}
-        self.journal_producer = BatchProducer(brokers, security, self.clock.stamp_ms, self.soon)
-        self.output_producer = BatchProducer(brokers, security, self.clock.stamp_ms, self.soon)
+        self.journal_producer = BatchProducer(brokers, security, self.clock.stamp_ms, self.needed)
+        self.output_producer = BatchProducer(brokers, security, self.clock.stamp_ms, self.needed)
         self.letters = LetterWriter(self.output_producer)
-        self.changelog_reader = ChangelogReader(brokers, security, self.soon)
+        self.changelog_reader = ChangelogReader(brokers, security, self.needed)
         self.topic_ids = TopicIds(admin)
-        self.log_reader = LogReader(brokers, security, self.topic_ids, self.soon)
-        self.aside_reader = LogReader(brokers, security, self.topic_ids, self.soon)
+        self.log_reader = LogReader(brokers, security, self.topic_ids, self.needed)
+        self.aside_reader = LogReader(brokers, security, self.topic_ids, self.needed)
         self.watch = Watch(session_s)
         self.stands_by = stands_by
         self.reads_ahead = True
@@ -85,7 +86,7 @@ class Services:
     def forget(self, topics: Iterable[str]) -> None:
         """Ask for these topics no more."""
         topics = set(topics)
-        self.soon -= topics
+        self.needed.forget(topics)
         self.journal_producer.forget(topics)
         self.output_producer.forget(topics)
         for reader in (self.changelog_reader, self.log_reader, self.aside_reader):

@@ -143,10 +143,11 @@ def _shared_names(topology: Topology) -> list[str]:
     """Entities of whose names another deployment of this cluster has one, too: the two share its topics."""
     found: list[str] = []
     existing, app_id = topology.existing, topology.config.lapse.app_id
-    mine = {names.changelog(app_id, name) for name in topology.entities()}
+    entities = set(topology.entities())
+    mine = {names.changelog(app_id, name) for name in entities}
     for topic in sorted(existing.keys() - mine):
         name = _whose(topic, existing) if topic.endswith(_CHANGELOG) else ""
-        if name in topology.entities() and existing[topic] == existing[names.commands(name)]:
+        if name in entities and existing[topic] == existing[names.commands(name)]:
             found.append(
                 f"{name}: another deployment on this cluster seems to have an entity of this name (there is {topic}). "
                 "Both would answer the same commands, on the same topics; choose another name. If that deployment is "

@@ -141,7 +141,7 @@ class Definer:
     async def _missing(self, needed: set[str]) -> set[str]:
         """Which of these topics are not there; all of them while no broker answers."""
         try:
-            return needed - await self._services.topics()
+            return needed - (await self._services.topic_ids.of(needed, once=True)).keys()
         except KafkaException as error:
             logger.debug("cannot look for topics, and tries again: %s", error)
             return needed

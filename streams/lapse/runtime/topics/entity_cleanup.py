@@ -146,9 +146,13 @@ class EntityCleanup:
                 await self._let_go(gone)
 
     async def finish(self) -> None:
-        """Remove what goes with entities whose end another worker began, and was killed (C4, C65)."""
+        """Remove what goes with entities whose end another worker began, and was killed (C4, C65).
+
+        It takes a look at every topic of the cluster, and whoever wants to be served comes first.
+        """
         if self._definitions is None:
             return
+        await self.balanced()
         async with self.busy:
             try:
                 if left := await self._definitions.unfinished(await self._there()):
