@@ -16,7 +16,7 @@ _LOOK_AGAIN_S: Final = 0.002
 
 
 class Gate:
-    """Lets the commands of a SOW topic through, and its ticks.
+    """Lets commands and ticks through, of a SOW topic or of a queue that checks that nothing is left (L11).
 
     Args:
         inbox: what waits.

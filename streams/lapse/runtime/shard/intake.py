@@ -22,7 +22,7 @@ class Intake:
     Args:
         machine: the shard's state machine.
         inbox: what waits.
-        gate: holds commands back until the messages that they may name are read; None = they never wait.
+        gate: holds commands back until the messages that they may name are read, while the machine wants that.
         timeline: learns when messages are taken in.
         topics: while some of them are replaced, no message is taken in (C42).
         on_tick: gets the ticks that stand among the commands.
@@ -32,7 +32,7 @@ class Intake:
         self,
         machine: Machine,
         inbox: Inbox,
-        gate: Gate | None,
+        gate: Gate,
         timeline: Timeline,
         topics: KnownTopics,
         on_tick: Callable[[Any], None],
@@ -74,16 +74,17 @@ class Intake:
         """Hand commands and ticks to the machine, behind the messages that they may be about; returns how many."""
         if self._machine.unfinished is not None:
             return 0
-        if self._gate is None:
-            return self._inbox.take_commands(most, None, self._on_tick, take_all=bool(self._topics.replaced))
-        if not await self._gate.open():
-            return 0
-        return self._inbox.take_commands(most, self._gate.below, self._on_tick)
+        take_all, below = bool(self._topics.replaced), None
+        if self._machine.waits_for_ends:
+            if not await self._gate.open():
+                return 0
+            below = self._gate.below
+        return self._inbox.take_commands(most, below, self._on_tick, take_all)
 
     @property
     def has_commands(self) -> bool:
         """Whether commands wait that may be taken in now: none of them waits for earlier messages (C1, C76)."""
-        held = self._inbox.held_ms is not None or (self._gate is not None and self._gate.is_closed)
+        held = self._inbox.held_ms is not None or (self._machine.waits_for_ends and self._gate.is_closed)
         return self._inbox.has_commands and not held
 
     def has_messages(self, taken: int) -> bool:

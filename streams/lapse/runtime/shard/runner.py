@@ -111,7 +111,7 @@ class Runner:
         self._arrival_gate = ArrivalGate(machine, self._inbox, log, self._news.set)
         self._timeline = Timeline(clock, machine.figures)
         self._ticker = Ticker(shown, commands, machine, producer, clock)
-        gate = Gate(self._inbox, log, self._news.set) if machine.waits_for_ends else None
+        gate = Gate(self._inbox, log, self._news.set)
         self._intake = Intake(machine, self._inbox, gate, self._timeline, found.topics, self._ticker.read)
         self._deliveries = DeliveriesUnderWay(shown, machine, producer, found.floors)
         self._writer = EffectWriter(

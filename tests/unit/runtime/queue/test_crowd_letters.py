@@ -19,7 +19,8 @@ from lapse.runtime.queue.output import QueueOutput
 from lapse.runtime.shard.figures import ShardFigures
 from lapse.runtime.timers.clock import WorkerClock
 from lapse.runtime.timers.ticker import Ticker
-from support.noted_broker import COMMANDS, COUNT, Broker, Payloads, run
+from lapse.runtime.tp import TP
+from support.noted_broker import COMMANDS, COUNT, SOURCE, Broker, Payloads, run
 from support.packed import outputs_of
 from unit.core.sow.make import Arrived, T
 
@@ -180,3 +181,31 @@ def test_messages_expire_though_kafka_has_removed_the_last_commands_before_the_t
     broker.ticks = COUNT
     asyncio.run(run(_machine(), broker, lambda: len(broker.letters) == 10, _records(50)[:10], catch_up=COUNT))
     assert sorted(broker.letters) == list(range(10))
+
+
+@pytest.mark.feature("L11", "C4")
+def test_a_queue_that_checks_what_is_left_reads_its_log_first_though_it_began_while_it_ran() -> None:
+    broker, records, got = Broker(), _records(50_000)[:10], []
+
+    class Watched(QueueMachine):
+        def arrive(self, topic: str, partition: int, records: Any) -> int:
+            got.append(f"{len(records)} messages")
+            return super().arrive(topic, partition, records)
+
+        def command(self, record: Any, refusal: Any = None) -> None:
+            got.append("the command")
+            super().command(record, refusal)
+
+        def begin_step(self) -> None:
+            self.shard.agreement.checking = True
+            super().begin_step()
+
+    async def ends_there(tps: list[TP]) -> dict[TP, int]:
+        assert broker.runner is not None
+        broker.runner.receive(SOURCE, records[1:])
+        return dict.fromkeys(tps, len(records))
+
+    broker.ends_there = ends_there  # type: ignore[method-assign]
+    command = [Arrived(0, T + 1, None, b'{"command": "pause", "id": "x"}')]
+    asyncio.run(run(_machine(Watched), broker, lambda: "the command" in got, records[:1], command))
+    assert got == ["1 messages", "9 messages", "the command"]

@@ -9,7 +9,9 @@ import orjson
 import pytest
 
 from lapse.protocol.command import Command, CommandError, decode, encode
+from lapse.runtime.shard.gate import Gate
 from lapse.runtime.shard.inbox import Inbox
+from lapse.runtime.shard.intake import Intake
 from lapse.runtime.shard.sweeps import Sweeps
 from lapse.runtime.shard.under_way import NOTHING_NOTED
 from lapse.runtime.tp import TP
@@ -31,6 +33,7 @@ class Machine:
         self.got: list[str] = []
         self.merged_by_time = merged_by_time
         self.unfinished: int | None = None
+        self.waits_for_ends = False
 
     def room(self) -> int:
         return 100
@@ -162,6 +165,34 @@ def test_what_a_sweep_withholds_is_not_waited_for_before_it() -> None:
     inbox.receive(COMMANDS, [record(0, 10, OTHER), record(1, 5, PURGE)])
     assert not inbox.has_messages(0)
     assert not asyncio.run(inbox.will_bring(ORDERS, 1, 20))
+
+
+@pytest.mark.feature("L11")
+def test_while_a_queue_checks_that_nothing_is_left_commands_wait_for_its_logs_and_sweeps_do_not() -> None:
+    asyncio.run(_checks_what_is_left())
+
+
+async def _checks_what_is_left() -> None:
+    machine, ends = Machine(), {ORDERS: 2}
+    reader = SimpleNamespace(**vars(NOBODY), next_offset=lambda tp: asyncio.sleep(0, inbox.received[tp]))
+    anything: Any = machine
+    inbox = Inbox(reader, anything, COMMANDS, {COMMANDS: 0, ORDERS: 0}, None, lambda: None, catch_up=0)  # type: ignore[arg-type]
+    log = SimpleNamespace(ends_there=lambda _: asyncio.sleep(0, ends))
+    gate = Gate(inbox, log, lambda: None)  # type: ignore[arg-type]
+    intake = Intake(anything, inbox, gate, anything, SimpleNamespace(replaced=()), lambda _: None)  # type: ignore[arg-type]
+    machine.waits_for_ends = True  # it begins to check while it runs
+    inbox.receive(COMMANDS, [record(0, 3, OTHER)])
+    inbox.receive(ORDERS, [record(0, 1)])
+    inbox.take_messages(100)
+    await intake.commands(100)
+    assert machine.got == ["m1"], "a message has still to be read"
+    assert not intake.has_commands
+    inbox.receive(ORDERS, [record(1, 9)])
+    inbox.receive(COMMANDS, [record(1, 5, PURGE), record(2, 10, OTHER)])
+    for _ in range(3):
+        inbox.take_messages(100)
+        await intake.commands(100)
+    assert machine.got == ["m1", "c3", "c5", "m9", "c10"]
 
 
 @pytest.mark.parametrize("command", [PURGE, BY_FILTER, OTHER, Command(command="cancel", bookmarks=("orders:0:1",))])
