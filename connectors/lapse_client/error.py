@@ -34,7 +34,7 @@ class LapseError(Exception):
     """What all errors of the client have in common: they can be sent to another process, as pools of processes do."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Say how to make it again from its text and attributes: what it was made from is not kept."""
+        """How to make the error again, from its text and attributes. Its arguments are not kept."""
         return _made_again, (type(self), self.args, self.__dict__)
 
 
@@ -198,7 +198,7 @@ class TransactionFailed(LapseError):
 
     Attributes:
         outcome_unknown: Kafka has not said whether it was committed. Outputs and acknowledgments agree all the same:
-            whoever gets the messages next finds out.
+            the client that gets the messages next finds out.
     """
 
     def __init__(self, why: str, *, outcome_unknown: bool = False) -> None:

@@ -49,7 +49,7 @@ class QueueSubscriber(AsyncClient[sync_subscriber.QueueSubscriber]):
         return self
 
     async def close(self) -> None:
-        """Send what was acknowledged, give the rest back, wait for the answers.
+        """Send acknowledgments, return all other messages, and wait for the answers.
 
         Handlers of `run` that are at work finish first. Called by a handler, it lets `run` end, which then closes.
         """

@@ -29,7 +29,7 @@ class CallQueue(task_queue.TaskQueue):
     task_type: ClassVar[type[task_queue.Task[Any, Any]]] = Task
 
     async def handle(self, delivery: Delivery) -> None:  # type: ignore[override]  # it waits
-        """Do what a message asks for: a plain function in a thread."""
+        """Run the task that a message names. A plain function runs in a thread."""
         if (call := self.call_of(delivery)) is None:
             return
         if inspect.iscoroutinefunction(call.func):
@@ -48,7 +48,7 @@ class TaskQueue(CallQueue):
             await subscriber.run(self.handle, tasks)
 
     async def close(self) -> None:  # type: ignore[override]  # it waits
-        """Let `run` end when the calls at work are done, and flush what was submitted."""
+        """Let `run` end when the running calls are done, and flush submitted calls."""
         if self._working is not None:
             await self._working.close()
         await asyncio.to_thread(super().close)

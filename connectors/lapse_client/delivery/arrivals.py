@@ -30,7 +30,7 @@ class Waiting(ABC, Generic[T]):
         return self._ended
 
     def end(self, error: BaseException | None = None) -> None:
-        """Nothing more will come: what is left may still be taken, then takers get the error, or nothing."""
+        """Note that nothing more will come. Takers get the remaining items, and then the error, or nothing."""
         with self._changed:
             self._ended = True
             self._error = self._error or error
@@ -70,7 +70,7 @@ class Waiting(ABC, Generic[T]):
 
     @abstractmethod
     def _pop_some(self, most: int) -> list[T]:
-        """Remove and return up to `most` items that are there; under the lock."""
+        """Remove and return up to `most` items; the caller holds the lock."""
 
     def _wake(self, count: int) -> None:
         """Let takers have what came; under the lock."""
@@ -109,7 +109,7 @@ class Arrivals(Waiting[T]):
             return None
 
     def remove(self, unwanted: Callable[[T], bool]) -> int:
-        """Drop what is unwanted, and return how much that was."""
+        """Drop unwanted items, and return their number."""
         with self._changed:
             # In place: `pop` takes from the same deque without the lock.
             dropped = 0
@@ -129,7 +129,7 @@ class Arrivals(Waiting[T]):
         taken: list[T] = []
         try:
             for _ in range(min(most, len(self._items))):
-                taken.append(popleft())  # noqa: PERF401  # what was taken must not be lost when the next is not there
+                taken.append(popleft())  # noqa: PERF401  # taken items must not be lost when the next one is missing
         except IndexError:
             pass
         return taken

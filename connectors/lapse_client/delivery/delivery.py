@@ -67,7 +67,7 @@ class Delivery:
 
     @property
     def bookmark(self) -> Bookmark:
-        """Where the message stands in its underlying topic."""
+        """The position of the message in its underlying topic."""
         name, _, partition = self.lot.source.decode().rpartition(":")
         return Bookmark(name, int(partition or 0), self.lot.offsets[self.at])
 
@@ -221,7 +221,7 @@ class Delivery:
             self._processing.__exit__(*((kind, error, traceback) if failed else (None, None, None)))
 
     def _settle(self, kind: type[BaseException] | None, error: BaseException | None) -> bool:
-        """Settle what the application has not: done where it raised nothing, else back to the queue."""
+        """Settle a delivery that the application has not settled: acknowledge it, or cancel it after an exception."""
         if self.settled_as:
             return False
         if isinstance(error, Retry):

@@ -93,7 +93,7 @@ class RecordReader:
         return self._done < self._added
 
     def close(self) -> None:
-        """Stop; what was not read is forgotten."""
+        """Stop, and forget references that were not read."""
         self._stopping.set()
         self._waiting.put(None)
         self._thread.join()

@@ -11,7 +11,7 @@ _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def elapsed_ms() -> float:
-    """Milliseconds of a clock that never steps, and on Linux goes on while the machine sleeps."""
+    """Milliseconds of a clock that never jumps. On Linux it also runs while the machine sleeps."""
     return time.clock_gettime(_CLOCK) * 1000
 
 

@@ -80,7 +80,7 @@ class Metadata:
                 return found
 
     def hidden(self, topics: Iterable[str]) -> list[str]:
-        """Those of some topics that the brokers do not let this user see, if they are there."""
+        """Those of some topics that exist and that the brokers do not let this user see."""
         found: list[str] = []
         names = [*filter(_NAME.fullmatch, topics)]  # Kafka's client ends the process over one that is no UTF-8
         if not names:

@@ -241,7 +241,7 @@ _DIGITS: Final = re.compile(r"[0-9]{1,19}\Z", re.ASCII)
 
 
 def _number(texts: dict[str, str], name: str, most: int = _INT64) -> int | None:
-    """A header's decimal number; None of what is none, or too large for what it says."""
+    """A header's decimal number; None if it is no number, or too large."""
     text = texts.get(name, "")
     return int(text) if _DIGITS.match(text) and int(text) <= most else None
 

@@ -35,7 +35,7 @@ class LetterQueues:
         self._untold: set[str] = set()
 
     def settle(self, letters: Iterable[DeadLetter]) -> int:
-        """Acknowledge letters; what has left already stays as it is. Returns how many were settled by this."""
+        """Acknowledge letters. Those that have left already stay as they are. Returns how many this call settled."""
         places: defaultdict[str, list[str]] = defaultdict(list)
         for letter in letters:
             for queue in self._queues_over(letter.bookmark.topic):

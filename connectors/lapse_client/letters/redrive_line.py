@@ -29,7 +29,7 @@ class Line:
     deadline_passed: bool = False
 
     def as_dict(self) -> dict[str, Any]:
-        """For an audit: what was sent where, and why it had died."""
+        """The line for an audit: which letter was sent where, and why its message had died."""
         letter = self.letter
         return {
             "letter": str(letter.bookmark),

@@ -269,7 +269,7 @@ class RecordPublisher(Client[None]):
         return known or self._target(to)
 
     def forget_topics(self) -> None:
-        """Look every name up anew: what it meant may be gone."""
+        """Look every name up anew, because its topic or queue may have been deleted."""
         self._targets_until = 0.0
 
     def close(self) -> None:

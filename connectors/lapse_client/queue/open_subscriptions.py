@@ -32,7 +32,7 @@ def open_subscriptions(session: Session[Any], timeout_s: float) -> list[OpenSubs
 
 
 def merged(parts: Iterable[OpenSubscription]) -> list[OpenSubscription]:
-    """Join what the shards say of each subscription: what it holds is their sum, and it began with the first."""
+    """Join the shards' answers about each subscription: the sum of its messages, and its earliest beginning."""
     by_name: dict[str, OpenSubscription] = {}
     for one in parts:
         known = by_name.get(one.subscription)

@@ -298,7 +298,7 @@ class Channel(Generic[T]):
                 first = self._consumer.poll(wait_s)
                 if first is not None:
                     self._take([first, *self._consumer.consume(MOST_AT_ONCE, 0)], listener, thread)
-        except BaseException as error:  # whoever waits for the channel has to learn why it ends
+        except BaseException as error:  # callers that wait for the channel have to learn why it ends
             self._ended_by = error
             self._stopping.set()
             self._abandon(error)
@@ -402,7 +402,7 @@ class Channel(Generic[T]):
         self._signed_by_guess.pop(token, None)
 
     def _ask_again(self, shard: Shard) -> None:
-        """Repeat what is still unanswered, with the same ids: the first answer counts."""
+        """Send unanswered commands again, with the same ids. The first answer counts."""
 
         def waits(ident: str) -> bool:
             future = self._waiting.get(ident.encode())

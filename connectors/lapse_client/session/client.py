@@ -87,7 +87,7 @@ class Client(ABC, Generic[T]):
     def __del__(
         self, warn: Callable[..., None] = warnings.warn, is_ending: Callable[[], bool] = sys.is_finalizing
     ) -> None:
-        """Warn of a subscription that nobody closed, and end it, so that what it holds is given back."""
+        """Warn of a subscription that nobody closed, and end it, so that its messages return."""
         lifecycle = getattr(self, "_lifecycle", None)
         if not self._warns or lifecycle is None or lifecycle.phase in (Phase.NEW, Phase.CLOSED):
             return

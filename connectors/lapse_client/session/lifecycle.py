@@ -23,7 +23,7 @@ class Phase(StrEnum):
     STARTING = "starting"
     RUNNING = "running"
     STOPPING = "stopping"
-    """Nothing more is handed out; what was handed out can still be settled."""
+    """No more messages are handed out. Those that were handed out can still be settled."""
     CLOSED = "closed"
     FAILED = "failed"
     """It cannot go on; `Lifecycle.error` says why."""

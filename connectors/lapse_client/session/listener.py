@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class Listener(Generic[T]):
-    """What a channel works for. This one expects nothing but answers that somebody waits for.
+    """The user of a channel. This one gets only answers that a caller waits for.
 
     Only the channel's thread calls what begins with `on_`. Methods that may change what is read get the
     `ChannelThread`.
@@ -47,7 +47,7 @@ class Listener(Generic[T]):
         return False
 
     def on_tick(self, thread: ChannelThread) -> float:
-        """Do what is due; returns after how many seconds at most to call again."""
+        """Do what is due. Returns the greatest number of seconds until the next call."""
         return TICK_S
 
     def is_full(self) -> bool:

@@ -66,7 +66,7 @@ class Credits:
         self._shards = shards
         self._idle_ms = idle_ms
         self._told = [0] * shards
-        self._held = [0] * shards  # what it may count with: what it was told or what it confirmed
+        self._held = [0] * shards  # the greater of the credit that was sent, and the one that it confirmed
         self._waiting = [True] * shards  # sent, and no answer yet
         self._settled = [0] * shards  # since the last one was sent
         self._owed = [0] * shards  # settled beyond its credit, and perhaps not known to it yet
@@ -121,7 +121,7 @@ class Credits:
 
     @_locked
     def answered(self, shard: int, credit: int, now_ms: float) -> None:
-        """A shard confirms what it was sent; an answer to an older `subscribe` is ignored."""
+        """Note that a shard confirms its credit. An answer to an older `subscribe` is ignored."""
         if credit != self._told[shard] or not self._waiting[shard]:
             return
         self._waiting[shard] = False
@@ -133,7 +133,7 @@ class Credits:
         self._ask_for_owed(shard)
 
     def _ask_for_owed(self, shard: int) -> None:
-        """Tell a shard the same again, behind what was settled: its answer says that it knows."""
+        """Send a shard its credit again, after the settlements. Its answer shows that it has read them."""
         if self._owed[shard] and not self._waiting[shard]:
             self._waiting[shard] = True
             self._to_tell.add(shard)
@@ -176,7 +176,7 @@ class Credits:
 
     @_locked
     def drop(self, shards: Iterable[int]) -> None:
-        """Go on without some shards: what they had is for the others, and nothing is sent to them any more."""
+        """Go on without some shards. The others get their credit, and nothing is sent to them any more."""
         for shard in shards:
             self._gone.add(shard)
             self._forget(shard)
@@ -226,7 +226,7 @@ class Credits:
         return grants
 
     def _raise(self) -> None:
-        """Give shards what is free, until each has its goal."""
+        """Give shards free credit, until each has its goal."""
         free = self.max_backlog - self.total()
         for shard, goal in enumerate(self._goals):
             more = min(goal - self._told[shard], free)

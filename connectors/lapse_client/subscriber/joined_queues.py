@@ -38,7 +38,7 @@ class JoinedQueues:
             self._waiting.append((queue, ends))
 
     def waiting(self) -> Iterator[tuple[str, Sequence[TopicPartition]]]:
-        """Take out, one after the other, what was asked for."""
+        """Remove and yield the queues that are to be joined, one by one."""
         while self._waiting:
             yield self._waiting.popleft()
 

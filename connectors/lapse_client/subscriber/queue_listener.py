@@ -220,7 +220,7 @@ class QueueListener(Listener[Lot | Referenced | None]):
             future_answer.add_done_callback(lambda done, grant=grant: self._subscribed.append((grant, done)))  # type: ignore[misc]
 
     def _take_answer(self, thread: ChannelThread, grant: Grant, future: Future[Answer]) -> None:
-        """See what a shard says to a `subscribe`."""
+        """Handle a shard's answer to a `subscribe`."""
         shard = self._session.shards[grant.shard]
         if future.cancelled() or shard.gone or not self._session.lifecycle.is_open:
             return

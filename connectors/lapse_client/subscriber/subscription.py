@@ -103,12 +103,12 @@ class Subscription:
         self._replier.close()
 
     def stop(self) -> None:
-        """Hand out no more; what was handed out can still be settled."""
+        """Hand out no more messages. Those that were handed out can still be settled."""
         self.arrivals.end()
         self.arrivals.drop(lambda _: True)
 
     def leave(self, timeout_s: float) -> None:
-        """Send what is settled, give everything else back, and wait for the shards' answers.
+        """Send settlements, return all other messages, and wait for the shards' answers.
 
         Prefetched deliveries return to the queue at once. Where no answer comes, they return when the heartbeats
         are missed; that is logged, not raised.

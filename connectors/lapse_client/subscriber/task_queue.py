@@ -148,7 +148,7 @@ class TaskQueue:
             subscriber.run(self.handle, threads)
 
     def handle(self, delivery: Delivery) -> None:
-        """Do what a message asks for; for programs that receive by themselves."""
+        """Run the task that a message names; for programs that receive messages by themselves."""
         if (call := self.call_of(delivery)) is not None and inspect.iscoroutine(done := call()):
             asyncio.run(done)
 
@@ -162,7 +162,7 @@ class TaskQueue:
         return functools.partial(function, **arguments)
 
     def close(self) -> None:
-        """Let `run` end when the calls at work are done, and flush what was submitted."""
+        """Let `run` end when the running calls are done, and flush submitted calls."""
         with self._lock:
             subscriber, publisher, self._publisher = self._subscriber, self._publisher, None
         if subscriber is not None:

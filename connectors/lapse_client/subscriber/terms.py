@@ -1,4 +1,4 @@
-"""The terms of a queue subscription: what it asks for."""
+"""The terms of a queue subscription: its options, checked."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _LEAST: Final = {"max_backlog": 0, "heartbeat_timeout_ms": 100, "ack_batch_size"
 
 
 def check(what: str, value: object, field: str = "") -> None:
-    """Do nothing for what a field of a command may hold; a subscription sends its own again and again.
+    """Check an option by the rules of its command field, because a subscription sends it repeatedly.
 
     Args:
-        what: what it is called here.
-        value: what was given for it.
+        what: the name of the option.
+        value: its value.
         field: the command's field; of the same name by default.
 
     Raises:
-        ValueError: it may not.
+        ValueError: the value is not permitted.
     """
     field = field or what
     if value is None and field in OPTIONAL:

@@ -106,7 +106,7 @@ class QueueShard:
 
     @property
     def placed(self) -> int:
-        """How many scheduled messages got their places so far because later records arrived."""
+        """The number of scheduled messages that got their places because later records arrived."""
         return self._entrance.placed
 
     def room(self) -> int:

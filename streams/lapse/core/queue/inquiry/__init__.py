@@ -1,1 +1,1 @@
-"""What can be seen of a queue: depth, peek, filters, and what a user's rights leave of them."""
+"""Inquiries about a queue: depth, peek, filters, and the messages that a user may see."""

@@ -27,7 +27,7 @@ _EXPIRING: Final = route(Trigger.DEADLINE).takes
 _SCHEDULED: Final = "scheduled"
 _DYING: Final = "dying"
 PLACED: Final = frozenset(state.name.lower() for state in LIVE)
-"""States of messages with a place, by what a peek calls them."""
+"""States of messages with a place, by their names in a peek."""
 
 _WITHOUT_PLACE: Final = {
     _SCHEDULED: State.SCHEDULED,
@@ -35,7 +35,7 @@ _WITHOUT_PLACE: Final = {
     "unconfirmed": State.UNCONFIRMED,
     "transferring": State.TRANSFERRING_EARLY,
 }
-"""States of messages without a place, by what a peek calls them."""
+"""States of messages without a place, by their names in a peek."""
 
 _ALL: Final = 1 << 62
 

@@ -24,7 +24,7 @@ MOST_PAGED: Final = 2
 
 Predicate = Callable[[RecordView], bool]
 _Known = tuple[Predicate, dict[int, NDArray[np.uint8]]]
-"""A filter, and by segment what it says of the places."""
+"""A filter, and its results for the places of each segment."""
 
 _Offsets = dict[tuple[str, int], set[int]]
 """By topic and partition."""
@@ -104,7 +104,7 @@ class Matching:
         self._refresh()
 
     def _keep(self, text: str, most: int) -> None:
-        """Keep what will be known under a filter, and forget what nobody may ask for any more."""
+        """Keep the results of a filter, and forget those that nobody can ask for any more."""
         self._kept.setdefault(text, None)
         latest = self._latest.setdefault(most, {})
         latest.pop(text, None)
@@ -196,7 +196,7 @@ class Matching:
         return self._judged_to.get(text, 0)
 
     def note_judged(self, text: str, index: int) -> None:
-        """Note that nothing is unknown before a segment; what is judged stays so, and new messages stand behind."""
+        """Note that all places before a segment are judged. They stay so, and new messages come after them."""
         if text in self._judged_to:
             self._judged_to[text] = index
 

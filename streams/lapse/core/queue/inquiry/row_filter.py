@@ -1,4 +1,4 @@
-"""The row filter of a command's user: what they may see and touch at most (X4)."""
+"""The row filter of a command's user: the messages that they may see and settle (X4)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ABOUT_ALL: Final = frozenset({"subscribe", "sow", "depth", "rewind"})
 
 
 def finds_spare(command: Command) -> bool:
-    """Whether a transfer chooses by itself what nobody here takes; with a filter only of what matches it."""
+    """Whether a transfer selects spare messages by itself, or with a filter those that match it."""
     return command.command == "transfer" and command.spare
 
 

@@ -18,7 +18,7 @@ from lapse.core.queue.step import Queued
 
 
 class Visibility:
-    """What a subscription holds it may see; of all else, what its row filter matches."""
+    """A subscription may see the messages that it holds, and those that its row filter matches."""
 
     def __init__(self, decisions: Decisions, locator: Locator) -> None:
         self._state = decisions.state
@@ -118,7 +118,7 @@ class Visibility:
                 yield one._replace(first=at, result=Result.UNKNOWN)
 
     def _not_held(self, segment: Segment, first: int, stop: int, subscription: str) -> NDArray[np.intp]:
-        """Slots of messages that are there, and that a subscription has neither leased nor been sent."""
+        """Slots of live messages that are neither leased nor sent to a subscription."""
         there = THERE[segment.state[first:stop]]
         return np.flatnonzero(there & ~self._held(segment, first, stop, subscription)) + first
 

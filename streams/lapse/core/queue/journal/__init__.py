@@ -1,1 +1,1 @@
-"""The journal of a queue shard: what a step writes, and the state that a new owner makes of it."""
+"""The journal of a queue shard: how a step is written, and how a new owner restores the state."""

@@ -1,4 +1,4 @@
-"""The records of a queue shard's journal: their keys, and what a step's record holds (see `journal`)."""
+"""The records of a queue shard's journal: their keys, and the contents of a step's record (see `journal`)."""
 
 from __future__ import annotations
 

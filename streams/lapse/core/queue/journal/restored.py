@@ -160,11 +160,11 @@ def _sorted_out(items: Iterable[tuple[bytes, bytes]], columns: SpillStore, obsol
 
 def _epoch_and_number(item: tuple[bytes, bytes]) -> bytes:
     key = item[0]
-    return key[1:] if key[:1] != b"r" else bytes(8) + key[9:]  # what is counted has one order over all epochs
+    return key[1:] if key[:1] != b"r" else bytes(8) + key[9:]  # counted deliveries have one order over all epochs
 
 
 def _restore_apart(state: QueueState, key: bytes, value: bytes) -> None:
-    """Take over what has a key of its own."""
+    """Take over a record with a key of its own."""
     match key[:1]:
         case b"c":
             facts = json.loads(value)

@@ -61,7 +61,7 @@ def _moves() -> dict[ChangeKind, Move]:
 
 
 MOVES: Final = _moves()
-"""By change: what it may do to messages with places."""
+"""By change: its permitted movements of messages with places."""
 
 DEFERRALS: Final = frozenset(
     (change, row.state, row.to if change is ChangeKind.SCHEDULED else State.GONE)

@@ -55,7 +55,7 @@ class Trigger(StrEnum):
 
 
 class Guard(StrEnum):
-    """On what it depends which row holds, where a trigger has several for a state."""
+    """The condition of a row, if a trigger has several rows for a state."""
 
     VISIBLE = "it is visible now"
     LATER = "its instant is still to come"

@@ -88,7 +88,7 @@ class Allowance:
             self.frees_ms = NEVER
 
     def reached_ms(self, now_ms: int) -> int:
-        """Up to which instant what waits for it is to be looked at now, ms since the epoch; `NEVER` = all of it."""
+        """The instant up to which waiting messages are examined now, ms since the epoch; `NEVER` = all are."""
         if self._looks_at_all:
             self._looks_at_all = False
             return NEVER
@@ -121,7 +121,7 @@ class Allowance:
                 self._given[(OWN_GROUP, segment.base + slot) if group == OWN_GROUP else (group, -1)] += 1
 
     def close(self, now_ms: int, step: Step) -> None:
-        """Put down what was counted since the last time, and forget what counts no more."""
+        """Journal deliveries that were counted since the last call, and forget those outside the window."""
         if not self._given:
             return
         counted, at_ms = self._state.counted, self.at_ms(now_ms)

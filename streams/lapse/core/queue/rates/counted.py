@@ -38,7 +38,7 @@ class Batch(NamedTuple):
 
 
 def batch_of(facts: dict[str, Any]) -> Batch:
-    """A batch from what a change or the journal has."""
+    """A batch from a change or from the journal."""
     return Batch(facts["at_ms"], tuple(((group, place), count) for group, place, count in facts["counts"]))
 
 

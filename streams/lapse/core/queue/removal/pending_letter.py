@@ -58,5 +58,5 @@ class PendingLetter(NamedTuple):
 
 
 def pending_letter_of(facts: Mapping[str, Any]) -> PendingLetter:
-    """Read what the journal holds."""
+    """Read the journal's record."""
     return PendingLetter(**{**facts, "reasons": tuple(map(Reason, facts["reasons"]))})

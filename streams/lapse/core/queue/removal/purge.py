@@ -13,7 +13,7 @@ from lapse.core.queue.step import Step
 
 
 class Purge:
-    """Takes out what a purge takes.
+    """Removes messages for purges.
 
     Args:
         decisions: the shard's.
@@ -55,7 +55,7 @@ class Purge:
     def placed(
         self, now_ms: int, step: Step, leased: bool = False, text: str = "", most: int = UNLIMITED
     ) -> tuple[dict[str, int], dict[str, int]]:
-        """Take out messages with places, about so many at most: a part of a purge that takes long (C60).
+        """Take out messages with places, about `most` of them: a part of a long purge (C60).
 
         Returns:
             How many were removed, by the state in which they were, and how many were left of those that were looked at;
@@ -82,7 +82,7 @@ class Purge:
         return removed, left
 
     def scheduled(self, now_ms: int, step: Step, text: str = "", most: int = UNLIMITED) -> dict[str, int]:
-        """Take out scheduled and held messages, so many at most: the first part of a purge that takes long (C60).
+        """Take out scheduled and held messages, `most` of them: the first part of a long purge (C60).
 
         Returns:
             How many were removed, by the state in which they were; as many as `most` = there may be more.

@@ -27,7 +27,7 @@ AT_ONCE: Final = 4096
 
 
 class Truncation:
-    """Takes out what stands in a log no longer, a bounded amount at a time."""
+    """Takes out messages whose records are no longer in the log, a limited number at a time."""
 
     def __init__(self, decisions: Decisions, transitions: Transitions, schedule: Schedule, locator: Locator) -> None:
         self._decisions = decisions

@@ -1,4 +1,4 @@
-"""Ending: what a queue shard remembers of its use and of its end (C4, C39, Q18)."""
+"""Ending: a queue shard's memory of its last use and of its end (C4, C39, Q18)."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class Ending:
         self.restore(*entry(change))
 
     def restore(self, kind: bytes, value: bytes | None) -> None:
-        """Take over what the journal holds under the key of this kind."""
+        """Take over the journal's record of this kind."""
         if kind == RETIREMENT:
             self.retirement = None if value is None else Retirement.decode(value)
         elif kind == USED and value is not None:
             self.used = Used.decode(value)
 
     def entries(self) -> Iterator[tuple[bytes, bytes]]:
-        """What the journal has to hold: kind of the key, and value."""
+        """The records of the journal: kind of the key, and value."""
         if self.retirement is not None:
             yield RETIREMENT, self.retirement.encode()
         if self.used is not None:

@@ -73,7 +73,7 @@ class RetirableQueueShard:
         return Report(willing=willing, counts=counts, holders=self._holders(), transfers=transfers)
 
     def clear(self, retirement: Retirement, now_ms: int, step: Step) -> bool:
-        """Let some of what is left leave, leased or not; whether that was all."""
+        """Let some of the remaining messages leave, leased or not. Returns whether these were all."""
         guard = _GUARDS[retirement.cause]
         removed = 0
         for index in sorted(self._state.segments):

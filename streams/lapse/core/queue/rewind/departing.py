@@ -49,7 +49,7 @@ def note(decisions: Decisions, number: int, ranges: Iterable[Range], step: Step,
 
 
 def forget_below(decisions: Decisions, number: int, begin_offset: int, step: Step) -> None:
-    """Forget what was noted of messages whose records Kafka has removed."""
+    """Forget notes about messages whose records Kafka has removed."""
     for source, stretch in list(decisions.state.rewinds.departed):
         if source == number and (stretch + 1) * _CHUNK <= begin_offset:
             decisions.do(Change(ChangeKind.DEPARTED, source=source, offset=stretch), step)

@@ -194,7 +194,7 @@ class Rewinding:
             self._entrance.bring_back(number, without(found, gone), records_of, rewind.id, rewind.at_ms, step)
 
     def _sift(self, number: int, records: Sequence[Record]) -> _Sorted:
-        """What became of records when they arrived, as far as they say so themselves."""
+        """The fates of records on arrival, as far as the records show them."""
         source = self._state.sources[number]
         arrivals = sort_out(records, self._settings.name, self._settings.expiration_of(source.topic))
         dead = len(arrivals.invalid) + len(arrivals.expired)

@@ -54,7 +54,7 @@ class Span:
 
     @classmethod
     def of(cls, facts: list[Any]) -> Span:
-        """From what the journal keeps."""
+        """Read it from the journal's record."""
         generation, first, cursor, stop, live, brought = facts
         return cls(generation, first, cursor, stop, OffsetRanges(live), brought)
 
@@ -104,7 +104,7 @@ class Rewind:
 
     @classmethod
     def of(cls, facts: dict[str, Any]) -> Rewind:
-        """From what the journal keeps."""
+        """Read it from the journal's record."""
         spans = {source: Span.of(rest) for source, *rest in facts["spans"]}
         return cls(**{**facts, "spans": spans, "counts": dict(facts["counts"])})
 
@@ -127,7 +127,7 @@ class Departed:
 
     @classmethod
     def of(cls, facts: dict[str, Any]) -> Departed:
-        """From what the journal keeps."""
+        """Read it from the journal's record."""
         return cls(OffsetRanges(facts["elsewhere"]), OffsetRanges(facts["never"]))
 
 
@@ -204,7 +204,7 @@ class Rewinds:
             self._sources[number].generation = highest.get(number, 0)
 
     def depart(self, change: Change) -> None:
-        """Carry out a change: know what a stretch of a source must not bring back, or forget it."""
+        """Carry out a change: note messages of a stretch that must not come back, or forget them."""
         if change.facts:
             self.departed[change.source, change.offset] = Departed.of(change.facts)
         else:

@@ -70,7 +70,7 @@ class Index:
             self.tops.touch(segment.index)
 
     def put_away(self, segment: Segment) -> None:
-        """Learn what has to be known of a segment before its columns are out of reach."""
+        """Index a segment before its columns are spilled."""
         self.tops.settle(segment.index, segment.best)
 
     def add(self, segment: Segment) -> None:

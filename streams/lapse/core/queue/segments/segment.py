@@ -291,7 +291,7 @@ class Segment:
         return NEVER if self.deadline_ms is None else int(self.deadline_ms[slot])
 
     def cancels_of(self, slot: int) -> int:
-        """Cancels so far of one place."""
+        """The number of cancels of one place."""
         return 0 if self.cancels is None else int(self.cancels[slot])
 
     def recount(self) -> None:

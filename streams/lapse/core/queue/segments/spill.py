@@ -20,13 +20,13 @@ class SpillStore(Protocol):
         """What was put there."""
 
     def __setitem__(self, index: int, data: bytes | memoryview, /) -> None:
-        """Put something there, in place of what was."""
+        """Store a segment, and replace an older one."""
 
     def __delitem__(self, index: int, /) -> None:
-        """Take something away."""
+        """Remove a segment."""
 
     def __contains__(self, index: object, /) -> bool:
-        """Whether something is there."""
+        """Whether a segment is stored."""
 
 
 class Segments(Mapping[int, Segment]):

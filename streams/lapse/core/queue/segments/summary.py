@@ -1,4 +1,4 @@
-"""Summaries: what is known of a segment while its columns are in a spill store (Q16)."""
+"""Summaries: the part of a segment that stays in memory while its columns are in a spill store (Q16)."""
 
 from __future__ import annotations
 

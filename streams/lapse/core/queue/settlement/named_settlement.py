@@ -130,7 +130,7 @@ class NamedSettlement:
         return self._part
 
     def settled(self, outcomes: list[Outcome]) -> None:
-        """Know what has become of the claims that were returned last."""
+        """Take in the outcomes of the claims that were returned last."""
         if self._order is not None and outcomes:
             self._numbers.append(_numbers_of(outcomes, self._part, self._order[self._at - len(self._part) : self._at]))
         self.outcomes += outcomes

@@ -137,7 +137,7 @@ _SPARED: Final = _results(
         State.TRANSFERRING: Result.TRANSFERRING,
     }
 )
-"""By state: what a settlement answers for a message that the life table has it spare."""
+"""By state: the result of a settlement for a message that the life table has no row for."""
 
 _SPARED_BY_TRANSFER: Final = _results(
     {
@@ -148,15 +148,15 @@ _SPARED_BY_TRANSFER: Final = _results(
         State.TRANSFERRING: Result.TRANSFERRING,
     }
 )
-"""By state: what a transfer answers for a message that it may not take."""
+"""By state: the result of a transfer for a message that it may not take."""
 
 TRIGGERS: Final = {action: Trigger(action.value) for action in SettleAction}
-"""What each action has happen to the messages that it settles."""
+"""The trigger that each action has for the messages that it settles."""
 
 _ROUTES: Final = {action: route(trigger) for action, trigger in TRIGGERS.items()}
 
 NO_TOKEN: Final = -1
-"""In place of a delivery count that the client did not say."""
+"""Stands for a delivery count that the client did not send."""
 
 
 def judge(

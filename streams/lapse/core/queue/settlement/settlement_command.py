@@ -27,14 +27,14 @@ class SettlementCommands:
 
     Args:
         shard: the state machine.
-        row_filter: what the user of the command may see and touch at most; empty = all (X4).
+        row_filter: the messages that the user of the command may see and settle; empty = all (X4).
     """
 
     def __init__(self, shard: QueueShard, row_filter: Callable[[], str]) -> None:
         self._shard = shard
         self._row_filter = row_filter
         self._settled: list[Outcome] = []
-        """What a settlement that is under way has done so far."""
+        """The progress of a settlement that is under way."""
         self._settled_to = -1
         """The last segment in which one by filter has settled; -1 = none is under way."""
         self._by_bookmarks: tuple[Command, NamedSettlement] | None = None
@@ -78,7 +78,7 @@ class SettlementCommands:
         return True
 
     def settle(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
-        """Acknowledge, cancel or expire; returns what the answer says."""
+        """Acknowledge, cancel or expire; returns the contents of the answer."""
         if not command.filter:
             return bounded(self._settle_named(command, at_ms, step), command, {})
         if self._settled_to >= 0:
@@ -94,7 +94,7 @@ class SettlementCommands:
         return bounded(settled, command, counts)
 
     def renew(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
-        """Extend leases; returns what the answer says."""
+        """Extend leases; returns the contents of the answer."""
         if self._is_too_long(command):
             raise CommandRefused(
                 f"renew: lease_ms is {command.lease_ms}; the queue's max_lease_period is "
@@ -140,7 +140,7 @@ class SettlementCommands:
         return named.as_named()
 
     def _once(self, named: NamedSettlement, claims: list[Claim]) -> list[Claim]:
-        """The claims without what an earlier part named with a stale token."""
+        """The claims without messages that an earlier part named with a stale token."""
         return list(settlement.each_once(claims, named.outcomes)) if named.outcomes and named.overlaps else claims
 
     def _carry_out(self, command: Command, claims: list[Claim], at_ms: int, step: Step) -> list[Outcome]:

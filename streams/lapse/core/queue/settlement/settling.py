@@ -173,8 +173,8 @@ class Settling:
         return self._state.rewinds.seen_after_rewinds(asked.outcomes), asked.until_ms
 
     def _settle_part(self, asked: Settlement, claim: Claim) -> None:
-        """Settle what a claim names, active or not."""
-        # With a row filter, what is not active yet is not judged, and so is not theirs to settle.
+        """Settle the messages of a claim, active or not."""
+        # A row filter is not tried on messages that are not active yet, so its user may not settle them.
         acknowledges = asked.action is SettleAction.ACKNOWLEDGE
         if asked.row_filter or not acknowledges or self._settings.target_depth is None:
             self._settle_active(asked, claim)
@@ -381,7 +381,7 @@ class Settling:
         number = self._state.sources.find(claim.topic, claim.partition)
         if number is None:
             return None, None, claim
-        if claim.first >= FIRST_REWOUND:  # what a rewind brought back was read
+        if claim.first >= FIRST_REWOUND:  # a message that a rewind brought back was read
             return claim, None, None
         source = self._state.sources[number]
         edges = (0, source.next_offset, max(source.next_offset, source.end_offset), 1 << 63)

@@ -17,12 +17,12 @@ from lapse.core.shard.event import EventKind, ShardEvent
 
 
 class Subscribing:
-    """What becomes of the subscriptions of one shard.
+    """Begins, changes and ends the subscriptions of one shard.
 
     Args:
         decisions: the shard's.
         transitions: how leases return.
-        matching: keeps what the filters of subscriptions said of messages.
+        matching: keeps the results of the subscriptions' filters.
     """
 
     def __init__(self, decisions: Decisions, transitions: Transitions, matching: Matching) -> None:
@@ -125,7 +125,7 @@ class Subscribing:
             subscription.last_seen_ms = max(subscription.last_seen_ms, now_ms)
 
     def cap_anew(self, step: Step) -> None:
-        """Bring a changed cap on backlogs to the subscriptions that are there (Q3)."""
+        """Apply a changed cap on backlogs to the open subscriptions (Q3)."""
         for known in list(self._state.subscriptions.values()):
             max_backlog = self._capped(known.asked_backlog)
             if max_backlog != known.max_backlog:

@@ -78,22 +78,22 @@ class Spare:
     def to_judge(
         self, most: int, least_life_ms: int, now_ms: int, handed_over: bool, text: str, limit: int
     ) -> list[int]:
-        """At most so many places that have to be judged before `claims` can tell so many messages."""
+        """Places that have to be judged before `claims` can return that number of messages; a limited number."""
         return self._look(most, least_life_ms, now_ms, handed_over, text, limit)[1] if most else []
 
     def claims(
         self, most: int, least_life_ms: int, now_ms: int, handed_over: bool = False, text: str = ""
     ) -> tuple[list[Claim], bool]:
-        """At most so many available messages, in the order of delivery, that no subscription here has room for.
+        """Available messages, in the order of delivery, for which no subscription here has room.
 
-        No barrier is among them, nor what stands behind one.
+        Barriers, and messages behind them, are left out.
 
         Args:
             most: the greatest number.
-            least_life_ms: what has no more than this left of its life, ms, is left out.
+            least_life_ms: messages with no more than this left to live are left out, ms.
             now_ms: the instant, ms since the epoch.
-            handed_over: whether only those that came by a transfer are meant, and only where no subscription here may
-                have them, with room or without; else they are left out.
+            handed_over: whether to return only messages that came by a transfer, and only if no subscription here may
+                have them, with room or without. Otherwise these are left out.
             text: of these only those that match this filter, which is under selection, up to the first message that
                 has to be judged; empty = all.
 

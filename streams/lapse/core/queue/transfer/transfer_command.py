@@ -1,4 +1,4 @@
-"""Commands of transfers: what each does to the shard, and what is answered (Q17)."""
+"""Commands of transfers: the effect of each on the shard, and its answer (Q17)."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ class TransferSource:
         return outcomes, more
 
     def confirm(self, transfer_id: str, given: Iterable[HandOver], now_ms: int, step: Step) -> list[Outcome]:
-        """Let messages go that a transfer holds and has put at its destination; what has expired has not left."""
+        """Let messages leave that a transfer holds and has put at its destination. Expired ones do not leave by it."""
         outcomes: list[Outcome] = []
         for one in given:
             self._state.segments.make_room()
@@ -135,7 +135,7 @@ class TransferSource:
         return outcomes
 
     def finish(self, transfer_id: str, step: Step) -> None:
-        """Forget what a transfer has confirmed: its destination knows."""
+        """Forget the confirmed messages of a transfer, because its destination has them."""
         transfer = self._state.transfers.get(transfer_id)
         if transfer is None:
             return

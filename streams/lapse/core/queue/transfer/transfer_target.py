@@ -45,7 +45,7 @@ class TransferTarget:
         return outcomes
 
     def discard(self, transfer_id: str, now_ms: int, step: Step) -> int:
-        """Throw away what a transfer has put here and never confirmed; how many messages (`withdrawn`)."""
+        """Discard unconfirmed messages of a transfer (`withdrawn`), and return their number."""
         scheduled = self._state.scheduled
         if not scheduled.unconfirmed:
             return 0
