@@ -114,20 +114,22 @@ def next_millisecond() -> None:
 @pytest.mark.feature("C1", "C37", "Q8")
 @pytest.mark.parametrize("merged", [False, True])
 def test_a_purge_takes_nothing_that_arrived_behind_it_though_no_worker_ran(deploy: Deploy, merged: bool) -> None:
-    """Nor does a settlement by filter: a worker that starts later finds both in the log."""
+    """Nor does a settlement by filter: a worker that starts later finds both in the log, and a marker at its end."""
     here = deploy({"emptied": {"ordering": "total"} if merged else {}}, session_timeout="2s").apply()
     process = here.worker().wait_for_shards(1)
     here.write("emptied", '{"n": 0}')
     until(lambda: here.depth("emptied")["depth"] == 1, "it has arrived")
     process.kill()
     commands = names.commands(here.name("emptied"))
-    writer = here.connection.producer()
+    writer = here.connection.producer(**{"transactional.id": here.name("tells")})
+    writer.init_transactions(20)
 
     def tell(command: str, **fields: str) -> None:
         """Send a command in a millisecond of its own: within one, nobody can say what came first."""
         next_millisecond()
+        writer.begin_transaction()
         writer.produce(commands, orjson.dumps({"command": command, "id": command, **fields}), partition=0)
-        assert not writer.flush(20)
+        writer.commit_transaction(20)
         next_millisecond()
 
     tell("expire", filter="/n >= 0")
@@ -135,6 +137,7 @@ def test_a_purge_takes_nothing_that_arrived_behind_it_though_no_worker_ran(deplo
     tell("purge")
     here.write("emptied", '{"n": 2}', '{"n": 3}')
     process.start().wait_for_shards(1)
+    until(lambda: any(event.reasons for event in here.events("emptied")), "it waits for no further command")
     with here.queue("emptied") as queue:
         queue.expire(filter="/n = 99")  # carried out behind the others
         until(lambda: len(queue.peek()) >= 2, "what came behind the purge is there")
