@@ -65,9 +65,9 @@ class NeededTopics:
         since = time.monotonic() - _FRESH_S
         self._learned = [(at, found) for at, found in self._learned if at >= since]
         for _, found in self._learned:
-            if told := {topic for topic in topics & found._partitions.keys() if _is_led(found, topic)}:
-                _add(cluster, found, told)
-                topics = topics - told
+            if known := {topic for topic in topics & found._partitions.keys() if _is_led(found, topic)}:
+                _add(cluster, found, known)
+                topics = topics - known
         return topics
 
 
