@@ -36,6 +36,6 @@ def listed(
         )
     if command.filter is not None or command.bookmarks or command.keys or command.data:
         raise CommandRefused("subscriptions takes top_n and skip, and neither filter, bookmarks, keys nor data")
-    skip, most = command.skip or 0, MOST_SUBSCRIPTIONS if command.top_n is None else command.top_n
+    skip, most = min(command.skip or 0, count), MOST_SUBSCRIPTIONS if command.top_n is None else command.top_n
     shown = tuple(islice(subscriptions, skip, skip + min(most, MOST_SUBSCRIPTIONS)))
     return {"subscriptions": shown, "counts": {"subscriptions": count}}
