@@ -327,6 +327,7 @@ QUEUE_COMMANDS = (
     _asked("transfer", transfer="t", spare=True, filter="/price >"),
     _asked("transfer", transfer="t", spare="all"),
     _asked("transfer", transfer="t", spare=True, least_life_ms=-1),
+    _asked("transfer_accept", transfer="t", filter="TRUE"),
     _asked("acknowledge", subscription="s", bookmarks=["prices:0:0~1"]),
     _asked("sow", keys=["k"]),
     _asked("sow", select=["/price"]),

@@ -164,6 +164,8 @@ class TransferCommands:
         return {"counts": {"returned": self._shard.transfer_source.give_back(transfer_id, at_ms, step)}}
 
     def _accept(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
+        if command.filter:
+            raise CommandRefused("transfer_accept takes bookmarks, and no filter")
         transfer_id, claims = self._named(command), self._claims(command)
         self._shard.advance_to(claims, MOST_HELD)
         outcomes = self._shard.with_advancing(self._shard.transfer_target.accept(transfer_id, claims, at_ms, step))
