@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from lapse.core.sow.arrival import Update
 from lapse.core.sow.origin import path_of
-from lapse.core.sow.record import Facts, facts_of, headers_of, payload_of
+from lapse.core.sow.record import Facts, facts_of, headers_of, instant_behind, payload_of
 from lapse.core.sow.state import SowState
 from lapse.core.sow.tombstone import NO_SOURCE, Tombstone
 
@@ -80,13 +80,15 @@ class Precedence:
             ):
                 behind = dug.source != NO_SOURCE and self._is_one_partition(dug.source, update.source)
                 return max(update.timestamp_ms, dug.timestamp_ms) if behind else update.timestamp_ms
-            return update.timestamp_ms if tombstone is None else max(update.timestamp_ms, tombstone.replicated_ms + 1)
+            if tombstone is None:
+                return update.timestamp_ms
+            return max(update.timestamp_ms, instant_behind(tombstone.replicated_ms))
         facts = facts_of(entry)
         if self._settings.several and self._is_one_partition(facts.source, update.source):
             return max(facts.timestamp_ms, update.timestamp_ms)
         if facts.timestamp_ms < update.timestamp_ms or not (facts.headers_bytes and path_of(headers_of(entry))):
             return update.timestamp_ms
-        return facts.timestamp_ms + 1
+        return instant_behind(facts.timestamp_ms)
 
     def _is_one_partition(self, source: int, other: int) -> bool:
         """Whether two sources are one partition, if only of topics that bore one name after the other (C42)."""

@@ -10,6 +10,8 @@ import struct
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from lapse.core.lifetime import NEVER
+
 Headers = Sequence[tuple[str, bytes | None]]
 
 HEAD: Final = struct.Struct(">qqqqII")
@@ -48,6 +50,11 @@ def pack(facts: Facts, headers: bytes, payload: bytes) -> bytes:
 def facts_of(entry: bytes) -> Facts:
     """Read a packed record's facts."""
     return Facts._make(HEAD.unpack_from(entry))
+
+
+def instant_behind(timestamp_ms: int) -> int:
+    """The instant behind one, ms since the epoch; a producer may state the last one of 64 bits, which has none."""
+    return min(timestamp_ms + 1, NEVER)
 
 
 def deadline_of(entry: bytes) -> int:

@@ -16,7 +16,15 @@ from lapse.core.sow import journal
 from lapse.core.sow.arrival import Refused, Update, key_of_refused
 from lapse.core.sow.fan_out import SubscriberFanOut
 from lapse.core.sow.origin import is_replicated, path_of
-from lapse.core.sow.record import HEAD, deadline_of, facts_of, headers_of, payload_of, unpack_headers
+from lapse.core.sow.record import (
+    HEAD,
+    deadline_of,
+    facts_of,
+    headers_of,
+    instant_behind,
+    payload_of,
+    unpack_headers,
+)
 from lapse.core.sow.state import SowState
 from lapse.core.sow.step import (
     EventRecord,
@@ -130,7 +138,7 @@ class Removals:
         """Remove a record by a command that counts as of `at_ms`."""
         facts = facts_of(entry)
         # A delete is later than what it deletes, even in the same millisecond.
-        removal = StateDelete(OutOfFocus.DELETED, max(at_ms, facts.timestamp_ms + 1))
+        removal = StateDelete(OutOfFocus.DELETED, max(at_ms, instant_behind(facts.timestamp_ms)))
         self._remove(journal_key, entry, removal, step)
         self._retain(journal_key, at_ms, -1, NO_SOURCE, at_ms, step, replicated_ms=removal.timestamp_ms)
         bookmark = self._state.bookmark(facts.source, facts.offset)
@@ -152,7 +160,7 @@ class Removals:
         facts = facts_of(entry)
         removal = StateDelete(
             OutOfFocus.EXPIRED if spent else OutOfFocus.DELETED,
-            max(update.timestamp_ms, facts.timestamp_ms + 1),
+            max(update.timestamp_ms, instant_behind(facts.timestamp_ms)),
             path,
             unwritten=spent,
         )
@@ -171,7 +179,7 @@ class Removals:
         path = b"" if update.origin is None else update.origin.path
         at_ms = facts_of(fresh).timestamp_ms
         if entry is not None:
-            at_ms = max(at_ms, facts_of(entry).timestamp_ms + 1)
+            at_ms = max(at_ms, instant_behind(facts_of(entry).timestamp_ms))
             self._remove(journal_key, entry, StateDelete(OutOfFocus.EXPIRED, at_ms, path, unwritten=True), step)
         elif self._state.remembers:  # another deployment may have an older record
             step.state_deletes[journal_key] = StateDelete(OutOfFocus.EXPIRED, at_ms, path, unwritten=True)
@@ -185,7 +193,7 @@ class Removals:
         facts = facts_of(entry)
         # That nobody uses a topic here says nothing of its copies elsewhere: its end travels no more than expiry (S10).
         how = OutOfFocus.EXPIRED if reason is Reason.AUTO_DELETED else OutOfFocus.DELETED
-        self._remove(journal_key, entry, StateDelete(how, max(now_ms, facts.timestamp_ms + 1)), step)
+        self._remove(journal_key, entry, StateDelete(how, max(now_ms, instant_behind(facts.timestamp_ms))), step)
         self._tell_removed(journal_key, entry, now_ms, step, (reason,))
 
     def version_leaves(self, version: Version, reason: Reason, at_ms: int, step: Step, detail: str = "") -> None:

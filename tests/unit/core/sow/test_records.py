@@ -192,6 +192,10 @@ def test_timestamps_of_minus_1_and_of_the_far_future_stop_nothing():
     desk.ask("sow_delete", (1 << 63) - 2 - T, keys=(b"far",))
     assert records(desk) == {"k": {}}
     assert deadline(desk, "k") == NEVER
+    desk = Desk(shard_of(enabled=False))
+    desk.put("last", {}, NEVER - T)
+    desk.put("last", None, 0)  # a delete is later than what it deletes, and there is no later instant
+    assert records(desk) == {}
 
 
 @pytest.mark.feature("L3", "L11", "S4")
