@@ -380,5 +380,39 @@ def test_words_and_retirements_survive_the_wire() -> None:
         assert one is not other
     with pytest.raises(ValueError, match="no message"):
         ShardMessage.decode(b'{"kind": "ask"}')
-    with pytest.raises(ValueError, match="Expecting value"):
+    with pytest.raises(ValueError, match="unexpected character"):
         ShardMessage.decode(b"hello")
+
+
+_SAID = b'{"kind": "report", "id": 9, "sender": 1, "to": 0, "cause": "idle", "force": false, "report": %b}'
+_HOLDER = (
+    b'{"willing": false, "holders": [{"subscription": "s", "client": "c", "count": 1, "until_ms": 5}], "counts": {}}'
+)
+
+
+@pytest.mark.feature("X7")
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"[" * 100_000,
+        b"[]",
+        *(_SAID.replace(old, new) % b"null" for old, new in ((b"9", b'"9"'), (b": 1", b": null"), (b"false", b"0"))),
+        *(_SAID % report for report in (b"1", b"{}", _HOLDER.replace(b"{}", b"[]"), _HOLDER.replace(b"false", b"0"))),
+        *(_SAID % _HOLDER.replace(b": 1", count) for count in (b': "1"', b": -1", b": 1e30", b": 281474976710656")),
+        _SAID % _HOLDER.replace(b'"c"', b'"\\ud800"'),
+        _SAID % _HOLDER.replace(b'"c"', b'1, "self": 1'),
+    ],
+)
+def test_what_anybody_may_write_in_the_place_of_a_message_between_shards_is_refused(value: bytes) -> None:
+    ShardMessage.decode(_SAID % _HOLDER)
+    with pytest.raises(ValueError, match="."):
+        ShardMessage.decode(value)
+
+
+@pytest.mark.feature("X7")
+def test_what_no_shard_of_the_entity_says_is_not_answered() -> None:
+    shard, step = Shard(0, 2), Step()
+    for sender in (-1, 2, 1 << 40):
+        said = ShardMessage(kind=ShardMessageKind.REPORT, id=9, sender=sender, to=0, report=Report(willing=True))
+        shard.agreement.receive(said, 1_000, step)
+    assert not step.shard_messages, "the broker has no such partition, so the write would end the worker"

@@ -154,8 +154,10 @@ class Agreement(Generic[S]):
         return None
 
     def receive(self, message: ShardMessage, now_ms: int, step: S) -> None:
-        """Take in a message of another shard, or of oneself."""
+        """Take in a message of another shard, or of oneself; what no shard of the entity says counts for nothing."""
         now = self._retirable.retirement
+        if not 0 <= message.sender < self._shards:
+            return
         match message.kind:
             case ShardMessageKind.ASK:
                 self._asked(message, now_ms, step)

@@ -13,11 +13,16 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
 
+import orjson
+
 from lapse.core.error_code import Refusal
 from lapse.core.expression.civil import format_instant
 
 RETIREMENT: Final = b"z"
 """First byte of the key under which a shard's journal, of a queue or a SOW topic, holds its retirement."""
+
+_MOST: Final = 1 << 48
+"""A count beyond this is none: the sum over all shards has to fit into 64 bits."""
 
 _NAMED: Final = 5
 """How many holders of leases a refusal names; the others are counted."""
@@ -75,9 +80,20 @@ class Report:
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Report:
-        """Read it back."""
+        """Read it back.
+
+        Raises:
+            TypeError: a part of it is of another type; or `KeyError`, `AttributeError`.
+        """
         holders = tuple(Holder(**one) for one in facts["holders"])
-        return cls(**{**facts, "holders": holders, "transfers": tuple(facts.get("transfers", ()))})
+        report = cls(**{**facts, "holders": holders, "transfers": tuple(facts.get("transfers", ()))})
+        counts = [*report.counts.values(), *(one.count for one in holders)]
+        _expect(bool, report.willing)
+        _expect(int, *counts, report.active_ms, *(one.until_ms for one in holders))
+        _expect(str, *report.transfers, *(text for one in holders for text in (one.subscription, one.client)))
+        if any(not 0 <= count < _MOST for count in counts):
+            raise TypeError("a count is none")
+        return report
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,11 +213,14 @@ class ShardMessage:
             ValueError: the bytes are none.
         """
         try:
-            facts = json.loads(data or b"")
+            facts = orjson.loads(data or b"")  # refuses what could not be told to a client: half of a character
             facts["kind"], facts["cause"] = ShardMessageKind(facts["kind"]), Cause(facts["cause"])
             facts["report"] = None if facts["report"] is None else Report.of(facts["report"])
-            return cls(**facts)
-        except (KeyError, TypeError) as error:
+            message = cls(**facts)
+            _expect(int, message.id, message.sender, message.to)
+            _expect(bool, message.force)
+            return message
+        except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"no message between shards: {error}") from error
 
 
@@ -258,6 +277,11 @@ def objection(name: str, reports: Iterable[Report]) -> str:
             "--resume`, or take it back with `--cancel`. Force does not take along what was handed over"
         )
     return f"{name} is not empty: {'; '.join(parts)}. {advice}"
+
+
+def _expect(kind: type, *values: object) -> None:
+    if any(type(value) is not kind for value in values):
+        raise TypeError(f"expected {kind.__name__}")
 
 
 def _instant(at_ms: int) -> str:
