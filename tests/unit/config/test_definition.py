@@ -36,6 +36,9 @@ def test_a_definition_is_read_as_it_was_written() -> None:
         (b'{"kind": "queue", "version": "1", "origin": "", "settings": {}}', "version is missing, or is no int"),
         (b'{"kind": "topic", "version": 1, "origin": "", "settings": {}}', 'kind has to be "queue" or "sow"'),
         (b'{"kind": "sow", "version": 0, "origin": "", "settings": {}}', "version 1 or more"),
+        (b'{"kind": "sow", "version": 1, "origin": "", "settings": {}, "made": 5}', "made is no list"),
+        (b'{"kind": "sow", "version": 1, "origin": "", "settings": {}, "made": [null]}', "made is no list"),
+        (b'{"kind": "sow", "version": 1, "origin": "", "settings": {}, "command": []}', "command is no text"),
     ],
 )
 def test_what_is_no_definition_is_named(value: bytes, why: str) -> None:
