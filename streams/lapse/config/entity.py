@@ -56,11 +56,18 @@ ExpirationSetting = Annotated[Literal["disabled", "enabled"] | int, BeforeValida
 
 def _pattern(value: str | None) -> str | None:
     if value is not None:
+        if value.count("(") > _MOST_GROUPS:
+            raise ValueError(f"has more than {_MOST_GROUPS} groups; write a simpler pattern")
         try:
             re.compile(value)
-        except re.error as error:
+            topic_patterns.compiled(value)  # a comment at its end would hide what closes it
+        except (re.error, OverflowError) as error:
             raise ValueError(f"{value!r} is no regular expression: {error}") from error
     return value
+
+
+_MOST_GROUPS: Final = 100
+"""Of a topic pattern: Python reads groups inside each other by recursion, and whoever may create a queue writes it."""
 
 
 def _letters(value: object) -> bool | str:

@@ -87,6 +87,14 @@ def test_a_change_names_what_differs_and_leaves_the_rest() -> None:
             "queue.back.forward_to: a circle",
         ),
         ("fresh", {"on_expire": "nowhere_at_all:rule"}, {"new": True}, ErrorCode.INVALID_ARGUMENT, "nowhere_at_all"),
+        *(
+            ("fresh", {"topic_pattern": pattern}, {"new": True}, ErrorCode.INVALID_ARGUMENT, f"topic_pattern: .*{why}")
+            for pattern, why in (
+                ("(" * 500 + ")" * 500, "more than 100 groups"),
+                ("a{99999999999999999999}", "no regular expression"),
+                ("(?x)a #", "no regular expression"),
+            )
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_with_the_place(
