@@ -5,6 +5,7 @@ Every value is UTF-8 text except `EXPIRE_TIME`, which is binary by its own rule 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from lapse.core.letter import LAPSE_ID as LAPSE_ID
@@ -130,6 +131,12 @@ on a record that was redriven it would be the record's own.
 OF_LETTERS: Final = (
     DEAD_LETTER_NAMES - {EXPIRES_AT_MS, EPOCH} | set(ORIGINAL_NAMES.values()) | set(FIRST_NAMES.values())
 )
+
+
+def epoch_of(fields: Mapping[str, bytes | None]) -> int:
+    """Which epoch wrote a record of a deliveries topic; 0 = it does not say, for anybody may have written it."""
+    stated = fields.get(EPOCH) or b""
+    return int(stated) if stated.isdigit() and len(stated) < 19 else 0
 
 
 def is_handed_out(name: str) -> bool:

@@ -29,6 +29,9 @@ REACHED: Final = "reached"
 """Among the facts of a release: whether an owner has written the barrier for somebody, as far as can be known."""
 
 _AT_ONCE: Final = 10_000
+_MOST_REFERRED: Final = 1 << 20
+"""More messages than any delivery by reference has."""
+
 """About how many offsets are read at a time."""
 
 Row = tuple[bytes, str, int, int, int]
@@ -250,9 +253,8 @@ def take(record: Any, epoch: int, rows: set[Row]) -> int:
 
     What a lower epoch wrote behind a higher one is void to clients, and does not count.
     """
-    fields: dict[str, bytes] = dict(reversed(record.headers))
-    stated = fields.get(header.EPOCH, b"")
-    written = int(stated) if stated.isdigit() else 0
+    fields: dict[str, bytes] = {name: value for name, value in reversed(record.headers) if value is not None}
+    written = header.epoch_of(fields)
     if written < epoch:
         return epoch
     kind, name = fields.get(header.KIND), fields.get(header.SUBSCRIPTION, b"")
@@ -272,6 +274,8 @@ def _referred(name: bytes, value: bytes) -> Iterable[Row]:
         found = reference.decode(value)
     except codec.CodecError:
         return []  # nobody can read it; so nobody has what it hands out
+    if sum(max(0, some.last - some.first) for some in found.ranges) > _MOST_REFERRED:
+        return []  # no shard has written it
     return [
         (name, found.topic, found.partition, offset, some.delivery_count or 0)
         for some in found.ranges

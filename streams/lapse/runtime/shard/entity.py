@@ -161,7 +161,7 @@ class Entity(NamedTopics):
             end = (await reader.ends([TP(deliveries, partition)]))[TP(deliveries, partition)]
             records = await reader.read(deliveries, partition, end - 1, end - 1) if end else []
             await reader.release(deliveries, partition)
-            epochs += [int(dict(record.headers).get(header.EPOCH, b"0")) for record in records]
+            epochs += [header.epoch_of(dict(record.headers)) for record in records]
         return max(epochs)
 
     @property

@@ -62,6 +62,30 @@ def test_what_a_reader_may_take_is_written_and_all_else_is_not() -> None:
     assert missing(delivered(3, 0, **{header.BOOKMARK: b"orders:0:1"})) == [1, 2, 3]
 
 
+@pytest.mark.feature("C55", "X7")
+@pytest.mark.parametrize(
+    "header_of",
+    [
+        *((header.EPOCH, epoch) for epoch in (None, b"", b"x", b"-1", b"9" * 19, b"9" * 5_000)),
+        *((name, None) for name in (header.KIND, header.SUBSCRIPTION, header.BOOKMARK, header.DELIVERY_COUNT)),
+        (header.DELIVERY_COUNT, b"9" * 5_000),
+        (header.BOOKMARK, b"\xff"),
+    ],
+)
+def test_what_anybody_may_write_to_a_deliveries_topic_stops_no_take_over(header_of: tuple[str, Any]) -> None:
+    others = [one for one in delivered(3, 0).headers if one[0] != header_of[0]]
+    assert missing(Delivered([*others, header_of]), delivered(3, 1)) in ([2, 3], [0, 2, 3])
+    assert 0 <= header.epoch_of(dict([header_of])) < 1 << 63
+
+
+@pytest.mark.feature("C55", "X7")
+def test_a_reference_that_no_shard_can_have_written_hands_out_nothing() -> None:
+    headers = [(header.KIND, reference.KIND), (header.SUBSCRIPTION, b"inky")]
+    for first, last in ((0, (1 << 63) - 1), (-(1 << 63), (1 << 63) - 1)):
+        assert missing(Delivered(headers, reference.encode("orders", 0, [(first, last, 1)], []))) == [0, 1, 2, 3]
+    assert missing(Delivered(headers, reference.encode("orders", 0, [(3, 0, 1), (1, 1, 1)], []))) == [0, 2, 3]
+
+
 @pytest.mark.feature("C55", "C13")
 def test_what_an_owner_wrote_behind_its_successor_is_void_and_what_a_torn_take_over_wrote_counts() -> None:
     assert missing(delivered(3, 0), begins(4), delivered(3, 1), delivered(4, 2), begins(5)) == [1, 3]
