@@ -5,6 +5,7 @@ It is written in the same transaction as the records that it counts, so a link g
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Mapping
 from typing import Any, Final
@@ -96,7 +97,11 @@ class Progress:
             consumer.close()
 
     def take(self, key: bytes, value: bytes | None) -> None:
-        """Take in a record of the topic; those of other links say nothing."""
-        link, topic, partition = key.decode("utf-8", "replace").rsplit(":", 2)
-        if link == self._link and value is not None:
-            self._offsets[topic, int(partition)] = orjson.loads(value)
+        """Take in a record of the topic; those of other links say nothing, nor does what is none of them."""
+        start = f"{self._link}:".encode()
+        topic, _, partition = key.removeprefix(start).decode("utf-8", "replace").rpartition(":")
+        if not key.startswith(start) or value is None:
+            return
+        with contextlib.suppress(ValueError, TypeError, KeyError):
+            told: dict[str, Any] = orjson.loads(value)
+            self._offsets[topic, int(partition)] = {**told, "offset": int(told["offset"])}

@@ -25,3 +25,14 @@ def test_what_an_older_version_wrote_counts_and_what_is_of_another_link_does_not
     progress.take(*Progress("A", "C", {"lapse.sow.prices": "1>2"}).record("lapse.sow.prices", 0, 3))
     progress.take(*progress.opening())
     assert progress.next_of("lapse.sow.prices", 0) == 9
+
+
+@pytest.mark.feature("S10", "X7")
+def test_what_anybody_may_write_to_the_topic_of_progress_is_passed_over() -> None:
+    progress = Progress("A", "B", {"lapse.sow.prices": "1>2"})
+    progress.take(b"A>B:lapse.sow.prices:0", b'{"offset": 9}')
+    for key in (b"", b"\xff", b"A>B", b"A>B:", b"A>B:0", b"A>B:lapse.sow.prices:one", b"a:b"):
+        progress.take(key, b'{"offset": 1}')
+    for value in (b"", b"[", b"[" * 5_000, b"[]", b"1", b"null", b"{}", b'{"offset": null}', b'{"offset": "x"}'):
+        progress.take(b"A>B:lapse.sow.prices:0", value)
+    assert progress.next_of("lapse.sow.prices", 0) == 9
