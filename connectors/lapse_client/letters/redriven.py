@@ -5,6 +5,7 @@ A record of the topic is written in the transaction that sends the letter's mess
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from typing import Any, Final
 
@@ -45,10 +46,16 @@ class Redriven:
         topics = self._connection.partitions()
         if TOPIC in topics:
             for message in span(self._connection, {TOPIC: topics[TOPIC]}):
-                told: dict[str, Any] = orjson.loads(message.value() or b"{}")
-                if told:
-                    self._take((message.key() or b"").decode(), told["first"], told["times"])
+                self.take(message.key(), message.value())
         return self
+
+    def take(self, key: bytes | None, value: bytes | None) -> None:
+        """Take in a record of the topic; what is no note of a redrive says nothing."""
+        with contextlib.suppress(ValueError, TypeError, KeyError):
+            told: dict[str, Any] = orjson.loads(value or b"{}")
+            first, times = told["first"], told["times"]
+            if isinstance(first, str) and type(times) is int:
+                self._take((key or b"").decode(), first, times)
 
     def make_topic(self) -> None:
         """Create the topic where it is missing.

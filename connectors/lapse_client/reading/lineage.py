@@ -109,7 +109,10 @@ class Lineage:
         for noted in self._span([REDRIVEN_TOPIC]):
             told = noted.value()
             if noted.key() == lapse_id.encode() and told:
-                name = message_id(lapse_id, orjson.loads(told)["times"] - 1).encode()
+                try:
+                    name = message_id(lapse_id, int(orjson.loads(told)["times"]) - 1).encode()
+                except (ValueError, TypeError, KeyError):
+                    continue  # somebody else's record
                 found = self._written(name.__eq__, noted.timestamp()[1])
                 if found is not None:
                     yield Step("redriven", found.timestamp()[1], entity, bookmark, place(found), detail=lapse_id)
@@ -130,8 +133,7 @@ class Lineage:
             for message in self._span([name]):
                 facts = {title: value for title, value in headers_of(message) if value is not None}
                 own = message.key() or b""
-                stated = facts.get(header.BOOKMARK)
-                version = Bookmark.parse(stated.decode()) if stated and message.value() is not None else None
+                version = Bookmark.parse_stated(facts.get(header.BOOKMARK)) if message.value() is not None else None
                 if version == bookmark:
                     mine, key = version, own
                     older = before.get(own)

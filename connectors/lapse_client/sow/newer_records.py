@@ -51,10 +51,9 @@ class NewerRecords:
                 records.pop(key, None)
                 continue
             facts = {title: value for title, value in headers_of(message) if value is not None}
-            place = facts.get(header.BOOKMARK)
-            stamp = facts.get(header.TIMESTAMP_MS)
+            stamp = facts.get(header.TIMESTAMP_MS, b"")
             records[key] = (
-                Bookmark.parse(place.decode()) if place else None,
-                int(stamp) if stamp and stamp.isdigit() else message.timestamp()[1],
+                Bookmark.parse_stated(facts.get(header.BOOKMARK)),
+                int(stamp) if stamp.isdigit() and len(stamp) < 20 else message.timestamp()[1],
             )
         return records

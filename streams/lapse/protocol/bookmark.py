@@ -55,6 +55,14 @@ class Bookmark(NamedTuple):
             raise ValueError(f"bookmark {text!r}: expected one message, topic:partition:offset")
         return cls(found.topic, found.partition, found.first)
 
+    @classmethod
+    def parse_stated(cls, value: bytes | None) -> Bookmark | None:
+        """Read what a header states; None if it states none, or something else."""
+        try:
+            return cls.parse((value or b"").decode())
+        except ValueError:
+            return None
+
 
 def range_text(topic: str, partition: int, first: int, last: int) -> str:
     """The text form of consecutive positions, both ends included, without a fencing token."""

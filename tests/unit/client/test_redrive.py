@@ -2,12 +2,14 @@
 
 from typing import Any
 
+import orjson
 import pytest
 
 from lapse.protocol.bookmark import Bookmark
 from lapse.protocol.redrive import astray
 from lapse_client.letters.dead_letter import DeadLetter
 from lapse_client.letters.redrive import Choice, Line, Target, plan
+from lapse_client.letters.redriven import Redriven, name_of
 
 pytestmark = pytest.mark.feature("D5")
 
@@ -157,3 +159,24 @@ def test_chosen_by_entity_reason_time_and_expression(choice: dict[str, Any], cho
 def test_a_payload_that_is_no_json_matches_no_filter_on_it() -> None:
     assert planned(letter(value=b"\xff"), filter="/price > 4") == []
     assert planned(letter(value=None), filter="/price IS NULL") != []
+
+
+@pytest.mark.feature("C58", "X7")
+def test_what_is_no_note_of_a_redrive_is_passed_over() -> None:
+    redriven = Redriven(None)  # type: ignore[arg-type]  # nothing is read here
+    one, other = letter(), orjson.dumps({"first": "a", "times": 2})
+    for value in (
+        b"",
+        b"[",
+        b"[]",
+        b"1",
+        b'{"first": "a"}',
+        b'{"first": ["a"], "times": 1}',
+        b'{"first":"a","times":"2"}',
+    ):
+        redriven.take(name_of(one).encode(), value)
+    for key in (None, b"\xff"):
+        redriven.take(key, other)
+    assert redriven.sent(one) == 0
+    redriven.take(*redriven.note(one))
+    assert redriven.sent(one) == 1

@@ -75,3 +75,10 @@ def test_joined_ranges_name_the_same_messages_with_as_few_ranges_as_possible(mes
     for left, right in pairwise(joined):
         neighbours = (left.topic, left.partition, left.last + 1) == (right.topic, right.partition, right.first)
         assert not neighbours or left.delivery_count != right.delivery_count
+
+
+@pytest.mark.feature("X7")
+def test_a_header_that_states_no_bookmark_states_none():
+    assert Bookmark.parse_stated(b"orders:0:17") == Bookmark("orders", 0, 17)
+    for value in (None, b"", b"\xff", b"orders", b"orders:0:1-2", b"orders:0:" + b"9" * 5_000):
+        assert Bookmark.parse_stated(value) is None
