@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -64,6 +64,15 @@ class _Payloads:
 
     async def get(self, topic: str, partition: int, offsets: list[int], used: bool = True) -> list[Input | None]:
         return [self.records.get(offset) for offset in offsets]
+
+    async def one(self, topic: str, partition: int, offset: int) -> Input | None:
+        return self.records.get(offset)
+
+    async def ends(self, tps: Iterable[Any]) -> dict[Any, int]:
+        return dict.fromkeys(tps, len(self.records))
+
+    def passed_by(self, topic: str, partition: int, offsets: list[int]) -> None:
+        """Nothing is forgotten here."""
 
     async def timestamp_ms(self, topic: str, partition: int, offset: int) -> int | None:
         return self.records[offset].timestamp if offset in self.records else None
