@@ -167,7 +167,7 @@ class WorkerMessages:
                 continue
             try:
                 await self._hear(orjson.loads(record.value))
-            except (ValueError, TypeError, KeyError, AttributeError) as error:
+            except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
                 logger.warning("%s, offset %d: no message of a worker: %r", self._topic, record.offset, error)
 
     async def _hear(self, said: Mapping[str, Any]) -> None:
