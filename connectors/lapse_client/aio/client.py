@@ -90,7 +90,8 @@ class Awakening:
             if left is not None and left <= 0:
                 return found
             try:
-                await asyncio.wait_for(self._event.wait(), left)
+                async with asyncio.timeout(left):  # `wait_for` of Python 3.11 forgets a cancel that meets the event
+                    await self._event.wait()
             except TimeoutError:
                 continue
 

@@ -1,10 +1,12 @@
 """What has arrived is handed out once, in order; the broker's clock; epochs; the order of results."""
 
+import asyncio
 import threading
 import time
 
 import pytest
 
+from lapse_client.aio.client import Awakening
 from lapse_client.delivery.arrivals import Arrivals
 from lapse_client.error import LapseError
 from lapse_client.kafka.clock import ClientClock
@@ -99,3 +101,24 @@ def test_results_are_ordered_as_the_shards_order_them() -> None:
     assert rising[:4] == [1.5, 2, 1 << 70, "x"]
     falling = [one.order_value for one in sorted(records, key=down.key, reverse=down.descending)]
     assert falling[:4] == ["x", 1 << 70, 2, 1.5]
+
+
+@pytest.mark.feature("X3")
+@pytest.mark.parametrize("turns", range(8))
+def test_a_cancel_that_meets_an_arrival_ends_the_wait_and_takes_nothing(turns: int) -> None:
+    async def wait() -> list[int]:
+        arrivals: Arrivals[int] = Arrivals()
+        awakening = Awakening("a test", arrivals)
+        waiting = asyncio.ensure_future(awakening.take(lambda: arrivals.take(1), 60))
+        for _ in range(4):
+            await asyncio.sleep(0)
+        arrivals.put([7])
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        if not waiting.cancel():
+            return waiting.result()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        return arrivals.take(1)
+
+    assert asyncio.run(wait()) == [7]
