@@ -75,11 +75,22 @@ class Subscription:
         """
         if kept := self._again(most):
             return kept
-        taken = await first_of(_next_batch(self.subscriber, most, wait_s), gone)
-        for delivery in taken or ():
-            if not delivery.is_barrier and delivery.lease_until_ms is not None:
-                self.held[receipt(delivery)] = delivery
-        return taken or []
+        taken: list[Delivery] = []
+        try:
+            await first_of(self._fetch(taken, most, wait_s), gone)
+        except asyncio.CancelledError:
+            self.give_back(taken)
+            raise
+        return taken
+
+    async def _fetch(self, taken: list[Delivery], most: int, wait_s: float) -> None:
+        """Take what comes, and hold it at once: whoever waits for this may be cancelled just then."""
+        async for batch in self.subscriber.batches(most, timeout=wait_s):
+            for delivery in batch:
+                if not delivery.is_barrier and delivery.lease_until_ms is not None:
+                    self.held[receipt(delivery)] = delivery
+            taken += batch
+            return
 
     def give_back(self, deliveries: Iterable[Delivery]) -> None:
         """Hand these out again to whoever asks next: nobody has seen them."""
@@ -215,9 +226,3 @@ async def first_of(wanted: Awaitable[T], gone: Callable[[], Awaitable[object]]) 
         for one in (task, leaving):
             one.cancel()
         await asyncio.gather(task, leaving, return_exceptions=True)
-
-
-async def _next_batch(subscriber: QueueSubscriber, most: int, wait_s: float) -> list[Delivery]:
-    async for batch in subscriber.batches(most, timeout=wait_s):
-        return batch
-    return []

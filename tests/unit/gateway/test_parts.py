@@ -26,7 +26,7 @@ from lapse_gateway.publishing import Message
 from lapse_gateway.rate import RateLimit
 from lapse_gateway.receiving import told
 from lapse_gateway.settling import _held
-from lapse_gateway.subscription import receipt
+from lapse_gateway.subscription import Subscription, Terms, receipt
 from lapse_gateway.user import Authenticator
 
 
@@ -256,3 +256,34 @@ def test_of_receipts_with_a_false_one_among_them_none_is_taken() -> None:
     assert list(holder.held) == names
     found, others = _held("acknowledge", [holder], [names[1], "orders-in:2:9", names[1]])  # type: ignore[list-item]
     assert ([len(some) for _, some in found], others, len(holder.held)) == ([1], ["orders-in:2:9"], 2)
+
+
+@pytest.mark.feature("X3", "Q3")
+@pytest.mark.parametrize("turns", range(8))
+def test_what_comes_as_its_reader_leaves_is_for_the_next_one(turns: int) -> None:
+    delivery = _delivery(0)
+
+    async def run() -> list[Delivery]:
+        came = asyncio.Event()
+
+        async def batches(most: int, timeout: float) -> AsyncGenerator[list[Delivery], None]:  # noqa: ASYNC109
+            await came.wait()
+            came.clear()
+            yield [delivery]
+
+        subscriber = SimpleNamespace(batches=batches)
+        subscription = Subscription("orders", "w", Terms(max_backlog=1), subscriber, lambda: 0.0)  # type: ignore[arg-type]
+        reading = asyncio.ensure_future(subscription.take(1, 60, asyncio.Event().wait))
+        for _ in range(4):
+            await asyncio.sleep(0)
+        came.set()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        if not reading.cancel():
+            return reading.result()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        next_one = subscription.take(1, 60, asyncio.Event().wait)
+        return await asyncio.wait_for(next_one, 20)
+
+    assert asyncio.run(run()) == [delivery]
