@@ -58,7 +58,9 @@ class _Protocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self.conn.their_state is h11.IDLE and self.conn.trailing_data[0]:
+        # What is left of a body whose request is answered already may not take longer than a head, either.
+        unwanted = self.conn.our_state is h11.DONE and self.conn.their_state is h11.SEND_BODY
+        if unwanted or (self.conn.their_state is h11.IDLE and self.conn.trailing_data[0]):
             self._await_head()
         elif self._deadline is not None:
             self._deadline.cancel()

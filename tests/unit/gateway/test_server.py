@@ -89,6 +89,26 @@ def test_a_client_whose_second_request_does_not_arrive_is_let_go(monkeypatch: py
 
 
 @pytest.mark.feature("X7")
+def test_a_client_that_goes_on_with_a_refused_request_without_end_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "_HEAD_S", 0.3)
+
+    async def client(port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"POST /v1/nothing HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n")
+        assert b" 404 " in await reader.readline()
+        ended = asyncio.ensure_future(reader.read())
+        with contextlib.suppress(ConnectionError):
+            async with asyncio.timeout(20):
+                while not ended.done():
+                    writer.write(b"x")
+                    await asyncio.wait([ended], timeout=0.05)
+        assert ended.done()
+        writer.close()
+
+    serve(client)
+
+
+@pytest.mark.feature("X7")
 def test_a_body_that_does_not_arrive_is_refused_in_a_sentence() -> None:
     async def client(port: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
