@@ -85,10 +85,15 @@ async def _follow(call: Call) -> Response:
             f"{gateway.streams} streams are open, the most of this gateway: end some, or ask another one",
             {"Retry-After": "5"},
         )
-    async with gateway.clients.sow(call.caller, call.path["topic"]) as topic:
-        subscription: SowSubscription = getattr(topic, given["mode"])(given["filter"] or None, select=given["select"])
-        await subscription.__aenter__()  # refusals are answers, not events
-    gateway.streams += 1
+    gateway.streams += 1  # many may be asked for before the first of them is open
+    try:
+        async with gateway.clients.sow(call.caller, call.path["topic"]) as topic:
+            following = getattr(topic, given["mode"])
+            subscription: SowSubscription = following(given["filter"] or None, select=given["select"])
+            await subscription.__aenter__()  # refusals are answers, not events
+    except BaseException:
+        gateway.streams -= 1
+        raise
 
     async def end() -> None:
         gateway.streams -= 1

@@ -126,6 +126,7 @@ class Subscriptions:
         self._idle_s = idle_s
         self._timeout_s = timeout_s
         self._open: dict[tuple[str, str, str], Subscription] = {}
+        self._beginning = 0
         self._locks: dict[tuple[str, str, str], asyncio.Lock] = {}
 
     async def get(self, caller: Caller, queue: str, name: str, terms: Terms) -> Subscription:
@@ -192,12 +193,19 @@ class Subscriptions:
         await asyncio.gather(*(one.subscriber.close() for one in ended))
 
     async def _begin(self, caller: Caller, queue: str, name: str, terms: Terms) -> Subscription:
-        if len(self._open) >= self._most:
+        if len(self._open) + self._beginning >= self._most:
             raise Fault(
                 "too_many_subscriptions",
                 f"{self._most} subscriptions are open, the most of this gateway: end some (DELETE), or ask another one",
                 {"Retry-After": "5"},
             )
+        self._beginning += 1  # many may be asked for before the first of them is open
+        try:
+            return await self._start(caller, queue, name, terms)
+        finally:
+            self._beginning -= 1
+
+    async def _start(self, caller: Caller, queue: str, name: str, terms: Terms) -> Subscription:
         await check_kind(caller, queue, sow=False)
         subscriber = QueueSubscriber(
             queue,

@@ -50,9 +50,13 @@ async def _tail(call: Call) -> Response:
     if gateway.tails >= MOST_TAILS:
         text = f"{gateway.tails} tails are open, the most of this gateway: end some, or ask another one"
         raise Fault("too_many_subscriptions", text, {"Retry-After": "5"})
-    await asyncio.to_thread(EventReader, name, connection=gateway.connection)  # a refusal is an answer, and no event
+    gateway.tails += 1  # many may be asked for before the first of them is open
+    try:
+        await asyncio.to_thread(EventReader, name, connection=gateway.connection)  # a refusal is an answer, no event
+    except BaseException:
+        gateway.tails -= 1
+        raise
     found = aio.EventReader(name, connection=gateway.connection, follow=True, since_ms=since_ms, newer=since_ms is None)
-    gateway.tails += 1
 
     async def end() -> None:
         gateway.tails -= 1

@@ -2,6 +2,8 @@
 
 import asyncio
 import re
+import threading
+from dataclasses import replace
 
 import httpx
 import pytest
@@ -9,7 +11,7 @@ import pytest
 from lapse.protocol import topic
 from lapse_client import Connection
 from lapse_client.error import ConnectionFailed
-from lapse_gateway import Gateway, Settings, Users
+from lapse_gateway import Gateway, Settings, Users, subscription, tail
 from lapse_gateway.application import application
 from lapse_gateway.clients import Clients
 from lapse_gateway.console import deployments, overview, queues
@@ -145,3 +147,44 @@ def test_topics_that_are_slow_to_list_keep_only_the_first_page_waiting() -> None
         assert await again == {"a": 1, "b": 1}
 
     asyncio.run(asyncio.wait_for(looks(), 60))
+
+
+@pytest.mark.feature("X7")
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/v1/events/orders"),
+        ("GET", "/v1/sow/prices/follow"),
+        ("POST", "/v1/queues/orders/receive?subscription="),
+    ],
+)
+def test_what_has_not_begun_yet_counts_among_the_most_that_may_be_open(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch, method: str, path: str
+) -> None:
+    gateway.settings = replace(gateway.settings, most_subscriptions=2)
+    gateway.subscriptions._most = 2
+    monkeypatch.setattr(tail, "MOST_TAILS", 2)
+    gate = threading.Event()
+    monkeypatch.setattr(tail, "EventReader", lambda *_, **__: gate.wait(20))
+
+    async def never(*_: object, **__: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(subscription, "check_kind", never)
+
+    async def ask() -> set[int]:
+        transport = httpx.ASGITransport(app=application(gateway))
+        async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
+            asked = [
+                asyncio.ensure_future(client.request(method, f"{path}{number if path.endswith('=') else ''}"))
+                for number in range(3)
+            ]
+            done, under_way = await asyncio.wait(asked, timeout=20, return_when=asyncio.FIRST_COMPLETED)
+            for one in under_way:
+                one.cancel()
+            gate.set()
+            await asyncio.gather(*asked, return_exceptions=True)
+            return {one.result().status_code for one in done}
+
+    assert asyncio.run(ask()) == {503}
+    assert (gateway.tails, gateway.streams, gateway.subscriptions._beginning) == (0, 0, 0)
