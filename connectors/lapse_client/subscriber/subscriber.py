@@ -206,12 +206,18 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
 
         others = [threading.Thread(target=work, name=f"lapse handler {number}") for number in range(1, threads)]
         self._idle.clear()
-        for thread in others:
-            thread.start()
-        work()
-        for thread in others:
-            thread.join()
-        self._idle.set()
+        try:
+            for thread in others:
+                thread.start()
+            work()
+            for thread in others:
+                thread.join()
+        except BaseException as error:  # Ctrl-C once more, or no more threads: `close` waits for no handler then
+            subscription.arrivals.end(error)
+            raise
+        finally:
+            self._handlers.discard(threading.get_ident())
+            self._idle.set()
         self.close()
         if failures:
             raise failures[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
 from collections import Counter
 from itertools import islice
@@ -21,6 +22,7 @@ from lapse.testing import CrashPoint, Lapse
 from lapse_client import (
     AnswerTimeout,
     CommandFailed,
+    Delivery,
     InvalidPublication,
     Publisher,
     Queue,
@@ -402,6 +404,32 @@ def test_handlers_in_threads(lapse: Lapse) -> None:
 
 
 @pytest.mark.feature("X7")
+@pytest.mark.feature("X3")
+def test_who_interrupts_handlers_twice_can_still_close(lapse: Lapse) -> None:
+    lapse.queue("orders")
+    publish(lapse, "orders", 2)
+    subscriber = lapse.subscriber("orders", 2).start()
+    main, both, gate = threading.current_thread(), threading.Barrier(2), threading.Event()
+
+    def handle(_: Delivery) -> None:
+        both.wait(20)
+        if threading.current_thread() is main:
+            raise KeyboardInterrupt
+        while not subscriber.subscription.arrivals.ended:
+            gate.wait(0.001)
+        signal.pthread_kill(main.ident or 0, signal.SIGINT)  # once more, while the first one waits for this handler
+        gate.wait(20)
+
+    with pytest.raises(KeyboardInterrupt):
+        subscriber.run(handle, threads=2)
+    closing = threading.Thread(target=subscriber.close, daemon=True)
+    closing.start()
+    closing.join(20)
+    gate.set()
+    assert not closing.is_alive()
+    assert lapse.depth("orders") == 2, "neither was acknowledged"
+
+
 def test_what_is_wrong_is_told_as_by_a_deployment(lapse: Lapse, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"queue\.orders\.leese_period"):
         lapse.queue("orders", leese_period="30s")
