@@ -39,8 +39,12 @@ class AsyncClient(Generic[C]):
         return self
 
     async def close(self) -> None:
-        """Leave and disconnect; may be called twice."""
-        await asyncio.to_thread(self._twin.close)
+        """Leave and disconnect; may be called twice. Where it is cancelled, it goes on in a thread."""
+        await self._closed()
+
+    async def _closed(self) -> None:
+        """Wait until the twin is closed. A cancel ends the wait alone: a thread pool drops what it has not begun."""
+        await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, self._twin.close))
 
     async def __aenter__(self) -> Self:
         return await self.start()

@@ -52,13 +52,18 @@ class QueueSubscriber(AsyncClient[sync_subscriber.QueueSubscriber]):
         """Send acknowledgments, return all other messages, and wait for the answers.
 
         Handlers of `run` that are at work finish first. Called by a handler, it lets `run` end, which then closes.
+        Where it is cancelled, it waits for no handler, and goes on in a thread.
         """
         self._twin.stop()
         if asyncio.current_task() in self._working:
             return
         if working := [task for task in self._working if task is not None]:
-            await asyncio.wait(working)
-        await asyncio.to_thread(self._twin.close)
+            try:
+                await asyncio.wait(working)
+            except asyncio.CancelledError:
+                asyncio.get_running_loop().run_in_executor(None, self._twin.close)
+                raise
+        await self._closed()
 
     def __aiter__(self) -> AsyncIterator[Delivery]:
         return self.messages()

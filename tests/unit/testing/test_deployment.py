@@ -6,6 +6,7 @@ import asyncio
 import signal
 import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -404,6 +405,44 @@ def test_handlers_in_threads(lapse: Lapse) -> None:
 
 
 @pytest.mark.feature("X7")
+@pytest.mark.feature("X3", "Q5")
+@pytest.mark.parametrize("at_work", [False, True])
+def test_a_close_that_is_cancelled_leaves_no_subscription(at_work: bool, lapse: Lapse) -> None:
+    lapse.queue("orders")
+    publish(lapse, "orders", 1)
+
+    async def main() -> aio.QueueSubscriber:
+        subscriber = await aio.QueueSubscriber("orders", connection=lapse.connection).start()
+        began, gate = asyncio.Event(), threading.Event()
+
+        async def handle(_: Delivery) -> None:
+            began.set()
+            await asyncio.Event().wait()
+
+        running = asyncio.create_task(subscriber.run(handle)) if at_work else None
+        if running is not None:
+            await asyncio.wait_for(began.wait(), 20)
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(1))
+        busy = loop.run_in_executor(None, gate.wait, 20)
+        closing = asyncio.create_task(subscriber.close())
+        for _ in range(3):
+            await asyncio.sleep(0)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        gate.set()
+        await busy
+        if running is not None:
+            running.cancel()
+            await asyncio.wait([running])
+        return subscriber
+
+    kept = asyncio.run(main())  # what is dropped is closed by the garbage collector
+    with lapse.queue_client("orders") as queue:
+        assert (queue.subscriptions(), kept.name) == ([], kept.name)
+
+
 @pytest.mark.feature("X3")
 def test_who_interrupts_handlers_twice_can_still_close(lapse: Lapse) -> None:
     lapse.queue("orders")
