@@ -91,7 +91,7 @@ class Channel(Generic[T]):
         self._paused = False
         self._refused: LapseError | None = None
         self._ended_by: BaseException | None = None
-        self._thread: threading.Thread | None = None
+        self.thread: threading.Thread | None = None
         self._name = f"lapse {entities[0][0]}"
         # Commands are already batches, so lingering would only add latency.
         self._producer = connection.producer(linger_ms=0, **{"topic.metadata.propagation.max.ms": _PROPAGATION_MS})
@@ -105,7 +105,7 @@ class Channel(Generic[T]):
     @property
     def is_started(self) -> bool:
         """Whether it has begun to read."""
-        return self._thread is not None
+        return self.thread is not None
 
     def start(self, listener: Listener[T], failed: Callable[[BaseException], None]) -> None:
         """Position at the end of every partition, and begin to read.
@@ -121,8 +121,8 @@ class Channel(Generic[T]):
             self._consumer.assign([log_end(self._consumer, *place) for place in self._by_partition])
         except KafkaException as error:
             raise ConnectionFailed(self._connection.bootstrap_servers, error) from error
-        self._thread = threading.Thread(target=self._run, args=(listener, failed), name=self._name, daemon=True)
-        self._thread.start()
+        self.thread = threading.Thread(target=self._run, args=(listener, failed), name=self._name, daemon=True)
+        self.thread.start()
 
     def close(self) -> None:
         """Stop reading; commands that are on their way still go out. May be called twice, from any thread."""
@@ -133,8 +133,8 @@ class Channel(Generic[T]):
         healthy = not self._stopping.is_set()
         self._stopping.set()
         self._connection.transport.wake()
-        if self._thread is not None and threading.current_thread() is not self._thread:
-            self._thread.join()
+        if self.thread is not None and threading.current_thread() is not self.thread:
+            self.thread.join()
         if self._producer.flush(METADATA_TIMEOUT_S if healthy else 0):
             self._producer.purge()  # what Kafka did not take fails, so that its sender learns of it
             self._producer.flush(_PURGE_S)

@@ -7,6 +7,7 @@ session with a subscription begins when every shard has confirmed it, and sends 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
@@ -95,14 +96,20 @@ class Session(Generic[T]):
         return [self.shards[index] for index in sorted(self._unconfirmed)]
 
     def undo(self) -> None:
-        """Leave after a failed start, so that a late confirmation does not hold messages."""
+        """Leave without an answer; after a failed start, so that a late confirmation does not hold messages."""
         if self._subscription and self.channel.is_started:
             for shard in list(self.shards):
                 self.channel.send(shard, self.command("unsubscribe", answer="none"))
         self.channel.close()
 
     def leave(self, timeout_s: float) -> None:
-        """Unsubscribe and disconnect. A missing answer within `timeout_s` seconds is logged, not raised."""
+        """Unsubscribe and disconnect. A missing answer within `timeout_s` seconds is logged, not raised.
+
+        A callback of the thread that reads the answers waits for none.
+        """
+        if threading.current_thread() is self.channel.thread:
+            self.undo()
+            return
         if self._subscription and self.lifecycle.error is None:
             leave = self.command("unsubscribe")
             try:

@@ -444,6 +444,30 @@ def test_a_close_that_is_cancelled_leaves_no_subscription(at_work: bool, lapse: 
 
 
 @pytest.mark.feature("X3")
+def test_who_closes_when_a_settlement_is_refused_does_not_wait_for_itself(
+    lapse: Lapse, caplog: pytest.LogCaptureFixture
+) -> None:
+    lapse.queue("orders", lease_period="5s", leasing="strict")
+    publish(lapse, "orders", 1)
+    closed = threading.Event()
+
+    def close(_: SettlementResult) -> None:
+        subscriber.close()
+        closed.set()
+
+    subscriber = lapse.subscriber("orders", on_refused=close).start()
+    late = subscriber.receive(1)
+    assert late is not None
+    lapse.clock.advance(6)
+    late.acknowledge()
+    subscriber.flush()
+    assert closed.wait(60)
+    assert "heartbeats are missed" not in caplog.text
+    with lapse.queue_client("orders") as queue:
+        assert queue.subscriptions() == []
+
+
+@pytest.mark.feature("X3")
 def test_who_interrupts_handlers_twice_can_still_close(lapse: Lapse) -> None:
     lapse.queue("orders")
     publish(lapse, "orders", 2)
