@@ -83,6 +83,7 @@ class _Pool(Generic[Client]):
         key = (caller.name, name)
         place = self._places.setdefault(key, _Place())
         place.users += 1
+        client: Client | None = None
         try:
             async with place.lock:
                 if place.client is None:
@@ -90,9 +91,9 @@ class _Pool(Generic[Client]):
                 client = place.client
             yield client
         except LapseError as error:
-            if _is_over(error) and place.client is not None:
-                spoilt, place.client = place.client, None
-                await _closed(spoilt)
+            if _is_over(error) and client is not None and place.client is client:  # and not its successor
+                place.client = None
+                await _closed(client)
             raise
         finally:
             place.users -= 1

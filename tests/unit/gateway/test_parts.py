@@ -16,10 +16,11 @@ from lapse.protocol import header, packed_delivery
 from lapse_client import Connection
 from lapse_client.aio import Delivery
 from lapse_client.delivery.lot import PackedLot
-from lapse_client.error import UnknownEntity
+from lapse_client.error import EntityDeleted, UnknownEntity
 from lapse_client.session.shard import Shard
 from lapse_gateway import Gateway, Settings, User, Users, openapi, payload
 from lapse_gateway.application import DESCRIBED, application
+from lapse_gateway.clients import _Pool
 from lapse_gateway.events import event, stream
 from lapse_gateway.fault import Fault
 from lapse_gateway.publishing import Message
@@ -287,3 +288,27 @@ def test_what_comes_as_its_reader_leaves_is_for_the_next_one(turns: int) -> None
         return await asyncio.wait_for(next_one, 20)
 
     assert asyncio.run(run()) == [delivery]
+
+
+@pytest.mark.feature("X3")
+def test_a_request_that_failed_over_an_old_client_leaves_the_new_one_open() -> None:
+    class Asked:
+        closed = False
+
+        async def close(self) -> None:
+            self.closed = True
+
+    async def make(*_: object) -> Asked:
+        return Asked()
+
+    async def run() -> list[bool]:
+        pool, caller = _Pool(make), Authenticator(Connection("nowhere:1"), Users()).everybody
+        uses = [pool.use(caller, "orders") for _ in range(3)]
+        old = [await use.__aenter__() for use in uses[:2]]
+        error = EntityDeleted("orders", "deleted")
+        assert not await uses[0].__aexit__(EntityDeleted, error, None)
+        new = await uses[2].__aenter__()
+        assert not await uses[1].__aexit__(EntityDeleted, error, None)
+        return [one.closed for one in (*old, new)]
+
+    assert asyncio.run(run()) == [True, True, False]
