@@ -64,6 +64,7 @@ class Subscription:
         self.requests = 0
         self.used_at_s = 0.0
         self._unsent: deque[Delivery] = deque()
+        self._came_back = asyncio.Event()
 
     async def take(self, most: int, wait_s: float, gone: Callable[[], Awaitable[object]]) -> list[Delivery]:
         """Wait for deliveries.
@@ -75,13 +76,14 @@ class Subscription:
         """
         if kept := self._again(most):
             return kept
+        self._came_back.clear()
         taken: list[Delivery] = []
         try:
-            await first_of(self._fetch(taken, most, wait_s), gone)
+            await first_of(self._fetch(taken, most, wait_s), lambda: first_of(gone(), self._came_back.wait))
         except asyncio.CancelledError:
             self.give_back(taken)
             raise
-        return taken
+        return taken or self._again(most)
 
     async def _fetch(self, taken: list[Delivery], most: int, wait_s: float) -> None:
         """Take what comes, and hold it at once: whoever waits for this may be cancelled just then."""
@@ -93,8 +95,10 @@ class Subscription:
             return
 
     def give_back(self, deliveries: Iterable[Delivery]) -> None:
-        """Hand these out again to whoever asks next: nobody has seen them."""
+        """Hand these out again to whoever waits, or asks next: nobody has seen them."""
         self._unsent.extend(deliveries)
+        if self._unsent:
+            self._came_back.set()
 
     def forget_late(self) -> None:
         """Forget deliveries whose leases are over."""

@@ -312,3 +312,23 @@ def test_a_request_that_failed_over_an_old_client_leaves_the_new_one_open() -> N
         return [one.closed for one in (*old, new)]
 
     assert asyncio.run(run()) == [True, True, False]
+
+
+@pytest.mark.feature("X3", "Q3")
+def test_what_is_given_back_is_for_who_waits_already() -> None:
+    delivery = _delivery(0)
+
+    async def batches(most: int, timeout: float) -> AsyncGenerator[list[Delivery], None]:  # noqa: ASYNC109
+        await asyncio.Event().wait()
+        yield []
+
+    async def run() -> list[Delivery]:
+        subscriber = SimpleNamespace(batches=batches)
+        subscription = Subscription("orders", "w", Terms(max_backlog=1), subscriber, lambda: 0.0)  # type: ignore[arg-type]
+        waiting = asyncio.ensure_future(subscription.take(1, 60, asyncio.Event().wait))
+        for _ in range(4):
+            await asyncio.sleep(0)
+        subscription.give_back([delivery])
+        return await asyncio.wait_for(waiting, 10)
+
+    assert asyncio.run(run()) == [delivery]
