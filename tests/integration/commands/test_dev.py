@@ -1,5 +1,6 @@
 """`lapse dev`: broker, topics, worker and console in one process tree, which ends as a whole."""
 
+import contextlib
 import json
 import os
 import signal
@@ -133,17 +134,18 @@ def test_doctor_finds_nothing_wrong_and_then_what_somebody_changed(stand: Stand)
     with Publisher(connection=stand.connection) as publisher:
         publisher.publish("orders", b"nobody takes it")
     until(lambda: "nobody subscribes" in doctor(stand).stdout, "the message that waits", 20)
-    ill = doctor(stand, "--json")
-    findings = [json.loads(line) for line in ill.stdout.splitlines()]
-    assert ill.returncode == 1
-    assert [
-        (one["about"], one["verdict"])
-        for one in findings
-        if one["verdict"] != "fine" and "answers after" not in str(one)
-    ] == [
-        ("settings", "wrong"),
-        ("queue orders", "warning"),
-    ]
+    expected = [("settings", "wrong"), ("queue orders", "warning")]
+    findings: list[dict[str, str]] = []
+
+    def worth_telling() -> list[tuple[str, str]]:
+        ill = doctor(stand, "--json")
+        assert ill.returncode == 1
+        findings[:] = [json.loads(line) for line in ill.stdout.splitlines()]
+        return [(one["about"], one["verdict"]) for one in findings if one["verdict"] != "fine"]
+
+    with contextlib.suppress(AssertionError):  # a worker that answers slowly, as on a busy machine, is told of as well
+        until(lambda: worth_telling() == expected, "what somebody changed, and nothing else")
+    assert worth_telling() == expected, findings
     (wrong,) = [one for one in findings if one["verdict"] == "wrong"]
     assert "delete.retention.ms = 1000, and lapse needs 86400000" in wrong["told"]
     assert "--add-config delete.retention.ms=86400000" in wrong["remedy"]
