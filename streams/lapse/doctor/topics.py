@@ -9,7 +9,7 @@ from lapse.config import Config, ConfigError, key
 from lapse.config.duration import in_words
 from lapse.doctor.finding import Finding, fine, warning, wrong
 from lapse.runtime.topics.advice import warnings
-from lapse.runtime.topics.cleanup import OWN
+from lapse.runtime.topics.cleanup_policy import OWN
 from lapse.runtime.topics.cluster import Cluster, GroupRefused
 from lapse.runtime.topics.topology import Topology, TopologyError
 from lapse.runtime.topics.wanted import Wanted

@@ -15,7 +15,7 @@ from lapse.config.shares import over_partitions
 from lapse.protocol import topic as names
 from lapse.runtime.kafka.output import MAX_BATCH_BYTES
 from lapse.runtime.topics.access import Access, Grant
-from lapse.runtime.topics.cleanup import wrong_policies
+from lapse.runtime.topics.cleanup_policy import wrong_policies
 from lapse.runtime.topics.difference import Difference
 from lapse.runtime.topics.existing_shards import ExistingShards
 from lapse.runtime.topics.record_limits import ADDED_BYTES, DEFAULT_BYTES, record_limits
