@@ -1,1 +1,1 @@
-"""What owns one shard: the runner, its inbox, its commands and the payloads behind its messages."""
+"""The parts that own one shard: runner, inbox, machine, admission of commands, and payloads."""

@@ -1,4 +1,4 @@
-"""Admission: reads and checks the records of a commands topic, from clients and other shards (X4, X7)."""
+"""Admission: decodes and checks the records of a commands topic, from clients and other shards (X4, X7)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from lapse.runtime.shard.refusal_log import RefusalLog
 
 
 class Admission:
-    """Lets commands and shard messages in, and seals those that leave.
+    """Lets commands and shard messages in, and seals outgoing shard messages.
 
     Args:
-        entity: whose shard it is.
-        partition: the shard.
+        entity: name of the entity.
+        partition: the shard's number.
     """
 
     def __init__(self, entity: str, partition: int) -> None:
@@ -28,11 +28,11 @@ class Admission:
         self._authorizer: CommandAuthorizer | None = None
 
     def guarded(self, authorizer: CommandAuthorizer) -> None:
-        """Let users in by an authorizer only; before the first command (X4)."""
+        """Have an authorizer check all commands (X4). Call this before the first command."""
         self._authorizer = authorizer
 
     def command(self, record: Any) -> Admitted | CommandError:
-        """Read a command; an error = it cannot be read, or its sender may not give it, which the log tells."""
+        """Decode and check a command; log and return the error if it cannot be decoded or is not allowed."""
         try:
             return admit_all(record) if self._authorizer is None else self._authorizer.read(record)
         except CommandError as error:
@@ -40,19 +40,19 @@ class Admission:
             return error
 
     def shard_message(self, record: Any) -> ShardMessage | None:
-        """Read what another shard says; None if it cannot be read or trusted, which the log tells."""
+        """Decode a message from another shard; log it and return None if it cannot be decoded or trusted."""
         return shard_message.read(self._entity, record, self._authorizer)
 
     def written(self, messages: Iterable[ShardMessage]) -> list[Output]:
-        """The records that carry messages to other shards; sealed, where users could write some."""
+        """Return the records that carry messages to other shards, sealed if users are configured."""
         return shard_message.written(self._entity, messages, self._authorizer)
 
     def ended(self, subscription: Subscribed) -> str:
-        """Why a subscription that was there at a take-over may not stay; empty = it may."""
+        """Return why a subscription that existed at take-over must end; empty if it may stay."""
         if self._authorizer is None:
             return ""
         return self._authorizer.ended(subscription.id, subscription.row_filter)
 
     def sum_up(self) -> None:
-        """Tell the log of refusals that were only counted."""
+        """Log the number of refusals that were only counted."""
         self._refusals.sum_up()

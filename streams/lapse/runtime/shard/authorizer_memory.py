@@ -1,4 +1,4 @@
-"""What a shard's authorizer remembers at take-over: the signatures that were used shortly before (X4)."""
+"""Restores what a shard's authorizer must know at take-over: signatures that were used shortly before (X4)."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from lapse.runtime.tp import TP
 
 
 async def remembering(guard: Guard, commands: TP, position: int, reader: Log, now_ms: int) -> CommandAuthorizer:
-    """A shard's authorizer, who knows the commands that counted shortly before those still to be read (X4).
+    """Return a shard's authorizer that knows the signatures of recent commands, so that none counts twice (X4).
 
     Args:
-        guard: of the entity.
+        guard: the users, keys and rights of the entity.
         commands: the shard's partition of the commands topic.
-        position: the first command that is still to be read; 0 = all are.
-        reader: reads the commands before it again.
+        position: offset of the first command that is not processed yet. With 0, none is processed.
+        reader: reads the processed commands again.
         now_ms: the broker's clock, ms since the epoch.
     """
     authorizer = CommandAuthorizer(guard, commands.partition)

@@ -1,7 +1,7 @@
-"""The authorizer of a shard: who sends a command, and whether they may (X4).
+"""The command authorizer of a shard: checks who sends a command, and whether they may (X4).
 
-Where users are configured, every name that a client chooses, of a subscription or of a command, stands behind its
-user's: `alice/worker-17`. So names of two users are never the same, and an output to a name reaches its user.
+If users are configured, every subscription or command name begins with its user's name: `alice/worker-17`. So names of
+two users never collide, and each output reaches its user.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lapse.protocol.command import Command, CommandError, Encoding
 from lapse.protocol.signature import Signed
 
 _OWN: Final = "/"
-"""Stands between a user and the name that they chose; a user's name has none."""
+"""Stands between the user's name and the name that they chose. A user's name does not contain it."""
 
 Headers = list[tuple[str, bytes]]
 
@@ -30,10 +30,10 @@ class Admitted(NamedTuple):
 
     Attributes:
         command: the command.
-        encoding: how its answer is to be written.
-        row_filter: what its user may see and touch at most, an expression; None = all.
+        encoding: the encoding of its answer.
+        row_filter: an expression, the filter of its user's entitlement; None for all records.
         at_ms: its instant, ms since the epoch.
-        offset: where it stands on the commands topic.
+        offset: its offset on the commands topic.
     """
 
     command: Command
@@ -44,19 +44,24 @@ class Admitted(NamedTuple):
 
 
 def admit_all(record: Any) -> Admitted:
-    """Read a command where no users are configured: everybody may do everything.
+    """Decode a command if no users are configured, so that everybody may do everything.
 
     Raises:
-        CommandError: it cannot be read.
+        CommandError: it cannot be decoded.
     """
     return Admitted(*commands.decode(record.value), None, record.timestamp, record.offset)
 
 
 class Denied(CommandError):
-    """A command whose sender may not do this, or is not who they say.
+    """A command whose sender is not authenticated, or lacks the right.
+
+    Args:
+        message: what is wrong, for the sender.
+        cause: one of `CAUSES`.
+        encoding: the encoding of the answer.
 
     Attributes:
-        cause: which of the two, in a message.
+        cause: one of `CAUSES`.
     """
 
     def __init__(self, message: str, cause: str, encoding: Encoding = "json") -> None:
@@ -66,32 +71,32 @@ class Denied(CommandError):
 
 
 def whose(record: Any) -> str:
-    """The user that a command names as its sender, true or not; empty if none."""
+    """Return the user that a command names as its sender, checked or not; empty if none."""
     return signature.read(record.headers).user
 
 
 def of_user(user: str, name: str) -> str:
-    """A name that a user has chosen, as shards know it."""
+    """Return a user's name for something, as shards know it."""
     return f"{user}{_OWN}{name}"
 
 
 def parted(name: str) -> tuple[str, str]:
-    """The user to whom a name belongs, and the name as they chose it."""
+    """Split a name into its user, and the name as they chose it."""
     user, _, own = name.partition(_OWN)
     return user, own
 
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """Who may do what with one entity: what its authorizers go by.
+    """The users and rights of one entity, for the authorizers of its shards.
 
     Attributes:
-        entity: its name.
-        kind: `queue`, `SOW topic` or `deployment`, for people.
-        keys: of every user of the deployment.
-        entitlements: of those who have one.
-        worker_keys: with which shards sign what they say to each other.
-        now_ms: the broker's clock.
+        entity: name of the entity.
+        kind: `queue`, `SOW topic` or `deployment`, for messages.
+        keys: the keys of every user of the deployment.
+        entitlements: by user, for those who have one.
+        worker_keys: the keys with which shards sign messages to each other.
+        now_ms: returns the time of the broker's clock, ms since the epoch.
     """
 
     entity: str
@@ -103,19 +108,19 @@ class Guard:
 
     @property
     def deliveries(self) -> list[str]:
-        """The topics on which its shards speak to users."""
+        """The topics on which the entity's shards write to users."""
         return [topic.deliveries(self.entity, user) for user in self.entitlements]
 
 
 class CommandAuthorizer:
-    """Stands before the commands of one shard.
+    """Checks the commands of one shard.
 
     Args:
-        guard: who may do what.
-        partition: the shard.
+        guard: the users, keys and rights.
+        partition: the shard's number.
 
     Attributes:
-        denied: commands that were refused, by cause.
+        denied: the number of refused commands, by cause.
     """
 
     def __init__(self, guard: Guard, partition: int) -> None:
@@ -128,26 +133,26 @@ class CommandAuthorizer:
 
     @property
     def users(self) -> Collection[str]:
-        """Those who have any right here, and so a topic of their own."""
+        """The users who have any right on the entity, and so a topic of their own."""
         return self._guard.entitlements.keys()
 
     def remember(self, records: Iterable[Any]) -> None:
-        """Read what counted before a take-over, so that none of it counts again."""
+        """Note the signatures of commands that were processed before a take-over, so that none is accepted again."""
         for record in records:
             signed = signature.read(record.headers)
             if signed.signature and self._is_right(signed, record) and is_valid(signed.at_ms, record.timestamp):
                 self._used.use(signed.signature, record.timestamp)
 
     def read(self, record: Any) -> Admitted:
-        """Read a command, and see whether it may be carried out.
+        """Decode a command and check whether it may be carried out.
 
         Raises:
-            CommandError: it cannot be read.
+            CommandError: it cannot be decoded.
             Denied: its sender is not who they say, or may not do this.
         """
         signed = signature.read(record.headers)
         denied = self._identify(signed, record)
-        # Only a known user has a topic of their own to be answered on.
+        # Only a known user has a topic for answers.
         user = signed.user if signed.user in self._guard.entitlements else ""
         try:
             command, encoding = commands.decode(record.value)
@@ -170,12 +175,12 @@ class CommandAuthorizer:
         return Admitted(own, encoding, self._guard.entitlements[user].row_filter, record.timestamp, record.offset)
 
     def seal(self, partition: int, value: bytes) -> Headers:
-        """Sign what this shard says to another one."""
+        """Return headers that sign a message from this shard to another one."""
         key = self._guard.worker_keys[0]
         return signature.headers(key, "", self._topic, partition, self._guard.now_ms(), value)
 
     def is_sealed(self, record: Any) -> bool:
-        """Whether a message comes from a shard, and was not said before."""
+        """Return whether a shard signed this message, and it was not read before."""
         signed = signature.read(record.headers)
         sealed = not signed.user and self._is_right(signed, record) and is_valid(signed.at_ms, record.timestamp)
         sealed = sealed and self._used.use(signed.signature, record.timestamp)
@@ -184,7 +189,7 @@ class CommandAuthorizer:
         return sealed
 
     def ended(self, subscription: str, row_filter: str | None) -> str:
-        """Why a subscription that was there at a take-over may not stay; empty = it may."""
+        """Return why a subscription that existed at take-over must end; empty if it may stay."""
         user, _ = parted(subscription)
         entitlement = self._guard.entitlements.get(user, NOTHING)
         if Right.READ not in entitlement.rights:
@@ -194,7 +199,7 @@ class CommandAuthorizer:
         return ""
 
     def _identify(self, signed: Signed, record: Any) -> Denied | None:
-        """See whether a command is from who it says, now and for the first time."""
+        """Check that a command is from its named sender, recent, and not sent before."""
         where = f"{self._guard.kind} {self._guard.entity}"
         if not signed.user:
             return Denied(f"{where}: the command bears no user. {_SIGN}", "unsigned")
@@ -220,7 +225,7 @@ class CommandAuthorizer:
         return None
 
     def _authorise(self, user: str, command: Command) -> Denied | None:
-        """See whether a user may do what they ask."""
+        """Check whether a user has the right for a command."""
         entitlement = self._guard.entitlements.get(user, NOTHING)
         lacking = missing(command.command, entitlement, self._needed)
         if not lacking and entitlement.rights:
@@ -245,7 +250,7 @@ class CommandAuthorizer:
 _NEEDED: Final = {"queue": QUEUE_RIGHTS, "SOW topic": SOW_RIGHTS, "deployment": DEFINITION_RIGHTS}
 _SIGN: Final = "Sign commands as docs/security.md says; the Python client does with LAPSE_USER and LAPSE_SECRET"
 CAUSES: Final = ("unsigned", "unknown_user", "signature", "stale", "repeated", "entitlement", "shard_message")
-"""Why a command is refused at the door."""
+"""Causes for which a record of the commands topic is refused."""
 
 _CODES: Final = {
     "stale": ErrorCode.SIGNATURE_EXPIRED,

@@ -1,7 +1,7 @@
-"""The deaths of worker processes, and the records being handled then: kept in a file, read at every start (X7).
+"""Counts the deaths of worker processes, with the records being handled then, in a file read at every start (X7).
 
-Shards that read the same records (C46) share one file, so that a death counts once for all of them, whichever shard
-was at work. What a shard has passed is its own: a record leaves the file once every shard has passed it.
+Shards that read the same records (C46) share one file, so that a death counts once, whichever shard was at work. Each
+shard passes records on its own. A record leaves the file once every shard has passed it.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ logger = logging.getLogger(__name__)
 _MOST_DEATHS: Final = 3
 _MOST_KEPT: Final = 100
 STOPPED: Final = "stopped the worker three times"
-"""The text for a record that was set aside."""
+"""The fault text of a record that was set aside."""
 
 Name = tuple[str, int, int]
 """Topic, partition and offset of a record."""
 
 
 class Mark(NamedTuple):
-    """What was under way when a process ended.
+    """The records that were under way when a process ended.
 
     Attributes:
-        process: token of the process; a process dies once.
-        topic: the records' topic.
+        process: token of the process, so that its death counts once.
+        topic: topic of the records.
         partition: their partition.
         first: offset of the first one.
         last: offset of the last one.
-        again: whether they were taken in before, and were only looked at again.
+        again: whether they were taken in before, and were only read again.
         ahead: numbers of the shards that have not passed the records.
     """
 
@@ -48,16 +48,19 @@ class Mark(NamedTuple):
 
     @property
     def is_single(self) -> bool:
-        """Whether it was one record by itself."""
+        """Whether it is a single record."""
         return self.first == self.last
 
     def meets(self, other: Mark) -> bool:
-        """Whether the two have a record in common."""
+        """Return whether both have a record in common."""
         same = self.topic == other.topic and self.partition == other.partition and self.again == other.again
         return same and self.first <= other.last and other.first <= self.last
 
     def passed(self, shard: int, positions: Mapping[TP, int]) -> Mark:
-        """The same, when a shard begins at these positions; what it does not read does not concern it."""
+        """Return the mark after a shard begins at these positions.
+
+        A topic that the shard does not read counts as passed.
+        """
         if self.again or positions.get(TP(self.topic, self.partition), self.last + 1) <= self.last:
             return self
         return self._replace(ahead=self.ahead - {shard})
@@ -79,14 +82,14 @@ class Aside(NamedTuple):
 
 
 class Deaths:
-    """The deaths that shards of one entity know of.
+    """The deaths that the shards of one entity know of.
 
     Attributes:
-        suspects: what is to be taken record by record, in the order of the deaths.
-        row: processes that ended in a row with the same records.
-        aside: what is set aside.
+        suspects: records to be taken one by one, in the order of the deaths.
+        row: tokens of consecutive processes that ended with the same records.
+        aside: the records that are set aside.
         last: the last process whose death was counted.
-        looked: the last process that began with them.
+        looked: the last process that read the file.
     """
 
     def __init__(self) -> None:
@@ -97,7 +100,7 @@ class Deaths:
         self.looked = ""
 
     def count(self, mark: Mark) -> None:
-        """Count a death; the third in a row with one record, the last two of it alone, sets it aside."""
+        """Count a death. The third in a row with one record, the last two with it alone, sets the record aside."""
         if mark.process == self.last:
             return
         self.last = mark.process
@@ -115,15 +118,15 @@ class Deaths:
             logger.error("%s %s: it is set aside", mark, STOPPED)
 
     def ended_elsewhere(self) -> None:
-        """Forget what was only looked at again: the process before ended with something else, or by itself."""
+        """Forget records that were only read again: the process before ended for another reason."""
         self.suspects = [mark for mark in self.suspects if not mark.again]
         self.aside = {name: one for name, one in self.aside.items() if not one.mark.again}
         self._tidy()
 
     def begin(self, shard: int, positions: Mapping[TP, int]) -> None:
-        """A shard begins at these positions: forget what every shard has passed.
+        """Note that a shard begins at these positions; forget records that every shard has passed.
 
-        What was passed is done with: a topic that is created again has other records at its offsets.
+        Passed records need no note. A topic that is created again has other records at their offsets.
         """
         self.suspects = [mark.passed(shard, positions) for mark in self.suspects]
         begun = {name: Aside(one.mark.passed(shard, positions), one.deaths) for name, one in self.aside.items()}
@@ -141,7 +144,7 @@ class Deaths:
 
     @classmethod
     def read(cls, path: Path) -> Deaths:
-        """What the processes before left; nothing if the file is missing or damaged."""
+        """Read what earlier processes left; return an empty object if the file is missing or damaged."""
         found = cls()
         try:
             known: dict[str, Any] = json.loads(path.read_text("utf-8"))

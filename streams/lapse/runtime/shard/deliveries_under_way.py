@@ -1,8 +1,8 @@
-"""Deliveries and answers that are being written to Kafka, and how long this may take.
+"""Deliveries and answers that are being written to Kafka, with a limit for the time that this may take.
 
-One that Kafka takes too late would come after its lease, perhaps after its message's deadline (L10). So the process
-ends rather than wait for it; what has not reached Kafka by then is delivered again (Q16). Answers may come late: where
-nothing is leased, a worker that has little of the processor goes on.
+A delivery that Kafka takes too late would come after its lease, perhaps after its message's deadline (L10). So the
+process ends rather than wait for it. Deliveries that have not reached Kafka by then are delivered again (Q16). Answers
+may come late, so a slow worker goes on if nothing is leased.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from lapse.runtime.watch import end_process
 logger = logging.getLogger(__name__)
 
 _BELATED_S: Final = 0.5
-"""A timer that is later than that says that the process stood still."""
+"""If a timer is later than this, s, the process stood still."""
 
 _MOST_UNDER_WAY: Final = 64
-"""Batches; with more of them, the oldest is waited for."""
+"""The most batches under way. With more of them, the oldest is waited for."""
 
 
 class DeliveriesUnderWay:
-    """What one shard has sent to clients, and Kafka has not taken yet.
+    """Sends one shard's records to clients, and watches those that Kafka has not taken yet.
 
     Args:
-        shown: the shard, for people.
-        machine: knows how long a delivery may be on its way.
-        producer: writes them.
+        shown: the shard, for messages.
+        machine: knows how long a delivery may be under way.
+        producer: writes the records.
         floors: see `SentLog`.
     """
 
@@ -46,23 +46,23 @@ class DeliveriesUnderWay:
         self._producer = producer
         self._sent = SentLog(floors)
         self._leased: deque[tuple[float, asyncio.Future[Any]]] = deque()
-        """When deliveries were sent, on the monotonic clock, s, and what tells that Kafka has them."""
+        """When deliveries were sent, on the monotonic clock, s, and the futures that are done once Kafka has them."""
         self._patience: asyncio.TimerHandle | None = None
 
     async def send(
         self, step: int, outputs: Sequence[Output | Packed], decided: float | None, kept: Sequence[bytes] = ()
     ) -> None:
-        """Send what a step has for clients.
+        """Send a step's records to clients.
 
         Args:
-            step: its number.
-            outputs: what it has.
-            decided: when its deliveries were decided, on the monotonic clock, s; None = there are none.
-            kept: under which keys the journal keeps answers among them, until Kafka has them.
+            step: the step's number.
+            outputs: its deliveries and answers.
+            decided: when its deliveries were decided, on the monotonic clock, s; None if there are none.
+            kept: keys under which the journal keeps answers among them, until Kafka has them.
         """
         await self.collect()
         if decided is not None and time.monotonic() - decided > self._machine.delivery_patience_s:
-            self._give_up()  # it waited so long for the journal, and was not even sent
+            self._give_up()  # the journal took so long that it was not even sent
         sent = time.monotonic()
         writes = await self._producer.send(outputs)
         self._sent.add(step, writes)
@@ -78,43 +78,43 @@ class DeliveriesUnderWay:
                 self._watch()
 
     async def write(self, outputs: Sequence[Output | Packed]) -> None:
-        """Send what the owner before has journaled and not written, and wait until it is safe (C55)."""
+        """Write what the previous owner journaled and did not write, and wait until Kafka has it (C55)."""
         self._sent.add(0, await self._producer.send(outputs) if outputs else [])
         await self.arrive()
 
     async def collect(self) -> None:
-        """Learn what became of those that are done; a failed one ends the process as any write does."""
+        """Process the results of finished writes. A failed write ends the process."""
         while self._sent and (next(iter(self._sent)).done() or len(self._sent) > _MOST_UNDER_WAY):
             await self._first()
 
     async def arrive(self) -> None:
-        """Wait until all are safe."""
+        """Wait until Kafka has all records."""
         while self._sent:
             await self._first()
 
     async def end(self) -> None:
-        """Wait for all, the last of a deleted entity; what is too large is not let pass any more."""
+        """Wait for the last records of a deleted entity. Here a record that is too large raises an error."""
         while self._sent:
             await self._sent.first()
 
     def stop(self) -> None:
-        """Watch no longer."""
+        """Stop the watch."""
         if self._patience is not None:
             self._patience.cancel()
 
     def progress(self, step: int) -> dict[str, dict[str, Any]]:
-        """What the journal of a step says of them; see `SentLog.progress`."""
+        """Return what the journal of a step says of deliveries; see `SentLog.progress`."""
         return self._sent.progress(step)
 
     async def _first(self) -> None:
         try:
             await self._sent.first()
         except TOO_LARGE as error:
-            # It was alone in its batch. If it is a delivery, its lease ends, and it is tried again.
+            # The record was alone in its batch. If it is a delivery, its lease ends, and it is tried again.
             logger.error("%s: a record for clients is larger than its topic takes: %s", self._shown, error)
 
     def _watch(self) -> None:
-        """End the process if the oldest delivery has been on its way for too long, and look again when it would be."""
+        """End the process if the oldest delivery has been under way for too long; else look again in time."""
         loop = asyncio.get_running_loop()
         patience_s = self._machine.delivery_patience_s
         late_s = 0.0 if self._patience is None else loop.time() - self._patience.when()
@@ -123,7 +123,7 @@ class DeliveriesUnderWay:
         if not self._leased:
             return
         left_s = self._leased[0][0] + patience_s - time.monotonic()
-        if late_s > _BELATED_S:  # this process stood still; what Kafka has answered meanwhile comes now
+        if late_s > _BELATED_S:  # the process stood still; Kafka's answers from meanwhile come now
             left_s = max(left_s, patience_s / 2)
         elif left_s <= 0:
             self._give_up()

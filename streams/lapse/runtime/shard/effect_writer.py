@@ -1,4 +1,4 @@
-"""Writes the effects of a step, in the order on which every guarantee rests.
+"""Writes the effects of a step in the order on which every guarantee rests.
 
 Dead letters and events come first, then the journal, then deliveries, then the acknowledgment of the source offsets.
 """
@@ -33,14 +33,14 @@ class EffectWriter:
     """Writes the effects of one shard's steps.
 
     Args:
-        partition: the shard's partition.
-        epoch: the epoch.
+        partition: the shard's number.
+        epoch: the shard's epoch.
         store: keeps the journal.
         producer: writes the outputs.
         letters: writes the dead letters.
-        deliveries: what was sent to clients.
-        topics: the topics of the positions.
-        clock: the broker's clock; learns from each journal.
+        deliveries: sends deliveries and answers to clients.
+        topics: the topics to which the read positions belong.
+        clock: the broker's clock, measured by each journal write.
         watch: notices a frozen process.
         figures: counts what the shard has done.
 
@@ -75,11 +75,11 @@ class EffectWriter:
         self._figures = figures
         self._journaled_at = 0.0
         self._instants: dict[str, int] = {}
-        """What was done by the clock since the last journal, or the last of the steps that it has to know."""
+        """Instants taken from the clock since the last journal, or since the last quiet step that was noted."""
 
         self._quiet = QuietSteps()
         self._in_order = asyncio.Lock()
-        """Held until the events of a step are on their way: those of the next one come behind them."""
+        """Held until the events of a step are sent, so that those of the next step come behind them."""
 
     async def begin(self, began: Items, processed: Mapping[TP, int]) -> None:
         """Make the epoch's beginning durable."""
@@ -97,10 +97,10 @@ class EffectWriter:
         """Write the effects of one step.
 
         Args:
-            effects: its effects.
-            processed: how far each source was taken in with it.
-            decided: when its deliveries were decided, on the monotonic clock, s; None = there are none.
-            after: writes the step before; this journal waits for it.
+            effects: the effects.
+            processed: next offset of each source after the step.
+            decided: when its deliveries were decided, on the monotonic clock, s; None if there are none.
+            after: the task that writes the step before. This journal waits for it.
         """
         self.wrote = bool(effects.before or effects.journal or effects.after or effects.ahead)
         if effects.before:
@@ -110,8 +110,8 @@ class EffectWriter:
             for future in sent:
                 await future
         if after is not None:
-            await after  # journals are written one after the other
-        self._instants |= effects.instants  # not before the journal of the step before has taken its own
+            await after  # journals are written one by one
+        self._instants |= effects.instants  # the journal of the step before has taken its own by now
         must_last = effects.journal or effects.ahead or effects.has_acted
         if must_last or time.monotonic() - self._journaled_at > 1:
             await self._write_journal(effects, processed)
@@ -137,18 +137,18 @@ class EffectWriter:
             self._clock.measured(sent, self._journaled_at, timestamp_ms)
 
     async def confirm(self) -> None:
-        """Check that the shard still belongs to this process, before a write that cannot be undone."""
+        """Check that this process still owns the shard, before a write that cannot be undone."""
         self._watch.check()
         if time.monotonic() - self._journaled_at > self._watch.session_s / 2:
             await self._store.confirm(self._partition)
 
     async def write_letters(self, letters: Sequence[Output | Packed]) -> dict[int, Refusal]:
-        """Write a step's dead letters; returns those that Kafka refuses, by their indexes."""
+        """Write a step's dead letters; return those that Kafka refuses, by their indexes."""
         await self.confirm()
         return await self._letters.write(letters)
 
     async def write_letters_again(self, letters: Sequence[Output | Packed]) -> dict[int, Refusal]:
-        """Write refused letters again, beside the steps. A repeat does no harm: it has the same id (D3)."""
+        """Write refused letters again, beside the steps. A repeat does no harm, because it has the same id (D3)."""
         self._watch.check()
         return await self._letters.write(letters)
 
@@ -165,5 +165,5 @@ class EffectWriter:
 
 
 def _places(processed: Mapping[TP, int]) -> dict[str, int]:
-    """How far each source was taken in, in the journal's form."""
+    """Return the next offset of each source, in the journal's form."""
     return {f"{tp.topic}:{tp.partition}": offset for tp, offset in processed.items()}

@@ -1,4 +1,4 @@
-"""A step in flight, from its first input to its effects."""
+"""A step in flight, from its first input to the effects that are written."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from lapse.runtime.journal.changelog import Items
 from lapse.runtime.kafka.output import Output, Packed
 
 S = TypeVar("S")
-"""The core's step of a kind of shard."""
+"""The kind of the core's step."""
 
 
 @dataclass(slots=True)
 class StepInFlight(Generic[S]):
-    """What a machine collects until the step ends. Then the whole object is handed over, and a new one begins.
+    """Collects what a machine makes of its inputs until the step ends. Each step has a new object.
 
     Attributes:
         core: the core's step.
-        ahead: what goes into the journal ahead of the step's last RecordBatch.
-        answers: to commands, as they are sent.
-        instants: what the step does by the clock and not by the log, so that it can be replayed (X10).
+        ahead: journal items that are written before the step's last RecordBatch.
+        answers: answers to commands, in the order in which they are sent.
+        instants: instants that the step took from the clock and not from the log, kept for replays (X10).
         has_acted: see `Effects.has_acted`.
         kept: see `Effects.kept`.
     """
@@ -35,23 +35,22 @@ class StepInFlight(Generic[S]):
 
 @dataclass(slots=True)
 class Effects:
-    """The effects of a step, in the order in which they must happen.
+    """The effects of a step, in the order in which they must be written.
 
     Attributes:
-        before: events, and whatever else has to be safe before the journal is written; letters are already.
-        ahead: what the journal holds before the step's last RecordBatch, in batches of their own.
-        journal: the step's changes; with nothing ahead either, nothing has to be durable.
-        after: deliveries and answers; sent once the journal is safe.
-        delivers: whether there are deliveries among them: they must not come too late (L10).
-        must_arrive: whether they have to be safe before the next step (C35).
+        before: events, and other records that must be safe before the journal. Letters are written already.
+        ahead: journal items in RecordBatches of their own, before the step's last one.
+        journal: the step's changes. If `ahead` is empty too, nothing needs to be made durable.
+        after: deliveries and answers, sent once the journal is safe.
+        delivers: whether `after` has deliveries, which must not be written too late (L10).
+        must_arrive: whether `after` must be safe before the next step begins (C35).
         step: the number of the step in the journal (C55).
-        counted_to: number of the last deliveries that count in the windows of rates; negative = there are none (Q25).
-        instants: what the step did by the clock, as the journal keeps it.
-        stands_alone: whether going through it again together with its neighbours would come to something else, also if
-            it changed nothing (X10).
-        has_acted: whether it carried out commands that are no questions. They have to be in the journal also if they
-            changed nothing: read again after a crash, they would concern what came behind them (C1).
-        kept: under which keys the journal keeps answers of the step until clients have them (C55).
+        counted_to: number of the last deliveries that count in the windows of rates; negative if there are none (Q25).
+        instants: instants that the step took from the clock, as the journal keeps them.
+        stands_alone: whether a replay must not join the step with its neighbours, even if it changed nothing (X10).
+        has_acted: whether the step carried out commands other than questions. They are journaled even if they changed
+            nothing. Read again after a crash, they would affect what arrived behind them (C1).
+        kept: keys under which the journal keeps answers of the step until clients have them (C55).
     """
 
     before: list[Output | Packed] = field(default_factory=list)

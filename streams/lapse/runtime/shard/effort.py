@@ -1,7 +1,7 @@
-"""Effort: how much work one command may take, and how much of it before others have a turn (X7).
+"""Limits the work of one command, and divides it into portions with turns for others in between (X7).
 
-The core has no clock, so it works in portions. Whoever drives it measures their CPU time here, and chooses the size of
-the next one by it.
+The core has no clock, so it works in portions. The runtime measures their CPU time, and chooses the size of the next
+one by it.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from typing import Any, Final
 from lapse.core.error_code import ErrorCode, Refusal
 
 TURN_S: Final = 0.005
-"""CPU that a portion should take, in s: others wait no longer than about twice as long."""
+"""CPU that a portion should take, s. Others then wait about twice as long at most."""
 
 MOST_S: Final = 10.0
 MOST_EACH_S: Final = 0.000_2
-"""What a command may take in all, in s of CPU: so much, and so much more for each message that it looked at."""
+"""CPU that a command may take in all, s: the first value, plus the second one for each message that it looked at."""
 
 
 PORTION_BYTES: Final = 1 << 18
-"""A portion has no more payload than this, and a message: what a filter takes grows with the texts."""
+"""The most payload bytes in a portion, plus one message. The work of a filter grows with the length of the texts."""
 
 
 class Portion:
-    """How many messages are looked at before others have their turn.
+    """The number of messages that are looked at before others have their turn.
 
     Args:
-        most: so many at most.
-        first: so many at first.
-        least: so many at least.
+        most: the greatest number.
+        first: the first number.
+        least: the least number.
     """
 
     def __init__(self, most: int, first: int = 64, least: int = 1) -> None:
@@ -40,7 +40,7 @@ class Portion:
         self.size = min(most, first)
 
     def end(self, records: Sequence[Any | None], at: int) -> int:
-        """Up to which of some records a portion goes that begins with one of them."""
+        """Return the index behind the last record of a portion that begins at index `at`."""
         last, left = min(len(records), at + self.size), PORTION_BYTES
         for stop in range(at, last):
             record = records[stop]
@@ -50,10 +50,10 @@ class Portion:
         return last
 
     def took(self, seconds: float, turn_s: float = TURN_S) -> None:
-        """Choose the next size, after a portion that took so long.
+        """Choose the size of the next portion by the CPU time of the last one.
 
         Args:
-            seconds: so long.
+            seconds: what it took, s.
             turn_s: what it should take, s.
         """
         if seconds > turn_s:
@@ -63,16 +63,16 @@ class Portion:
 
 
 class Effort:
-    """What one command has taken so far."""
+    """The CPU time that one command has taken so far, and its limit."""
 
     __slots__ = ("_each_s", "_most_s", "looked", "spent_s")
 
     def __init__(self, each_s: float = MOST_EACH_S, most_s: float | None = None) -> None:
-        """Begin.
+        """Begin with nothing spent.
 
         Args:
-            each_s: is allowed for each message that is looked at, in s of CPU.
-            most_s: is allowed beside; None = `MOST_S`.
+            each_s: CPU allowed for each message that is looked at, s.
+            most_s: CPU allowed in addition, s; None for `MOST_S`.
         """
         self._each_s = each_s
         self._most_s = most_s
@@ -81,7 +81,7 @@ class Effort:
 
     @contextmanager
     def spent_on(self, count: int, portion: Portion | None = None) -> Iterator[None]:
-        """Measure the work on some messages; the next portion is chosen by it."""
+        """Measure the work on `count` messages, and choose the next size of `portion` by it."""
         began = time.thread_time()
         yield
         seconds = time.thread_time() - began
@@ -92,7 +92,7 @@ class Effort:
 
     @contextmanager
     def measured(self) -> Iterator[Callable[[int], None]]:
-        """The same; the function that it yields is called with the number of messages that were looked at."""
+        """Measure work. Call the yielded function with the number of messages that were looked at."""
         began = time.thread_time()
         yield self._look
         self.spent_s += time.thread_time() - began
@@ -102,12 +102,12 @@ class Effort:
 
     @property
     def is_spent(self) -> bool:
-        """Whether it was more than a command may take."""
+        """Return whether the command has exceeded its limit."""
         most_s = MOST_S if self._most_s is None else self._most_s
         return self.spent_s > most_s + self.looked * self._each_s
 
     def refusal(self, command: str) -> Refusal:
-        """The text for the sender of the command."""
+        """Return the refusal for the sender of the command."""
         return Refusal(
             ErrorCode.TOO_COSTLY,
             f"{command}: stopped after {self.spent_s:.1f} s of work on {self.looked} messages, which others need. "

@@ -1,4 +1,4 @@
-"""An entity of a worker: the Faust table of a queue or SOW topic, and the shards that this worker owns."""
+"""An entity on a worker: the Faust table of a queue or SOW topic, and the shards that this worker owns."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ logger = logging.getLogger(__name__)
 
 
 class Entity(NamedTopics):
-    """One queue or SOW topic at this worker. It owns the runners of the shards that Faust assigned.
+    """One queue or SOW topic on this worker. It owns the runners of the shards that Faust assigned.
 
     Args:
-        name: the entity's.
+        name: name of the entity.
         config: its settings.
-        partitions: how many shards it has.
-        services: what the worker shares.
+        partitions: its number of shards.
+        services: the objects that the worker's entities share.
     """
 
     def __init__(self, name: str, config: QueueConfig | SowConfig, partitions: int, services: Services) -> None:
@@ -58,27 +58,27 @@ class Entity(NamedTopics):
         self.runners: dict[int, Runner] = {}
         self._renewed = False
         self._floors: dict[int, dict[str, int]] = {}
-        """Where each shard's epoch begins in its deliveries topics."""
+        """By shard, the offset at which its epoch begins in each deliveries topic."""
         self._letter_partitions = 0
-        """Over so many its shards spread their letters."""
+        """Number of partitions over which the shards spread their letters."""
         self._feeders: dict[int, Feeder] = {}
         self._begun: dict[int, tuple[Machine, list[TP]]] = {}
-        """What shards have so far that are being taken over: machines, feeders, and what they read."""
+        """Shards that are being taken over: their machines so far, and the partitions that they read."""
         self.caller = self._caller()
         self._replaced: list[RuleProcess] = []
-        """Processes of rules that the settings name no more; shards may have calls under way in them."""
+        """Processes of rules that the settings no longer name. Shards may still wait for calls in them."""
         self.table: Any = None
         self.app: faust.App | None = None
         self.on_end: Callable[[Entity], None] = lambda _: None
-        """Told when all shards of the entity are stopped; by the worker of the first one."""
+        """Called by the worker of shard 0, when all shards of the entity are stopped."""
         self._topics_read: set[str] = set()
         self._subscribed: tuple[str, ...] = ()
-        """The topics of which Faust brings the records."""
+        """The topics whose records Faust fetches."""
         self.stopped: set[int] = set()
         self.forward: str | None = None
-        """The topic to which a queue forwards, from the next take-over on; None = it does not (Q21)."""
+        """The topic to which a queue forwards, from the next take-over on; None if it does not (Q21)."""
         self.guard: Guard | None = None
-        """Who may do what; None = everybody everything (X4)."""
+        """The rights of users; None if everybody may do everything (X4)."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     def declare(self, app: faust.App, agent: WorkerAgent, store: str) -> None:
@@ -99,26 +99,26 @@ class Entity(NamedTopics):
         agent.add(self.name, topics, self.receive, changelog)
 
     def topics_read(self) -> set[str]:
-        """The topics that Faust reads, each partition together with the same partition of the others."""
+        """Return the topics that Faust reads. A worker gets the same partitions of all of them."""
         return self._topics_read
 
     def receive(self, tp: TP, records: Sequence[Any]) -> None:
-        """Pass a batch on to its shard."""
+        """Hand a batch to its shard."""
         runner = self.runners.get(tp.partition)
         feeder = self._feeders.get(tp.partition)
         if runner is not None and (feeder is None or not feeder.reads(tp)):
             runner.receive(tp, records)
 
-    # What the store asks of its owner
+    # The interface for the store
 
     @property
     def journal_producer(self) -> BatchProducer:
-        """Writes the changelog."""
+        """The producer for the changelog."""
         return self.services.journal_producer
 
     @property
     def changelog_reader(self) -> ChangelogReader:
-        """Reads the changelog."""
+        """The reader of the changelog."""
         return self.services.changelog_reader
 
     @property
@@ -128,34 +128,34 @@ class Entity(NamedTopics):
 
     @property
     def worker_name(self) -> str:
-        """The name in claims of epochs, with the version of the definition that is served from then on (C66)."""
+        """The name in claims of epochs, with the version of the definition that counts from then on (C66)."""
         version = self.services.versions.get(self.name)
         return self.services.worker_name + (f", definition {version}" if version else "")
 
     @property
     def stands_by(self) -> bool:
-        """Whether the changelogs of shards at other workers are followed."""
+        """Whether this worker follows the changelogs of shards at other workers."""
         return self.services.stands_by
 
     def may_pre_read(self) -> bool:
-        """Whether to read the changelog while the group waits for a dead member."""
+        """Return whether to read the changelog while the group waits for a dead member."""
         return self.services.may_pre_read()
 
     def records(self) -> MutableMapping[bytes, bytes]:
-        """An empty mapping for the contents of a changelog partition."""
+        """Return an empty mapping for the contents of a changelog partition."""
         return {}
 
     async def changelog_end(self, partition: int) -> int:
-        """Where the changelog partition ends now."""
+        """Return where the changelog partition ends now."""
         tp = TP(self._store().changelog_topic, partition)
         return (await self.services.aside_reader.ends([tp]))[tp]
 
     async def topic_id(self, topic: str) -> str:
-        """The id of a topic; empty if it does not exist."""
+        """Return the id of a topic; empty if it does not exist."""
         return (await self.services.topic_ids.of([topic])).get(topic, "")
 
     async def last_epoch(self, partition: int) -> int:
-        """The epoch of the last delivery; 0 if there is none."""
+        """Return the epoch of the last delivery; 0 if there is none."""
         reader, epochs = self.services.aside_reader, [0]
         for deliveries in self.deliveries:
             end = (await reader.ends([TP(deliveries, partition)]))[TP(deliveries, partition)]
@@ -170,19 +170,19 @@ class Entity(NamedTopics):
         return [names.deliveries(self.name), *(() if self.guard is None else self.guard.deliveries)]
 
     async def exists(self) -> bool:
-        """Whether the entity's topics exist: it may be deleted, and this worker may not know yet."""
+        """Return whether the entity's topics exist. It may be deleted without this worker knowing."""
         own = {names.commands(self.name), names.deliveries(self.name), self._store().changelog_topic}
         return own <= (await self.services.topic_ids.of(own)).keys()
 
     async def prepare(self, partition: int, epoch: int) -> None:
-        """Tell readers of deliveries that a new epoch begins, before it can write anything else."""
+        """Tell readers of deliveries that a new epoch begins, before its owner writes anything else."""
         headers = [(header.KIND, b"epoch"), (header.EPOCH, b"%d" % epoch), (header.SHARDS, b"%d" % self.partitions)]
         outputs = [Output(deliveries, partition, None, b"", headers) for deliveries in self.deliveries]
         begun = [await future for future in await self.services.output_producer.send([*outputs])]
         self._floors[partition] = {metadata.topic: metadata.offset for metadata in begun}
 
     async def take_over(self, partition: int, epoch: int, changelog: Changelog) -> None:
-        """Build the shard from its changelog and start to run it."""
+        """Build the shard from its changelog, and start its runner."""
         commands = TP(names.commands(self.name), partition)
         self._note(await self.services.topic_ids.shapes(self.targets))
         self._letter_partitions = self.letter_partitions()
@@ -237,7 +237,7 @@ class Entity(NamedTopics):
         if feeder is not None:
             fed = [*sources, commands] if self._renewed else sources
             feeder.begin(runner, {tp: positions[tp] for tp in fed})
-        # Heartbeats are counted from the moment on at which the shard can answer (C5).
+        # Heartbeats count from the moment at which the shard can answer (C5).
         await self._consumer().flows.wait()
         await runner.start()
         self.runners[partition] = runner
@@ -245,7 +245,7 @@ class Entity(NamedTopics):
         self.let_go(partition)
 
     async def abandon(self, partition: int) -> None:
-        """Put away what a shard has so far: it cannot be taken over, or another worker has it meanwhile."""
+        """Undo a take-over that has begun: it failed, or another worker has the shard meanwhile."""
         feeder = self._feeders.pop(partition, None)
         self._floors.pop(partition, None)
         if feeder is not None:
@@ -255,21 +255,21 @@ class Entity(NamedTopics):
         self.let_go(partition)
 
     def let_go(self, partition: int) -> None:
-        """Read the sources of a shard again that were held for its take-over."""
+        """Fetch the sources of a shard again that were held during its take-over."""
         self._consumer().let_go((self.name, partition), self._brought(partition))
 
     def hold(self, partition: int) -> None:
-        """Do not read the sources of a shard before it is taken over."""
+        """Do not fetch the sources of a shard before it is taken over."""
         self.services.needed.names |= {names.commands(self.name), *self.deliveries, self._store().changelog_topic}
         self.services.needed.names |= self.targets.keys() - self._lacking
         self._consumer().hold((self.name, partition), self._brought(partition))
 
     def _brought(self, partition: int) -> list[TP]:
-        """The partitions that Faust reads for a shard."""
+        """Return the partitions that Faust fetches for a shard."""
         return [TP(topic, partition) for topic in self._subscribed]
 
     def _under_way(self, partition: int) -> UnderWay:
-        """The note of what a shard is handling."""
+        """Return the note of what a shard is handling."""
         assert self.app is not None
         path = Path(str(self.app.conf.tabledir)) / names.table(self.name)
         shards = self.partitions if self.fed else 1
@@ -286,7 +286,7 @@ class Entity(NamedTopics):
             await self._put_away(runner.machine, runner.sources)
 
     async def _put_away(self, machine: Machine, sources: Sequence[TP]) -> None:
-        """Let go of what a shard has beside its runner."""
+        """Free what a shard has besides its runner."""
         machine.under_way.close()
         await in_turns(machine.letting_go())
         for tp in sources:
@@ -294,7 +294,7 @@ class Entity(NamedTopics):
             await self.services.aside_reader.release(tp.topic, tp.partition)
 
     def become(self, whole: Config) -> None:
-        """Have the settings of this configuration from the next take-over of the shards on (Q23)."""
+        """Use the settings of this configuration from the next take-over of the shards on (Q23)."""
         before, config = self.config, whole.queue.get(self.name) or whole.sow[self.name]
         self.config = config
         if (before.on_expire, before.on_expire_timeout) == (config.on_expire, config.on_expire_timeout):
@@ -306,12 +306,12 @@ class Entity(NamedTopics):
                 self.caller.figures = former.figures
 
     def _caller(self) -> RuleProcess | None:
-        """What calls the expiry rule that the settings name."""
+        """Return the process that calls the expiry rule of the settings; None without one."""
         function = self.config.on_expire
         return None if function is None else RuleProcess(self.name, function, self.config.on_expire_timeout)
 
     async def renew(self) -> None:
-        """Take over all shards of this worker anew; from now on they read everything by themselves."""
+        """Take over all shards of this worker anew. From then on they read all topics with consumers of their own."""
         self.apart = self._renewed = True
         await self._store().renew()
         replaced, self._replaced = self._replaced, []
@@ -319,7 +319,7 @@ class Entity(NamedTopics):
             await caller.stop()
 
     def _takes_up(self) -> bool:
-        """Whether a shard has to be taken over anew because of a new topic, or of added partitions."""
+        """Return whether shards must be taken over anew because of a new topic, or of added partitions."""
         if 0 < self.letter_partitions() < self._letter_partitions:
             return True
         underlying = (self.shapes.get(topic) for topic in self.config.underlying(self.name))
@@ -338,17 +338,17 @@ class Entity(NamedTopics):
             self.on_end(self)
 
     async def forget_copies(self) -> None:
-        """Delete the entity's state on disk: a new entity of this name must not find it."""
+        """Delete the entity's state on disk, so that a new entity of the same name does not find it."""
         await self._store().forget_copies()
 
     async def close(self) -> None:
-        """End what runs beside the shards, once all are given up."""
+        """Stop the rule processes, once all shards are given up."""
         for caller in (*self._replaced, self.caller):
             if caller is not None:
                 await caller.stop()
 
     def look_up(self, key: bytes) -> bytes | None:
-        """The value of a table key now."""
+        """Return the current value of a table key."""
         now_ms = self.services.clock.now_ms()
         for runner in self.runners.values():
             value = runner.machine.look_up(key, now_ms)
@@ -357,40 +357,40 @@ class Entity(NamedTopics):
         return None
 
     def look_through(self) -> Iterator[tuple[bytes, bytes]]:
-        """All keys and values of this worker's shards now."""
+        """Yield all current keys and values of this worker's shards."""
         now_ms = self.services.clock.now_ms()
         for runner in self.runners.values():
             yield from runner.machine.look_through(now_ms)
 
     @abstractmethod
     async def machine(self, partition: int, epoch: int, changelog: Changelog, positions: dict[TP, int]) -> Machine:
-        """Build the state machine of a shard from its changelog; others have turns in between (C90)."""
+        """Build the state machine of a shard from its changelog, in portions with turns for others in between (C90)."""
 
     def unwritten(self, machine: Machine, noted: dict[str, Any] | None) -> Unwritten | None:
-        """A function that finds deliveries that were journaled but not written; None if readers miss none (C55).
+        """Return a function that finds deliveries that were journaled but not written; None if readers miss none (C55).
 
         Args:
-            machine: the shard's.
-            noted: what the journal says of deliveries; None = nothing.
+            machine: the shard's machine.
+            noted: the journal's note about deliveries; None if there is none.
         """
         return None
 
-    # More shards (C81); only queues get some
+    # More shards (C81), for queues only
 
     def born(self, partition: int) -> Items:
-        """What the journal of a shard begins with."""
+        """Return the first records of a new shard's journal."""
         return []
 
     async def look_at_size(self, least: int = 0) -> None:
-        """Learn whether there are more shards by now; `least` are known to be there."""
+        """Find out whether the entity has more shards by now; at least `least` are known to exist."""
         del least
 
     async def outgrown(self) -> bool:
-        """Whether shards have to be taken over anew because there are more, or because their wait is over."""
+        """Return whether shards must be taken over anew, because there are more or because a new shard may begin."""
         return False
 
     async def _waits(self, partition: int, changelog: Changelog, known: dict[str, Any]) -> bool:
-        """Whether a new shard reads nothing yet; else `known` says where it begins."""
+        """Return whether a new shard must still wait before it reads. Otherwise put its first offsets into `known`."""
         return False
 
     async def _begins(
@@ -399,10 +399,10 @@ class Entity(NamedTopics):
         """Note facts about a shard before it runs."""
         del partition, epoch, changelog, machine, known
 
-    # Inside
+    # Private parts
 
     def rule(self, epoch: int, changelog: Changelog) -> ExpiryRule | None:
-        """The expiry rule of a shard, if the entity has one (L15)."""
+        """Return the expiry rule of a shard, if the entity has one (L15)."""
         if self.caller is None:
             return None
         return ExpiryRule(self.name, epoch, self.caller, self.services.aside_reader, changelog.latest)
@@ -417,11 +417,11 @@ class Entity(NamedTopics):
         return self.app.consumer
 
     def _sources(self, partition: int) -> list[TP]:
-        """The partitions of underlying topics that Faust brings to a shard."""
+        """Return the partitions of underlying topics that Faust fetches for a shard."""
         return [TP(topic, partition) for topic in self.config.underlying(self.name)]
 
     def _most_read(self) -> int | None:
-        """Partitions from this number on belong to no shard; None = all do."""
+        """Return the number from which on partitions belong to no shard; None if all belong to one."""
         return self.partitions_read if isinstance(self.config, SowConfig) and not self.fed else None
 
     async def _feeder(self, partition: int, waits: bool) -> Feeder | None:

@@ -1,4 +1,4 @@
-"""Figures of one shard, counted step by step and never message by message; `metrics` shows them (D, Q15)."""
+"""Figures of one shard, counted per step and never per message; `metrics` exports them (D, Q15)."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ LAG_BOUNDS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 
 
 
 class Distribution:
-    """Values counted by buckets.
+    """A histogram.
 
     Args:
-        bounds: upper ends of the buckets, ascending; one more is for what is above all.
+        bounds: upper ends of the buckets, ascending. One more bucket counts greater values.
     """
 
     __slots__ = ("bounds", "counts", "total")
@@ -49,7 +49,7 @@ class Distribution:
         self.total += float(values.sum())
 
     def buckets(self) -> list[tuple[str, float]]:
-        """Upper end and how many values are not above it, as Prometheus has it."""
+        """Return each bucket's upper end, and the number of values up to it, as Prometheus expects."""
         ends = [*(str(bound) for bound in self.bounds), "+Inf"]
         return list(zip(ends, np.cumsum(self.counts).astype(float).tolist(), strict=True))
 
@@ -59,16 +59,16 @@ class ShardFigures:
 
     Attributes:
         counts: messages by what happened to them: `delivered`, `arrived`, and the events' kinds.
-        removals: messages by reason; one that left for two reasons counts under both.
+        removals: messages by reason. One that left for two reasons counts under both.
         dead_letters: letters written.
         refused_commands: commands answered with an error.
-        denied: commands whose sender may not do that, or is not who they say, by cause (X4).
-        journal_bytes: bytes written to the journal, without compression.
-        letters_waiting: letters on their way to the broker just now.
-        lateness: from deadline to decision, of messages that nothing but time removed, seconds.
-        step_duration: of a step, seconds.
-        tick_lag: from a tick's timestamp to the step that it caused, seconds.
-        stages: where the time of messages goes, by stage (see `lapse.runtime.shard.timeline`), seconds.
+        denied: commands whose sender was not authenticated or lacked the right, by cause (X4).
+        journal_bytes: bytes written to the journal, before compression.
+        letters_waiting: letters that are being written now.
+        lateness: from deadline to decision, for messages that only their lifetime removed, s.
+        step_duration: duration of steps, s.
+        tick_lag: from a tick's timestamp to the step that handles it, s.
+        stages: time of messages in each stage (see `lapse.runtime.shard.timeline`), s.
     """
 
     __slots__ = (
@@ -105,9 +105,9 @@ class ShardFigures:
             counts["delivered"] += len(delivery.messages)
         for event in step.events:
             if event.ends_entity:
-                continue  # of the queue; what is counted under this name are records
+                continue  # it is about the queue, and the counts are about records
             if event.reasons and event.messages is not None:
-                self._left(event.messages, event.reasons, event.at_ms, letter=True)  # its letter is safe at last
+                self._left(event.messages, event.reasons, event.at_ms, letter=True)  # a pending letter was written
             else:
                 counts[event.kind] += 1 if event.messages is None else len(event.messages)
         for removal in step.removals:
@@ -120,7 +120,7 @@ class ShardFigures:
         for reason in reasons:
             self.removals[reason] += size
         if tuple(reasons) == (Reason.TIME_LIMIT,) and deadlines_ms is not None:
-            # A lease holds expiry back, which is no lateness: only what was never delivered counts.
+            # A lease delays expiry, and that is not lateness. So only messages without a delivery count.
             if size == 1:
                 if not messages.deliveries[0]:
                     self.lateness.add((at_ms - int(deadlines_ms[0])) / 1000)

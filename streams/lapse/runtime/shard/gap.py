@@ -1,4 +1,4 @@
-"""Gaps: reports records that Kafka removed from an underlying log before a shard read them (C80, Q16)."""
+"""Finds and reports records that Kafka removed from an underlying log before a shard read them (C80, Q16)."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ from lapse.runtime.tp import TP
 logger = logging.getLogger(__name__)
 
 _EVERY_S: Final = 1.0
-"""The logs are asked so often at most: a topic with transactions has gaps everywhere."""
+"""Logs are asked at most this often, s. A topic with transactions has gaps in its offsets everywhere."""
 
 _MOST_NOTED: Final = 1_000
 
 
 class Gap(NamedTuple):
-    """Offsets of an underlying partition that were never read, both ends included."""
+    """A range of offsets of an underlying partition that were never read, both ends included."""
 
     tp: TP
     first: int
     last: int
 
     def parts(self, ranges: Iterable[tuple[int, int]]) -> list[Gap]:
-        """Some of them."""
+        """Return parts of this gap, one for each range of offsets."""
         return [Gap(self.tp, *one) for one in ranges]
 
 
 class Gaps:
-    """Finds out which offsets were passed over because Kafka had removed them.
+    """Finds out which offsets were skipped because Kafka had removed their records.
 
-    Offsets without a record are nothing unusual: transactions and compaction leave them. Only where the log begins
-    behind them they were removed.
+    A missing offset alone means nothing, because transactions and compaction leave gaps too. Records were removed only
+    where the log now begins behind them.
 
     Args:
-        entity: the queue, for people.
+        entity: name of the queue, for log messages.
         log: says where the logs begin.
-        on_news: called when there is something to take.
-        found: what was seen at the take-over.
+        on_news: called when a gap was found.
+        found: gaps that were found at take-over.
     """
 
     def __init__(self, entity: str, log: LogReader, on_news: Callable[[], None], found: Iterable[Gap] = ()) -> None:
@@ -51,7 +51,7 @@ class Gaps:
         self._on_news = on_news
         self._found = list(found)
         self._known_to = {gap.tp: gap.last for gap in self._found}
-        """The last offset of each partition's that is known; ascending, as they are found."""
+        """The last offset of each partition that is known to be removed. Gaps are found in ascending order."""
         self._noted: list[Gap] = []
         self._task: asyncio.Task[None] | None = None
 
@@ -59,7 +59,7 @@ class Gaps:
         return bool(self._found)
 
     def note(self, gaps: Sequence[Gap]) -> None:
-        """Note that a shard expected to read offsets, and read on behind them."""
+        """Note ranges of offsets that a shard expected and did not get."""
         self._noted += gaps[: _MOST_NOTED - len(self._noted)]
         if not self._noted:
             return
@@ -67,7 +67,7 @@ class Gaps:
             self._task = asyncio.create_task(self._look(), name=f"gaps of {self._entity}")
 
     def find(self, gaps: Iterable[Gap]) -> None:
-        """Learn what Kafka has removed unread; what is known of it already is left out."""
+        """Add gaps, without the offsets that are known already, and log a warning for each."""
         for tp, first, last in gaps:
             cut = Gap(tp, max(first, self._known_to.get(tp, -1) + 1), last)
             if cut.last >= cut.first:
@@ -77,7 +77,7 @@ class Gaps:
                 self._on_news()
 
     def take(self) -> dict[TP, list[tuple[int, int]]]:
-        """First and last offsets of what Kafka removed unread, by partition; each is given once."""
+        """Return the gaps as first and last offsets, by partition. Each is returned only once."""
         found: dict[TP, list[tuple[int, int]]] = {}
         for tp, first, last in self._found:
             found.setdefault(tp, []).append((first, last))
@@ -85,7 +85,7 @@ class Gaps:
         return found
 
     def stop(self) -> None:
-        """Look no longer."""
+        """Stop looking for gaps."""
         if self._task is not None:
             self._task.cancel()
 
@@ -102,7 +102,7 @@ class Gaps:
 
 
 def warn(entity: str, gap: Gap) -> None:
-    """Say that Kafka has removed what was not read."""
+    """Log a warning that Kafka has removed records that were not read."""
     logger.warning(
         "%s: Kafka has removed %s:%d up to offset %d, which was read up to %d only; reading goes on at %d",
         entity,

@@ -1,4 +1,4 @@
-"""Gates: wait until the underlying logs are read up to an instant (C1, C76)."""
+"""Gates: hold back commands or scheduled messages until the underlying logs are read up to an instant (C1, C76)."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _LOOK_AGAIN_S: Final = 0.002
 
 
 class Gate:
-    """Lets commands and ticks through, of a SOW topic or of a queue that checks that nothing is left (L11).
+    """Lets commands and ticks pass, of a SOW topic or of a queue that checks that nothing is left (L11).
 
     Args:
-        inbox: what waits.
+        inbox: holds the waiting records.
         log: says where the logs end.
-        on_news: called when it is worth looking again.
+        on_news: called when the gate may have opened.
 
     Attributes:
         below: commands below this offset may pass.
@@ -40,7 +40,7 @@ class Gate:
         return self._closed is not None
 
     async def open(self) -> bool:
-        """Whether commands may pass: everything is read that the logs held when they came."""
+        """Return whether commands may pass: all messages are taken in that the logs held when the commands arrived."""
         inbox = self._inbox
         if self._closed is None:
             if not inbox.has_commands:
@@ -55,15 +55,15 @@ class Gate:
 
 
 class ArrivalGate:
-    """Lets scheduled messages take their places, once what arrived before their instant is taken in (C76).
+    """Lets scheduled messages take their places, once everything that arrived before their instant is taken in (C76).
 
-    The logs are asked for their ends only when a message is due, and beside the steps: others go on.
+    The logs are asked for their ends only when a message is due, and beside the steps, so that others go on.
 
     Args:
-        machine: of the shard.
-        inbox: what waits.
+        machine: the shard's machine.
+        inbox: holds the waiting records.
         log: says where the logs end.
-        on_news: called when it is worth looking again.
+        on_news: called when the gate may have opened.
     """
 
     def __init__(self, machine: Machine, inbox: Inbox, log: Log, on_news: Callable[[], None]) -> None:
@@ -74,13 +74,13 @@ class ArrivalGate:
         self._asked: tuple[int, asyncio.Task[dict[TP, int]]] | None = None
 
     async def let_pass(self, reached_ms: int) -> bool:
-        """Let scheduled messages take their places behind what arrived before their instant.
+        """Let scheduled messages take their places behind messages that arrived before their instant.
 
         Args:
-            reached_ms: an instant that the broker's clock has passed.
+            reached_ms: an instant that the broker's clock has passed, ms since the epoch.
 
         Returns:
-            Whether none that is due by then has to wait any more.
+            Whether no message that is due by then must wait any more.
         """
         while self._machine.waits_for_arrivals(reached_ms):
             read_to_ms = await self._read_to(reached_ms)
@@ -90,26 +90,26 @@ class ArrivalGate:
         return True
 
     async def _read_to(self, reached_ms: int) -> int | None:
-        """The instant up to which all that arrived is taken in, ms since the epoch; None = not known yet."""
+        """Return the instant up to which all arrivals are taken in, ms since the epoch; None if not known yet."""
         if self._asked is None:
             task = asyncio.create_task(self._log.ends_there(self._inbox.sources), name="ends of the underlying logs")
             task.add_done_callback(lambda _: self._on_news())
             self._asked = reached_ms, task
         asked_ms, task = self._asked
-        to_ms = min(asked_ms, reached_ms)  # what arrived later may have to wait for a command
+        to_ms = min(asked_ms, reached_ms)  # later arrivals may have to wait for a command
         if not task.done() or not await _are_taken_in(self._inbox, task.result(), self._on_news, to_ms):
             return None
         self._asked = None
         return to_ms
 
     def stop(self) -> None:
-        """Ask no more."""
+        """Cancel the request for the ends."""
         if self._asked is not None:
             self._asked[1].cancel()
 
 
 async def _are_taken_in(inbox: Inbox, ends: Mapping[TP, int], on_news: Callable[[], None], to_ms: int = NEVER) -> bool:
-    """Whether everything below these ends is that arrived up to an instant; else there is news in a moment."""
+    """Return whether all messages below these ends are taken in, up to an instant; else look again soon."""
     for tp in inbox.sources:
         if tp in ends and await inbox.will_bring(tp, ends[tp], to_ms):
             asyncio.get_running_loop().call_later(_LOOK_AGAIN_S, on_news)

@@ -1,4 +1,4 @@
-"""An inbox: records that wait for a shard, and how far each source was read and taken in."""
+"""The inbox of a shard: records that wait, and how far each source was received and processed."""
 
 from __future__ import annotations
 
@@ -17,53 +17,53 @@ from lapse.runtime.shard.sweeps import Sweeps, earlier
 from lapse.runtime.tp import TP
 
 _STEP_BYTES: Final = 1 << 18
-"""A step that is so large takes no further commands: all its changes have to fit into one RecordBatch."""
+"""A step with more bytes of changes takes no further commands, since its changes must fit into one RecordBatch."""
 
 _SATURATED_RECORDS: Final = 50_000
 _LEAST_SATURATED_RECORDS: Final = 2_000
 
 
 class Reader(Protocol):
-    """The consumer that fills an inbox, as the inbox uses it."""
+    """The part of a consumer that an inbox uses."""
 
     def received(self, reader: object, tp: TP, offset: int) -> None:
-        """A shard has received everything below `offset`, and wants to read on from there."""
+        """Note that a shard has received everything below `offset`, and reads on from there."""
 
     def finished(self, reader: object, offsets: Mapping[TP, int]) -> None:
-        """A shard has made everything before these offsets durable."""
+        """Note that a shard has made everything before these offsets durable."""
 
     def saturate(self, reader: object, tp: TP) -> None:
-        """A shard cannot keep up with a partition."""
+        """Leave a partition out of the fetch, because a shard cannot keep up with it."""
 
     def relieve(self, reader: object, tp: TP | None = None) -> None:
-        """A shard has caught up, with one partition or with all."""
+        """Fetch one partition, or all, for a shard that has caught up."""
 
     def forget(self, reader: object) -> None:
-        """A shard is given up."""
+        """Forget a shard that is given up."""
 
     async def next_offset(self, tp: TP) -> int:
-        """What will be read next."""
+        """Return the offset that will be read next."""
 
 
 class Inbox:
     """The records that wait for one shard.
 
     Args:
-        reader: the consumer that fills it.
+        reader: the consumer that fills the inbox.
         machine: takes the records.
         commands: the partition of the shard's commands and ticks.
-        positions: next offset per source partition, as the journal says.
-        merge_until: where the underlying partitions of a shard in one order ended at take-over.
-        on_news: called when there is something to take.
-        pauses: says what has to be read first after a pause of the process; None = pauses are not noticed.
-        catch_up: offset behind the commands that were in the log at take-over; None = messages wait for no command.
+        positions: next offset per source partition, from the journal.
+        merge_until: the ends of the underlying partitions at take-over, for a shard in total order.
+        on_news: called when records can be taken.
+        pauses: says up to where to read after a pause of the process; None if pauses do not matter.
+        catch_up: offset behind the commands that were in the log at take-over; None if messages wait for no command.
 
     Attributes:
         commands: the partition of the shard's commands and ticks.
-        received: per source, the next offset that is not here yet.
-        processed: per source, the next offset that the machine has not got yet.
-        held_ms: instant of the command that waits for earlier messages than a scheduled one (C76), ms since the epoch;
-            None = no command waits.
+        received: per source, the next offset that was not received yet.
+        processed: per source, the next offset that the machine has not taken yet.
+        held_ms: instant of the command that waits for messages before a scheduled one (C76), ms since the epoch; None
+            if no command waits.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Inbox:
         self.commands = commands
         self._sweeps = None if catch_up is None or machine.waits_for_updates else Sweeps(catch_up)
         self._swept = False
-        """Whether a sweep was carried out, and messages behind it may still have to be taken in."""
+        """Whether a sweep was carried out whose later messages may not be taken in yet."""
         self.held_ms: int | None = None
         self.received = dict(positions)
         self.processed = dict(positions)
@@ -103,15 +103,15 @@ class Inbox:
         """Partitions that are not read yet up to their ends at take-over, or after a pause."""
         return list(self._merge_until)
 
-    # What the consumer brings
+    # Records from the consumer
 
     def open(self) -> None:
-        """Tell the consumer where to read on."""
+        """Tell the consumer from which offsets to read."""
         for tp, offset in self.received.items():
             self._reader.received(self, tp, offset)
 
     def close(self) -> None:
-        """Ask for no more records."""
+        """Stop receiving records."""
         if self._pauses is not None:
             self._pauses.stop()
         self._reader.forget(self)
@@ -121,12 +121,12 @@ class Inbox:
         self._reader.finished(self, offsets)
 
     def adopt(self, tp: TP, offset: int) -> None:
-        """Take in one more source partition from an offset on."""
+        """Add a source partition, read from an offset on."""
         self.received[tp] = self.processed[tp] = offset
         self._batches[tp] = deque()
 
     def receive(self, tp: TP, records: Sequence[Any]) -> None:
-        """Take in a batch, without records that were received before."""
+        """Take a batch into the inbox, without records that were received before."""
         expected = self.received[tp]
         if records[0].offset < expected:
             records = [record for record in records if record.offset >= expected]
@@ -143,7 +143,7 @@ class Inbox:
         self._on_news()
 
     def unread(self, tp: TP, end: int) -> tuple[int, int] | None:
-        """First and last offset below `end` that the machine has not got; None = none, or nothing was read yet."""
+        """Return first and last unprocessed offset below `end`; None if there are none, or nothing was read."""
         if tp not in self.processed:  # the entity no longer reads this topic
             return None
         first, batches = self.processed[tp], self._batches[tp]
@@ -152,9 +152,9 @@ class Inbox:
         return (first, end - 1) if self.received[tp] > 0 and first < end else None
 
     async def pass_markers(self, tp: TP, end: int) -> None:
-        """Count everything up to `end` as read, if the consumer has read it.
+        """Count everything up to `end` as processed, if the consumer has read it.
 
-        Behind the last record there are only markers of transactions, so no message is missed if Kafka removes them.
+        Behind the last record there are only transaction markers, so no message is lost if Kafka removes them.
         """
         at = self.received.get(tp, 0)
         if not (at > 0 or tp == self.commands) or at >= end or self._batches[tp]:
@@ -164,7 +164,7 @@ class Inbox:
             self._reader.received(self, tp, end)
 
     def cut(self, tp: TP, offset: int) -> None:
-        """Continue at an offset. Kafka has removed all records below it, so those that wait here are dropped."""
+        """Continue at an offset. Kafka has removed all records below it, so waiting records below it are dropped."""
         batches, dropped = self._batches[tp], 0
         while batches and batches[0][0].offset < offset:
             records = batches.popleft()
@@ -179,48 +179,48 @@ class Inbox:
         self.relieve(dropped)
 
     def reached(self, tp: TP, offset: int) -> None:
-        """Note that everything below `offset` was received; there may be markers behind the last record."""
+        """Note that everything below `offset` was received; there may be transaction markers behind the last record."""
         if self._merge_until.get(tp, NEVER) <= offset:
             del self._merge_until[tp]
             self._on_news()
 
     async def will_bring(self, tp: TP, end: int, to_ms: int = NEVER) -> bool:
-        """Whether something below `end` has still to be read, or taken in.
+        """Return whether something below `end` must still be read or taken in.
 
         Args:
             tp: its source.
             end: an offset.
-            to_ms: messages that wait for commands and arrived behind this instant do not count, ms since the epoch.
+            to_ms: do not count messages behind this instant that wait for commands, ms since the epoch.
         """
         if self.processed[tp] >= end:
             return False
         if self.withholds(tp) and (self._knows_sweep or self._instant(tp) > to_ms):
-            return False  # what waits for a sweep is waited for behind it
+            return False  # messages behind a sweep come later
         if self.processed[tp] != self.received[tp]:
             return True
         return await self._reader.next_offset(tp) < end or self.processed[tp] != self.received[tp]
 
-    # What the shard takes
+    # Input of the machine
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing waits."""
+        """Return whether no record waits."""
         return not any(self._batches.values())
 
     @property
     def holds_messages(self) -> bool:
-        """Whether messages may be here, though they may have to wait; in one order that depends on other logs."""
+        """Return whether messages may be here, even if they must wait. With total order, that depends on other logs."""
         if self._machine.merged_by_time:
             return True
         return any(batches for tp, batches in self._batches.items() if tp != self.commands)
 
     @property
     def has_commands(self) -> bool:
-        """Whether commands or ticks wait."""
+        """Return whether commands or ticks wait."""
         return bool(self._batches[self.commands])
 
     def has_messages(self, taken: int) -> bool:
-        """Whether messages wait that may be taken now; `taken` = how many this step has taken already."""
+        """Return whether messages wait that may be taken now; `taken` says how many this step has taken already."""
         if self._merge_until and not taken:
             return False
         waiting = [tp for tp, batches in self._batches.items() if batches and tp != self.commands]
@@ -229,7 +229,7 @@ class Inbox:
         return any(self._machine.room_for(tp.topic, tp.partition) for tp in waiting)
 
     def take_messages(self, most: int) -> int:
-        """Hand messages to the machine, as many as it has room for; returns how many."""
+        """Hand messages to the machine, as many as it has room for; return how many."""
         may_clear = self._machine.unfinished is None
         taken = self._take_messages(most, self.until_ms)
         if may_clear and taken < most:
@@ -237,7 +237,7 @@ class Inbox:
         return taken
 
     def _take_messages(self, most: int, until_ms: int) -> int:
-        """The same, as far as they arrived up to an instant, ms since the epoch."""
+        """Hand over messages that arrived up to an instant, ms since the epoch; return how many."""
         if self._machine.merged_by_time:
             return self._take_merged(most, until_ms)
         taken = 0
@@ -256,20 +256,20 @@ class Inbox:
                     records = records[:room]
                 done = self._hand_over(tp, records)
                 taken += done
-                if done < len(records):  # messages that came due took the room (C51)
+                if done < len(records):  # scheduled messages that came due took the room (C51)
                     batches.appendleft(records[done:])
                     break
         return taken
 
     @property
     def until_ms(self) -> int:
-        """Up to which instant messages may be taken in: what arrived behind a sweep waits for it (C1)."""
+        """The instant up to which messages may be taken in: messages behind a sweep wait for it (C1)."""
         if self._sweeps is None:
             return NEVER
         return self._sweeps.until_ms(self.received[self.commands], self.processed[self.commands])
 
     def _are_earlier_here(self, at_ms: int) -> bool:
-        """Whether messages are here that arrived up to an instant, and can be taken in (C1)."""
+        """Return whether messages that arrived up to an instant are here and can be taken in (C1)."""
         return any(
             batches and self._instant(tp) <= at_ms and self._machine.room_for(*tp)
             for tp, batches in self._batches.items()
@@ -277,21 +277,21 @@ class Inbox:
         )
 
     def _instant(self, tp: TP) -> int:
-        """As of when the first message counts that is here of a source, ms since the epoch."""
+        """Return the instant as of which the first waiting message of a source counts, ms since the epoch."""
         first = self._batches[tp][0][0]
         return self._merged_by_time.instant(tp, first) if self._machine.merged_by_time else int(first.timestamp)
 
     @property
     def _knows_sweep(self) -> bool:
-        """Whether a sweep waits that is here."""
+        """Return whether a sweep was received and waits."""
         return 0 <= self.until_ms < NEVER
 
     def withholds(self, tp: TP) -> bool:
-        """Whether messages of a source are here, and have to wait for a sweep."""
+        """Return whether messages of a source are here, but must wait for a sweep."""
         return bool(self._batches[tp]) and self._instant(tp) > self.until_ms
 
     def _hand_over(self, tp: TP, records: Sequence[Any]) -> int:
-        """Hand messages to the machine; returns how many of them it took."""
+        """Hand messages to the machine; return how many of them it took."""
         done = self._offer(tp, records)
         if done:
             self.processed[tp] = records[done - 1].offset + 1
@@ -313,13 +313,13 @@ class Inbox:
         return len(records)
 
     def take_commands(self, most: int, below: int | None, ticked: Callable[[Any], None], take_all: bool = False) -> int:
-        """Hand commands to the machine, as many as a step has room for; returns how many, ticks included.
+        """Hand commands to the machine, as many as a step has room for; return how many, ticks included.
 
         Args:
-            most: about how many.
-            below: only batches that end below this offset; None = all.
-            ticked: gets the ticks.
-            take_all: whether sweeps do not wait for earlier messages, as while none can be taken in.
+            most: about how many at most.
+            below: take only batches that end below this offset; None for all.
+            ticked: called with each tick.
+            take_all: carry out sweeps without waiting for earlier messages, because none can be taken in now.
         """
         batches = self._batches[self.commands]
         taken = 0
@@ -363,7 +363,7 @@ class Inbox:
             self._machine.command(record, Refusal(ErrorCode.STOPPED_WORKER, STOPPED))
 
     def relieve(self, taken: int) -> None:
-        """Fetch partitions again if few of their records wait, after `taken` were taken."""
+        """Fetch partitions again if few of their records are left, after `taken` were taken."""
         if not taken:
             return
         self._waiting -= taken
@@ -377,8 +377,8 @@ class Inbox:
     def _take_merged(self, most: int, until_ms: int) -> int:
         """Hand over messages of all partitions by timestamp, then by topic, partition and offset (C33).
 
-        A partition that is not read yet up to its end at take-over, or after a pause of the process, holds back later
-        messages of the others.
+        A partition that is not read yet up to its end at take-over, or after a pause, holds back later messages of the
+        others.
         """
         ended = {} if self._pauses is None else self._pauses.ends(lambda: self.sources, self._on_news)
         if ended is None:
@@ -400,7 +400,7 @@ class Inbox:
                 done = self._hand_over(tp, records)
                 taken += done
                 ends[tp] = self.processed[tp]
-                if done < len(records):  # messages that came due took the room (C51)
+                if done < len(records):  # scheduled messages that came due took the room (C51)
                     self._merged_by_time.put_back(batches, runs[: at + 1], done, runs[at:])
                     break
             if taken - before < limit:
@@ -410,11 +410,11 @@ class Inbox:
         return taken
 
     def _piled_up(self, tp: TP) -> int:
-        """How many records wait, of all partitions; of this one if partitions are merged by time."""
+        """Return how many records wait: of one partition if they are merged by time, else of all."""
         return sum(map(len, self._batches[tp])) if self._machine.merged_by_time else self._waiting
 
     def _room_for(self, tp: TP) -> int:
-        """How many may wait before a partition is left out of the fetch."""
+        """Return how many records may wait before a partition is left out of the fetch."""
         if not self._machine.merged_by_time:
             return _SATURATED_RECORDS
         return max(_SATURATED_RECORDS // (len(self._batches) - 1), _LEAST_SATURATED_RECORDS)

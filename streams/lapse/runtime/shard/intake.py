@@ -1,4 +1,4 @@
-"""A shard's intake: what waits in the inbox becomes input of the machine, as much as a step may take."""
+"""A shard's intake: hands messages and commands from the inbox to the machine, as many as a step may take."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Intake:
 
     Args:
         machine: the shard's state machine.
-        inbox: what waits.
-        gate: holds commands back until the messages that they may name are read, while the machine wants that.
-        timeline: learns when messages are taken in.
-        topics: while some of them are replaced, no message is taken in (C42).
-        on_tick: gets the ticks that stand among the commands.
+        inbox: holds the waiting records.
+        gate: holds commands back until the messages that they may name are read, if the machine requires that.
+        timeline: is notified when messages are taken in.
+        topics: the known topics. While one of them is replaced, no message is taken in (C42).
+        on_tick: called with each tick among the commands.
     """
 
     def __init__(
@@ -46,13 +46,13 @@ class Intake:
         self._pace = Pace()
 
     async def messages(self, most: int, is_over: Callable[[], bool] | None = None) -> int:
-        """Hand messages to the machine; returns how many.
+        """Hand messages to the machine; return how many.
 
         Args:
-            most: about how many.
-            is_over: take no more once this is true; None = as many as a step may take.
+            most: about how many at most.
+            is_over: checked between turns, stops the intake once it returns True; None for no such limit.
         """
-        if not self._inbox.holds_messages:  # most turns of a queue that is not busy; to measure them costs more
+        if not self._inbox.holds_messages:  # the usual case of a queue that is not busy; measuring would cost more
             return 0
         taken, spent_s = 0, 0.0
         while taken < most and spent_s < STEP_S and not self._topics.replaced and not (is_over and is_over()):
@@ -65,13 +65,13 @@ class Intake:
             if some < at_once:
                 break
             if taken < most or is_over is not None:
-                await asyncio.sleep(0)  # others have their turn, too
+                await asyncio.sleep(0)  # other tasks have a turn
         if taken:
             self._timeline.taken(more=self._inbox.has_messages(taken))
         return taken
 
     async def commands(self, most: int) -> int:
-        """Hand commands and ticks to the machine, behind the messages that they may be about; returns how many."""
+        """Hand commands and ticks to the machine, after the messages that they may name; return how many."""
         if self._machine.unfinished is not None:
             return 0
         take_all, below = bool(self._topics.replaced), None
@@ -83,16 +83,19 @@ class Intake:
 
     @property
     def has_commands(self) -> bool:
-        """Whether commands wait that may be taken in now: none of them waits for earlier messages (C1, C76)."""
+        """Return whether commands can be taken in now, that is, none of them waits for earlier messages (C1, C76)."""
         held = self._inbox.held_ms is not None or (self._machine.waits_for_ends and self._gate.is_closed)
         return self._inbox.has_commands and not held
 
     def has_messages(self, taken: int) -> bool:
-        """Whether messages wait behind those that a step has taken in."""
+        """Return whether more messages wait after a step has taken `taken` of them."""
         return not self._topics.replaced and self._inbox.has_messages(taken)
 
     def processed(self) -> dict[TP, int]:
-        """How far each source was taken in. After a crash an unfinished command is read again."""
+        """Return the next offset of each source.
+
+        An unfinished command counts as unread, so that it is read after a crash.
+        """
         processed = self._inbox.processed.copy()
         if self._machine.unfinished is not None:
             processed[self._inbox.commands] = self._machine.unfinished

@@ -1,8 +1,8 @@
-"""Answers that the journal keeps until clients have them: a crash may swallow none of these (C55).
+"""Answers that the journal keeps until Kafka has them, so that a crash loses none of them (C55).
 
-A purge, a settlement by filter and the like do more when they are carried out twice, so who asked cannot ask again. The
-step that carries such a command out journals its answer as well. Once Kafka has the answer, the journal forgets it. A
-new owner writes what it still finds there. So an answer may come twice, with the same id.
+A purge, a settlement by filter and similar commands have a further effect if they are carried out twice, so their
+sender cannot ask again. Their step journals the answer too. Once Kafka has the answer, the journal drops it. A new
+owner writes the answers that it still finds. So an answer may come twice, with the same id.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from lapse.runtime.kafka.output import Output
 KEY: Final = b"\x00a"
 _REST: Final = struct.Struct(">qq")
 _MOST_BYTES: Final = 2 << 20
-"""A larger answer is not kept: it has to fit into one RecordBatch of the journal."""
+"""A larger answer is not kept, because it must fit into one RecordBatch of the journal."""
 
 _STANDING: Final = frozenset(
     {"heartbeat", "subscribe", "sow_and_subscribe", "delta_subscribe", "sow_and_delta_subscribe"}
 )
-"""What clients begin anew after a take-over."""
+"""Commands that clients send again after a take-over."""
 
 
 class KeptAnswers:
-    """The answers of one shard that clients may not have yet.
+    """The answers of one shard that Kafka may not have yet.
 
     Args:
-        epoch: the epoch.
+        epoch: the shard's epoch.
     """
 
     def __init__(self, epoch: int) -> None:
@@ -46,7 +46,7 @@ class KeptAnswers:
         self._left: dict[bytes, bytes] = {}
 
     def restoring(self, journal: Mapping[bytes, bytes]) -> Portions[None]:
-        """Find the answers that earlier epochs left behind.
+        """Find the answers that earlier epochs left in the journal.
 
         Args:
             journal: latest value of every key of the changelog.
@@ -56,15 +56,15 @@ class KeptAnswers:
             yield
 
     def expect(self, command: Command) -> None:
-        """Know that a command is carried out: its answer is to be kept, if nobody can ask again."""
+        """Note that a command is carried out. Its answer is kept if the command cannot be repeated."""
         if command.answer == "all" and command.command not in _STANDING and not bears_repetition(command):
             self._expected.add(command.id)
 
     def keep(self, answer: CommandAnswer, written: Output) -> Items:
-        """What the journal of the step holds of an answer, under one key; nothing if it is not to be kept.
+        """Return the journal item that keeps an answer; none if it need not be kept.
 
         Args:
-            answer: the answer; a deletion may have been asked for in an earlier epoch.
+            answer: the answer. Answers to deletions are always kept, since an earlier epoch may have been asked.
             written: its record.
         """
         if answer.id not in self._expected and answer.command != "delete":
@@ -76,16 +76,16 @@ class KeptAnswers:
         return [(KEY + _REST.pack(self._epoch, self._number), _encode(written))]
 
     def written(self, keys: Iterable[bytes]) -> None:
-        """Know that Kafka has these answers."""
+        """Note that Kafka has the answers with these journal keys."""
         self._forgotten += keys
 
     def forgotten(self) -> Items:
-        """What the journal can forget."""
+        """Return items that remove answers from the journal that Kafka has."""
         done, self._forgotten = self._forgotten, []
         return [(key, None) for key in done]
 
     def left(self, topics: Iterable[str]) -> list[Output]:
-        """Answers of earlier epochs, to be written to clients who are still spoken to on one of these topics."""
+        """Return answers of earlier epochs whose topics are among `topics`, to be written again."""
         known = set(topics)
         answers = [_decode(value, self._epoch) for _, value in sorted(self._left.items())]
         self.written(self._left)

@@ -1,4 +1,4 @@
-"""The logs behind a shard, as it reads them back: payloads that memory does not hold, and where logs begin and end."""
+"""The interface by which a shard reads logs: payloads that memory no longer holds, and where logs begin and end."""
 
 from __future__ import annotations
 
@@ -8,36 +8,36 @@ from typing import Any, Final, Protocol, TypeAlias
 from lapse.runtime.tp import TP
 
 READ_AHEAD_RECORDS: Final = 5_000
-"""What is so near to a record that is read back is read along with it, and not looked for anew."""
+"""A record at most so many offsets ahead is reached by reading on, without a seek."""
 
 AT_ONCE_RECORDS: Final = 1_000
-"""How many records are taken from a fetch before others have a turn (C60)."""
+"""How many records of a fetch are taken before other tasks have a turn (C60)."""
 
 Record: TypeAlias = Any
-"""aiokafka's `ConsumerRecord`, which has no types, or what looks like it."""
+"""aiokafka's `ConsumerRecord`, which has no types, or an object with the same attributes."""
 
 
 class Log(Protocol):
     """Reads records of any partition; `LogReader` reads them from Kafka."""
 
     async def read(self, topic: str, partition: int, first: int, last: int) -> Sequence[Record]:
-        """Read from `first` on, at least until a record at or behind `last` was seen or the log has no more.
+        """Read records from `first` on, at least up to the first one at or behind `last`, or to the log's end.
 
         Returns:
-            Records with offsets from `first` on, ascending; empty if the log has none left there, or the topic is gone.
+            Records with ascending offsets from `first` on; empty if the log has none there, or the topic is deleted.
         """
 
     async def one(self, topic: str, partition: int, offset: int) -> Record | None:
-        """Read one record; None where the log no longer has it."""
+        """Read one record; return None if the log no longer has it."""
 
     async def begins(self, tps: Iterable[TP]) -> dict[TP, int]:
-        """Where partitions begin now: what stood before was removed."""
+        """Return the first offset that the log still has, by partition."""
 
     async def ends(self, tps: Iterable[TP], instant_ms: int | None = None) -> dict[TP, int]:
-        """Where partitions end now; or where they stood at an instant, ms since the epoch."""
+        """Return where partitions end now, or the offsets that belong to an instant in ms since the epoch."""
 
     async def ends_there(self, tps: Iterable[TP]) -> dict[TP, int]:
-        """Where partitions end now, those left out whose topics are missing."""
+        """Return where partitions end now, without those whose topics are missing."""
 
     async def release(self, topic: str, partition: int) -> None:
         """Disconnect from a partition."""

@@ -1,4 +1,4 @@
-"""Reads records back from the log: what memory does not hold any more, and where logs begin and end."""
+"""Reads records back from underlying topics if memory no longer holds them, and asks where logs begin and end."""
 
 from __future__ import annotations
 
@@ -27,28 +27,30 @@ logger = logging.getLogger(__name__)
 
 _PATIENCE_S: Final = 10.0
 _SILENT_FOR_S: Final = 30.0
-"""How long a broker may say nothing while something is read back: the write behind it would take as long to fail."""
+"""How long a broker may be silent while records are read back, s. A write waits about as long before it fails."""
 
 _GONE_FOR_S: Final = 10.0
-"""How long a deleted topic is not asked for again."""
+"""For how long a topic that was found deleted is not looked up again, s."""
 
 _NO_PARTITION: Final = TopicPartition("", -1)
-"""Stands for the connection that only asks for offsets."""
+"""Key of the consumer that only asks for offsets."""
 
 _OFFSETS_WITHIN_S: Final = 40.0
-"""How long the leader of a partition that is there may say nothing of its offsets."""
+"""How long the leader of an existing partition may be silent when it is asked for offsets, s."""
 
 _AGAIN_S: Final = 0.2
 
 
 class LogReader:
-    """Reads records back from underlying topics, one consumer per partition, sequentially and ahead.
+    """Reads records back from underlying topics.
+
+    Each partition has its own consumer, which reads sequentially and ahead.
 
     Args:
-        bootstrap_servers: the brokers.
+        bootstrap_servers: addresses of the brokers.
         security: aiokafka's settings for TLS and SASL.
-        topic_ids: tells which topics there are; of one that was deleted nothing can be read.
-        needed: topics that will be asked for; see `know`.
+        topic_ids: finds out which topics exist. Nothing can be read from a deleted topic.
+        needed: topics that will be asked for, see `lapse.runtime.kafka.metadata.know`.
     """
 
     def __init__(
@@ -74,12 +76,12 @@ class LogReader:
         self._begins = Together(self._ask_begins)
 
     async def read(self, topic: str, partition: int, first: int, last: int) -> Sequence[Record]:
-        """Read from `first` on, at least until a record at or behind `last` was seen or the log has no more.
+        """Read records from `first` on, at least up to the first one at or behind `last`, or to the log's end.
 
-        A broker that says nothing is waited for, as long as for what is written.
+        A silent broker is waited for as long as a write would wait.
 
         Returns:
-            Records with offsets from `first` on, ascending; empty if the log has none left there, or the topic is gone.
+            Records with ascending offsets from `first` on; empty if the log has none there, or the topic is deleted.
 
         Raises:
             TimeoutError: no broker answers.
@@ -106,7 +108,7 @@ class LogReader:
         try:
             return await self._read_on(consumer, tp, first, last)
         finally:
-            # Behind the log's end there is nothing to read ahead, and a consumer would ask twenty times a second.
+            # At the log's end nothing can be read ahead, and an active consumer would ask twenty times a second.
             if tp not in self._next or self._next[tp] >= (consumer.last_stable_offset(tp) or 0):
                 consumer.pause(tp)
 
@@ -121,7 +123,7 @@ class LogReader:
         if log_end is None or log_end <= last:
             log_end = (await asyncio.wait_for(consumer.end_offsets([tp]), _PATIENCE_S))[tp]
         if first >= log_end:
-            # Reading there would begin again at the log's start, over and over.
+            # A consumer that reads behind the end is reset to the log's start, again and again.
             self._next.pop(tp, None)
             return []
         end = min(log_end, last + 1)
@@ -143,9 +145,11 @@ class LogReader:
                     )
 
     async def _is_gone(self, topic: str) -> bool:
-        """Whether a topic was deleted; asked several times, for a broker that has just started may not know all.
+        """Return whether a topic is deleted.
 
-        It is not, as long as no broker says so.
+        Ask three times, since a broker that has just started may not know all topics.
+
+        If no broker answers, the topic counts as existing.
         """
         if time.monotonic() - self._gone_at.get(topic, -_GONE_FOR_S) < _GONE_FOR_S:
             return True
@@ -162,12 +166,16 @@ class LogReader:
         return True
 
     async def one(self, topic: str, partition: int, offset: int) -> Record | None:
-        """Read one record; None where Kafka no longer has it."""
+        """Read one record; return None if Kafka no longer has it."""
         found = await self.read(topic, partition, offset, offset)
         return found[0] if found and found[0].offset == offset else None
 
     async def ends(self, tps: Iterable[TP], instant_ms: int | None = None) -> dict[TP, int]:
-        """Where partitions end now, committed records only; or where they stood at an instant, ms since the epoch.
+        """Return where partitions end now, committed records only; or the offsets that belong to an instant.
+
+        Args:
+            tps: the partitions.
+            instant_ms: return the first offset at or behind this instant, ms since the epoch; the end if there is none.
 
         Raises:
             KafkaTimeoutError: no answer, or a topic is missing.
@@ -183,7 +191,7 @@ class LogReader:
         return ends
 
     async def ends_there(self, tps: Iterable[TP]) -> dict[TP, int]:
-        """Where partitions end now, those left out whose topics are missing.
+        """Return where partitions end now, without those whose topics are missing.
 
         Raises:
             KafkaTimeoutError: no answer.
@@ -191,7 +199,7 @@ class LogReader:
         return await self._all_there(self._ends, tps)
 
     async def begins(self, tps: Iterable[TP]) -> dict[TP, int]:
-        """Where partitions begin now: Kafka has removed what stood before.
+        """Return the first offset that Kafka still has of each partition.
 
         Raises:
             KafkaTimeoutError: no answer, or a topic is missing.
@@ -200,7 +208,7 @@ class LogReader:
         return _all_of(asked, await self._all_there(self._begins, asked))
 
     async def _all_there(self, offsets: Together[TopicPartition, int], tps: Iterable[TP]) -> dict[TP, int]:
-        """Offsets of all partitions whose topics there are; while one has no leader, it is asked about again."""
+        """Return offsets of all partitions whose topics exist; ask again while a partition has no leader."""
         wanted, began = [TopicPartition(*tp) for tp in tps], time.monotonic()
         found: dict[TopicPartition, int] = {}
         while True:
@@ -219,7 +227,10 @@ class LogReader:
         return await self._ask(AIOKafkaConsumer.beginning_offsets, tps)
 
     async def _ask(self, question: Question, tps: list[TopicPartition]) -> dict[TopicPartition, int]:
-        """Ask for all at once; what has no topic, or no leader that answers, is left out, and holds nobody up (C52)."""
+        """Ask for many partitions at once. Leave out those without a topic or an answering leader.
+
+        One silent leader must not delay the others (C52).
+        """
         async with self._lock:
             consumer = await self._consumer(_NO_PARTITION)
         await self._note_missing(self._missing)
@@ -232,7 +243,7 @@ class LogReader:
         return found
 
     async def _note_missing(self, topics: set[str]) -> None:
-        """Note which of these topics are missing now; a broker that does not answer leaves it as it was."""
+        """Note which of these topics are missing now. If no broker answers, keep what was known."""
         if not topics:
             return
         try:
@@ -265,23 +276,30 @@ class LogReader:
                 await bounded_close(consumer)
 
     def forget(self, topics: Iterable[str]) -> None:
-        """Ask for these topics no more."""
+        """Stop asking brokers for the metadata of these topics."""
         for consumer in self._consumers.values():
             forget(client_of(consumer), topics)
 
     async def stop(self) -> None:
-        """Disconnect."""
+        """Disconnect from all partitions."""
         for tp in list(self._consumers):
             await self.release(tp.topic, tp.partition)
 
 
 def _from(first: int, records: Sequence[Record]) -> Sequence[Record]:
-    """Records without those before an offset: what is near is read up to, for to look for it anew costs more."""
+    """Return the records from an offset on.
+
+    Reading a few records too many costs less than a seek, so the first ones may have to be cut off.
+    """
     return records[bisect_left(records, first, key=attrgetter("offset")) :] if records[0].offset < first else records
 
 
 def _all_of(asked: Iterable[TP], found: dict[TP, int]) -> dict[TP, int]:
-    """What was found, if it is all that was asked."""
+    """Return `found` if it has all partitions.
+
+    Raises:
+        KafkaTimeoutError: the topic of a partition is missing.
+    """
     missing = sorted({tp.topic for tp in asked if tp not in found})
     if missing:
         raise KafkaTimeoutError(f"no offsets: {', '.join(missing)} missing")

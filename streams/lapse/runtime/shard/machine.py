@@ -1,8 +1,8 @@
-"""The machine of a shard: connects the core's state machine with records; a runner drives it.
+"""The machine of a shard: connects the core's state machine with records. A runner drives it.
 
-It is the same for queues and SOW topics: who may give commands, what shards say to each other, the end of an entity,
-dead letters, calls of the expiry rule, and what a step does to the world in which order. `lapse.runtime.queue` and
-`lapse.runtime.sow` adapt it to the two kinds of shard: what a record and a command do, and what is delivered.
+It is the same for queues and SOW topics: admission of commands, messages between shards, the end of an entity, dead
+letters, calls of the expiry rule, and the order of a step's effects. `lapse.runtime.queue` and `lapse.runtime.sow`
+adapt it to the two kinds of shard: what a record and a command do, and what is delivered.
 """
 
 from __future__ import annotations
@@ -37,49 +37,49 @@ from lapse.runtime.shard.under_way import NOTHING_NOTED, UnderWay
 from lapse.runtime.tp import TP
 
 C = TypeVar("C", bound=Shard)
-"""A kind of shard."""
+"""The kind of shard."""
 
 S = TypeVar("S", bound=Step[Any, Any, Any])
-"""Its step."""
+"""The kind of its step."""
 
 F = TypeVar("F", bound=StepInFlight[Any])
-"""That step in flight."""
+"""The kind of its step in flight."""
 
 
 _QUESTIONS: Final = frozenset(
     {"heartbeat", "depth", "sow", "subscriptions", "subscribe", "unsubscribe"}
     | {"sow_and_subscribe", "delta_subscribe", "sow_and_delta_subscribe"}
 )
-"""Commands that concern no message or record: carried out once more after a crash, they do no harm."""
+"""Commands that change no message or record, so that it does no harm to carry them out again after a crash."""
 
 
 class ShardMachine(ABC, Generic[C, S, F]):
-    """One shard's state machine, fed with records and writing records.
+    """One shard's state machine, with records as inputs and outputs.
 
-    Inputs collect into a step; `finish` ends the step.
+    Inputs collect into a step, and `finish` ends the step.
 
     Args:
-        shard: the state machine.
-        output: writes events, letters and answers.
-        rule: called with each message that leaves; None = there is none (L15).
-        source: knows its dead letters.
-        left: names of messages that an earlier epoch kept because their letters were refused.
+        shard: the core's state machine.
+        output: turns events, letters and answers into records.
+        rule: called with each message that leaves; None without an expiry rule (L15).
+        source: turns the shard's removals into dead letters.
+        left: ids of messages that an earlier epoch kept because their letters were refused.
 
     Attributes:
-        shard: the same.
+        shard: the core's state machine.
         figures: counts what the shard has done.
-        rule: the same.
-        acts_ahead: whether `advance` and `deliver` may come while the effects of the step before are being written, as
-            `arrive` may.
-        waits_for_updates: whether its commands wait until the logs are read, instead of messages for commands (C1).
-        step_turns: how often a step calls `advance` at most.
-        delivery_turns: how often a step calls `deliver` at most.
-        delivery_patience_s: how long Kafka may take to accept a delivery; after that the process ends.
-        merged_by_time: whether messages of all partitions have to arrive in the order of their timestamps (Q17, C33).
-        unfinished: offset of the command that takes several steps; no other command is handed over before its end.
-        letters: its dead letters (D3).
+        rule: the expiry rule; None without one.
+        acts_ahead: whether `advance` and `deliver` may be called while the effects of the step before are being
+            written, as `arrive` may.
+        waits_for_updates: whether commands wait until the logs are read, and not messages for commands (C1).
+        step_turns: the greatest number of calls of `advance` in a step.
+        delivery_turns: the greatest number of calls of `deliver` in a step.
+        delivery_patience_s: how long Kafka may take to accept a delivery. After that the process ends.
+        merged_by_time: whether messages of all partitions must arrive in the order of their timestamps (Q17, C33).
+        unfinished: offset of the command that takes several steps. No other command is handed over before its end.
+        letters: the shard's dead letters (D3).
         under_way: notes what the machine is handling, so that a record that stops workers can be set aside (X7).
-        kept_answers: the answers that the journal keeps; None = it keeps none (C55).
+        kept_answers: the answers that the journal keeps; None if it keeps none (C55).
     """
 
     acts_ahead: ClassVar[bool]
@@ -115,36 +115,36 @@ class ShardMachine(ABC, Generic[C, S, F]):
     @property
     @abstractmethod
     def step_records(self) -> int:
-        """The greatest number of messages that it takes in with a step."""
+        """The greatest number of messages that a step takes in."""
 
     @property
     @abstractmethod
     def most_at_once(self) -> int:
-        """How many messages it takes in before others have a turn."""
+        """How many messages to take in before others have a turn."""
 
     @abstractmethod
     def _begin(self) -> F:
-        """Begin a step."""
+        """Return a new step in flight."""
 
     @property
     def _step(self) -> S:
-        """What the core makes of the step's inputs so far."""
+        """The core's step, with the results of the inputs so far."""
         step: S = self._at_work.core
         return step
 
     def begin_step(self) -> None:
-        """Collect what the journal needs before the step."""
+        """Put journal items into the step that must come ahead of it."""
         if self.rule is not None:
             self._at_work.ahead += self.rule.forgotten()
         if self.kept_answers is not None:
             self._at_work.ahead += self.kept_answers.forgotten()
 
     async def finish(self, write: Write, write_expired: WriteExpired | None = None) -> Effects:
-        """End the step: its letters are written, and what is refused stays in the state (D3).
+        """End the step. Write its letters first; messages whose letters are refused stay in the state (D3).
 
         Args:
-            write: writes letters, and says which of them Kafka refuses.
-            write_expired: the same for a step whose letters are all about messages whose time is over.
+            write: writes letters, and returns those that Kafka refuses.
+            write_expired: the same, for a step whose letters are all of expired messages.
         """
         self._admission.sum_up()
         await self._complete()
@@ -163,11 +163,11 @@ class ShardMachine(ABC, Generic[C, S, F]):
         effects.has_acted, effects.kept = at_work.has_acted, at_work.kept
         return effects
 
-    async def _complete(self) -> None:  # not every kind of shard has something to wait for
-        """Finish work of the step that had to wait for a read."""
+    async def _complete(self) -> None:  # optional: not every kind of shard needs reads
+        """Finish work of the step that waits for a read."""
 
     async def _hand_over(self, step: S, effects: Effects, write: Write) -> None:
-        """Put deliveries that need payloads into the effects; those without a record are lost."""
+        """Put deliveries that need payloads into the effects. Messages without a record are lost."""
 
     @abstractmethod
     def _write(self, at_work: F, effects: Effects) -> None:
@@ -176,17 +176,20 @@ class ShardMachine(ABC, Generic[C, S, F]):
     @property
     @abstractmethod
     def _instant_ms(self) -> int:
-        """The latest instant that it has heard of, ms since the epoch."""
+        """The latest instant that the machine knows, ms since the epoch."""
 
     @property
     def retry(self) -> LetterRetry[Any]:
-        """The letters that the broker refused (C27)."""
+        """The letters that the broker refused and that are tried again (C27)."""
         return self.letters.retry
 
     # Commands
 
     def guarded(self, authorizer: CommandAuthorizer) -> None:
-        """Have an authorizer check all commands, and write to each user's own topic; before the first command (X4)."""
+        """Have an authorizer check all commands, and answer users on their own topics (X4).
+
+        Call it before any command.
+        """
         self._admission.guarded(authorizer)
         self.figures.denied = authorizer.denied
         self._answer_output.users = authorizer.users
@@ -196,7 +199,7 @@ class ShardMachine(ABC, Generic[C, S, F]):
 
         Args:
             record: the record.
-            refused: a refusal with which to answer it instead; None = carry it out.
+            refused: answer the command with this refusal; None to carry it out.
         """
         at_ms = record.timestamp
         self._reach(at_ms)
@@ -213,15 +216,15 @@ class ShardMachine(ABC, Generic[C, S, F]):
         else:
             self._take(admitted)
 
-    def _reach(self, at_ms: int) -> None:  # a SOW topic's commands count as of theirs
+    def _reach(self, at_ms: int) -> None:  # only a SOW topic needs this before a command
         """Do what is due before a command's instant, as far as the step has room for it."""
 
     def _hear(self, heard: ShardMessage, at_ms: int, offset: int) -> None:
-        """Take in what another shard says, which stands at an offset of the commands topic."""
+        """Process a message from another shard, at `offset` of the commands topic."""
         self.shard.agreement.receive(heard, at_ms, self._step)
 
     def _take(self, admitted: Admitted) -> None:
-        """Carry out a command, now or when what it needs has been read."""
+        """Carry out a command, now or when the records that it needs have been read."""
         self._carry_out(admitted)
 
     def _carry_out(self, admitted: Admitted) -> None:
@@ -244,14 +247,14 @@ class ShardMachine(ABC, Generic[C, S, F]):
 
     @abstractmethod
     def _do(self, admitted: Admitted) -> None:
-        """Carry out a command that is not about the entity's end."""
+        """Carry out a command other than `delete`."""
 
     def _collect(self, encoding: Encoding, offset: int) -> None:
-        """Take what the core answers out of its step, with the encoding of the command that it belongs to.
+        """Move the core's answers out of its step, each with the encoding of its command.
 
         Args:
-            encoding: of the command.
-            offset: where it stands on the commands topic.
+            encoding: encoding of the command.
+            offset: offset of the command on the commands topic.
         """
         answers = self._step.answers
         for answer in answers:
@@ -273,7 +276,7 @@ class ShardMachine(ABC, Generic[C, S, F]):
             self._answer(answer, admitted.encoding)
 
     def _answer(self, answer: CommandAnswer, encoding: Encoding, at_work: F | None = None) -> None:
-        """Put an answer into a step; None = the one that collects."""
+        """Put an answer into a step in flight; None for the current one."""
         self.figures.refused_commands += answer.refusal is not None
         at_work = at_work or self._at_work
         written = self._answer_output.answer(answer, encoding)
@@ -284,34 +287,34 @@ class ShardMachine(ABC, Generic[C, S, F]):
             at_work.ahead += kept
             at_work.kept += [key for key, _ in kept]
 
-    def go_on(self) -> None:  # a queue's commands are done at once
-        """Do a part of the unfinished command."""
+    def go_on(self) -> None:  # a queue's commands end at once
+        """Carry on with the unfinished command."""
 
-    # The end, and the beginning
+    # The end of the entity, and the beginning of an epoch
 
     @property
     def stopped(self) -> bool:
-        """Whether the entity is deleted and nothing is left to do, so that nothing may be written any more (C4)."""
+        """Whether the entity is deleted and the shard has nothing left to write (C4)."""
         return self.shard.agreement.stopped
 
     def take_over(self, now_ms: int) -> Items:
-        """The same as `taking_over`, in one go."""
+        """Do the same as `taking_over`, in one go."""
         return whole(self.taking_over(now_ms))
 
     @abstractmethod
     def taking_over(self, now_ms: int) -> Portions[Items]:
-        """Begin an epoch: what the journal is to hold before the first step."""
+        """Begin an epoch; return the items that the journal must hold before the first step."""
 
     def answers_left(self) -> list[Output]:
-        """What the owner before has journaled and clients may not have: answers that nobody can ask for again (C55)."""
+        """Return answers that the previous owner journaled and clients may lack, since nobody can ask again (C55)."""
         return [] if self.kept_answers is None else self.kept_answers.left(self._answer_output.topics)
 
     def letting_go(self) -> Portions[None]:
-        """Free its memory once the shard is given up, in portions, since much of it takes long (C90)."""
+        """Free the shard's memory once it is given up, in portions, since all at once takes long (C90)."""
         yield from self.shard.letting_go()
 
     def _end_of_others(self, now_ms: int) -> None:
-        """End subscriptions whose users may not read any more, or not the same (X4)."""
+        """End subscriptions whose users may not read any more, or not the same records (X4)."""
         for one in list(self.shard.subscriptions()):
             why = self._admission.ended(one)
             if why:
@@ -322,115 +325,115 @@ class ShardMachine(ABC, Generic[C, S, F]):
     @property
     @abstractmethod
     def waits_for_ends(self) -> bool:
-        """Whether commands and timers have to wait until the underlying logs are read as far as they reached (C1)."""
+        """Whether commands and timers must wait until the underlying logs are read to where they ended (C1)."""
 
     @abstractmethod
     def room(self) -> int:
-        """How many more messages it takes now (Q13)."""
+        """Return how many more messages the shard can take in now (Q13)."""
 
     @abstractmethod
     def room_for(self, topic: str, partition: int) -> int:
-        """How many more messages of an underlying partition it takes now."""
+        """Return how many more messages of an underlying partition the shard can take in now."""
 
     @abstractmethod
     def arrive(self, topic: str, partition: int, records: Sequence[Any]) -> int:
-        """Take in records of an underlying topic; how many there was room for: the rest has to come again (C51)."""
+        """Take in records of an underlying topic; return how many. The others must be handed over again (C51)."""
 
     def set_aside(self, topic: str, partition: int, record: Any, why: str) -> None:
-        """Make a dead letter of a record that stopped the worker repeatedly, without reading it (X7)."""
+        """Make a dead letter of a record that stopped the worker repeatedly, without decoding it (X7)."""
         self.shard.set_aside(topic, partition, record, why, self._step)
 
     @property
     def step_bytes(self) -> int:
-        """About how many bytes the step takes in its last RecordBatch so far."""
+        """About how many bytes the step so far will take in its last RecordBatch."""
         return 0
 
     # Time
 
     def next_due_ms(self) -> int:
-        """The next instant at which `advance` has something to do."""
+        """Return the next instant at which `advance` has something to do."""
         return NEVER if self._waits_to_leave else self.shard.next_due_ms()
 
     def is_due(self, at_ms: int) -> bool:
-        """Whether `advance` has something to do at an instant."""
+        """Return whether `advance` has something to do at an instant."""
         return not self._waits_to_leave and self.shard.is_due(at_ms)
 
     @property
     def _waits_to_leave(self) -> bool:
-        """Whether the end of the entity waits for letters or for the expiry rule, and not for time."""
+        """Whether the end of the entity waits for letters or for the expiry rule, so that timers need not act."""
         rule_waits = self.rule is not None and self.rule.waiting
         return bool(self.shard.state.pending or rule_waits) and bool(self.shard.agreement.leaving)
 
     def waits_for_arrivals(self, at_ms: int) -> bool:
-        """Whether a message is due at an instant that has to stand behind earlier arrivals (C76)."""
+        """Return whether a scheduled message is due by `at_ms` that must come behind earlier arrivals (C76)."""
         return False
 
-    def took_together(self, ends: Mapping[TP, int]) -> None:  # a SOW topic is not replayed
-        """Know how far messages of several partitions were taken in that were merged by time (C33)."""
+    def took_together(self, ends: Mapping[TP, int]) -> None:  # not needed by SOW topics, which are not replayed
+        """Note up to which offsets messages of several partitions were taken in, merged by time (C33)."""
 
-    def arrivals_are_in(self, to_ms: int) -> None:  # a key's updates count by their instants (C47)
-        """Know that everything that arrived up to an instant was taken in."""
+    def arrivals_are_in(self, to_ms: int) -> None:  # a SOW topic orders updates by instant (C47)
+        """Note that everything that arrived up to an instant was taken in."""
 
     @abstractmethod
     def advance(self, now_ms: int) -> None:
-        """Do what is due; may stop early, `next_due_ms` is then still due."""
+        """Do what is due. It may stop early, and `next_due_ms` is then still due."""
 
     @abstractmethod
     def deliver(self, now_ms: int) -> bool:
-        """Hand out what can be handed out; True if there is more."""
+        """Hand out what can be handed out; return True if there is more."""
 
     def written(self, effects: Effects, now_ms: int) -> bool:
-        """Know that the effects of a step are written by an instant, ms since the epoch; whether something waits."""
-        return False  # few machines have to know
+        """Note that the effects of a step were written at `now_ms`; return whether something waited for that."""
+        return False  # few machines need this
 
-    def took(self, seconds: float) -> None:  # what is done at once is little
-        """Learn how long the last step took, until all was written."""
+    def took(self, seconds: float) -> None:  # not needed by a machine whose steps are short
+        """Note how long the last step took, s, until all was written."""
 
     # Topics
 
     def begin_topics(self, replaced: Collection[str], since: Mapping[TP, int]) -> None:
-        """Know which topics were created anew, and since which epoch each source exists; called first (C42)."""
+        """Note which topics were created anew, and since which epoch each source exists; called first (C42)."""
 
     @abstractmethod
     def replace(self, topics: Collection[str], now_ms: int) -> bool:
-        """Close the state of topics that were created anew; False if the next step has to close more."""
+        """Close the state of topics that were created anew; return False if the next step must close more."""
 
     def held_sources(self) -> list[TP]:
-        """Partitions whose records may still be needed."""
+        """Return the partitions whose records may still be needed."""
         return []
 
     def log_begins(self, tp: TP, begin_offset: int, now_ms: int) -> bool:
-        """Let go of records that Kafka has removed; False if there are more for the next step (C40)."""
+        """Drop records that Kafka has removed; return False if more are left for the next step (C40)."""
         return True
 
     def missed(self, tp: TP, first: int, last: int) -> list[tuple[int, int]]:
-        """First and last offsets of the records that are missed, of some that Kafka removed unread.
+        """Return ranges of offsets that are a loss to the shard, of some that Kafka removed unread.
 
-        A SOW topic misses none, because a later update of a key replaces an unread one.
+        A SOW topic loses none, because a later update of a key replaces an unread one.
         """
         return []
 
     def never_read(self, tp: TP, ranges: Sequence[tuple[int, int]], now_ms: int) -> None:
-        """Tell of records that Kafka removed before they were read (C80)."""
+        """Report records that Kafka removed before they were read (C80)."""
 
-    # The view from outside
+    # Inquiries
 
     @abstractmethod
     def gauges(self, now_ms: int = -1) -> dict[str, int]:
-        """Current figures, by name; with an instant, a queue's are those that a `depth` command gets."""
+        """Return current figures by name. With an instant, a queue's are those of a `depth` answer."""
 
     async def oldest_ms(self, now_ms: int = -1) -> int | None:
-        """Arrival of the oldest message, ms since the epoch; None without one, and for SOW topics."""
+        """Return the arrival of the oldest message, ms since the epoch; None without one, and for SOW topics."""
         return None
 
     @abstractmethod
     def look_up(self, key: bytes, now_ms: int) -> bytes | None:
-        """The value of a table key; None if there is none, or it has expired."""
+        """Return the value of a table key; None if there is none, or it has expired."""
 
     @abstractmethod
     def look_through(self, now_ms: int) -> Iterator[tuple[bytes, bytes]]:
-        """All keys and values."""
+        """Yield all keys and values."""
 
 
 Machine = ShardMachine[Any, Any, Any]
-"""A machine of either kind, as a runner drives it."""
+"""A machine of either kind, as a runner uses it."""

@@ -1,7 +1,7 @@
-"""One order over several partitions: timestamp, then topic, partition, offset (C33, C46).
+"""Total order over several partitions: timestamp, then topic, partition, offset (C33, C46).
 
-Within a partition the log's order holds: a record that is stamped before its predecessor, as a producer's clock may do,
-counts as if it had its predecessor's stamp.
+Within a partition the order of the log holds. If a producer's clock stamps a record before its predecessor, the record
+counts as if it had its predecessor's timestamp.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ _Ranked = tuple[int, str, int, int, TP, Any]
 
 
 class MergedOrder:
-    """Merges what has come from the partitions of one shard."""
+    """Merges the records of a shard's partitions."""
 
     __slots__ = ("_before", "_floors")
 
     def __init__(self) -> None:
         self._floors: dict[TP, int] = {}
-        """Highest stamp that was taken of each partition, ms since the epoch."""
+        """Highest timestamp taken from each partition, ms since the epoch."""
         self._before: dict[TP, int] = {}
-        """The same before some were last taken."""
+        """A copy of `_floors` from before the last `take`."""
 
     def take(self, inbox: Inbox, held: Sequence[TP], limit: int, until_ms: int = NEVER) -> list[tuple[TP, list[Any]]]:
-        """Take what is due out of the inbox.
+        """Take records out of the inbox in total order.
 
         Args:
             inbox: batches of every partition, in the order of its log.
-            held: partitions of which more is known to come: what is later than they are so far has to wait.
-            limit: at most so many records.
-            until_ms: none that arrived behind this instant, ms since the epoch.
+            held: partitions that are not read far enough yet. Records behind their last one must wait.
+            limit: the greatest number of records.
+            until_ms: take no record behind this instant, ms since the epoch.
 
         Returns:
-            the records, in runs of one partition each.
+            The records, in runs of one partition each.
         """
         self._before = self._floors.copy()
         bound = min((self._reached(tp, inbox[tp]) for tp in held), default=(NEVER, "", 0))
@@ -59,17 +59,17 @@ class MergedOrder:
         return runs
 
     def instant(self, tp: TP, record: Any) -> int:
-        """As of when the next record of a partition counts, ms since the epoch."""
+        """Return the instant as of which the next record of a partition counts, ms since the epoch."""
         return max(int(record.timestamp), self._floors.get(tp, -1))
 
     def put_back(self, inbox: Inbox, taken: Runs, done: int, rest: Runs) -> None:
-        """Return to the inbox what was taken last, and that there was no room for.
+        """Return records of the last `take` to the inbox for which there was no room.
 
         Args:
-            inbox: where it came from.
+            inbox: where they came from.
             taken: the runs of which something was used.
-            done: so many records of the last of them were.
-            rest: that run again, and those behind it.
+            done: how many records of the last of these runs were used.
+            rest: the last of these runs again, and those behind it.
         """
         (tp, records), *later = rest
         for source, some in reversed([(tp, records[done:]), *later]):
@@ -86,7 +86,7 @@ class MergedOrder:
                 yield stamp, tp.topic, tp.partition, record.offset, tp, record
 
     def _reached(self, tp: TP, batches: deque[Sequence[Any]]) -> tuple[int, str, int]:
-        """How far a partition has come."""
+        """Return the rank of the last record that a partition has."""
         last = max((record.timestamp for records in batches for record in records), default=-1)
         return max(last, self._floors.get(tp, -1)), tp.topic, tp.partition
 

@@ -1,4 +1,4 @@
-"""The user's topics that an entity names: which exist, and with how many partitions (C52, C81)."""
+"""The user's topics that an entity names: whether they exist, and their numbers of partitions (C52, C81)."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ logger = logging.getLogger(__name__)
 
 
 class NamedTopics(ABC):
-    """An entity, as far as it is about the topics that it names.
+    """The part of an entity that is about the user's topics.
 
     Args:
-        name: the entity's.
+        name: name of the entity.
         config: its settings.
-        partitions: how many shards it has.
+        partitions: its number of shards.
     """
 
     def __init__(self, name: str, config: QueueConfig | SowConfig, partitions: int) -> None:
@@ -28,46 +28,46 @@ class NamedTopics(ABC):
         self.config = config
         self.partitions = partitions
         self.apart = False
-        """Whether shards read their topics by themselves from their next take-over on: Faust cannot bring them, for
-        they are missing, were created again, or have another number of partitions (C52, C81)."""
+        """Whether shards read their topics with consumers of their own from their next take-over on. Faust cannot
+        read topics that are missing, were created again, or have another number of partitions (C52, C81)."""
         self.shapes: dict[str, Shape] = {}
-        """What the underlying topics and the targets were at the last look."""
+        """What the underlying topics and the targets were when last looked up."""
         self.unread: dict[str, int] = {}
-        """How many records stand in partitions of underlying topics that no shard reads, by topic (C81)."""
+        """The number of records in partitions of underlying topics that no shard reads, by topic (C81)."""
         self._seen_partitions: dict[str, int] = {}
-        """How many partitions underlying topics had when the last warning was logged."""
+        """The numbers of partitions of underlying topics when the last warning was logged."""
         self._lacking: set[str] = set()
         self._missed: set[str] = set()
 
     @property
     def fed(self) -> bool:
-        """Whether shards read their topics by themselves."""
+        """Whether shards always read their topics with consumers of their own."""
         if isinstance(self.config, SowConfig):
             return self.config.fed(self.partitions)
         return self.config.fed
 
     @property
     def targets(self) -> dict[str, Role]:
-        """Topics of the user's that the entity names, and what for: each is looked at (C81)."""
+        """The user's topics that the entity names, with their roles. All are watched (C81)."""
         letters = self.config.dead_letter_topic(self.name)
         targets = {letters: Role.DEAD_LETTERS} if letters else {}
         return {**targets, **dict.fromkeys(self.config.underlying(self.name), Role.UNDERLYING)}
 
     def expect(self, existing: Mapping[str, int]) -> None:
-        """Learn, before the start, which topics there are: what the start warns of is not logged again."""
+        """Note which topics exist before the start. The start warns of missing ones, so they are not logged again."""
         self._lacking = {topic for topic in self.targets if topic not in existing}
         underlying = self.config.underlying(self.name)
         self.apart = not self.fed and any(existing.get(topic) != self.partitions for topic in underlying)
         self._seen_partitions = {topic: existing[topic] for topic in underlying if topic in existing}
 
     def attend(self, shapes: Mapping[str, Shape]) -> bool:
-        """Hear what the topics are now that the entity names; say what is missing, once.
+        """Note the current shapes of the topics that the entity names; log a missing topic once.
 
         Returns:
-            whether its shards have to be taken over anew to have what is there.
+            Whether the entity's shards must be taken over anew to use the topics.
         """
         missing = {topic for topic in self.targets if topic not in shapes}
-        for topic in sorted((missing & self._missed) - self._lacking):  # a broker that starts may not know all
+        for topic in sorted((missing & self._missed) - self._lacking):  # a broker that starts may lack some
             logger.warning("%s: %s", self.name, without(self.targets[topic], topic))
         for topic in sorted(self._lacking - missing):
             logger.warning("%s: topic %s is there now, and is taken up", self.name, topic)
@@ -77,7 +77,7 @@ class NamedTopics(ABC):
 
     @abstractmethod
     def _takes_up(self) -> bool:
-        """Whether something is there that a shard can only take up when it is taken over anew."""
+        """Return whether shards must be taken over anew, because they cannot use a topic otherwise."""
 
     def _note(self, shapes: Mapping[str, Shape]) -> None:
         self.shapes = {topic: shapes[topic] for topic in self.targets if topic in shapes}
@@ -101,22 +101,22 @@ class NamedTopics(ABC):
 
     @property
     def missing(self) -> list[str]:
-        """The topics that it names and that do not exist, as far as that is certain (C52)."""
+        """The topics that the entity names and that certainly do not exist (C52)."""
         return sorted(self._lacking)
 
     @property
     def added(self) -> dict[str, int]:
-        """How many partitions underlying topics have got beyond the entity's shards, by topic (C81)."""
+        """The number of partitions that underlying topics have beyond the entity's shards, by topic (C81)."""
         beyond = {topic: shape.partitions - self.partitions for topic, shape in self.shapes.items()}
         underlying = () if self.fed else self.config.underlying(self.name)
         return {topic: beyond[topic] for topic in underlying if beyond.get(topic, 0) > 0}
 
     @property
     def partitions_read(self) -> int:
-        """How many partitions of its topic the shards of a SOW topic read: as many as they are, or a multiple (C81).
+        """The number of partitions that the shards of a SOW topic read: their own number, or a multiple of it (C81).
 
-        Where the key is in the payload they read all, by another rule (C46). Kafka's partitioners move keys from
-        partition *q* of 2 to *q* or *q* + 2 of 4, which one shard reads. Of 3, a key might have a record in two shards.
+        With keys in the payload they read all, by another rule (C46). Kafka's partitioners move keys from partition *q*
+        of 2 to *q* or *q* + 2 of 4, which one shard reads. With 3, a key might have a record in two shards.
         """
         if self.fed:
             return self.partitions
@@ -128,14 +128,14 @@ class NamedTopics(ABC):
         return [shape.partitions for shape in shapes if shape is not None]
 
     def unread_partitions(self) -> list[TP]:
-        """The added partitions that no shard reads: of a SOW topic, those beyond a multiple of its shards."""
+        """Return the added partitions that no shard reads: of a SOW topic, those beyond a multiple of its shards."""
         if isinstance(self.config, QueueConfig):
             return []
         read = self.partitions_read
         return [TP(topic, number) for topic in self.added for number in range(read, self.shapes[topic].partitions)]
 
     def note_unread(self, records: Mapping[TP, int]) -> None:
-        """Hear how many records stand in the added partitions that no shard reads; say so once for each topic."""
+        """Note how many records are in added partitions that no shard reads; log it once for each topic."""
         before, self.unread = self.unread, {}
         for tp, count in records.items():
             self.unread[tp.topic] = self.unread.get(tp.topic, 0) + count
@@ -150,6 +150,6 @@ class NamedTopics(ABC):
                 )
 
     def letter_partitions(self) -> int:
-        """How many partitions the dead-letter topic has; 0 while it is missing."""
+        """Return the number of partitions of the dead-letter topic; 0 while it is missing."""
         shape = self.shapes.get(self.config.dead_letter_topic(self.name))
         return 0 if shape is None else shape.partitions

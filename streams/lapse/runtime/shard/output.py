@@ -21,18 +21,18 @@ from lapse.runtime.letters.packed_letter import Dead, PackedLetters
 from lapse.runtime.shard.command_authorizer import parted
 
 _RANGES_PER_EVENT: Final = 1_000
-"""The greatest number of ranges in an event, so that any topic takes it."""
+"""The greatest number of ranges in an event. Such an event is small enough for any topic."""
 
 
 class ShardOutput:
-    """Writes what a shard has to tell.
+    """Turns events, dead letters and answers of a shard into records.
 
     Args:
-        entity: the queue or SOW topic.
-        partition: the shard.
-        epoch: the epoch.
-        dead_letter_topic: where letters go; empty = nowhere.
-        dead_letter_partitions: how many partitions that topic has (C27).
+        entity: name of the queue or SOW topic.
+        partition: the shard's number.
+        epoch: the shard's epoch.
+        dead_letter_topic: topic of the letters; empty if there are none.
+        dead_letter_partitions: the number of partitions of that topic (C27).
     """
 
     def __init__(
@@ -47,10 +47,10 @@ class ShardOutput:
         self._events = topic.events(entity)
         self._deliveries = topic.deliveries(entity)
         self.users: Collection[str] | None = None
-        """Users who have topics of their own; names begin with theirs then. None = there are none (X4)."""
+        """Users with topics of their own. Names then begin with the user's. None if no users are configured (X4)."""
 
     def answer(self, answer: CommandAnswer, encoding: Encoding) -> Output:
-        """An answer to a command, encoded as the command was (X2)."""
+        """Return the record of an answer, encoded as its command was (X2)."""
         to, command_id = self.address(answer.id)
         subscription = self.address(answer.subscription)[1]
         facts: dict[str, Any] = dict(answer.facts)
@@ -75,12 +75,12 @@ class ShardOutput:
 
     @property
     def topics(self) -> list[str]:
-        """Every topic on which clients are spoken to."""
+        """Every topic with records for clients."""
         users = () if self.users is None else self.users
         return [self._deliveries, *(topic.deliveries(self._entity, user) for user in users)]
 
     def address(self, name: str) -> tuple[str, str]:
-        """The topic on which a name is spoken to, and what it is called there."""
+        """Return the topic on which a client is reached, and the client's name without its user."""
         if self.users is None:
             return self._deliveries, name
         user, own = parted(name)
@@ -96,16 +96,18 @@ class ShardOutput:
         detail: str = "",
         **facts: Any,
     ) -> list[Output]:
-        """An event, in as many records as its ranges take (D4); those of one key stay in order.
+        """Return an event as one or more records, since each holds a limited number of ranges (D4).
+
+        Records with the same key keep their order.
 
         Args:
-            kind: what happened; without a topic for letters nothing is dead-lettered (D1).
-            at_ms: its instant, ms since the epoch.
-            messages: which; empty = it is about the entity, or a subscription.
-            reasons: why they left, if they did.
-            subscription: whose doing it was.
+            kind: what happened. Without a dead-letter topic, `DEAD_LETTERED` is written as `EXPIRED` (D1).
+            at_ms: instant of the event, ms since the epoch.
+            messages: the messages; empty if the event is about the entity or a subscription.
+            reasons: why the messages left, if they did.
+            subscription: the subscription that caused the event.
             detail: a sentence for people.
-            facts: what else is known, by the event's fields.
+            facts: further fields of the event.
         """
         if kind is EventKind.DEAD_LETTERED and not self._letters:
             kind = EventKind.EXPIRED
@@ -130,19 +132,19 @@ class ShardOutput:
     def _letters_of(
         self, source: tuple[str, int], reasons: tuple[Reason, ...], at_ms: int, detail: str, dead: Iterable[Dead]
     ) -> Packed:
-        """Dead letters of messages of one source that share a fate (D2, C27).
+        """Return dead letters of messages from one source that left for the same reasons (D2, C27).
 
         Args:
-            source: their topic and partition.
+            source: topic and partition of the messages.
             reasons: why they left, in L14's order.
             at_ms: the instant of the decision, ms since the epoch.
-            detail: the text of the fault; empty = a standard sentence.
+            detail: the text of the fault; empty for a standard sentence.
             dead: the messages.
         """
         return self._packed(source, PackedLetters(self._death(source, reasons, at_ms, detail)).pack(dead))
 
     def _death(self, source: tuple[str, int], reasons: tuple[Reason, ...], at_ms: int, detail: str) -> Death:
-        """What such messages have in common."""
+        """Return what the letters of these messages have in common."""
         bookmark = Bookmark(*source, 0)
         return Death(
             entity=self._entity,
@@ -158,6 +160,6 @@ class ShardOutput:
 
 
 def _parts(messages: Sequence[BookmarkRange]) -> Iterator[tuple[BookmarkRange, ...]]:
-    """Ranges as single events hold them; one event without any if there are none."""
+    """Split ranges into parts that fit into one event. Without ranges, return one empty part."""
     for first in range(0, max(1, len(messages)), _RANGES_PER_EVENT):
         yield tuple(messages[first : first + _RANGES_PER_EVENT])

@@ -1,8 +1,8 @@
-"""Pauses of the process: what was published meanwhile arrives partition by partition (C33, C76).
+"""Handles pauses of the process: records published meanwhile arrive partition by partition (C33, C76).
 
-While a worker runs, records of all partitions come about as they are published. After a pause (SIGSTOP, a machine that
-was suspended) several fetches of one partition may come before the first one of another. So a shard in one order reads
-all partitions to where they end then, as it does at take-over.
+While a worker runs, records of all partitions arrive in about the order in which they were published. After a pause
+(SIGSTOP, a suspended machine), several fetches of one partition may arrive before the first one of another. So a shard
+in total order reads all partitions to their ends at that time, as at take-over.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from lapse.runtime.watch import Watch
 
 
 class Pauses:
-    """Says, after a pause, up to where a shard has to read before it takes what is later elsewhere.
+    """Says, after a pause, up to where a shard must read each partition before it goes on.
 
     Args:
         watch: notices the pauses.
@@ -30,11 +30,11 @@ class Pauses:
         self._asked: asyncio.Task[dict[TP, int]] | None = None
 
     def ends(self, sources: Callable[[], Iterable[TP]], on_news: Callable[[], None]) -> dict[TP, int] | None:
-        """Where partitions ended after the last pause, once; empty = there was none, None = not known yet.
+        """Return where partitions ended after the last pause, once; empty without a pause, None if not known yet.
 
         Args:
-            sources: the partitions.
-            on_news: called when it is known.
+            sources: returns the partitions.
+            on_news: called when the ends are known.
         """
         self._watch.check()
         if self._watch.pauses != self._seen:
@@ -50,7 +50,7 @@ class Pauses:
         return ends
 
     def stop(self) -> None:
-        """Ask no more."""
+        """Cancel the request for the ends."""
         if self._asked is not None:
             self._asked.cancel()
             self._asked = None

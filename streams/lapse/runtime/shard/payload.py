@@ -1,4 +1,4 @@
-"""Payloads: kept in memory as they were consumed within a window, read back from the log beyond it.
+"""The payloads of a shard: kept in memory within a window, and read back from the log beyond it.
 
 The state of a shard never holds payloads.
 """
@@ -22,17 +22,17 @@ from lapse.runtime.tp import TP
 
 _RECORD_OVERHEAD_BYTES: Final = 300
 _LOOKS: Final = 16
-"""How often unused payloads are looked for while as many bytes are handed out as are in memory."""
+"""How often to look for unused payloads while as many records are handed out as are in memory."""
 
 _SPREAD: Final = 16
-"""Of records that stand farther apart a fetch holds too few: to take those in columns costs more than it saves."""
+"""The greatest average distance of offsets for a lookup in columns. Otherwise a fetch holds too few of them."""
 
 _LONG_RUN: Final = 8
-"""Runs of so many consecutive offsets are looked up as such; of shorter ones each offset by itself."""
+"""Runs of at least so many consecutive offsets are looked up together, shorter ones offset by offset."""
 
 
 class Chunk:
-    """Consecutive records of one source, as they were consumed."""
+    """Records of one source in the order of their offsets, as they were read together."""
 
     __slots__ = ("first", "left", "records", "size", "used_at")
 
@@ -44,7 +44,7 @@ class Chunk:
         self.used_at = used_at
 
     def find(self, offset: int) -> Record | None:
-        """The record at an offset; None if the chunk does not hold it."""
+        """Return the record at an offset; None if the chunk does not have it."""
         at = offset - self.first
         if 0 <= at < len(self.records) and self.records[at].offset == offset:
             return self.records[at]
@@ -54,9 +54,9 @@ class Chunk:
         return None
 
     def run(self, first: int, stop: int) -> tuple[list[Record | None], int]:
-        """The records from an offset on, up to `stop` or the chunk's end, and how many those are.
+        """Return records from an offset on, up to `stop` or the chunk's end, and their number.
 
-        Where it does not hold one, None stands for it.
+        None stands for each offset that the chunk does not have.
         """
         behind = self.records[-1].offset + 1
         stop = min(stop, behind)
@@ -77,10 +77,10 @@ class SourceWindow:
         self._size = 0
         self._looks_at = 0
         self.handed = 0
-        """How many records were handed out, those that were read back for it included."""
+        """How many records were handed out, including those that were read back."""
 
     def keep(self, records: Sequence[Record]) -> None:
-        """Keep records if there is room; they are newer than all that were consumed, if not than all that were read."""
+        """Keep newly consumed records if there is room, without those that the last chunk has already."""
         if self._chunks and records and self._chunks[-1].records[-1].offset >= records[0].offset:
             records = records[bisect_right(records, self._chunks[-1].records[-1].offset, key=_offset_of) :]
         if self._size >= self._limit_bytes and self.handed >= self._looks_at:
@@ -92,17 +92,17 @@ class SourceWindow:
         self._size += size
 
     def letting_go(self) -> Portions[None]:
-        """Let go of all records."""
+        """Drop all records."""
         while self._chunks:
             self._chunks.pop()
             yield
 
     def insert(self, records: Sequence[Record], taken: NDArray[np.int64] | None = None) -> None:
-        """Keep records that were read back, those that are not here: what is here twice is handed out once.
+        """Keep records that were read back, without those that are here already, so that each is kept once.
 
         Args:
             records: what was read.
-            taken: offsets, ascending, of those among them that were handed out already; None = none.
+            taken: ascending offsets of those among them that were handed out already; None if none were.
         """
         while records:
             at = bisect_right(self._chunks, records[0].offset, key=_first_of)
@@ -124,22 +124,23 @@ class SourceWindow:
         if self._size > self._limit_bytes and self.handed >= self._looks_at:
             self._forget_unused()
         while self._size > 2 * self._limit_bytes and len(self._chunks) > 1:
-            # The newest go first: what is delivered next is older.
+            # The newest go first, because older ones are delivered next.
             self._size -= self._chunks.pop().size
 
     def _forget_unused(self) -> None:
-        """Drop what nobody asked for while so much else was handed out: it expired, was purged, or had been read twice.
+        """Drop chunks of which nothing was used while many other records were handed out.
 
-        Nothing says so when it happens. If somebody asks after all, it is read back.
+        Their messages expired, were purged, or had been read twice. No event reports that. A dropped record that is
+        needed after all is read back.
         """
         held = sum(len(chunk.records) for chunk in self._chunks)
         most = self.handed - 2 * held
-        self._looks_at = self.handed + held // _LOOKS  # before that much more was handed out, little can have changed
+        self._looks_at = self.handed + held // _LOOKS  # looking earlier would find little new
         self._chunks = [chunk for chunk in self._chunks if chunk.used_at >= most]
         self._size = sum(chunk.size for chunk in self._chunks)
 
     def get(self, offset: int, used: bool = True) -> Record | None:
-        """The record at an offset; with `used` it counts as handed out, and its chunk goes when all were."""
+        """Return the record at an offset. With `used` it counts as handed out; a chunk without others is dropped."""
         at = bisect_right(self._chunks, offset, key=_first_of) - 1
         if at < 0:
             return None
@@ -154,7 +155,7 @@ class SourceWindow:
         return record
 
     def rows(self, offsets: NDArray[np.int64]) -> list[FetchedRows]:
-        """The records at ascending offsets, from the first on as far as they are here in columns, handed out."""
+        """Return records at ascending offsets, up to the first not here in columns; they count as handed out."""
         found: list[FetchedRows] = []
         done = 0
         while done < len(offsets):
@@ -171,7 +172,7 @@ class SourceWindow:
         return found
 
     def _handed_out(self, at: int, count: int) -> bool:
-        """Count records of a chunk as handed out; whether it goes because of that."""
+        """Count records of a chunk as handed out; return whether that removed the chunk."""
         chunk = self._chunks[at]
         if count:
             chunk.left -= count
@@ -183,7 +184,7 @@ class SourceWindow:
         return True
 
     def run(self, first: int, count: int) -> list[Record | None]:
-        """The records of consecutive offsets, None for those that are not here; the others count as handed out."""
+        """Return records of consecutive offsets, None for those that are not here. The others count as handed out."""
         found: list[Record | None] = []
         stop = first + count
         at = max(0, bisect_right(self._chunks, first, key=_first_of) - 1)
@@ -200,7 +201,7 @@ class SourceWindow:
         return found
 
     def runs(self, offsets: Sequence[int]) -> list[Record | None]:
-        """The records of ascending offsets, as `run` gives those of consecutive ones."""
+        """Return records of ascending offsets, like `run` for consecutive ones."""
         if _are_consecutive(offsets):
             return self.run(offsets[0], len(offsets))
         begins = [0, *(np.flatnonzero(np.diff(offsets) != 1) + 1).tolist(), len(offsets)]
@@ -217,8 +218,8 @@ class PayloadWindow:
 
     Args:
         reader: reads back what is not in the window.
-        limit_bytes: how much is kept per source.
-        aside: reads single records without moving `reader`; the same one by default.
+        limit_bytes: bytes to keep per source.
+        aside: reads single records without moving `reader`; None to use `reader`.
     """
 
     def __init__(self, reader: Log, limit_bytes: int, aside: Log | None = None) -> None:
@@ -227,7 +228,7 @@ class PayloadWindow:
         self._limit_bytes = limit_bytes
         self._windows: dict[tuple[str, int], SourceWindow] = {}
         self.gone: Collection[str] = ()
-        """Topics whose records must not be looked for: what bears their names now are others (C42)."""
+        """Deleted topics, whose names now belong to new ones (C42). Their records are never read."""
 
     def keep(self, topic: str, partition: int, records: Sequence[Record]) -> None:
         """Keep records that were just consumed, as far as there is room."""
@@ -237,12 +238,12 @@ class PayloadWindow:
         window.keep(records)
 
     def letting_go(self) -> Portions[None]:
-        """Let go of the window."""
+        """Drop all records of the window."""
         for window in self._windows.values():
             yield from window.letting_go()
 
     async def ends(self, tps: Iterable[TP]) -> dict[TP, int]:
-        """Where logs end now; those of missing topics are left out."""
+        """Return where logs end now, without those of missing topics."""
         return await self._reader.ends_there(tps)
 
     def passed_by(self, topic: str, partition: int, offsets: Sequence[int]) -> None:
@@ -255,7 +256,7 @@ class PayloadWindow:
             window.runs(offsets[done:])
 
     async def one(self, topic: str, partition: int, offset: int) -> Record | None:
-        """One record; None where Kafka no longer has it. Moves nothing else."""
+        """Read one record without moving the readers of payloads; return None if Kafka no longer has it."""
         if offset >= FIRST_REWOUND:
             record = await self.one(topic, partition, offset_of(offset))
             return None if record is None else _reborn(record, offset)
@@ -266,25 +267,25 @@ class PayloadWindow:
         return record
 
     async def timestamp_ms(self, topic: str, partition: int, offset: int) -> int | None:
-        """Timestamp of one record, ms since the epoch; None where Kafka no longer has it. Moves nothing else."""
+        """Return the timestamp of one record, ms since the epoch; None if Kafka no longer has it."""
         record = await self.one(topic, partition, offset)
         return None if record is None else int(record.timestamp)
 
     async def read(self, topic: str, partition: int, first: int, last: int) -> Sequence[Record]:
-        """Records of the log from an offset on, at least up to another one; they are not kept (Q22)."""
+        """Read records of the log from an offset on, at least up to another one; they are not kept (Q22)."""
         return [] if topic in self.gone else await self._reader.read(topic, partition, first, last)
 
     @property
     def log(self) -> Log:
-        """The log behind the shard; what reads it does not move what payloads are read with."""
+        """The log reader for other purposes, which does not move the reader of payloads."""
         return self._aside
 
     async def _rows(
         self, window: SourceWindow, topic: str, partition: int, offsets: NDArray[np.int64]
     ) -> tuple[list[FetchedRows], Sequence[Record]]:
-        """The records at ascending offsets, from the first on as far as they come in columns, handed out.
+        """Return records at ascending offsets in columns, up to the first that is not; they count as handed out.
 
-        And what was read behind those, which is not in columns, or where one is missing.
+        Also return records that were read behind those and are not in columns, or lack one that was asked for.
         """
         parts: list[FetchedRows] = []
         done = 0
@@ -306,7 +307,7 @@ class PayloadWindow:
             window.insert(records, taken=asked)
 
     async def _rewound(self, topic: str, partition: int, positions: Sequence[int], used: bool) -> list[Record | None]:
-        """The records of messages of which a rewind brought some back; each names its message's position."""
+        """Return records of messages some of which a rewind brought back; each has its message's position."""
         offsets = sorted({offset_of(position) for position in positions})
         found = dict(zip(offsets, await self.get(topic, partition, offsets, used), strict=True))
         records = ((position, found[offset_of(position)]) for position in positions)
@@ -315,10 +316,10 @@ class PayloadWindow:
     async def get(
         self, topic: str, partition: int, offsets: Sequence[int], used: bool = True
     ) -> Sequence[Record | None]:
-        """The records at ascending offsets, `RowParts` if they are in columns; None where Kafka has lost one (C40).
+        """Return records at ascending offsets, `RowParts` if they are in columns; None where Kafka lost one (C40).
 
-        With `used` they count as handed out, and leave memory when all of their chunk were. Else they are only looked
-        at: what is read back for that stays within the window, so that the next look does not read it again.
+        With `used` they count as handed out, and leave memory when all of their chunk were. Otherwise all records that
+        were read back stay within the window, so that the next look does not read them again.
         """
         if topic in self.gone:
             return [None] * len(offsets)
@@ -346,7 +347,7 @@ class PayloadWindow:
             records = read or await self._reader.read(topic, partition, offsets[at], offsets[last])
             read = ()
             if not records:
-                at = last + 1  # what is far behind may be there all the same
+                at = last + 1  # records far behind may still exist
                 continue
             stop = bisect_right(offsets, records[-1].offset)
             if consecutive and len(records) == records[-1].offset + 1 - offsets[at]:
@@ -369,7 +370,7 @@ class RowParts(Sequence[Any]):
     """Records in the order of their offsets, in columns of several fetches.
 
     Attributes:
-        parts: those of each.
+        parts: the rows of each fetch.
     """
 
     __slots__ = ("parts",)
@@ -394,14 +395,14 @@ class RowParts(Sequence[Any]):
 
 
 def _reborn(record: Record, position: int) -> Record:
-    """A record as that of the message at a position."""
+    """Return a record as the record of the message at a position."""
     if position < FIRST_REWOUND:
         return record
     return Reborn(position, record.timestamp, record.key, record.value, record.headers)
 
 
 def _close_to(offsets: Sequence[int] | NDArray[np.int64], at: int) -> int:
-    """The last of some ascending offsets that is read at once with another: what is far from it is looked for anew."""
+    """Return the index of the last offset that is read together with the one at `at`. A long gap needs a new seek."""
     if offsets[-1] - offsets[at] <= READ_AHEAD_RECORDS:
         return len(offsets) - 1
     while at + 1 < len(offsets) and offsets[at + 1] - offsets[at] <= READ_AHEAD_RECORDS:
@@ -414,7 +415,7 @@ def _are_consecutive(offsets: Sequence[int]) -> bool:
 
 
 def _size_of(records: Sequence[Record]) -> int:
-    """Bytes that records take in memory, about: measured on the first of them."""
+    """Return about how many bytes records take in memory, estimated from the first of them."""
     if isinstance(records, FetchedRows):
         return records.size_bytes()
     some = records[:16]

@@ -1,7 +1,7 @@
-"""Quiet steps changed nothing. The next journal says where they ended, so that a replay can repeat them (X10).
+"""Quiet steps: steps without changes. The next journal says where they ended, so that a replay repeats them (X10).
 
-What they read must not be taken in together with what came later. A heartbeat that came before a message lets nothing
-be due that concerns the message, and a question waits for its answer until its own step has ended.
+A replay must not join their input with later input. A heartbeat before a message makes nothing due that concerns the
+message, and a question is answered at the end of its own step.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from lapse.runtime.shard.sent_log import INSTANTS, READ
 
 Steps = list[dict[str, dict[str, Any]]]
-"""Of each step how far it read, by the places that it read on from, and what it did by the clock."""
+"""For each step, how far it read, by `topic:partition`, and the instants that it took from the clock."""
 
 
 class QuietSteps:
@@ -22,22 +22,22 @@ class QuietSteps:
         self._read: dict[str, int] = {}
         self._steps: Steps = []
         self._goes_on = False
-        """Whether the next one may be gone through together with the last one."""
+        """Whether a replay may join the next step with the last one."""
 
     def begin(self, read: Mapping[str, int]) -> None:
-        """Know where the sources are read from, by place."""
+        """Set the positions from which the sources are read, by `topic:partition`."""
         self._read = dict(read)
 
     def add(self, read: Mapping[str, int], instants: Mapping[str, int], *, alone: bool) -> bool:
-        """Note a step that has ended without a journal.
+        """Note a step that ended without a journal.
 
         Args:
-            read: next offset of each source behind it, by place.
-            instants: what was done by the clock, by name; ms since the epoch.
-            alone: whether it is to be gone through by itself; others are joined with their neighbours.
+            read: next offset of each source behind the step, by `topic:partition`.
+            instants: what it took from the clock, by name, ms since the epoch.
+            alone: whether a replay must not join it with its neighbours.
 
         Returns:
-            Whether it was noted. One that has read nothing, and does not stand alone, is none.
+            Whether it was noted. A step that read nothing and need not stand alone is not noted.
         """
         moved = {place: offset for place, offset in read.items() if self._read.get(place) != offset}
         if not moved and not alone:
@@ -52,7 +52,7 @@ class QuietSteps:
         return True
 
     def take(self, read: Mapping[str, int]) -> Steps:
-        """Hand over what was noted, to be journaled with a step that has read so far."""
+        """Return the noted steps, to be journaled with a step that has read up to `read`."""
         steps, self._steps, self._goes_on = self._steps, [], False
         self._read = dict(read)
         return steps

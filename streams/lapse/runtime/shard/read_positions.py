@@ -1,4 +1,4 @@
-"""Where a shard begins to read at take-over: its journal's positions, compared with the log."""
+"""Finds where a shard begins to read at take-over: its journal's positions, compared with the log."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ReadPositions:
-    """Where a shard reads on.
+    """The positions from which a shard reads.
 
     Attributes:
-        topics: what the state knows of its topics.
-        offsets: the next record of each partition, the commands included.
-        gaps: parts of underlying topics that the log lost before they were read (Q16, C80).
+        topics: the topics to which the positions belong.
+        offsets: the next offset of each partition, including the commands.
+        gaps: ranges of underlying topics that the log lost before they were read (Q16, C80).
     """
 
     topics: KnownTopics
@@ -37,14 +37,14 @@ class ReadPositions:
 async def find(
     name: str, config: QueueConfig | SowConfig, services: Services, sources: Sequence[TP], known: dict[str, Any]
 ) -> ReadPositions:
-    """Find where the shard of an entity reads on.
+    """Find the positions from which a shard of an entity reads.
 
     Args:
-        name: the entity's.
+        name: name of the entity.
         config: its settings.
-        services: what the worker shares.
-        sources: partitions that the shard reads; the commands are among them.
-        known: what its journal says of read positions.
+        services: the objects that the worker's entities share.
+        sources: partitions that the shard reads, including the commands.
+        known: the read positions in its journal.
     """
     topics = await _known_topics(name, services, sources, known)
     positions = _positions(sources, known, topics)
@@ -54,7 +54,7 @@ async def find(
 
 
 async def _known_topics(name: str, services: Services, sources: Sequence[TP], known: dict[str, Any]) -> KnownTopics:
-    """What the state knows of its topics, and which of them were created anew (C42)."""
+    """Return what the journal knows of the topics, and which of them were created anew (C42)."""
     topics = KnownTopics(known, await services.topic_ids.of(tp.topic for tp in sources))
     for topic in topics.replaced:
         logger.warning(
@@ -67,13 +67,13 @@ async def _known_topics(name: str, services: Services, sources: Sequence[TP], kn
 
 
 def _positions(sources: Sequence[TP], known: dict[str, Any], topics: KnownTopics) -> dict[TP, int | None]:
-    """Where each source is to be read from: as the journal says, None for one that it does not know."""
+    """Return the journal's position of each source; None for a source that is new."""
     found = {tp: known.get(f"{tp.topic}:{tp.partition}") for tp in sources}
     return {tp: 0 if tp.topic in topics.replaced else offset for tp, offset in found.items()}
 
 
 async def _gaps(name: str, services: Services, positions: dict[TP, int | None]) -> list[Gap]:
-    """Where the log no longer reaches back to where reading stopped (Q16, C80)."""
+    """Find ranges that the log no longer has, behind the positions where reading stopped (Q16, C80)."""
     gaps: list[Gap] = []
     begins = await services.log_reader.begins(tp for tp, offset in positions.items() if offset)
     for tp, begin in begins.items():
@@ -87,7 +87,7 @@ async def _gaps(name: str, services: Services, positions: dict[TP, int | None]) 
 async def _begin_new_sources(
     name: str, config: QueueConfig | SowConfig, services: Services, positions: dict[TP, int | None]
 ) -> None:
-    """Place new sources at the recovery point (Q16)."""
+    """Set the positions of new sources to the recovery point (Q16)."""
     point: RecoveryPoint = getattr(config, "recovery_point", "beginning")
     commands = names.commands(name)
     new = [tp for tp, offset in positions.items() if offset is None and tp.topic != commands]

@@ -1,6 +1,6 @@
-"""Refused commands in the worker's log: a few lines per user and minute, and the number of others (X7).
+"""Logs refused commands: a few lines per user and minute, and the number of the others (X7).
 
-Anybody who can write to a commands topic can have a command refused, as often as they like.
+The limit is needed because anybody who can write to a commands topic can cause refusals at any rate.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _LINES: Final = 10
 _PERIOD_S: Final = 60.0
 _MOST_CHARACTERS: Final = 500
 _MOST_USERS: Final = 1_000
-"""Beyond them all others count as one: names of users come from outside."""
+"""Further users are counted together as one. Names come from outside, so their number must be bounded."""
 
 
 @dataclass(slots=True)
@@ -27,10 +27,10 @@ class _Period:
 
 
 class RefusalLog:
-    """The refusals of one shard.
+    """Logs the refusals of one shard.
 
     Args:
-        shard: its entity and partition, for people.
+        shard: entity and partition, for log messages.
     """
 
     def __init__(self, shard: str) -> None:
@@ -39,12 +39,12 @@ class RefusalLog:
         self._next_s = 0.0
 
     def tell(self, user: str, offset: int, why: str) -> None:
-        """Tell of a refusal, or count it.
+        """Log a refusal, or only count it if its user has had enough lines in this minute.
 
         Args:
-            user: who is said to have sent it; empty = nobody is named.
-            offset: where the command stands on the commands topic.
-            why: what was wrong.
+            user: the user that the command names as its sender, empty if none.
+            offset: offset of the command on the commands topic.
+            why: the reason of the refusal.
         """
         self.sum_up()
         if user not in self._periods and len(self._periods) >= _MOST_USERS:
@@ -59,7 +59,7 @@ class RefusalLog:
         logger.warning("%s, offset %d: command%s refused: %s%s", self._shard, offset, _of(user), cut, more)
 
     def sum_up(self) -> None:
-        """Tell how many were only counted, once their minute is over."""
+        """Log how many refusals were only counted, for each user whose minute is over."""
         now_s = time.monotonic()
         if now_s < self._next_s or not self._periods:
             return

@@ -1,4 +1,4 @@
-"""Records that Kafka removed from the logs of a shard: where the logs begin, and what was never read (C40, C80)."""
+"""Handles records that Kafka removed from a shard's logs: those taken in before, and those never read (C40, C80)."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _EVERYTHING: Final = 1 << 62
 
 
 class RemovedLog:
-    """Tells a shard's machine what Kafka has removed.
+    """Tells a shard's machine which records Kafka has removed.
 
     Args:
-        entity: the queue or SOW topic, for people.
-        machine: takes in what is gone.
-        inbox: says what was read, and goes on behind what is gone.
+        entity: name of the queue or SOW topic, for log messages.
+        machine: lets go of the removed records.
+        inbox: knows what was read, and continues behind removed records.
         log: says where the logs begin.
-        on_news: called when there is something to tell.
-        gaps: what Kafka has removed unread, as was seen at the take-over.
+        on_news: called when the machine must be told something.
+        gaps: ranges that Kafka removed unread, found at take-over.
     """
 
     def __init__(
@@ -46,29 +46,29 @@ class RemovedLog:
 
     @property
     def is_left(self) -> bool:
-        """Whether messages still have to leave because their records are gone."""
+        """Return whether messages still have to leave because their records are removed."""
         return bool(self._begins)
 
     def begins(self, tp: TP, offset: int) -> None:
-        """Learn that a log begins at an offset now."""
+        """Note the offset at which a log begins now."""
         if offset > self._begun.get(tp, 0):
             self._begins[tp] = self._begun[tp] = offset
             self._on_news()
 
     def is_deleted(self, tp: TP) -> None:
-        """Learn that a log is there no longer. What was not read of it is not known, so no event can say it."""
+        """Note that a log was deleted. Its unread records are unknown, so no event can name them."""
         if tp not in self._deleted:
             self._deleted.add(tp)
             self._begins[tp] = _EVERYTHING
             self._on_news()
 
     def passed_over(self, tp: TP, expected: int, first: int) -> None:
-        """Learn that the record after those that were read is at `first`, where `expected` was."""
+        """Note that reading went from `expected` to `first` without a record in between."""
         gap = Gap(tp, expected, first - 1)
         self._gaps.note(gap.parts(self._machine.missed(*gap)))
 
     def tell(self, now_ms: int) -> None:
-        """Have the machine let go of what is gone, a bounded amount of it."""
+        """Let the machine drop a bounded number of removed messages, and report ranges that were never read."""
         for tp, offset in list(self._begins.items()):
             if offset < _EVERYTHING and not self._pass_over(tp, offset):
                 continue
@@ -79,7 +79,7 @@ class RemovedLog:
             self._machine.never_read(tp, ranges, now_ms)
 
     def _pass_over(self, tp: TP, offset: int) -> bool:
-        """Go on behind what is gone and was not taken in; False if the machine has room for it, and takes it first."""
+        """Continue behind removed records; return False if waiting messages must be taken in first."""
         found = self._inbox.unread(tp, offset)
         if found is None:
             return True
@@ -93,5 +93,5 @@ class RemovedLog:
         return True
 
     def stop(self) -> None:
-        """Look no longer."""
+        """Stop looking for gaps."""
         self._gaps.stop()

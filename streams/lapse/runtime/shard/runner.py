@@ -1,8 +1,7 @@
-"""A runner: the task that owns one shard, from its inbox to its outputs.
+"""The runner: the task that owns one shard, from its inbox to its outputs.
 
-The order of effects is the one that every guarantee rests on: dead letters and events, then the journal, then
-deliveries, then the acknowledgment of the source offsets. Any failed write ends the process; recovery is the normal
-path.
+Every guarantee rests on the order of effects: dead letters and events, then the journal, then deliveries, then the
+acknowledgment of the source offsets. A failed write ends the process, because recovery is the normal path.
 """
 
 from __future__ import annotations
@@ -40,23 +39,23 @@ from lapse.runtime.turns import in_turns
 from lapse.runtime.watch import Watch, end_process
 
 _BREATH_S: Final = 0.001
-"""The pause between parts of a query, and between steps that write nothing. They do not wait for a broker, so without
-it the thread that reads from Kafka would never run."""
+"""The pause between parts of a query, and between steps that write nothing, s. They do not wait for a broker, so
+without a pause the thread that reads from Kafka would never run."""
 
 _LOOK_AGAIN_S: Final = 0.05
-"""How often it is asked whether something comes that makes no record."""
+"""How often to ask whether the consumer has passed records that it does not hand out, s."""
 
 _TURNS_TO_KAFKA: Final = 6
-"""The greatest number of turns of the loop until a write is on its way."""
+"""The greatest number of turns of the loop until a write is sent to Kafka."""
 
 
 class Runner:
     """Owns one shard.
 
     Args:
-        entity: the queue or SOW topic.
-        partition: the shard's partition.
-        epoch: the epoch.
+        entity: name of the queue or SOW topic.
+        partition: the shard's number.
+        epoch: the shard's epoch.
         machine: the shard's state machine.
         store: keeps the journal.
         producer: writes the outputs.
@@ -65,9 +64,9 @@ class Runner:
         log: says where the logs end.
         clock: the broker's clock.
         watch: notices a frozen process.
-        commands_topic: where this shard's commands and ticks stand.
-        found: what the take-over has found.
-        turns: shared by the shards of a worker, of which so many begin a step at once.
+        commands_topic: the topic of the shard's commands and ticks.
+        found: the result of the take-over.
+        turns: shared by the shards of a worker, limits how many begin a step at once.
         on_stopped: called when the entity is deleted and the shard has written its last record.
     """
 
@@ -123,44 +122,44 @@ class Runner:
         self._task: asyncio.Task[None] | None = None
         self._writing = Writing()
         self._durable: Mapping[TP, int] = {}
-        """Per source, the offset behind what the journal has of this process."""
+        """Per source, the next offset that is not in the journal of this process yet."""
         self._more = False
         self._to_deliver = False
-        """Whether there was more to hand out after the last delivery."""
+        """Whether the last delivery left something to hand out."""
         self._ahead = WorkAhead()
         self._stopped = False
         self._store = store
         self._turns = turns
 
     async def start(self) -> None:
-        """Make the epoch's beginning durable, and run."""
+        """Make the epoch's beginning durable, and start the task."""
         since = {tp: self.topics.since(tp.topic) for tp in self.sources}
         self.machine.begin_topics(self.topics.replaced, {tp: epoch for tp, epoch in since.items() if epoch})
         try:
-            # Before the journal forgets what the owner before did not write; a crash in between repeats it (C55).
+            # Write these before the journal drops them. A crash in between repeats it (C55).
             unwritten = [] if self._unwritten is None else [*await self._unwritten(self._clock.now_ms())]
             await self._deliveries.write([*unwritten, *self.machine.answers_left()])
             began = await in_turns(self.machine.taking_over(self._clock.now_ms()))
             await self._writer.begin(began, self._inbox.processed)
-        except BaseException:  # whoever takes the shard over next begins anew
+        except BaseException:  # the next owner begins anew
             self._lose()
             raise
         self._inbox.open()
         self.machine.arrivals_are_in(0)
         self._may_run.set()
-        self._news.set()  # what expired while nothing ran is due now
+        self._news.set()  # messages may have expired while no worker ran
         if self.machine.rule is not None:
             self.machine.rule.start(self._news.set)
         self.machine.retry.start(self._writer.write_letters_again, self._news.set)
         self._task = asyncio.create_task(self._run(), name=f"shard {self.entity}-{self.partition}")
 
     async def pause(self) -> None:
-        """Finish the step that is under way and begin no other."""
+        """Finish the step under way, and begin no other."""
         self._may_run.clear()
         await self._idle.wait()
 
     def resume(self) -> None:
-        """Go on."""
+        """Begin steps again."""
         self._may_run.set()
 
     async def stop(self) -> None:
@@ -176,19 +175,19 @@ class Runner:
         return self._inbox.sources
 
     def adopt(self, tp: TP, topic_id: str) -> int:
-        """Read one more source partition; returns from where on: its beginning, unless it was known before."""
+        """Read one more source partition; return the first offset: 0, unless the partition was known before."""
         self.topics.learn(tp.topic, topic_id)
         offset = self.topics.absent.pop(f"{tp.topic}:{tp.partition}", 0)
         self._inbox.adopt(tp, offset)
         return offset
 
     async def log_begins(self, tp: TP, offset: int) -> None:
-        """Learn that Kafka has removed what stood below an offset (C40, C80)."""
+        """Note that Kafka has removed the records below an offset (C40, C80)."""
         await self._inbox.pass_markers(tp, offset)
         self._removed.begins(tp, offset)
 
     def log_is_deleted(self, tp: TP) -> None:
-        """Learn that a log is there no longer (C42)."""
+        """Note that a log was deleted (C42)."""
         self._removed.is_deleted(tp)
 
     def receive(self, tp: TP, records: Sequence[Any]) -> None:
@@ -204,11 +203,11 @@ class Runner:
 
     @property
     def merging(self) -> list[TP]:
-        """Partitions that are not read to where they ended at take-over, as far as is known."""
+        """Partitions that are not read up to their ends at take-over, as far as is known."""
         return self._inbox.merging
 
     def reached(self, tp: TP, offset: int) -> None:
-        """Note that everything below `offset` was received: behind the last record, markers may stand."""
+        """Note that everything below `offset` was received; there may be transaction markers behind the last record."""
         self._inbox.reached(tp, offset)
 
     # The loop
@@ -236,18 +235,18 @@ class Runner:
         except Fenced as error:
             self._store.lose(self.partition, error)
             self._lose()
-        except BaseException as error:  # noqa: BLE001  # crash-only: whatever it is, the process ends
+        except BaseException as error:  # noqa: BLE001  # crash-only: any error ends the process
             end_process(f"{self._shown}: {str(error) or type(error).__name__}", error)
 
     def _lose(self) -> None:
-        """Do nothing more: the shard is another worker's. What was written is void, and nothing was sent for it."""
+        """Stop, because another worker has the shard. Steps under way are void, and nothing was sent for them."""
         self._stopped = True
         self._writing.abandon()
         self._cease()
         self._idle.set()
 
     def _cease(self) -> None:
-        """End what goes on beside the steps."""
+        """Stop what runs beside the steps."""
         self._ticker.stop()
         self._arrival_gate.stop()
         self._removed.stop()
@@ -258,7 +257,7 @@ class Runner:
         self._inbox.close()
 
     async def _stop_for_good(self) -> None:
-        """Write nothing any more: the entity is deleted, and its topics are about to be (C4)."""
+        """Stop writing, because the entity is deleted and its topics are about to be (C4)."""
         self._stopped = True
         self._ticker.stop()
         await self._writing.end()
@@ -284,7 +283,7 @@ class Runner:
         self._inbox.relieve(taken)
         await self._arrival_gate.let_pass(self._ticker.reached_ms)
         await self._let_act(machine.step_turns - ahead.turns)
-        self._ticker.arm()  # the next tick is on its way while the letters of this step are written
+        self._ticker.arm()  # before the letters are written, so that both are on their way together
         self._more = False
         if self.topics.replaced:
             self._close_topics()
@@ -313,7 +312,7 @@ class Runner:
         self._ticker.arm()
 
     async def _pass_end_of_commands(self) -> None:
-        """Know that nothing is left of the commands at take-over: the last may be gone, or only markers come (C40)."""
+        """Skip commands of the take-over that were removed, or end in transaction markers (C40)."""
         if self._inbox.received[self._inbox.commands] < self._catch_up:
             await self._inbox.pass_markers(self._inbox.commands, self._catch_up)
             if not self._has_caught_up():
@@ -322,12 +321,12 @@ class Runner:
     async def _write(self, effects: Effects, processed: dict[TP, int], decided: float | None) -> None:
         """Write the effects in their order.
 
-        Meanwhile the machine works on the next step: it takes in messages first, then queries have a turn. A next step
-        that is full, or has something due to do, is ended as well, and its effects up to its journal are sent beside
-        this journal. At most two steps are being written.
+        Meanwhile the machine works on the next step: it takes in messages first, then queries have a turn. If that step
+        is full, or something is due, it is ended as well. Its effects up to the journal are then sent beside this
+        journal. At most two steps are written at once.
         """
         machine = self.machine
-        if effects.must_arrive:  # the next step may depend on the instant at which it arrived
+        if effects.must_arrive:  # the next step may depend on the instant at which Kafka has them
             await self._writing.end()
             await self._effect(effects, processed, decided)
             return
@@ -359,26 +358,26 @@ class Runner:
             self._news.set()
 
     async def _write_letters(self, letters: Sequence[Output | Packed]) -> dict[int, Refusal]:
-        await self._writing.end()  # its journal has shown that the shard is still this process's
+        await self._writing.end()  # its journal shows that this process still owns the shard
         return await self._writer.write_letters(letters)
 
     async def _write_expired(self, letters: Sequence[Output | Packed], behind: Mapping[TP, int]) -> dict[int, Refusal]:
         """Write letters of expired messages beside the journal of the step before (C60).
 
-        After a crash the same ticks stand in the log, and nothing is handed out before they are read. So these messages
-        expire again, and their letters have the same ids. That holds only if their arrivals are in the journal: the
-        instant of an arrival may come from the clock.
+        After a crash the same ticks are in the log, and nothing is handed out before they are read. So these messages
+        expire again, with the same letter ids. That requires their arrivals in the journal, because the instant of an
+        arrival may come from the clock.
         """
         if any(self._durable.get(tp, 0) < offset for tp, offset in behind.items()):
             return await self._write_letters(letters)
         return await self._writer.write_letters(letters)
 
     def _is_over(self, until: asyncio.Future[None] | None) -> bool:
-        """Whether work for the next step has to end: what it waits for is done, or the shard has to pause."""
+        """Return whether work for the next step must stop: `until` is done, or the shard must pause."""
         return until is not None and (until.done() or not self._may_run.is_set())
 
     async def _take_in_late(self, most: int) -> int:
-        """Take in messages that arrived during a query's turn, so that this step tells them; returns how many."""
+        """Take in messages that arrived during a query's turn, so that this step includes them; return how many."""
         if not (self.machine.acts_ahead and self._news.is_set()):
             return 0
         taken = await self._intake.messages(most)
@@ -386,7 +385,7 @@ class Runner:
         return taken
 
     async def _go_on(self) -> None:
-        """Do some of the command that the machine is in the middle of."""
+        """Carry on with the unfinished command, for a few turns."""
         for _ in range(self.machine.step_turns):
             if self.machine.unfinished is None:
                 break
@@ -394,11 +393,11 @@ class Runner:
             await asyncio.sleep(0)
 
     async def _let_act(self, most: int, until: asyncio.Future[None] | None = None) -> int:
-        """Let the machine do what is due by the last tick that was read; returns how many turns it took.
+        """Let the machine do what is due by the last tick that was read; return the number of turns.
 
         Args:
-            most: turns.
-            until: begin none once this is done, or the shard is to pause.
+            most: the greatest number of turns.
+            until: begin no turn once this is done, or the shard must pause.
         """
         turns = 0
         while turns < most and self._ticker.has_reached_what_is_due:
@@ -414,8 +413,8 @@ class Runner:
         """Hand out messages in a few turns, until something arrives.
 
         Args:
-            most: turns; the first is taken in any case.
-            until: begin no other once this is done, or the shard is to pause.
+            most: the greatest number of turns. The first is taken in any case.
+            until: begin no further turn once this is done, or the shard must pause.
         """
         if self._delivering_since is None:
             self._delivering_since = time.monotonic()
@@ -432,7 +431,7 @@ class Runner:
         """Close the state of topics that were deleted and created again (C42).
 
         A queue reads its waiting commands first, so that messages acknowledged in time do not count as lost (C1). A SOW
-        topic's commands wait for its updates instead. Nothing new is taken in meanwhile.
+        topic's commands wait for its updates instead. No new message is taken in meanwhile.
         """
         machine = self.machine
         if machine.waits_for_ends or self._has_caught_up():
@@ -441,5 +440,5 @@ class Runner:
             self._more = True
 
     def _has_caught_up(self) -> bool:
-        """Whether the commands that were in the log at take-over were read."""
+        """Return whether the commands that were in the log at take-over were processed."""
         return self._inbox.processed[self._inbox.commands] >= self._catch_up

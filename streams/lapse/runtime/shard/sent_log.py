@@ -1,7 +1,7 @@
-"""The outputs of a shard, step by step, and where the next owner has to look for them (C55).
+"""Tracks the outputs of a shard step by step, so that the next owner can find those that are missing (C55).
 
-A step's journal says which step is the first whose outputs are not known to be safe, and where each deliveries topic
-stood before it. A new owner reads on from there, and writes what is missing.
+A step's journal names the first step whose outputs may be missing, and where each deliveries topic stood before that
+step. A new owner reads from there, and writes what is missing.
 """
 
 from __future__ import annotations
@@ -12,26 +12,25 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 PROGRESS_KEY: Final = ":deliveries"
-"""In the record of read positions; neither a topic's name nor a partition's place looks like it."""
+"""Key in the record of read positions. It resembles neither a topic's name nor a partition's key."""
 
 INSTANTS: Final = "at"
-"""Beside it: what was done by the clock, by name, so that a recording can be gone through again (X10)."""
+"""Key beside the step's number: the instants that were taken from the clock, by name, for replays (X10)."""
 
 STEPS: Final = "steps"
-"""And the steps before it that changed nothing: where each ended (`READ`), and its `INSTANTS`."""
+"""Key beside it: the preceding steps without changes, each with its end (`READ`) and its `INSTANTS`."""
 
 READ: Final = "read"
-"""Next offset of each source behind a step, by its place."""
+"""Key in such a step: the next offset of each source behind it, by `topic:partition`."""
 
 Sent = asyncio.Future[Any]
 
 
 class SentLog:
-    """Outputs on their way, in their order.
+    """Outputs that are being written, in order.
 
     Args:
-        floors: of each deliveries topic an offset below which no output of this epoch stands; empty = none is to be
-            looked for.
+        floors: for each deliveries topic, an offset below all outputs of this epoch; empty if no owner looks for them.
     """
 
     def __init__(self, floors: Mapping[str, int]) -> None:
@@ -46,11 +45,11 @@ class SentLog:
         return (sent for _, sent in self._waiting)
 
     def add(self, step: int, some: Iterable[Sent]) -> None:
-        """Know all that a step sent."""
+        """Add the outputs of a step."""
         self._waiting.extend((step, sent) for sent in some)
 
     async def first(self) -> None:
-        """Wait for what was sent first, and forget it; what became of it is raised."""
+        """Wait for the oldest output, and remove it. Raise its error if it failed."""
         step, sent = self._waiting.popleft()
         try:
             metadata = await sent
@@ -58,15 +57,16 @@ class SentLog:
                 self._next_floors[metadata.topic] = metadata.offset
         finally:
             if not self._waiting or self._waiting[0][0] != step:
-                # All of the step is safe. Its last batch is read once more, for its offset is that of its first record.
+                # All of the step is safe. Its last batch is read again later, because its offset is that of its first
+                # record.
                 self._floors.update(self._next_floors)
                 self._next_floors.clear()
 
     def progress(self, step: int) -> dict[str, dict[str, Any]]:
-        """What the journal of a step says of this.
+        """Return what the journal of a step says of outputs.
 
         Args:
-            step: the one that is journaled; its own outputs are still to come.
+            step: the step that is journaled. Its own outputs are sent later.
         """
         if not self._floors:
             return {}

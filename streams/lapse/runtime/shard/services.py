@@ -1,4 +1,4 @@
-"""What the entities of one worker share: connections, the broker's clock, the watch."""
+"""The objects that the entities of one worker share: connections, the broker's clock, the watch."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ from lapse.runtime.turns import OneByOne
 from lapse.runtime.watch import Watch
 
 _PRE_READS: Final = 32
-"""How many changelog topics are read ahead; more of them would need too many connections."""
+"""How many changelog topics are read ahead. Each needs a connection of its own."""
 
 
 class Services:
-    """What the entities of one worker share.
+    """The objects that the entities of one worker share.
 
     Attributes:
         connection: aiokafka's settings: brokers and security.
         journal_producer: writes changelogs.
         output_producer: writes everything else.
-        letters: writes dead letters, through the same.
+        letters: writes dead letters with `output_producer`.
         changelog_reader: reads changelogs at take-over.
         log_reader: reads payloads back.
-        aside_reader: the same for what runs beside the shards, so that it does not move their reading positions.
-        topic_ids: tells topics apart that bear one name.
+        aside_reader: reads for other purposes, so that `log_reader` keeps its positions.
+        topic_ids: distinguishes topics with the same name.
         clock: the broker's clock.
         watch: notices a frozen process.
-        stands_by: whether the changelogs of shards at other workers are followed.
-        reads_ahead: whether changelogs are read while the group waits for somebody's death.
-        worker_name: who claims epochs, for people.
+        stands_by: whether this worker follows the changelogs of shards at other workers.
+        reads_ahead: whether changelogs are read while the group waits for a dead member.
+        worker_name: the worker's name in claims of epochs, for people.
         one_by_one: gives shards that are taken over together turns of their own.
-        step_turns: lets so many shards begin a step in one turn of the loop.
+        step_turns: limits how many shards begin a step in one turn of the loop.
         needed: topics of shards that are taken over.
-        versions: of the definition by which each entity is served from its next take-over on; empty where the file
-            decides. A shard's claim bears it (C66).
+        versions: by entity, the version of the definition that counts from the next take-over on; no entry if
+            `lapse.toml` decides. A shard's claim names it (C66).
     """
 
     def __init__(
@@ -75,16 +75,16 @@ class Services:
         self.worker_name = f"{socket.gethostname()}:{os.getpid()}"
 
     def may_pre_read(self) -> bool:
-        """Whether one more changelog topic may be read ahead: each has a connection of its own."""
+        """Return whether one more changelog topic may be read ahead, and count it."""
         self._pre_reads_left -= 1
         return self.reads_ahead and self._pre_reads_left >= 0
 
     async def topics(self) -> set[str]:
-        """Every topic on the cluster now."""
+        """Return every topic that is on the cluster now."""
         return set(await self.topic_ids.listed())
 
     def forget(self, topics: Iterable[str]) -> None:
-        """Ask for these topics no more."""
+        """Stop asking brokers for the metadata of these topics."""
         topics = set(topics)
         self.needed.forget(topics)
         self.journal_producer.forget(topics)
@@ -93,12 +93,12 @@ class Services:
             reader.forget(topics)
 
     async def start(self) -> None:
-        """Connect."""
+        """Connect the producers."""
         await self.journal_producer.start()
         await self.output_producer.start()
 
     async def stop(self) -> None:
-        """Disconnect."""
+        """Disconnect producers and readers."""
         await self.aside_reader.stop()
         await self.log_reader.stop()
         await self.output_producer.stop()

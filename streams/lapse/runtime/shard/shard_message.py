@@ -17,13 +17,13 @@ from lapse.runtime.shard.command_authorizer import CommandAuthorizer
 logger = logging.getLogger(__name__)
 
 SHARD_MESSAGE_KEY: Final = b"\x00shard"
-"""Key of a record that one shard writes for another; clients' commands have any other key, or none."""
+"""Key of a record that one shard writes for another. A client's command has another key, or none."""
 
 
 def written(
     entity: str, shard_messages: Iterable[ShardMessage], authorizer: CommandAuthorizer | None = None
 ) -> list[Output]:
-    """The records that carry shard messages; sealed, where users could write some (X4)."""
+    """Return the records that carry shard messages, sealed if users are configured (X4)."""
     commands = topic.commands(entity)
     outputs: list[Output] = []
     for message in shard_messages:
@@ -34,7 +34,7 @@ def written(
 
 
 def read(entity: str, record: Any, authorizer: CommandAuthorizer | None = None) -> ShardMessage | None:
-    """The message in a record; None if there is none that can be read or trusted, which the log tells."""
+    """Decode the shard message in a record; log it and return None if it cannot be decoded or trusted."""
     if authorizer is not None and not authorizer.is_sealed(record):
         logger.warning("%s, offset %d: a message that no shard has sealed, or not lately", entity, record.offset)
         return None
@@ -46,31 +46,31 @@ def read(entity: str, record: Any, authorizer: CommandAuthorizer | None = None) 
 
 
 def must_arrive(shard_messages: Iterable[ShardMessage]) -> bool:
-    """Whether shard messages have to be safe before the shard goes on: with GONE it writes its last."""
+    """Return whether shard messages must be safe before the shard goes on: `GONE` is its last record."""
     return any(message.kind is ShardMessageKind.GONE for message in shard_messages)
 
 
 def asker(command: Command, encoding: Encoding) -> Asker:
-    """Who sent a command, so that the answer can come later."""
+    """Return the sender of a command, so that it can be answered later."""
     silent = command.answer == "none"
     return Asker(command.id, command.subscription, command.client, encoding, silent)
 
 
 def deleted(entity: str, retirement: Retirement) -> Refusal:
-    """What a command to a deleted entity is answered."""
+    """Return the refusal of a command to a deleted entity."""
     why = "it was idle" if retirement.cause is Cause.IDLE else "by command"
     text = f"deleted: {entity} is no more ({why}). `lapse apply` creates it anew, if lapse.toml still has it"
     return Refusal(ErrorCode.DELETED, text)
 
 
 def answer(verdict: Verdict, at_ms: int) -> CommandAnswer:
-    """The answer to whom asked for a deletion."""
+    """Return the answer to a `delete` command."""
     asker = verdict.asker
     counts = tuple(verdict.counts.items())
     return CommandAnswer(asker.command_id, "delete", asker.subscription, at_ms, verdict.refusal, counts)
 
 
 def encoding(verdict: Verdict) -> Encoding:
-    """How that answer is to be written: as the command was."""
+    """Return the encoding of that answer: the same as that of its command."""
     known: dict[str, Encoding] = {"avro": "avro", "confluent": "confluent"}
     return known.get(verdict.asker.encoding, "json")

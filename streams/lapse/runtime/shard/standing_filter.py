@@ -1,8 +1,8 @@
-"""The cost of subscriptions' filters: a filter that takes too much ends its subscription (X7, Q14, S6).
+"""Limits the CPU time of subscriptions' filters: a filter that takes too much ends its subscription (X7, Q14, S6).
 
-A command is done at some time; a subscription's filter is evaluated on every message for as long as it is there. So
-its work is added up over all steps, and held against the messages that it looked at. While filters are at work,
-messages are taken in by portions that take a few milliseconds, and others have their turn between them.
+A command ends at some time, but a subscription's filter is evaluated on every message. So its CPU time is added up over
+all steps, and compared with the number of messages. While there are filters, messages are taken in by portions of a few
+milliseconds, and other tasks have turns in between.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from lapse.runtime.shard.effort import Effort, Portion
 
 _MOST_S: Final = 1.0
 _EACH_S: Final = 0.001
-"""CPU that a filter may take in all, s: so much, and so much more for each message that it looked at."""
+"""CPU that a filter may take in all, s: the first value, plus the second one for each message that it looked at."""
 
 
 class StandingFilters:
     """The filters of one shard's subscriptions, by their texts.
 
     Args:
-        most_at_once: so many messages are taken in at once at most.
+        most_at_once: the greatest number of messages in a portion.
     """
 
     def __init__(self, most_at_once: int) -> None:
@@ -34,32 +34,32 @@ class StandingFilters:
         self._refusals: dict[str, Refusal] = {}
 
     def at_once(self, active: bool) -> int:
-        """How many messages to take in before others have their turn; `active`: whether there are filters."""
+        """Return how many messages may be taken in per turn; `active` says whether there are filters."""
         return self._portion.size if active else self._most
 
     @contextmanager
     def at_work(self, active: bool = True) -> Iterator[None]:
-        """Measure a portion, if there are filters; the size of the next one is chosen by it."""
+        """Measure a portion if there are filters, to choose the size of the next one."""
         began = time.thread_time() if active else 0.0
         yield
         if active:
             self._portion.took(time.thread_time() - began)
 
     def effort(self, text: str) -> Effort:
-        """What a filter has taken so far."""
+        """Return the effort that a filter has taken so far."""
         effort = self._efforts.get(text)
         if effort is None:
             effort = self._efforts[text] = Effort(_EACH_S, _MOST_S)
         return effort
 
     def measured(self, text: str) -> AbstractContextManager[Callable[[int], None]]:
-        """Measure the work under a filter; the function that it yields is called with the number of messages."""
+        """Measure the work under a filter. Call the yielded function with the number of messages."""
         return self.effort(text).measured()
 
     def too_costly(self, subscribed: Collection[str]) -> dict[str, Refusal]:
-        """Filters of subscriptions that have just taken more than they may, and what to tell of each.
+        """Return the filters that have just exceeded their limit, each with its refusal.
 
-        They are refused from now on, until a worker takes the shard over. What is no filter of these is forgotten.
+        They are refused from now on, until a worker takes the shard over. Filters without a subscription are forgotten.
         """
         if not self._efforts:
             return {}
@@ -70,5 +70,5 @@ class StandingFilters:
         return found
 
     def refusal(self, text: str | None) -> Refusal | None:
-        """Why a subscription with this filter is refused; None = it is not."""
+        """Return the refusal for a subscription with this filter; None if it is allowed."""
         return self._refusals.get(text or "")

@@ -1,4 +1,4 @@
-"""The turns of the event loop in which the shards of a worker begin their steps (C60)."""
+"""Limits how many shards of a worker begin a step in one turn of the event loop (C60)."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from typing import Final
 _AT_FIRST: Final = 10
 _LEAST: Final = 2
 _LONG_S: Final = 0.015
-"""How much CPU a turn of the loop may take in which steps begin, s. Heartbeats, answers and what else the worker has
-under way wait for the end of a turn."""
+"""CPU that a turn of the loop with beginning steps may take, s. Heartbeats, answers and the worker's other tasks
+wait for the end of a turn."""
 
 
 class StepTurns:
-    """Lets only so many shards begin a step in one turn of the loop; the others begin in the next ones, in order.
+    """Lets a limited number of shards begin a step in one turn of the loop.
 
-    Three hundred shards to which something came at once worked in one turn of 217 ms of CPU. How many fit into one is
-    learned from what the turns have taken.
+    The others begin in the next turns, in order.
+
+    Three hundred shards that got records at once worked in one turn of 217 ms of CPU. The limit follows from what the
+    turns have taken.
 
     Attributes:
         most: how many shards may begin in one turn.
@@ -47,19 +49,19 @@ class StepTurns:
         loop.call_soon(self._next)
 
     def _next(self) -> None:
-        """Let those begin that waited; they do so in one turn, at whose end this is called again."""
+        """Let waiting shards begin. All do so in one turn, and this method is called again at its end."""
         self._took(self._begun, time.thread_time() - self._since_s)
         self._begun = 0
         while self._waiting and self._begun < self.most:
             first = self._waiting.popleft()
-            if not first.done():  # its shard may have been given up
+            if not first.done():  # done: its shard was given up
                 first.set_result(None)
                 self._begun += 1
         if self._begun:
             self._open(asyncio.get_running_loop())
 
     def _took(self, begun: int, cpu_s: float) -> None:
-        """Learn what a turn has taken, s of CPU."""
+        """Adjust the limit to what a turn has taken, s of CPU."""
         if cpu_s > _LONG_S:
             self.most = max(_LEAST, min(self.most, int(begun * _LONG_S / cpu_s)))
         elif begun >= self.most and cpu_s < _LONG_S / 2:

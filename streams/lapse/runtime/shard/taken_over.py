@@ -1,4 +1,4 @@
-"""What a take-over has found: where a shard's logs stand, and what the owner before has left undone."""
+"""The result of a take-over: where a shard's logs stand, and what the previous owner left undone."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ Unwritten = Callable[[int], Awaitable[Sequence[Output | Packed]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakenOver:
-    """What a runner begins with.
+    """The facts with which a runner begins.
 
     Attributes:
-        positions: next offset per source partition, as the journal says.
-        catch_up: offset behind the commands that were in the log; they are read before any delivery.
-        topics: which topics the positions are about.
-        merge_until: where the underlying partitions of a shard in one order ended.
+        positions: next offset per source partition, from the journal.
+        catch_up: offset behind the commands that were in the log. They are processed before any delivery.
+        topics: the topics to which the positions belong.
+        merge_until: the ends of the underlying partitions, for a shard in total order.
         floors: for each deliveries topic, an offset below all records of this epoch.
-        unwritten: deliveries that the previous owner journaled but did not write, as of an instant (C55).
-        gaps: ranges that Kafka has removed and nobody has read (C80).
+        unwritten: finds deliveries that the previous owner journaled but did not write, as of an instant (C55).
+        gaps: ranges that Kafka removed before anybody read them (C80).
     """
 
     positions: dict[TP, int]

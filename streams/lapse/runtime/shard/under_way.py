@@ -1,14 +1,14 @@
-"""What a shard is handling now, noted outside the process, to find records that stop the worker repeatedly.
+"""Notes outside the process what a shard is handling, to find records that stop the worker repeatedly.
 
-A record or a command may end the process in a way that no handler sees, such as a fault in a decoder's C code. Read
-again at every start, it would do so for ever. So what is handed to a machine is noted first, a batch at a time, in a
-file that is mapped into memory: it needs no write, and the kernel keeps it however the process ends.
+A record or a command may end the process in a way that no handler sees, such as a fault in a decoder's C code. The
+worker would read it again at every start, and end again. So each batch is noted before the machine gets it. The note is
+in a file that is mapped into memory. It needs no write, and the kernel keeps it however the process ends.
 
-A start that finds such a note takes those records one by one. A record under way at three deaths in a row, twice by
-itself, is set aside. An ordinary kill does not meet the same record at the same instant three times.
+A worker that finds such a note at its start takes those records one by one. A record is set aside after three deaths in
+a row, the last two of them with this record alone. An ordinary kill does not meet the same record three times.
 
-Each shard has a note of its own. Shards that read the same records (C46) count their deaths together: the first of
-them to begin after a death takes all their notes into account, and the others find what it concluded.
+Each shard has its own note. Shards that read the same records (C46) count their deaths together. The first shard that
+begins after a death evaluates all notes, and the others read its results.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from lapse.runtime.turns import OneByOne
 logger = logging.getLogger(__name__)
 
 _HOPELESS_DEATHS: Final = 5
-"""A command that stops the worker even while it is refused is passed over without an answer."""
+"""After so many deaths, a command is skipped without an answer: it stops the worker even while it is refused."""
 
 _SIZE: Final = 512
 _NOTE: Final = struct.Struct(">8s?iqqH")
@@ -39,19 +39,19 @@ _SET: Final = 2
 
 @functools.cache
 def _own_token() -> bytes:
-    """Token of this process; drawn when it is first asked for, so that a fork has another one."""
+    """Return the token of this process. It is drawn at the first call, so that a fork gets another one."""
     return secrets.token_bytes(8)
 
 
 class UnderWay:
-    """What one shard is doing.
+    """Notes what one shard is handling.
 
     Args:
-        path: the entity's files, without shard and suffix; None = nothing is noted.
+        path: path of the entity's files, without shard and suffix; None to note nothing.
         shard: the shard's number.
-        shards: how many shards read the same records (C46); 1 = this one alone.
-        process: token of the process, eight bytes; None = of this one.
-        turns: shared by the shards of a worker, whose first records may come in the same turn of the loop.
+        shards: how many shards read the same records (C46); 1 if only this one does.
+        process: token of the process, eight bytes; None for this process.
+        turns: shared by the shards of a worker. The first records of many may arrive in one turn of the loop.
     """
 
     def __init__(
@@ -72,10 +72,10 @@ class UnderWay:
         self._aside: dict[Name, Aside] = {}
 
     def look(self, positions: Mapping[TP, int]) -> None:
-        """Read what was under way when the process before ended, and draw the conclusions.
+        """Find out what the process before was handling when it ended, and which records to suspect or set aside.
 
         Args:
-            positions: next offset per source; what is before it was taken in.
+            positions: next offset per source; records before it were taken in.
         """
         if self._path is None:
             return
@@ -94,14 +94,17 @@ class UnderWay:
     # What is under way
 
     async def ready(self) -> None:
-        """Have a file to note in. Fifty shards that make theirs in one turn keep all others waiting (C90)."""
+        """Create and map the note's file, if that is not done yet.
+
+        Each shard waits for a turn: if fifty shards did this in one turn of the loop, all others would wait (C90).
+        """
         if self._path is not None and self._map is None:
             await self._turns.turn()
             self._open()
 
     @contextlib.contextmanager
     def noted(self, topic: str, partition: int, first: int, last: int, again: bool = False) -> Iterator[None]:
-        """Note what is under way until it is done; an error leaves the note, for it ends the process."""
+        """Note records while they are handled. An error leaves the note in place, because it ends the process."""
         if self._path is None:
             yield
             return
@@ -113,11 +116,11 @@ class UnderWay:
         note = _NOTE.pack(self._process, again, partition, first, last, len(name)) + name
         mapped[1 : 1 + len(note)] = note
         mapped[0] = _SET
-        yield  # an error leaves the note: it ends the process
+        yield  # an error leaves the note, because it ends the process
         mapped[0] = 0
 
     def is_suspect(self, topic: str, partition: int, first: int, last: int) -> bool:
-        """Whether records are to be taken one by one."""
+        """Return whether these records must be taken one by one."""
         if not self._suspects and not self._aside:
             return False
         if any(name[:2] == (topic, partition) and first <= name[2] <= last for name in self._aside):
@@ -128,16 +131,16 @@ class UnderWay:
         )
 
     def is_set_aside(self, topic: str, partition: int, offset: int) -> bool:
-        """Whether a record has stopped the worker too often."""
+        """Return whether a record has stopped the worker too often."""
         return (topic, partition, offset) in self._aside
 
     def is_hopeless(self, topic: str, partition: int, offset: int) -> bool:
-        """Whether a command stopped the worker even while it was refused."""
+        """Return whether a command stopped the worker even while it was refused."""
         found = self._aside.get((topic, partition, offset))
         return found is not None and found.deaths >= _HOPELESS_DEATHS
 
     def close(self) -> None:
-        """Note nothing any more."""
+        """Stop noting."""
         if self._map is not None:
             self._map.close()
             self._map = None
@@ -172,7 +175,7 @@ class UnderWay:
         return self._map
 
     def _found(self, shard: int) -> Mark | None:
-        """What a shard had under way when the process before ended; None if nothing was."""
+        """Return what a shard was handling when the process before ended; None if nothing."""
         try:
             data = self._note(shard).read_bytes()
         except OSError:
@@ -180,7 +183,7 @@ class UnderWay:
         if len(data) < _SIZE or data[0] != _SET:
             return None
         process, again, partition, first, last, size = _NOTE.unpack_from(data, 1)
-        if process == self._process:  # it is at work, in this process
+        if process == self._process:  # the shard runs in this process, so nothing ended
             return None
         name = data[1 + _NOTE.size : 1 + _NOTE.size + size].decode("utf-8", "replace")
         return Mark(process.hex(), name, partition, first, last, again, frozenset(self._together))
@@ -189,10 +192,10 @@ class UnderWay:
         try:
             deaths.write(self._file)
             for shard in noted:
-                self._note(shard).unlink(missing_ok=True)  # what it said counts once
+                self._note(shard).unlink(missing_ok=True)  # each note counts once
         except OSError as error:
             logger.warning("%s: %s; what stops the worker again and again cannot be told", self._file, error)
 
 
 NOTHING_NOTED: Final = UnderWay()
-"""Stands for it where nothing is noted."""
+"""For shards that note nothing."""

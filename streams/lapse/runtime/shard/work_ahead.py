@@ -1,4 +1,4 @@
-"""Work that a runner does for the next step while the effects of one are being written."""
+"""The work that a runner does for the next step while the effects of one step are being written."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class WorkAhead:
-    """What the next step has of its work already.
+    """What is already done for the next step.
 
     Attributes:
-        taken: how many messages and commands were taken in.
-        turns: how often timers were let act.
+        taken: number of messages and commands that were taken in.
+        turns: number of turns in which timers acted.
         delivered: whether messages were handed out.
     """
 

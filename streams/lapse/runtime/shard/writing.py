@@ -1,4 +1,4 @@
-"""The steps of a shard whose effects are being written: two at most."""
+"""Limits how many steps of a shard are written at the same time: at most two."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Writing:
-    """What is on its way to Kafka, so that a runner can go on meanwhile."""
+    """The writes of a shard that are under way. The runner works on the next step meanwhile."""
 
     def __init__(self) -> None:
         self._last: asyncio.Task[None] | None = None
@@ -20,10 +20,10 @@ class Writing:
     async def begin(
         self, write: Callable[[asyncio.Task[None] | None], Coroutine[Any, Any, None]]
     ) -> asyncio.Task[None]:
-        """Begin to write one more step, once fewer than two are under way.
+        """Start to write one more step. If two are under way, wait for the older one first.
 
         Args:
-            write: writes it; is given what writes the step before, whose journal comes first.
+            write: writes the step. Its argument is the task that writes the step before, whose journal must come first.
         """
         if self._before is not None:
             await self._before
@@ -32,13 +32,13 @@ class Writing:
         return writing
 
     async def end(self) -> None:
-        """Wait until all is written."""
+        """Wait until all steps are written."""
         if self._last is not None:
             await self._last
             self._last = self._before = None
 
     def abandon(self) -> None:
-        """Wait for nothing any more, and heed no failure: the shard is lost."""
+        """Drop the writes under way and ignore their errors, because the shard is lost."""
         for one in (self._before, self._last):
             if one is not None:
                 one.add_done_callback(lambda done: done.cancelled() or done.exception())
