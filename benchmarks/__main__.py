@@ -11,12 +11,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import contestant
-from benchmarks.brokers import Environment, broker_of_row, broker_of_run, fresh_broker
-from benchmarks.report import as_html, as_json
-from benchmarks.row import Contestant, Outcome, Row
-from benchmarks.rows import QUICK, Load, rows
-from benchmarks.table import show
+from benchmarks.comparison import contestant
+from benchmarks.comparison.brokers import Environment, broker_of_row, broker_of_run, fresh_broker
+from benchmarks.comparison.load import QUICK, Load
+from benchmarks.comparison.report import as_html, as_json
+from benchmarks.comparison.row import Contestant, Outcome, Row
+from benchmarks.comparison.rows import rows
+from benchmarks.comparison.table import show
 
 _DEEP = 10_000_000
 

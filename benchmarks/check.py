@@ -22,10 +22,11 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.__main__ import run
-from benchmarks.brokers import environment_of
-from benchmarks.processor import work_ms
-from benchmarks.row import Medians, Row, figure, ratio
-from benchmarks.rows import Load, rows
+from benchmarks.comparison.brokers import environment_of
+from benchmarks.comparison.load import Load
+from benchmarks.comparison.processor import work_ms
+from benchmarks.comparison.row import Medians, Row, figure, ratio
+from benchmarks.comparison.rows import rows
 from lapse.embedded import EmbeddedKafka
 
 EXPECTED: Final = Path(__file__).with_name("expected.toml")
@@ -91,7 +92,7 @@ def expected(path: Path = EXPECTED) -> list[Expected]:
 
 
 def recorded_work_ms(path: Path = EXPECTED) -> float:
-    """How long `benchmarks.processor` took for its work where the figures come from, in ms."""
+    """How long `benchmarks.comparison.processor` took for its work where the figures come from, in ms."""
     return float(tomllib.loads(path.read_text("utf-8"))["processor"]["work_ms"])
 
 

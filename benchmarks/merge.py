@@ -12,10 +12,11 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks.report import as_html, as_json
-from benchmarks.row import Outcome
-from benchmarks.rows import Load, rows
-from benchmarks.table import show
+from benchmarks.comparison.load import Load
+from benchmarks.comparison.report import as_html, as_json
+from benchmarks.comparison.row import Outcome
+from benchmarks.comparison.rows import rows
+from benchmarks.comparison.table import show
 
 
 class CannotMerge(Exception):

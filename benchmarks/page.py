@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.comparison.row import Goal, Outcome
 from benchmarks.merge import CannotMerge, merged
-from benchmarks.row import Goal, Outcome
 
 FIGURES: Final = Path(__file__).with_name("figures.json")
 """The report of the run that the documentation shows."""

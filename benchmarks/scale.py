@@ -28,7 +28,7 @@ BUSY: Final = 0.6
 
 @dataclass(frozen=True)
 class Cost:
-    """What a message costs in its whole life, as `python -m benchmarks.footprint` measures it.
+    """What a message costs in its whole life, as `python -m benchmarks.queue.footprint` measures it.
 
     Attributes:
         worker_us: CPU of the worker.

@@ -3,7 +3,7 @@
 import threading
 
 import pytest
-from benchmarks.turns import longest
+from benchmarks.instruments.turns import longest
 from confluent_kafka import Producer
 
 from lapse.protocol import topic
@@ -55,7 +55,7 @@ class Trickle:
 def test_deliveries_and_settlements_go_on_while_a_crowd_leaves(deploy: Deploy) -> None:
     one = deploy({"same": {"expiration": "enabled"}, "other": {}}).apply()
     turns_file, data = one.directory / "turns", str(one.directory / "data")
-    noted = ["-m", "benchmarks.turns", str(turns_file), "worker", "--config", str(one.config)]
+    noted = ["-m", "benchmarks.instruments.turns", str(turns_file), "worker", "--config", str(one.config)]
     one.run([*noted, "--data-dir", data, "--no-supervise"], fresh=True).wait_for_shards(2)
     with one.queue("same") as queue:
         queue.pause()

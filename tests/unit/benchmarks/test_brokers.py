@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from benchmarks import brokers, contestant
 from benchmarks.__main__ import run
-from benchmarks.row import Column, Contestant, Row
-from benchmarks.rows import Load, rows
+from benchmarks.comparison import brokers, contestant
+from benchmarks.comparison.load import Load
+from benchmarks.comparison.row import Column, Contestant, Row
+from benchmarks.comparison.rows import rows
 from rich.console import Console
 
 SHARED = {"KAFKA_BOOTSTRAP_SERVERS": "shared:9092"}

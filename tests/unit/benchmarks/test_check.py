@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from benchmarks.check import EXPECTED, Expected, expected, record, recorded_work_ms, rows_of
-from benchmarks.processor import work_ms
-from benchmarks.rows import Load
+from benchmarks.comparison.load import Load
+from benchmarks.comparison.processor import work_ms
 
 COST = Expected("queue", "lapse, inline", "worker_us", 4.0, 0.25)
 RATIO = Expected("queue", "lapse, inline", "rate", 1.0, 0.25, "share group")

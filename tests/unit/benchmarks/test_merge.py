@@ -7,10 +7,11 @@ from dataclasses import asdict
 from typing import Any
 
 import pytest
+from benchmarks.comparison.load import QUICK
+from benchmarks.comparison.report import as_html, as_json
+from benchmarks.comparison.row import Outcome
+from benchmarks.comparison.rows import rows
 from benchmarks.merge import CannotMerge, merged
-from benchmarks.report import as_html, as_json
-from benchmarks.row import Outcome
-from benchmarks.rows import QUICK, rows
 
 SETTINGS = {**asdict(QUICK), "repeats": 1, "took_s": 20}
 

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarks.comparison.load import QUICK
+from benchmarks.comparison.report import as_json
+from benchmarks.comparison.row import Outcome
+from benchmarks.comparison.rows import rows
 from benchmarks.page import FIGURES, main, page
-from benchmarks.report import as_json
-from benchmarks.row import Outcome
-from benchmarks.rows import QUICK, rows
 
 PAGE = Path(__file__).parents[3] / "docs" / "figures.md"
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from benchmarks import jetstream, redis_streams
-from benchmarks.contestant import BROKER_PID, Skipped
-from benchmarks.elsewhere import go_program, is_here
-from benchmarks.peer_server import peer_server
+from benchmarks.comparison.contestant import BROKER_PID, Skipped
+from benchmarks.peers import jetstream, redis_streams
+from benchmarks.peers.elsewhere import go_program, is_here
+from benchmarks.peers.peer_server import peer_server
 
 from support.at_length import AT_LENGTH
 

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("faust")  # the worker's packages are an extra
 
-from benchmarks.footprint import sizes_by_kind
+from benchmarks.queue.footprint import sizes_by_kind
 from benchmarks.scale import COSTS, Fleet, need, page, story
 
 PAGE = Path(__file__).parents[3] / "docs" / "scale.md"

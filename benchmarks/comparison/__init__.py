@@ -1,0 +1,1 @@
+"""Rows and contestants: what is compared, how each contestant runs, and how the outcome is shown."""

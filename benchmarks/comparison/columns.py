@@ -1,0 +1,27 @@
+"""Columns that several rows show."""
+
+from __future__ import annotations
+
+from benchmarks.comparison.row import Column
+
+LIFE = (
+    Column("rate", "messages/s", 0),
+    Column("worker_us", "worker CPU, µs/message"),
+    Column("client_us", "client CPU, µs/message"),
+    Column("broker_us", "broker CPU, µs/message"),
+)
+"""What is shown of messages that went all the way."""
+
+STAGES = tuple(Column(f"{stage}_ms", f"{stage}, ms") for stage in ("read", "wait", "decide", "journal", "deliver"))
+"""Where the time goes within a worker: means."""
+
+RECOVERY = (
+    Column("seconds", "in all, s"),
+    Column("start_s", "process start, s"),
+    Column("rejoin_s", "back in the group, s"),
+    Column("restore_s", "changelog read, s"),
+    Column("rest_s", "to the first one, s"),
+)
+"""Where the time of a recovery goes."""
+
+RATE, WORKER, CLIENT, BROKER = LIFE

@@ -1,0 +1,34 @@
+"""Rows of many entities."""
+
+from __future__ import annotations
+
+from benchmarks.comparison.row import Column, Contestant, Goal, Row, figure
+
+
+def many_entities(entities: int) -> Row:
+    """What empty queues cost, and how soon they answer; on a broker of their own, which keeps their topics."""
+    name = f"{entities:,} queues"
+    return Row(
+        "entities",
+        "Many empty queues at one worker: applied, started, idle, killed and started again",
+        [Contestant(name, "entity.entities", {"entities": entities})],
+        [
+            Column("apply_s", "lapse apply, s"),
+            Column("start_first_after_s", "first answer, s", 2),
+            Column("start_last_after_s", "last answer, s"),
+            Column("idle_cpu_percent", "idle, % of a core"),
+            Column("idle_mib", "idle, MiB", 0),
+            Column("again_first_s", "first answer after kill -9, s"),
+            Column("again_last_s", "last one, s"),
+        ],
+        [
+            Goal("first answer after the assignment", figure(name, "start_first_after_s"), 1, False, "s"),
+            Goal("last answer after the assignment", figure(name, "start_last_after_s"), 10, False, "s"),
+            Goal("CPU while idle", figure(name, "idle_cpu_percent"), 5, False, "%"),
+            Goal("memory while idle", figure(name, "idle_mib"), 250, False, "MiB"),
+            Goal("first answer after a start behind kill -9", figure(name, "again_first_s"), 3, False, "s"),
+        ],
+        most_repeats=1,
+        timeout_s=900.0,
+        fresh=True,
+    )

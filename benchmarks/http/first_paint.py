@@ -1,0 +1,89 @@
+"""The console in a browser with an empty cache: how long until something of a page is seen, with a worker and without.
+
+`python -m benchmarks.http.first_paint` needs Chromium and playwright.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+import time
+import urllib.request
+from collections.abc import Mapping
+from typing import Any, Final
+
+from benchmarks.comparison.contestant import Figures, alone
+from benchmarks.http.gateway import opened
+from benchmarks.instruments.load import create
+from benchmarks.instruments.worker import PATIENCE_S, Worker
+
+_PAINTED: Final = """() => {
+    const painted = performance.getEntriesByType("paint").find((one) => one.name === "first-contentful-paint");
+    return painted ? painted.startTime : null;
+}"""
+_BROWSERS: Final = ("chromium", "chromium-browser", "google-chrome")
+
+
+def run(bootstrap_servers: str, opens: int = 15, letters: int = 20_000) -> Figures:
+    """Open each kind of page so often, first with a worker, then, once it is killed, without."""
+    from playwright.sync_api import sync_playwright
+
+    name = f"console-{time.time_ns()}"
+    entities = f'[queue.{name}]\nexpiration = "enabled"\n[sow.{name}-sow]\n'
+    figures: Figures = {}
+    with Worker(bootstrap_servers, name, entities) as worker:
+        create(bootstrap_servers, name)
+        worker.apply()
+        worker.start()
+        with opened(bootstrap_servers) as (address, _), sync_playwright() as driver:
+            pages = _pages(address, name, letters, worker)
+            found = next(filter(None, map(shutil.which, _BROWSERS)))
+            browser = driver.chromium.launch(executable_path=found, args=["--no-sandbox"])
+            _painted_ms(browser, f"{address}/health")  # the browser itself is read
+            for state in ("", "_without_worker"):
+                for kind, path in pages.items():
+                    took_ms = [_painted_ms(browser, address + path) for _ in range(opens)]
+                    figures[f"{kind}{state}_median_ms"] = statistics.median(took_ms)
+                    figures[f"{kind}{state}_longest_ms"] = max(took_ms)
+                worker.process.kill()
+            browser.close()
+    return figures
+
+
+def _pages(address: str, name: str, letters: int, worker: Worker) -> Mapping[str, str]:
+    """A path to each kind of page, with letters that there are many of."""
+    bookmark = _ask(f"{address}/v1/publish/{name}", {})["bookmark"]
+    for first in range(0, letters, 10_000):
+        lapsed = [{"value": number, "ttl_ms": 1} for number in range(first, min(letters, first + 10_000))]
+        _ask(f"{address}/v1/publish/{name}/batch", {"messages": lapsed})
+    worker.until(lambda: _ask(f"{address}/v1/letters/{name}?top_n=1")["count"] == letters, PATIENCE_S)
+    return {
+        "overview": "/",
+        "queue": f"/console/queues/{name}",
+        "message": f"/console/queues/{name}/message?bookmark={bookmark}",
+        "letters": f"/console/letters/{name}",
+        "sow_topic": f"/console/sow/{name}-sow",
+    }
+
+
+def _ask(url: str, content: Any = None) -> Any:
+    body = None if content is None else json.dumps(content).encode()
+    with urllib.request.urlopen(url, body, timeout=60) as answer:
+        return json.load(answer)
+
+
+def _painted_ms(browser: Any, url: str) -> float:
+    """From the request until something is seen, in a browser that has nothing cached."""
+    context = browser.new_context()
+    try:
+        page = context.new_page()
+        page.goto(url)
+        page.wait_for_function(_PAINTED)
+        return float(page.evaluate(_PAINTED))
+    finally:
+        context.close()
+
+
+if __name__ == "__main__":
+    alone(run)

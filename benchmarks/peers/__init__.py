@@ -1,0 +1,1 @@
+"""The systems that lapse is compared with, each as a contestant."""

@@ -1,0 +1,80 @@
+"""What peers need and our own environment does not have: Python environments and Go programs, made once and kept."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from benchmarks.comparison.contestant import Skipped
+from lapse.embedded.cache import cache_dir, locked
+
+_BUILD_S = 400
+"""Shorter than a contestant's time, so that a slow build ends in a sentence."""
+
+
+def python_with(requirement: str) -> Path:
+    """Return a Python that has a package.
+
+    Raises:
+        Skipped: it is not installed yet, and cannot be installed now.
+    """
+    directory = cache_dir() / "benchmarks" / requirement.replace("==", "-")
+    python, complete = directory / "bin" / "python", directory / "complete"
+    with locked(directory.with_suffix(".lock")):
+        if not complete.exists():
+            uv = Path(sys.executable).with_name("uv")
+            commands: tuple[list[str | Path], ...] = (
+                [uv, "venv", "--quiet", "--clear", "--python", sys.executable, directory],
+                [uv, "pip", "install", "--quiet", "--python", python, requirement],
+            )
+            for command in commands:
+                done = subprocess.run(command, capture_output=True, text=True, check=False)
+                if done.returncode:
+                    said = (done.stderr.strip() or "no reason given").splitlines()[0]
+                    raise Skipped(f"{requirement} cannot be installed: {said}")
+            complete.touch()
+    return python
+
+
+def is_here(name: str, module: str) -> bool:
+    """Whether a program needs not to be built any more."""
+    return shutil.which(name) is not None or _kept(name, module).exists()
+
+
+def _kept(name: str, module: str) -> Path:
+    return cache_dir() / "benchmarks" / f"{name}-{module.rpartition('@')[2]}"
+
+
+def go_program(name: str, module: str) -> Path:
+    """Return a program that is on the path, or else is built by Go from a module (minutes, the first time).
+
+    Raises:
+        Skipped: it is not here, and cannot be built now.
+    """
+    if found := shutil.which(name):
+        return Path(found)
+    kept = _kept(name, module)
+    with locked(kept.with_name(f".{kept.name}.lock")):
+        if kept.exists():
+            return kept
+        go = shutil.which("go")
+        if go is None:
+            raise Skipped(f"{name} is not installed, and there is no Go to build it with")
+        place = kept.with_name(f"{kept.name}.building")
+        environment = {**os.environ, "GOBIN": str(place), "GOFLAGS": "-buildvcs=false"}
+        command = [go, "install", module]
+        try:
+            done = subprocess.run(
+                command, env=environment, capture_output=True, text=True, check=False, timeout=_BUILD_S
+            )
+        except subprocess.TimeoutExpired:
+            raise Skipped(f"Go did not build {module} within {_BUILD_S} s") from None
+        if done.returncode:
+            said = (done.stderr.strip() or "no reason given").splitlines()[-1]
+            raise Skipped(f"{name} is not installed, and Go cannot build it: {said}")
+        (place / name).rename(kept)
+        place.rmdir()
+    return kept

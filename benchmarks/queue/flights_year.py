@@ -1,0 +1,70 @@
+"""A year of flights through a simulated queue, in virtual time: every departure from New York in 2013; no row (X10).
+
+Each flight is announced two hours ahead, and its lifetime ends when it leaves. Four consumers serve the average day,
+and not the busiest one. `lapse demo --keep` and `lapse simulate NAME --replay` go through a recorded year instead.
+"""
+
+from __future__ import annotations
+
+import time
+
+import psutil
+
+from benchmarks.comparison.contestant import Figures, alone, cpu_s
+from lapse.config import QueueConfig
+from lapse.core.lifetime import EXPIRES_AT_MS
+from lapse.core.sow.home import murmur2
+from lapse.demo import flights
+from lapse.simulation.arrival import Arrival, Arrivals, Record
+from lapse.simulation.crew import Crew
+from lapse.simulation.distribution import distribution
+from lapse.simulation.scenario import Scenario, simulate
+
+_LEAD_MS = 2 * 3_600_000
+_PARTITIONS = 4
+_CONSUMERS = 4
+_SERVICE = "exponential:5m"
+"""They serve 48 flights an hour; 38 leave in an average one."""
+
+
+def run(most: int = flights.IN_ALL, seed: int = 2013) -> Figures:
+    """Simulate the year, and tell what that takes.
+
+    Args:
+        most: only the first so many flights.
+        seed: of the consumers' times.
+    """
+    process = psutil.Process()
+    began, before = time.perf_counter(), cpu_s(process)
+    arrivals = _arrivals(most)
+    config = QueueConfig(
+        partitions=_PARTITIONS, expiration="enabled", lease_period="1h", max_deliveries=5, max_cancels=2
+    )
+    crew = Crew(_CONSUMERS, 8, distribution(_SERVICE), 0.04)
+    done = simulate("flights", Scenario({}, config, crew), arrivals, seed).facts()
+    return {
+        "flights": float(done["messages"]),
+        "served": float(done["served"]),
+        "too_late": float(done["fates"].get("time_limit", 0)),
+        "days": done["took_ms"] / 86_400_000,
+        "cpu_s": cpu_s(process) - before,
+        "seconds": time.perf_counter() - began,
+    }
+
+
+def _arrivals(most: int) -> Arrivals:
+    year = flights.load(most)
+    offsets = [0] * _PARTITIONS
+    some: list[Arrival] = []
+    for place in range(len(year)):
+        at_ms, key = int(year.scheduled_ms[place]) - _LEAD_MS, year.key(place).encode()
+        partition = (murmur2(key) & 0x7FFFFFFF) % _PARTITIONS
+        deadline = max(int(year.departed_ms[place]), at_ms)
+        record = Record(offsets[partition], at_ms, key, b"{}", [(EXPIRES_AT_MS, b"%d" % deadline)])
+        offsets[partition] += 1
+        some.append(Arrival(at_ms, "flights", partition, record))
+    return Arrivals(some, _PARTITIONS)
+
+
+if __name__ == "__main__":
+    alone(run)

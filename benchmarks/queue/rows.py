@@ -1,0 +1,246 @@
+"""Rows of queues: throughput by the broker's age, latency by the load, deadlines, options and fair shares."""
+
+from __future__ import annotations
+
+from benchmarks.comparison.columns import BROKER, LIFE, RECOVERY, STAGES, WORKER
+from benchmarks.comparison.load import Load
+from benchmarks.comparison.row import Column, Contestant, Goal, Row, figure, ratio
+
+_INLINE, _REFERENCE, _SHARE = "lapse, inline", "lapse, by reference", "share group"
+
+
+def queue(messages: int) -> Row:
+    """A message's life, beside every peer, on the broker that all rows share."""
+    faust = max(5_000, messages // 15)
+    return Row(
+        "queue",
+        "A message's whole life in a queue: in the log → leased delivery with payload → batched acknowledgment",
+        [
+            Contestant(_INLINE, "queue.whole_life", {"messages": messages}),
+            Contestant(_SHARE, "peers.share_group", {"messages": messages}),
+            Contestant(_REFERENCE, "queue.whole_life", {"messages": messages, "payload": "reference"}),
+            Contestant("stock Faust table", "peers.stock_faust", {"messages": faust}),
+            Contestant("RabbitMQ quorum queue", "peers.rabbitmq", {"messages": messages // 6}),
+            Contestant("NATS JetStream", "peers.jetstream", {"messages": messages // 6}),
+            Contestant("Redis Streams", "peers.redis_streams", {"messages": messages}),
+        ],
+        LIFE,
+        [
+            Goal("lapse inline / stock Faust table", ratio(_INLINE, "stock Faust table"), 70, True),
+            Goal("lapse inline / RabbitMQ quorum queue", ratio(_INLINE, "RabbitMQ quorum queue"), 5, True),
+        ],
+    )
+
+
+def queue_brokers(messages: int, warming: int) -> list[Row]:
+    """A message's life on a broker just started, and on one that has served for a while."""
+    contestants = [
+        Contestant(_INLINE, "queue.whole_life", {"messages": messages}),
+        Contestant(_SHARE, "peers.share_group", {"messages": messages}),
+        Contestant(_REFERENCE, "queue.whole_life", {"messages": messages, "payload": "reference"}),
+    ]
+
+    def goals(inline: float, reference: float) -> list[Goal]:
+        return [
+            Goal("lapse inline / share group", ratio(_INLINE, _SHARE), inline, True),
+            Goal("lapse by reference / share group", ratio(_REFERENCE, _SHARE), reference, True),
+        ]
+
+    return [
+        Row(
+            "queue-fresh",
+            "A message's whole life in a queue, on a broker that was started for this run",
+            contestants,
+            LIFE,
+            goals(1.2, 1.2),
+            fresh=True,
+        ),
+        Row(
+            "queue-warm",
+            f"A message's whole life in a queue, on a broker that has served {warming:,} messages",
+            contestants,
+            LIFE,
+            goals(0.7, 0.8),
+            warming=warming,
+        ),
+    ]
+
+
+def several(messages: int) -> Row:
+    """The same life where work is divided: partitions, workers, consumers."""
+    ours, theirs = "lapse, {} partition{}, {} worker{}, {} consumer{}", "share group, {} partition{}, {} consumer{}"
+
+    def text(shape: str, *counts: int) -> str:
+        return shape.format(*(part for count in counts for part in (count, "" if count == 1 else "s")))
+
+    contestants = []
+    for partitions, workers, consumers in ((1, 1, 1), (1, 1, 2), (4, 1, 1), (4, 1, 2), (4, 2, 2)):
+        arguments = {"messages": messages, "partitions": partitions, "consumers": consumers}
+        name = text(ours, partitions, workers, consumers)
+        contestants.append(Contestant(name, "queue.several", {**arguments, "workers": workers}))
+        if workers == 1:
+            share = {**arguments, "share_group": True}
+            contestants.append(Contestant(text(theirs, partitions, consumers), "queue.several", share))
+    return Row(
+        "queue-several",
+        "A message's whole life in a queue, to consumers that are processes of their own and wait for it",
+        contestants,
+        LIFE,
+        [
+            Goal(
+                "lapse, 2 workers, 2 consumers / share group, 2 consumers, of 4 partitions",
+                ratio(text(ours, 4, 2, 2), text(theirs, 4, 2)),
+                0.7,
+                True,
+            )
+        ],
+        most_repeats=2,
+    )
+
+
+def latency(seconds: float) -> Row:
+    """Latency where nobody is short of CPU."""
+    contestants = []
+    goals = []
+    for rate, median in ((200, 3), (2_000, 2.5)):
+        ours, theirs = f"lapse, {rate:,}/s", f"share group, {rate:,}/s"
+        arguments = {"rate": rate, "seconds": seconds}
+        contestants += [
+            Contestant(ours, "queue.latency", arguments),
+            Contestant(theirs, "peers.share_group_latency", arguments),
+        ]
+        goals += [
+            Goal(f"median, lapse / share group, {rate:,}/s", ratio(ours, theirs, "median_ms"), median, False),
+            Goal(f"p99, lapse / share group, {rate:,}/s", ratio(ours, theirs, "p99_ms"), 2, False),
+        ]
+    columns = [
+        Column("median_ms", "median, ms"),
+        Column("p99_ms", "p99, ms"),
+        Column("max_ms", "greatest, ms"),
+        *STAGES,
+    ]
+    return Row("latency", "From publishing to the consumer, at a steady rate", contestants, columns, goals)
+
+
+def latency_fast(seconds: float) -> Row:
+    """Latency and CPU under a load that keeps everybody at work."""
+    arguments = {"rate": 20_000, "seconds": seconds, "linger_ms": 1.0}
+    return Row(
+        "latency-fast",
+        "From publishing to the consumer at 20,000/s; the client's CPU is the publisher's, too",
+        [Contestant("lapse", "queue.latency", arguments), Contestant(_SHARE, "peers.share_group_latency", arguments)],
+        [
+            Column("median_ms", "median, ms"),
+            Column("p99_ms", "p99, ms"),
+            Column("max_ms", "greatest, ms"),
+            *LIFE[1:],
+            *STAGES,
+        ],
+    )
+
+
+def burst(load: Load) -> Row:
+    """Many messages that expire within one second."""
+    name = f"{load.burst:,} messages"
+    return Row(
+        "burst",
+        "Messages due within one second, all to be dead-lettered, while others are published in a closed loop",
+        [Contestant(name, "queue.burst", {"messages": load.burst})],
+        [
+            Column("seconds", "until all letters are written, s"),
+            WORKER,
+            Column("publish_before", "published before, messages/s", 0),
+            Column("publish_during", "meanwhile, messages/s", 0),
+        ],
+        [
+            Goal("from the first deadline to the last letter", figure(name, "seconds"), 5, False, "s"),
+            Goal("publishing meanwhile / before", figure(name, "publish_ratio"), 0.5, True),
+        ],
+        most_repeats=1,
+    )
+
+
+def lateness(load: Load) -> Row:
+    """How late messages expire at half load."""
+    name = "at half load"
+    return Row(
+        "lateness",
+        "How late messages expire, at half the rate that one core of CPU is enough for",
+        [Contestant(name, "queue.lateness", {"seconds": load.seconds, "calibration": load.messages // 5})],
+        [
+            Column("rate", "messages/s", 0),
+            Column("decided_median_ms", "decision, median, ms"),
+            Column("decided_p99_ms", "decision, p99, ms"),
+            Column("written_median_ms", "letter written, median, ms"),
+            Column("written_p99_ms", "letter written, p99, ms"),
+        ],
+        [
+            Goal("decision behind the deadline, p99", figure(name, "decided_p99_ms"), 10, False, "ms"),
+            Goal("letter behind the deadline, p99", figure(name, "written_p99_ms"), 20, False, "ms"),
+        ],
+        most_repeats=1,
+    )
+
+
+def recovery(load: Load) -> Row:
+    """The way back after kill -9."""
+    name = f"queue, {load.recovered:,} messages"
+    return Row(
+        "recovery",
+        "After kill -9 and an immediate restart: to the first delivery",
+        [Contestant(name, "queue.recovery", {"messages": load.recovered})],
+        RECOVERY,
+        [Goal("to the first delivery", figure(name, "seconds"), 5, False, "s")],
+        most_repeats=1,
+        timeout_s=900.0,
+    )
+
+
+def one_filter() -> Row:
+    """One evaluation of a filter."""
+    name = "/price * /qty > 100 AND /symbol LIKE '^A'"
+    return Row(
+        "filter",
+        "One evaluation of a filter on a parsed message (the core alone)",
+        [Contestant(name, "queue.filter")],
+        [Column("evaluation_us", "median, µs", 2), Column("best_us", "best, µs", 2)],
+        [Goal("one evaluation", figure(name, "evaluation_us"), 0.34, False, "µs")],
+    )
+
+
+def options(load: Load) -> Row:
+    """What each option of a queue costs."""
+    base = {"messages": load.messages // 3, "json": True}
+    return Row(
+        "options",
+        "What the options of a queue cost, inline, payloads of JSON",
+        [
+            Contestant("plain", "queue.whole_life", base),
+            Contestant("priority", "queue.whole_life", {**base, "options": 'priority = "/price"'}),
+            Contestant("subscription filter", "queue.whole_life", {**base, "filter": "/price >= 0 AND /qty > 0"}),
+            Contestant("total order", "queue.whole_life", {**base, "options": 'ordering = "total"'}),
+            Contestant("groups", "queue.whole_life", {**base, "options": 'group_by = "/account"'}),
+            Contestant("RocksDB store", "queue.whole_life", {**base, "store": "rocksdb"}),
+            Contestant("state on disk", "queue.whole_life", {**base, "options": 'state = "disk"\nstate_memory = 1'}),
+        ],
+        LIFE,
+        most_repeats=1,
+    )
+
+
+def shares(load: Load) -> Row:
+    """Fair shares between a great tenant and small ones."""
+    fair, plain = "groups in turn", "plain queue"
+    seconds = {"seconds": 4 * load.seconds}
+    waits = (Column("median_ms", "visitors wait, median, ms"), Column("p99_ms", "99 %, ms"))
+    return Row(
+        "shares",
+        "One tenant with 100 times the backlog of each of 200 others, and visitors in between",
+        [Contestant(fair, "queue.shares", seconds), Contestant(plain, "queue.shares", {**seconds, "fair": False})],
+        [Column("jain", "Jain's index, the least of any 10 s", 3), *waits, WORKER, BROKER],
+        [
+            Goal("Jain's index of groups in turn", figure(fair, "jain"), 0.95, True, ""),
+            Goal("worker CPU, groups in turn / plain", ratio(fair, plain, "worker_us"), 1.5, False),
+        ],
+        most_repeats=1,
+    )

@@ -1,0 +1,165 @@
+"""Queries of a SOW topic, and what they do to the updates that subscribers wait for meanwhile."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from benchmarks.comparison.contestant import Figures, alone
+from benchmarks.comparison.still_broker import still_broker
+from benchmarks.instruments.load import create, order, publish
+from benchmarks.instruments.log import Ends
+from benchmarks.instruments.metronome import Metronome, still_ms
+from benchmarks.instruments.worker import Worker
+from lapse.protocol import header
+from lapse.protocol import topic as topics
+from lapse_client import Connection, SowClient
+
+_WARM_UP_S = 20.0
+"""A broker that has just been started compiles its code meanwhile, on the same cores."""
+
+_QUIET_S = 4.0
+_EVERY_S = 0.005
+_QUERIES = 9
+
+
+def run(
+    bootstrap_servers: str, messages: int = 100_000, order_by: str = "", top_n: int = 0, still: bool = False
+) -> Figures:
+    """Ask for the records that match a filter, while other records are updated every 5 ms and a subscription is told.
+
+    How long an update took is the difference of two timestamps of this machine's clock: the update's own, and that of
+    the subscription's record in the deliveries. Deliveries stopped for as long as an update was waiting and none was
+    delivered; the longest of all is also given without the time for which the machine itself stood still. Both are
+    measured before, too, with nobody asking; before that the broker warms up.
+
+    Args:
+        bootstrap_servers: the broker, unless `still`.
+        messages: how many records the topic has; one in a hundred matches.
+        order_by: in which order they are asked for; empty = in any.
+        top_n: at most so many; 0 = all.
+        still: on a broker of its own that never stops by itself.
+    """
+    if still:
+        with still_broker() as own:
+            return run(own, messages, order_by, top_n)
+    name = f"sow-query-{time.time_ns()}"
+    state, told = topics.sow(name), topics.deliveries(name)
+    with (
+        Worker(bootstrap_servers, name, f'[sow.{name}]\nexpiration = "enabled"\n') as worker,
+        Ends(bootstrap_servers) as ends,
+        Metronome() as metronome,
+    ):
+        create(bootstrap_servers, name)
+        worker.apply()
+        publish(bootstrap_servers, name, messages, payload=order, keys=messages)
+        worker.start()
+        worker.until(lambda: ends.of(state) >= messages)
+        begin = ends.of(told)
+        seconds: list[float] = []
+        with (
+            _updates(bootstrap_servers, name),
+            SowClient(name, connection=Connection(bootstrap_servers), timeout_s=120) as client,
+        ):
+            warm = time.monotonic() + _WARM_UP_S
+            while time.monotonic() < warm:
+                list(client.query("/price >= 990", order_by=order_by or None, top_n=top_n or None))
+                time.sleep(0.5)
+            quiet_from_ms = time.time() * 1000
+            time.sleep(_QUIET_S)
+            asked_ms = []
+            for _ in range(_QUERIES):
+                began, began_ms = time.perf_counter(), time.time() * 1000
+                found = list(client.query("/price >= 990", order_by=order_by or None, top_n=top_n or None))
+                seconds.append(time.perf_counter() - began)
+                asked_ms.append((began_ms, time.time() * 1000))
+                if len(found) != (top_n or messages // 100):
+                    raise RuntimeError(f"{len(found)} records")
+        time.sleep(0.5)
+        updates = _updates_told(bootstrap_servers, told, begin)
+        before = _between(updates, quiet_from_ms, asked_ms[0][0])
+        pauses_ms = [_longest_pause_ms(_between(updates, *one)) for one in asked_ms]
+        standstills = metronome.standstills()
+        return {
+            "messages": messages,
+            "seconds": statistics.median(seconds),
+            "before_p99_ms": _p99(before),
+            "before_pause_ms": _longest_pause_ms(before),
+            "during_p99_ms": _p99(_between(updates, asked_ms[0][0], asked_ms[-1][1])),
+            "pause_ms": statistics.median(pauses_ms),
+            "worst_pause_ms": max(pauses_ms),
+            "worst_awake_ms": max(_longest_pause_ms(_between(updates, *one), standstills) for one in asked_ms),
+        }
+
+
+@contextmanager
+def _updates(bootstrap_servers: str, name: str) -> Iterator[None]:
+    """Update some records, again and again, and have a subscription to them that nobody listens to."""
+    producer = Producer({"bootstrap.servers": bootstrap_servers, "linger.ms": 0, "acks": "all"})
+    command = {"command": "subscribe", "id": "1", "subscription": "some", "filter": "/updated = 1"}
+    command["heartbeat_timeout_ms"] = 3_600_000  # type: ignore[assignment]
+    producer.produce(topics.commands(name), json.dumps(command).encode(), partition=0)
+    producer.flush()
+    ended = threading.Event()
+
+    def update() -> None:
+        number = 0
+        while not ended.wait(_EVERY_S):
+            producer.produce(name, b'{"updated":1,"price":0}', key=b"u%d" % (number % 100))
+            producer.poll(0)
+            number += 1
+        producer.flush()
+
+    thread = threading.Thread(target=update)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _updates_told(bootstrap_servers: str, told: str, begin: int) -> list[tuple[int, int]]:
+    """When each update was made, and when the subscription's record of it was there, ms since the epoch."""
+    consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "benchmark-waits"})
+    at = TopicPartition(told, 0, begin)
+    end = consumer.get_watermark_offsets(at, timeout=20)[1]
+    consumer.assign([at])
+    updates = []
+    offset = begin
+    while offset < end:
+        for message in consumer.consume(5_000, 1.0):
+            offset = message.offset() + 1
+            headers = dict(message.headers() or ())
+            if headers.get(header.KIND) == b"publish":
+                updates.append((int(headers[header.TIMESTAMP_MS]), message.timestamp()[1]))
+    consumer.close()
+    return updates
+
+
+def _between(updates: list[tuple[int, int]], from_ms: float, until_ms: float) -> list[tuple[int, int]]:
+    """Those that were made in some time."""
+    return [one for one in updates if from_ms <= one[0] <= until_ms]
+
+
+def _p99(updates: list[tuple[int, int]]) -> float:
+    """How long updates waited, ms: 99 of 100 at most so long."""
+    waits = sorted(told_ms - updated_ms for updated_ms, told_ms in updates)
+    return float(waits[int(len(waits) * 0.99)])
+
+
+def _longest_pause_ms(updates: list[tuple[int, int]], still: Sequence[tuple[float, float]] = ()) -> float:
+    """The longest time in which an update waited and none was told, less what a core stood still of it, ms."""
+    pauses = [(max(before_ms, made_ms), told_ms) for (_, before_ms), (made_ms, told_ms) in pairwise(updates)]
+    return max(until_ms - from_ms - still_ms(still, from_ms, until_ms) for from_ms, until_ms in pauses)
+
+
+if __name__ == "__main__":
+    alone(run)
