@@ -1,5 +1,5 @@
 """The queue state machine: one `QueueShard` per partition of a queue.
 
-`shard` is the entrance; it hands arrivals, commands and instants to the parts, which decide, and every decision
-becomes a `Change` that `QueueState.apply` carries out, live and in recovery alike.
+`QueueShard` passes arrivals, commands and instants to its parts, which decide. Every decision becomes a `Change`.
+`QueueState.apply` carries out changes, in operation and in recovery alike.
 """

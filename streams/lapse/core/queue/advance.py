@@ -1,4 +1,4 @@
-"""What time brings to a shard: expiry, ends of leases, lost consumers, schedules, in the order of C2."""
+"""Advances a shard to an instant: expiry, ends of leases, lost consumers and schedules, in the order of C2."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from lapse.core.shard.agreement import Agreement
 
 
 class Advance:
-    """Does what is due, and knows when that is.
+    """Carries out what is due at an instant, and computes the next instant at which something is due.
 
     Args:
-        decisions: the shard's.
-        transitions: how messages with places change.
-        schedule: what has no place yet.
-        subscribing: who is lost.
-        locator: finds what is named.
-        activity: whether the queue is used.
-        agreement: on the end of the entity.
+        decisions: the shard's decisions.
+        transitions: changes the state of messages with places.
+        schedule: the messages that have no place yet.
+        subscribing: ends subscriptions whose client was not heard of in time.
+        locator: finds messages by bookmark.
+        activity: notes when the queue was last used.
+        agreement: the shard's part in ending the entity.
     """
 
     def __init__(
@@ -50,15 +50,15 @@ class Advance:
         self._agreement = agreement
 
     def to(self, now_ms: int, step: Step, most: int = STEP_MESSAGES) -> int:
-        """Do what is due at `now_ms`, in the order of C2; much of it at once is left for the next call (C60).
+        """Do what is due at `now_ms`, in the order of C2. If much is due, a part is left for the next call (C60).
 
         Args:
-            now_ms: the instant.
-            step: gets what is decided.
-            most: about so many messages expire or return; one that materialises counts as `WEIGHT` of them.
+            now_ms: the instant, ms since the epoch.
+            step: receives the decisions.
+            most: about how many messages may expire or return; one that materialises counts as `WEIGHT` messages.
 
         Returns:
-            How many did, counted so.
+            How many messages expired, returned or materialised, counted in the same way.
         """
         self._state.segments.make_room()
         if self._agreement.retired:
@@ -71,12 +71,12 @@ class Advance:
         self._subscribing.end_lost(now_ms, step)
         done += WEIGHT * self._schedule.advance(now_ms, step, max(most - done, most // 2, 1) // WEIGHT or 1)
         if len(step.changes) > changed or len(step.removals) > removed:
-            self._activity.use(now_ms, step, self._agreement)  # before anybody looks whether the queue is idle (C50)
+            self._activity.use(now_ms, step, self._agreement)  # before the agreement checks for idleness (C50)
         self._agreement.advance(now_ms, step)
         return done
 
     def end_leases_of(self, claims: Iterable[Claim], now_ms: int, step: Step) -> None:
-        """Return what is named and whose lease or delay is over, before others whose are over, too (C2, C60)."""
+        """Return named messages whose lease or delay is over, ahead of all other such messages (C2, C60)."""
         if self._timers.next_due_ms() > now_ms:
             return
         for claim in claims:
@@ -84,21 +84,21 @@ class Advance:
                 self._timers.end_leases_in(segment, first, stop, now_ms, step, SIZE)
 
     def next_due_ms(self) -> int:
-        """The next instant at which `advance` has something to do; `NEVER` if there is none."""
+        """Return the next instant at which `to` has something to do, ms since the epoch; `NEVER` if there is none."""
         if self._agreement.retired:
             return self._agreement.next_due_ms()
         return min(self._undecided_due_ms(), self._schedule.next_due_ms())
 
     def is_due(self, at_ms: int) -> bool:
-        """Whether `advance` has something to do at an instant; what is scheduled may wait for older arrivals (C76)."""
+        """Return whether `to` has work to do at an instant. Scheduled messages may wait for older arrivals (C76)."""
         if self._agreement.retired:
             return self._agreement.next_due_ms() <= at_ms
         return self._undecided_due_ms() <= at_ms or self._schedule.is_due(at_ms)
 
     def waits_for_arrivals(self, at_ms: int) -> bool:
-        """Whether a scheduled message is due at an instant, and has to stand behind what arrived before it (C76)."""
+        """Return whether a scheduled message is due at an instant but must wait for earlier arrivals (C76)."""
         return self._schedule.waits_for_arrivals(at_ms) and not (self._agreement.frozen or self._agreement.retired)
 
     def _undecided_due_ms(self) -> int:
-        """The next instant, without what is scheduled, unless the end of the entity is decided."""
+        """Return the next due instant of a shard in service, schedules left out."""
         return min(self._timers.next_due_ms(), self._subscribing.lost_at_ms, self._agreement.next_due_ms())

@@ -1,4 +1,4 @@
-"""Messages and results in the answers to a queue's commands (Q15, C16)."""
+"""Parts of the answers to a queue's commands: messages, subscriptions and results (Q15, C16)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from lapse.protocol.command import Command
 
 
 def shown(one: Queued, all_seen: bool = True) -> QueuedMessage:
-    """A message as a peek shows it; who does not see all messages learns nothing of those that it waits for (X4)."""
+    """Return a message as a peek shows it.
+
+    Without `all_seen`, `waits_for` stays empty, since it would reveal messages that the user may not see (X4).
+    """
     return QueuedMessage(
         bookmark=str(Bookmark(one.topic, one.partition, one.offset)),
         state=one.stands,
@@ -30,7 +33,7 @@ def shown(one: Queued, all_seen: bool = True) -> QueuedMessage:
 
 
 def open_subscription(one: Subscription) -> OpenSubscription:
-    """A subscription as it is listed."""
+    """Return a subscription as the command `subscriptions` lists it."""
     return OpenSubscription(
         subscription=one.id,
         client=one.client,
@@ -43,7 +46,7 @@ def open_subscription(one: Subscription) -> OpenSubscription:
 
 
 def size(outcomes: Sequence[Outcome]) -> int:
-    """How many messages outcomes are about."""
+    """Return how many messages the outcomes cover."""
     return sum(outcome.last - outcome.first + 1 for outcome in outcomes)
 
 
@@ -52,7 +55,7 @@ _MOST_SETTLEMENTS = 10_000
 
 
 def bounded(outcomes: Sequence[Outcome], command: Command, counts: dict[str, int]) -> dict[str, Any]:
-    """What an answer says of what became of messages; `left_out` counts those that it does not name."""
+    """Return an answer's settlements and counts. The count `left_out` says how many outcomes did not fit."""
     if command.answer != "all":
         outcomes = [outcome for outcome in outcomes if outcome.result is not Result.SETTLED]
     left_out = len(outcomes) - _MOST_SETTLEMENTS
@@ -63,7 +66,7 @@ def bounded(outcomes: Sequence[Outcome], command: Command, counts: dict[str, int
 
 
 def settlements(outcomes: Sequence[Outcome], command: Command) -> tuple[Settlement, ...]:
-    """What became of messages, as far as a command asks for it."""
+    """Return the settlements that a command asks for: all, or only those that failed."""
     return tuple(
         Settlement(
             bookmarks=range_text(outcome.topic, outcome.partition, outcome.first, outcome.last),

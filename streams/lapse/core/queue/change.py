@@ -1,6 +1,6 @@
-"""Changes: the only thing that mutates a queue shard, and what its journal holds.
+"""Changes: the mutations of a queue shard, which its journal records.
 
-A change is kept small: a kind, the places it is about as ranges, and the few values that the kind needs.
+Only changes mutate a shard. A change is small: its kind, ranges of places, and the few values that the kind needs.
 """
 
 from __future__ import annotations
@@ -58,40 +58,40 @@ class ChangeKind(IntEnum):
 
 
 HANDS_OUT: Final = frozenset({ChangeKind.LEASED, ChangeKind.SENT})
-"""Changes that give messages to a subscription."""
+"""Kinds of change that give messages to a subscription."""
 
 COME_BACK: Final = frozenset({ChangeKind.RETURNED, ChangeKind.CANCELLED})
-"""Changes by which messages come back, each perhaps after a delay of its own."""
+"""Kinds of change that return messages to the queue, each with an optional delay."""
 
 
 @dataclass(slots=True)
 class Change:
-    """One mutation.
+    """One mutation of a queue shard.
 
     Attributes:
-        kind: what happens.
-        places: to which places.
+        kind: what the change does.
+        places: the places that it changes.
         source: ARRIVED, SCHEDULED, UNSCHEDULED, REMEMBERED, HONOURED, LETTER_PENDING, LETTER_WRITTEN, REPLACED:
             number of the source.
-        offset: of the same: offset of the first message; DEPARTED: which stretch of the source; LEASED: the instant at
-            which the lease begins, ms since the epoch, 0 in older journals.
+        offset: same kinds: offset of the first message; DEPARTED: number of the source's stretch; LEASED: begin of the
+            lease, ms since the epoch, 0 in older journals.
         holder: LEASED, SENT, SUBSCRIBED, UNSUBSCRIBED: number of the subscription; HELD, TRANSFER: of the transfer;
             REWIND: of the rewind.
-        until_ms: LEASED, RENEWED: end of the lease; CANCELLED, RETURNED: end of the delay, of the first one that ends
-            where `untils_ms` says more, 0 without one;
-            SCHEDULED: the instant at which it materialises. ms since the epoch.
-        deadlines_ms: ARRIVED, SCHEDULED: deadline of each message; None = all never expire.
+        until_ms: LEASED, RENEWED: end of the lease; CANCELLED, RETURNED: end of the delay, 0 without one, the earliest
+            end if `untils_ms` is set;
+            SCHEDULED: the instant at which the message materialises. All are ms since the epoch.
+        deadlines_ms: ARRIVED, SCHEDULED: deadline of each message, ms since the epoch; None = none expires.
         untils_ms: CANCELLED, RETURNED: end of each message's delay, ms since the epoch; None = all end together.
-        traits: ARRIVED, SCHEDULED: what the queue's expressions say of each message.
-        facts: SUBSCRIBED: the subscription's own values; RELEASED: which message, and who receives it;
-            COUNTED: deliveries that count in the windows of rates; `offset` is then the number of their batch, as it is
-            of UNCOUNTED, which forgets one;
-            IDENTIFIED: message ids; `offset` is then the number of their chunk, `until_ms` their latest timestamp;
-            LETTER_PENDING: what the letter has to say.
-            RETIRING: the retirement, empty = in service; USED: the configuration, `until_ms` is when.
-            TRANSFER: the transfer's own values, none = it has ended; SCHEDULED: what a transfer says of the message;
-            ARRIVED, SCHEDULED: `counts`, what the one message has been through elsewhere (C73).
-            REWIND: the rewind's own values, DEPARTED: what is not to be brought back; none = forgotten.
+        traits: ARRIVED, SCHEDULED: the traits of each message.
+        facts: SUBSCRIBED: the subscription's values; RELEASED: the message and its receivers;
+            COUNTED: deliveries that count in the windows of rates, and `offset` is the number of their batch;
+            UNCOUNTED: nothing, and `offset` is the number of the batch to forget;
+            IDENTIFIED: message ids, `offset` is the number of their chunk, `until_ms` their latest timestamp;
+            LETTER_PENDING: the content of the letter;
+            RETIRING: the retirement, empty = in service; USED: the configuration, and `until_ms` is the instant of use;
+            TRANSFER: the transfer's values, empty = it has ended; SCHEDULED: the transfer of the message, if any;
+            ARRIVED, SCHEDULED: `counts`, deliveries and cancels of a single message elsewhere (C73);
+            REWIND: the rewind's values, DEPARTED: offsets that are not brought back; empty = forgotten.
     """
 
     kind: ChangeKind
@@ -110,17 +110,17 @@ _COUNTS: Final = "counts"
 
 
 def with_counts(facts: dict[str, Any], counts: Counts) -> dict[str, Any]:
-    """The facts of a change to one message, with what it has been through elsewhere if that is anything (C73)."""
+    """Return the facts of a change to one message, with its counts from another deployment if it has any (C73)."""
     return {**facts, _COUNTS: list(counts)} if counts != NO_COUNTS else facts
 
 
 def counts_of(change: Change) -> Counts:
-    """What the message of a change has been through elsewhere."""
+    """Return the counts from another deployment of a change's message (C73)."""
     return Counts(*change.facts[_COUNTS]) if _COUNTS in change.facts else NO_COUNTS
 
 
 def joined(places: Sequence[int] | NDArray[np.int64]) -> Places:
-    """Join ascending places into ranges; each place is named once."""
+    """Join ascending, distinct places into ranges."""
     if not len(places):
         return []
     first, count = int(places[0]), len(places)
@@ -133,7 +133,7 @@ def joined(places: Sequence[int] | NDArray[np.int64]) -> Places:
 
 
 def indexes_in(places: Places, wanted: NDArray[np.int64]) -> NDArray[np.intp]:
-    """Which of the places that the ranges hold each of some places is, the first one being 0."""
+    """Return the index of each wanted place among all places of the ranges, beginning with 0."""
     firsts, counts = np.array(places, np.int64).T
     ranges = np.searchsorted(firsts, wanted, "right") - 1
     indexes: NDArray[np.intp] = (wanted - firsts[ranges] + (np.cumsum(counts) - counts)[ranges]).astype(np.intp)
@@ -141,5 +141,5 @@ def indexes_in(places: Places, wanted: NDArray[np.int64]) -> NDArray[np.intp]:
 
 
 def total(places: Places) -> int:
-    """How many places the ranges hold."""
+    """Return how many places the ranges hold."""
     return sum(count for _, count in places)

@@ -1,4 +1,4 @@
-"""Commands to a queue: what each does to the shard, and what is answered (Q3, Q5, Q8, Q15, C13 to C21, X7)."""
+"""Commands to a queue: the effect of each on the shard, and its answer (Q3, Q5, Q8, Q15, C13 to C21, X7)."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class QueueCommands:
     """Carries out commands on one shard.
 
     Args:
-        shard: the state machine.
-        publish_target: where a publish to the queue's name goes, as answers tell it.
-        refused: why the broker refuses the dead letter of a message, by its source and offset.
+        shard: the shard.
+        publish_target: the topic to which a publish to the queue's name goes; part of some answers.
+        refused: returns why the broker refuses the dead letter of a message, given its source number and offset.
     """
 
     def __init__(
@@ -46,11 +46,11 @@ class QueueCommands:
         self._refused = refused
         self._row_filter: str | None = None
         self._purged: Counter[str] = Counter()
-        """What a purge that is under way has removed, by state."""
+        """The number of messages that the purge in progress has removed, by state."""
         self.oldest_ms: int | None = None
-        """Arrival of the oldest message, looked up in time for a depth command; None = there is none."""
+        """Arrival of the oldest message, ms since the epoch, set before a depth command; None = no message."""
         self.counted: Rewind | None = None
-        """A dry run of a rewind that is at its end and is about to be answered."""
+        """A finished dry run of a rewind whose answer is due."""
         self._settling = SettlementCommands(shard, lambda: self._row_filter or "")
         self._transfers = TransferCommands(shard, lambda: self._row_filter is None)
         self._handlers: dict[str, Callable[[Command, int, Step], dict[str, Any]]] = {
@@ -72,11 +72,11 @@ class QueueCommands:
         }
 
     def selects(self, command: Command) -> bool:
-        """Whether a command needs to know which messages match its filter before it can be carried out."""
+        """Return whether messages must be judged under a command's own filter before it can be carried out."""
         return bool(command.filter) and command.command in _SELECTING and not _counts_nothing(command)
 
     def looks_ahead(self, command: Command) -> list[tuple[str, int]]:
-        """Sources of which an acknowledgment or a transfer names messages that are not active yet (Q13)."""
+        """Return the sources of which an acknowledgment or a transfer names messages that are not active yet (Q13)."""
         if command.command not in _LOOKING_AHEAD or command.filter or self._shard.settings.target_depth is None:
             return []
         try:
@@ -88,7 +88,7 @@ class QueueCommands:
             return []
 
     def needs_a_look(self, command: Command, row_filter: str | None) -> bool:
-        """Whether something has to be looked up, or messages judged, before a command can be carried out."""
+        """Return whether records must be read or messages judged before a command can be carried out."""
         if self.selects(command) or self.looks_ahead(command):
             return True
         if command.command == "depth":
@@ -96,17 +96,17 @@ class QueueCommands:
         return self._is_judged(command, row_filter)
 
     def _is_judged(self, command: Command, row_filter: str | None) -> bool:
-        """Whether a settlement's user has to be known to see what it names (X4)."""
+        """Return whether the messages that a settlement names must be judged under its user's row filter (X4)."""
         return row_filter is not None and (any(self._unheld(command)) or any(self.unplaced(command)))
 
     def selection(self, command: Command, row_filter: str | None) -> str:
-        """The filter under which messages have to be judged before a command is carried out; empty = under none."""
+        """Return the filter under which messages must be judged before a command is carried out; empty = none."""
         if self.selects(command):
             return command.filter or ""
         return (row_filter or "") if self._is_judged(command, row_filter) else ""
 
     def to_judge(self, command: Command, text: str, now_ms: int) -> Iterator[Sequence[int]]:
-        """Places of the messages to be judged under a selection, some at a time; each lot before the next is asked."""
+        """Yield places of messages to judge under a selection, some at a time. Judge them before asking for more."""
         if finds_spare(command):
             yield self._transfers.to_judge(command, now_ms)
             return
@@ -119,20 +119,20 @@ class QueueCommands:
             yield places
 
     def scheduled_to_judge(self, command: Command, text: str) -> Iterator[tuple[str, int, list[int]]]:
-        """Topic, partition and offsets of messages without a place, where a filter is about them as well (C82, C83)."""
+        """Yield topic, partition and offsets of messages without a place that a filter covers as well (C82, C83)."""
         asked = command.command in _ABOUT_SCHEDULED and command.filter and not finds_spare(command)
         return self._shard.scheduled_to_judge(text) if asked else iter(())
 
     def _unheld(self, command: Command) -> Iterator[Sequence[int]]:
-        """Places of messages that a settlement names and that its subscription does not hold (X4)."""
+        """Yield places of messages that a settlement names and that its subscription does not hold (X4)."""
         yield from self._shard.unheld(command.subscription, self.named_by(command))
 
     def unplaced(self, command: Command) -> Iterator[tuple[str, int, list[int]]]:
-        """Topic, partition and offsets of what a settlement names and that has no place (X4)."""
+        """Yield topic, partition and offsets of messages that a settlement names and that have no place (X4)."""
         yield from self._shard.unplaced(command.subscription, self.named_by(command))
 
     def named_by(self, command: Command) -> list[Claim]:
-        """What a settlement or a peek names by bookmarks; nothing if it names a filter, or nothing that can be read."""
+        """Return the messages that a settlement or peek names by bookmarks; none if it has a filter or is malformed."""
         if command.filter or not (command.command in _SETTLING or peeks_at_some(command)):
             return []
         try:
@@ -141,15 +141,15 @@ class QueueCommands:
             return []
 
     def handle(self, command: Command, at_ms: int, step: Step, row_filter: str | None) -> None:
-        """Do what a command asks, as of an instant; a refused one does nothing.
+        """Carry out a command as of an instant. A refused command changes nothing.
 
-        The command's `selection` has to be under selection and judged on every message that it is about.
+        The messages that the command concerns must have been judged under its `selection` before.
 
         Args:
             command: the command.
             at_ms: its instant, ms since the epoch.
-            step: filled with what it causes, the answer included.
-            row_filter: what its user may see and touch at most, an expression; None = all (X4).
+            step: receives the command's effects and its answer.
+            row_filter: an expression that limits what its user may see and change; None = no limit (X4).
         """
         shard = self._shard
         self._row_filter = row_filter
@@ -259,9 +259,10 @@ class QueueCommands:
         return self._settling.settle_some(command, at_ms, step)
 
     def purge_some(self, command: Command, at_ms: int, step: Step) -> bool:
-        """Begin, or go on with, a purge of very many messages; whether there is more of that (C60).
+        """Carry out a part of a purge of very many messages. Return whether another part must follow (C60).
 
-        Those with places leave many thousands at a time, scheduled ones some thousands; `handle` does what is left.
+        A part removes up to `PURGED_AT_ONCE` messages with places and `STEP_MESSAGES` scheduled ones. `handle` removes
+        the rest.
         """
         if command.command != "purge" or is_refused(command):
             return False
@@ -278,12 +279,12 @@ class QueueCommands:
         return sum(gone.values()) == STEP_MESSAGES
 
     def rewind(self, command: Command, at_ms: int, offset: int) -> Wish | None:
-        """What a command to rewind asks for; None if it can be answered at once: it is done, or is refused.
+        """Return what a rewind command asks for; None if it is refused or done, so that it can be answered at once.
 
         Args:
             command: the command.
             at_ms: its instant, ms since the epoch.
-            offset: where it stands.
+            offset: its offset in the commands topic.
         """
         known = self._shard.state.rewinds.get(command.id)
         if rewind_refusal(command, self._shard) is not None or (known is not None and known.done):
@@ -335,7 +336,7 @@ class QueueCommands:
 
 
 PURGED_AT_ONCE: Final = 65_536
-"""About how many messages with places leave in one step of a purge: an event of ranges takes milliseconds."""
+"""About how many messages with places leave in one step of a purge. One event of ranges takes milliseconds."""
 
 _SETTLING = frozenset({"acknowledge", "cancel", "expire", "renew"})
 _SELECTING = frozenset({"acknowledge", "cancel", "expire", "renew", "purge", "sow", "depth", "transfer"})
@@ -346,5 +347,5 @@ _LOOKING_AHEAD = frozenset({"acknowledge", "transfer", "transfer_accept"})
 
 
 def _counts_nothing(command: Command) -> bool:
-    """Whether a depth command is about the queue only, not about what is in it."""
+    """Return whether a depth command asks only about the queue and needs no count of its messages."""
     return command.command == "depth" and command.top_n == 0

@@ -1,4 +1,4 @@
-"""Decisions: the base of the parts of a shard. Each decision is applied at once, and added to the step."""
+"""Decisions: what all parts of a shard use to change it. Each decision is applied at once and added to the step."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from lapse.core.transfer_counts import NONE as NO_COUNTS
 from lapse.core.transfer_counts import Counts
 
 Slots = list[tuple[Segment, NDArray[np.intp]]]
-"""Some places, by segment: ascending slots of each."""
+"""Places by segment: the ascending slots of each."""
 
 
 @cache
 def _among(states: tuple[State, ...]) -> NDArray[np.bool_]:
-    """By state: whether it is one of these."""
+    """Return a column that says of each state whether it is among the given ones."""
     found = np.zeros(len(State), np.bool_)
     found[list(states)] = True
     return found
@@ -40,10 +40,10 @@ class Decisions:
     """The state, the settings, and the one way to carry out a decision.
 
     Attributes:
-        settings: the queue's.
-        state: the shard's.
-        matching: which messages match the filters, as far as known.
-        began_ms: when the epoch began, ms since the epoch; nothing is decided before it.
+        settings: the queue's settings.
+        state: the shard's state.
+        matching: what is known of which messages match which filters.
+        began_ms: begin of the owner's epoch, ms since 1970; no decision is dated before it.
     """
 
     def __init__(self, settings: QueueSettings, state: QueueState, matching: Matching) -> None:
@@ -53,7 +53,7 @@ class Decisions:
         self.began_ms = 0
 
     def do(self, change: Change, step: Step) -> None:
-        """Carry out a decision."""
+        """Apply a change and add it to the step."""
         dropped = len(self.state.dropped)
         self.state.apply(change)
         step.changes.append(change)
@@ -70,7 +70,7 @@ class Decisions:
         step: Step,
         counts: Counts = NO_COUNTS,
     ) -> None:
-        """Give consecutive messages of a source the next places, by their row; `counts` are for a single message."""
+        """Give consecutive messages of a source the next places, as a row says; `counts` is for a single message."""
         self.do(
             Change(
                 row.changes[-1],
@@ -85,11 +85,11 @@ class Decisions:
         )
 
     def deadlines_count_ms(self, now_ms: int) -> int:
-        """The instant up to which deadlines count as passed; negative while expiration is off."""
+        """Return the instant up to which deadlines count as passed; -1 if expiration is off."""
         return now_ms if self.settings.expiration.enabled else -1
 
     def decided_ms(self, at_ms: int) -> int:
-        """The instant of a decision about something that counts as of `at_ms`: not before the epoch began (C53)."""
+        """Return the instant that dates a decision effective at `at_ms`: not before the epoch began (C53)."""
         return max(at_ms, self.began_ms)
 
     def refuse(
@@ -103,7 +103,10 @@ class Decisions:
         detail: str = "",
         followers: int = 0,
     ) -> None:
-        """Record the removal of a message that never had a place; `followers` later messages have one already."""
+        """Record the removal of a message that never had a place.
+
+        `followers` is the number of later messages of the source that already have places.
+        """
         self.refuse_one(self.one(number, offset, deadline_ms), reasons, at_ms, step, detail, followers)
 
     def refuse_one(
@@ -115,7 +118,7 @@ class Decisions:
         detail: str = "",
         followers: int = 0,
     ) -> None:
-        """The same for a message with its counts."""
+        """Record the removal of one message without a place, given as `Messages` with its counts."""
         self.depart(messages, np.array([self.state.next_place - followers], np.int64), reasons, at_ms, step, detail)
 
     def refuse_all(
@@ -127,7 +130,7 @@ class Decisions:
         step: Step,
         detail: str = "",
     ) -> None:
-        """The same for messages of one source as (offset, deadline), in the order of their offsets."""
+        """Record the removal of messages of one source without places, given as (offset, deadline) by offset."""
         source, columns = self.state.sources[number], np.array(messages, np.int64)
         removed = Messages(
             source.topic,
@@ -149,21 +152,21 @@ class Decisions:
         detail: str = "",
         subscription: str = "",
     ) -> None:
-        """Record what a departure for reasons has to write: an event, and letters if the queue has them for these."""
+        """Record the removal of messages for reasons, with dead letters if the queue writes them for these reasons."""
         letter = self.settings.writes_letter(reasons)
         step.removals.append(Removal(messages, reasons, self.decided_ms(at_ms), letter, detail, subscription, places))
 
     def tell(
         self, kind: EventKind, slots: Slots, now_ms: int, step: Step, subscription: str = "", detail: str = ""
     ) -> None:
-        """Record an event of messages."""
+        """Record an event about messages, one per run of one source."""
         for messages in self.messages(slots):
             step.events.append(ShardEvent(kind, now_ms, messages, subscription, detail))
 
     # Looking
 
     def one(self, number: int, offset: int, deadline_ms: int, counts: Counts = NO_COUNTS) -> Messages:
-        """A message without a place; `number` is its source's, `counts` are those from other deployments."""
+        """Return one message without a place; `number` is its source's, `counts` come from another deployment."""
         source = self.state.sources[number]
         return Messages(
             source.topic,
@@ -175,12 +178,12 @@ class Decisions:
         )
 
     def messages(self, slots: Slots) -> Iterable[Messages]:
-        """Messages for events and deliveries, in runs of one source."""
+        """Yield messages for events and deliveries, in runs of one source."""
         for segment, some in slots:
             yield from self.state.sources.messages(segment, some)
 
     def messages_at(self, places: list[int]) -> list[Messages]:
-        """The same, in the order of the given places."""
+        """Return messages in runs of one source, in the order of the given places."""
         ascending = sorted(places)
         found = list(self.messages(self.slots(joined(ascending))))
         if ascending == places:
@@ -195,16 +198,16 @@ class Decisions:
         return [whole.part(names[int(of[first])], first, stop) for first, stop in pairwise(edges)]
 
     def slots(self, places: Places) -> Slots:
-        """Places, by segment."""
+        """Return places by segment."""
         return [(segment, slots_of(where)) for segment, where in self.state.parts(places)]
 
     def slots_in(self, segment: Segment, states: Sequence[State], text: str = "", code: int = YES) -> NDArray[np.intp]:
-        """Places of a segment in some states, about which that much is known under a filter."""
+        """Return a segment's slots in some states; with a filter, only those with the given verdict `code`."""
         slots = np.flatnonzero(_among(tuple(states))[segment.state[: segment.used]])
         return slots[self.matching.codes(text, segment.index, slots) == code] if text else slots
 
     def held_by(self, number: int) -> Slots:
-        """Places that fill a subscription's backlog: leased, or sent at most once."""
+        """Return the places that fill a subscription's backlog: leased, or sent at most once."""
         found: Slots = []
         for index in sorted(self.state.segments):
             if not self.state.outline(index).may_be_held_by(number):
@@ -220,7 +223,7 @@ class Decisions:
 
 
 def places_of(slots: Slots) -> Places:
-    """The places, as ranges."""
+    """Return places by segment as ranges."""
     places: Places = []
     for segment, some in slots:
         base = segment.base

@@ -16,7 +16,7 @@ from lapse.core.reason import QUEUE_DEAD_LETTER_REASONS, Reason
 
 
 class Semantics(StrEnum):
-    """What a crash may do to a delivery (Q4 to Q6)."""
+    """Whether a crash may repeat a delivery or lose it (Q4 to Q6)."""
 
     AT_LEAST_ONCE = "at-least-once"
     AT_MOST_ONCE = "at-most-once"
@@ -31,7 +31,7 @@ class Fairness(StrEnum):
 
 
 class Leasing(StrEnum):
-    """Who may settle a leased message: its holder only, or anyone (Q8)."""
+    """Who may settle a leased message: only its holder, or anyone (Q8)."""
 
     STRICT = "strict"
     SUBLET = "sublet"
@@ -39,38 +39,37 @@ class Leasing(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueSettings:
-    """Settings of a queue as its shards use them.
+    """The settings of a queue as its shards use them.
 
     Attributes:
-        name: the queue.
-        partition: which shard of it.
+        name: name of the queue.
+        partition: number of the shard.
         semantics: at-least-once or at-most-once.
         fairness: which subscription gets the next message.
         leasing: who may settle a leased message.
-        expiration: what the queue does about lifetimes (L6, L7).
-        topic_expirations_ms: duration of its own that an underlying topic has, ms (L8).
-        lease_ms: how long a lease lasts, ms (Q5).
+        expiration: the queue's rule for lifetimes (L6, L7).
+        topic_expirations_ms: by underlying topic, the topic's own lifetime, ms (L8).
+        lease_ms: duration of a lease, ms (Q5).
         max_lease_ms: longest lease that a renewal may ask for, ms (C17).
-        max_backlog: most that any subscription may have outstanding; None = no cap (Q3).
+        max_backlog: most unsettled deliveries that any subscription may have; None = no cap (Q3).
         max_deliveries: a message leaves after this many deliveries that ended unsettled; 0 = no limit (Q9).
-        max_cancels: a message leaves when it was cancelled more often; 0 = no limit (Q9).
-        retry: how long a message that came back waits before its next delivery (Q24).
+        max_cancels: a message leaves when it was cancelled more often than this; 0 = no limit (Q9).
+        retry: how long a returned message waits before its next delivery (Q24).
         heartbeat_timeout_ms: silence after which a subscription is lost, ms (Q5).
-        dead_letter_topic: where letters go; empty = removed messages are dropped (D1).
+        dead_letter_topic: the topic for dead letters; empty = removed messages are dropped (D1).
         dead_letter_reasons: reasons that cause a letter (C22, C25).
-        target_depth: most messages that are active at once; None = all (Q13).
-        dedup_window_ms: a message whose id was seen so shortly before is dropped, ms; 0 = none is (X6).
-        idle_ms: a queue that nobody has used for this time deletes itself, ms; 0 = never (Q18).
-        configured: a fingerprint of the whole configuration; another one counts as use (Q18).
+        target_depth: most messages that are active at once; None = no limit (Q13).
+        dedup_window_ms: a message whose id was seen within this time is dropped, ms; 0 = none is (X6).
+        idle_ms: a queue that was not used for this time deletes itself, ms; 0 = never (Q18).
+        configured: a fingerprint of the whole configuration; a change of it counts as use (Q18).
         shards: how many shards the queue has.
-        rate: most deliveries in any window; None = any number (Q25).
-        group_rate: the same of each group.
+        rate: most deliveries in any window; None = no limit (Q25).
+        group_rate: most deliveries of each group in any window; None = no limit (Q25).
         group_limit: most messages of a group that are leased at once; 1 also keeps the group in order (Q20, Q25).
-        group_weights: how many messages a group gets in its turn beside one of weight 1, by its value as text
-            (Q25).
-        traits: reads priority, barrier and group of messages (Q11, Q12, Q20).
-        parse: reads payloads, for expressions.
-        value_format: what payloads are, for people and for other deployments.
+        group_weights: by group value as text, the group's weight; others have 1 (Q25).
+        traits: computes priority, barrier and group of messages (Q11, Q12, Q20).
+        parse: parses payloads for expressions.
+        value_format: the format of payloads, for people and for other deployments.
     """
 
     name: str
@@ -103,9 +102,9 @@ class QueueSettings:
     value_format: str = "json"
 
     def expiration_of(self, topic: str) -> Expiration:
-        """Return the expiration that holds for messages of an underlying topic (L8)."""
+        """Return the rule for lifetimes of an underlying topic (L8)."""
         return self.expiration.shortened_by(self.topic_expirations_ms.get(topic))
 
     def writes_letter(self, reasons: tuple[Reason, ...]) -> bool:
-        """Whether a message that leaves for these reasons gets a dead letter (D1, C22)."""
+        """Return whether a message that leaves for these reasons gets a dead letter (D1, C22)."""
         return bool(self.dead_letter_topic) and not self.dead_letter_reasons.isdisjoint(reasons)

@@ -1,8 +1,8 @@
 """One shard of a queue: arrivals, subscriptions, deliveries and settlements, as pure decisions.
 
-Every method takes the instant at which it counts and a `Step` that it fills. It decides from the state, and each
-decision is a `Change` that is applied at once, so that later decisions of the step see it. Nothing else changes the
-state. Between operations, segments beyond the memory limit are moved to the spill store (Q16).
+Every method gets the instant at which it takes effect, and a `Step` to fill. It decides from the state. Each decision
+is a `Change` that is applied at once, so later decisions of the step see it. Nothing else changes the state. Between
+operations, segments beyond the memory limit are moved to the spill store (Q16).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from lapse.core.shard.event import EventKind, ShardEvent
 
 
 class QueueShard:
-    """The state machine of one shard: the entrance to its parts."""
+    """The state machine of one shard, which delegates to its parts."""
 
     def __init__(self, settings: QueueSettings, state: QueueState | None = None) -> None:
         self.settings = settings
@@ -106,15 +106,15 @@ class QueueShard:
 
     @property
     def placed(self) -> int:
-        """The number of scheduled messages that got their places because later records arrived."""
+        """The number of scheduled messages that have got places because later records arrived."""
         return self._entrance.placed
 
     def room(self) -> int:
-        """How many more messages may become active (Q13); none once the shard has agreed to end, or as it rewinds."""
+        """Return how many more messages may become active (Q13): 0 once the shard is prepared, or during a rewind."""
         return 0 if self.agreement.frozen or self.state.rewinds.under_way else self._target_depth.room()
 
     def room_for(self, topic: str, partition: int) -> int:
-        """How many more messages of a source may become active, or are in front of one that a transfer wants (Q13)."""
+        """Return how many more messages of a source may become active: see `TargetDepth.room_for` (Q13)."""
         if self.agreement.frozen or self.state.rewinds.under_way:
             return 0
         return self._target_depth.room_for(topic, partition)
@@ -133,21 +133,21 @@ class QueueShard:
         return list(self._target_depth.with_advancing(outcomes))
 
     def looks_ahead(self, claims: Iterable[Claim]) -> list[tuple[str, int]]:
-        """Sources of named messages that are not active yet: the ends of their logs must be known."""
+        """Return the sources of named messages that are not active yet. The ends of their logs must be known."""
         return self._settling.looks_ahead(claims)
 
     def note_end(self, topic: str, partition: int, end_offset: int) -> None:
-        """Note where the log of a source ends."""
+        """Note the end of a source's log."""
         number = self.state.sources.find(topic, partition)
         if number is not None:
             self.state.sources[number].end_offset = end_offset
 
     def heard(self, subscription: str, now_ms: int) -> bool:
-        """Note that a subscription lives; False if the shard does not know it (Q5)."""
+        """Note a sign of life of a subscription. Return False if the shard does not know it (Q5)."""
         return self.subscribing.heard(subscription, now_ms)
 
     def subscriptions(self) -> list[Subscription]:
-        """The clients' subscriptions."""
+        """Return the subscriptions of clients."""
         return self.subscribing.subscriptions()
 
     def unsubscribe(
@@ -157,12 +157,12 @@ class QueueShard:
         return self.subscribing.unsubscribe(subscription, now_ms, step, detail, lost_at_ms)
 
     def pause(self, now_ms: int, step: Step) -> None:
-        """Stop deliveries; everything else goes on (C21)."""
+        """Pause deliveries. Everything else goes on (C21)."""
         self._decisions.do(Change(ChangeKind.PAUSED), step)
         step.events.append(ShardEvent(EventKind.PAUSED, now_ms))
 
     def resume(self, now_ms: int, step: Step) -> None:
-        """Deliver again (C21)."""
+        """Resume deliveries (C21)."""
         self._decisions.do(Change(ChangeKind.RESUMED), step)
         step.events.append(ShardEvent(EventKind.RESUMED, now_ms))
 
@@ -182,7 +182,7 @@ class QueueShard:
         return self._settling.settle(action, subscription, claims, now_ms, step, delay_ms, row_filter, fault)
 
     def unheld(self, subscription: str, claims: Iterable[Claim]) -> Iterator[list[int]]:
-        """Places of messages that are named and that a subscription does not hold, some at a time (X4)."""
+        """Yield places of named messages that a subscription does not hold, some at a time (X4)."""
         return self._visibility.unheld(subscription, claims)
 
     def unplaced(
@@ -211,7 +211,7 @@ class QueueShard:
         return self._purge.everything(now_ms, step, leased, text)
 
     def purge_placed(self, now_ms: int, step: Step, leased: bool, text: str, most: int) -> dict[str, int]:
-        """How many messages a part of a purge removed, by state; see `Purge.placed`."""
+        """Carry out a part of a purge: see `Purge.placed`. Return how many messages were removed, by state."""
         return self._purge.placed(now_ms, step, leased, text, most)[0]
 
     def purge_scheduled(self, now_ms: int, step: Step, text: str = "", most: int = UNLIMITED) -> dict[str, int]:
@@ -221,31 +221,31 @@ class QueueShard:
     def truncated(
         self, topic: str, partition: int, offsets: Sequence[int], now_ms: int, step: Step, handed_out: bool = False
     ) -> None:
-        """Take out messages whose records Kafka no longer has (C40).
+        """Remove messages whose records Kafka no longer has (C40).
 
-        Messages under a lease stay, and those that were sent at most once have left already (C79, C80). With
-        `handed_out` they were delivered in this step and cannot be written, so they leave as well.
+        Leased messages stay, and those sent at most once have left already (C79, C80). With `handed_out`, the messages
+        were delivered in this step and cannot be written, so they leave as well.
         """
         for offset in offsets:
             claim = Claim(topic, partition, offset, offset)
             self._truncation.record_gone(Trigger.TRUNCATE, claim, now_ms, step, handed_out)
 
     def set_aside(self, topic: str, partition: int, record: Record, why: str, step: Step) -> None:
-        """Turn a record that must not be processed into a dead letter; it never enters (X7)."""
+        """Make a dead letter of a record that must not be processed. It never enters the queue (X7)."""
         self._entrance.set_aside(topic, partition, record, why, step)
 
     def undecodable(
         self, topic: str, partition: int, offset: int, why: str, now_ms: int, step: Step, handed_out: bool = False
     ) -> None:
-        """Take out a message whose record must not be processed, or which no target takes (X7).
+        """Remove a message whose record must not be processed, or that no transfer target takes (X7).
 
-        What was sent at most once has left (C79), unless it was `handed_out` in this very step and reached nobody.
+        A message sent at most once has left (C79), unless it was `handed_out` in this step and reached nobody.
         """
         claim = Claim(topic, partition, offset, offset)
         self._truncation.record_gone(Trigger.SPOIL, claim, now_ms, step, handed_out, why)
 
     def keep_pending(self, removal: Removal, refused: Mapping[int, str], step: Step) -> list[tuple[int, int]]:
-        """Keep messages of a removal of the step whose letters the broker refuses, by their index, with why (C27).
+        """Keep messages of a removal whose letters the broker refused. `refused` says why, by message index (C27).
 
         Returns:
             The messages as (source, offset), for `letter_written`.
@@ -253,19 +253,19 @@ class QueueShard:
         return self._pending_letters.keep(removal, refused, step)
 
     def letter_written(self, source: int, offset: int, step: Step) -> None:
-        """Remove a dying message whose letter is safe now."""
+        """Drop a dying message, because its letter is safe."""
         self._pending_letters.letter_written(source, offset, step)
 
     def log_begins(self, topic: str, partition: int, begin_offset: int, now_ms: int, step: Step) -> bool:
-        """Take out messages below an offset: Kafka has removed their records (C40). Leases protect theirs (C80).
+        """Remove messages below an offset, since Kafka has removed their records (C40). Leased ones stay (C80).
 
         Returns:
-            False if there are more; come again with the next step.
+            False if there are more; then call it again with the next step.
         """
         return self._truncation.below(topic, partition, begin_offset, now_ms, step)
 
     def not_acknowledged(self, topic: str, partition: int, first: int, last: int) -> list[tuple[int, int]]:
-        """First and last offsets of unread messages that nobody acknowledged in advance (C80, Q13)."""
+        """Return ranges of unread offsets without those that were acknowledged in advance (C80, Q13)."""
         return self._truncation.not_acknowledged(topic, partition, first, last)
 
     def replace_topic(self, topic: str, epoch: int, now_ms: int, step: Step) -> bool:
@@ -273,62 +273,62 @@ class QueueShard:
         return self._truncation.replace(topic, epoch, now_ms, step)
 
     def topic_begins(self, topic: str, partition: int, epoch: int) -> None:
-        """Note since which epoch a source is the topic of this name; not journaled here (C42)."""
+        """Note the epoch since which the source is this topic. This is not journaled here (C42)."""
         self._truncation.begins(topic, partition, epoch)
 
     def use(self, now_ms: int, step: Step) -> None:
-        """Note that the shard is used, which a temporary queue goes by (C39, C50, Q18).
+        """Note a use of the shard, which keeps a temporary queue (C39, C50, Q18).
 
-        Somebody publishes, receives, settles or looks; or a message becomes available, or leaves.
+        A use is a publish, receive, settlement or inquiry, or that a message becomes available or leaves.
         """
         self.activity.use(now_ms, step, self.agreement)
 
     # What is asked
 
     def selected(self, text: str) -> list[Claim]:
-        """Messages that match a filter under selection, as claims; complete once `to_judge` gives no more (Q8)."""
+        """Return messages that match a filter under selection, complete once `to_judge` returns none (Q8)."""
         return self._inquiry.selected(text)
 
     def selected_part(self, text: str, behind: int, most: int) -> tuple[list[Claim], int | None]:
-        """The same of a part of the segments, until about so many are found; for messages behind the last part's (C60).
+        """Do the same for the segments after `behind`, until about `most` messages are found (C60).
 
         Returns:
-            The claims, and the segment behind which the next part begins; None = there is none.
+            The claims, and the `behind` of the next part; None = there is none.
         """
         return self._inquiry.selected_part(text, behind, most)
 
     def selected_scheduled(self, text: str) -> list[Claim]:
-        """The same of messages without a place, once `scheduled_to_judge` is done; unconfirmed ones are left out."""
+        """Do the same for messages without a place but unconfirmed ones, complete after `scheduled_to_judge`."""
         return self._inquiry.selected_scheduled(text)
 
     def scheduled_to_judge(self, text: str) -> Iterator[tuple[str, int, list[int]]]:
-        """Topic, partition and offsets of messages without a place, some at a time, for `judge_bookmarks` (C82).
+        """Yield topic, partition and offsets of messages without a place, some at a time, for `judge_bookmarks` (C82).
 
-        Without those of which it is known whether they match the filter, which is under selection.
+        Messages already judged under the filter, which is under selection, are left out.
         """
         return self._inquiry.scheduled_to_judge(text)
 
     def to_judge(self, text: str, limit: int = JUDGED_AT_ONCE) -> list[int]:
-        """Places whose payloads are needed to know whether they match a filter under selection."""
+        """Return places that must be judged under a filter under selection."""
         return self._inquiry.to_judge(text, limit)
 
     def depth(self, text: str = "", now_ms: int = -1) -> dict[str, int]:
-        """How many messages there are, by state; scheduled and dying ones do not count in the depth (Q15, C12).
+        """Return how many messages there are, by state. Scheduled and dying ones are not in `depth` (Q15, C12).
 
-        With the text of a filter under selection, only messages that match it, and no dying ones. With an instant,
-        none that has expired by then, though a crowd of them leaves bit by bit (L11).
+        With the text of a filter under selection, only matching messages count, and no dying ones. With an instant,
+        messages that have expired by then do not count, even if they have not left yet (L11).
         """
         return self._inquiry.matching_depth(text, now_ms) if text else self._inquiry.depth(now_ms)
 
     def oldest(self, now_ms: int) -> int | None:
-        """The place of the first message that has not expired; None if there is none."""
+        """Return the place of the first message that has not expired; None if there is none."""
         return self._inquiry.oldest(now_ms)
 
     def held_up(self) -> dict[str, int]:
-        """How many messages are held up by earlier ones, by cause; without those that are 0 (C48, C87).
+        """Return what holds up messages, by cause, without counts of 0 (C48, C87).
 
-        Of the first barrier: messages before it, and refused letters of such; and groups whose first message no
-        subscription matches that is there.
+        The causes are messages before the first barrier, refused letters of such messages, and groups whose first
+        message matches no subscription.
         """
         groups = self._dispatch.groups_held_back()
         return self._inquiry.before_barrier() | ({"groups_held_back": groups} if groups else {})
@@ -342,22 +342,22 @@ class QueueShard:
         refused: Callable[[tuple[int, int]], str] = lambda name: "",
         state: str = "",
     ) -> Iterator[Queued]:
-        """Messages in order, then scheduled and dying ones; takes no lease (Q15).
+        """Yield messages by place, then scheduled and dying ones, without leasing them (Q15).
 
-        With the text of a filter under selection, only messages that match it, and no dying ones. With an instant,
-        none that has expired by then (L11). With a state, only those in it. `refused` tells why the letter of a dying
-        message waits, by its source and offset; the shard does not know the broker's words (C48).
+        With the text of a filter under selection, only matching messages, and no dying ones. With an instant, none that
+        has expired by then (L11). With a state, only those in it. `refused` returns why the letter of a dying message
+        waits, by its source and offset, because the shard does not know the broker's reply (C48).
         """
         return self._inquiry.peek(skip, limit, text, now_ms, refused, state)
 
     def named(
         self, claims: Sequence[Claim], now_ms: int, refused: Callable[[tuple[int, int]], str], row_filter: str = ""
     ) -> Iterator[Queued]:
-        """The messages of some bookmarks that are there, in any state; see `Inquiry.named`, `Visibility.among`."""
+        """Yield the messages of some bookmarks, in any state: see `Inquiry.named` and `Visibility.among`."""
         return self._visibility.among(self._inquiry.named(claims, now_ms, refused), claims, row_filter)
 
     def bookmark_of(self, place: int) -> tuple[str, int, int] | None:
-        """Topic, partition and offset of the message at a place; None if it is gone."""
+        """Return topic, partition and offset of the message at a place; None if its segment does not hold the place."""
         return self._inquiry.bookmark_of(place)
 
     # What time brings
@@ -376,11 +376,11 @@ class QueueShard:
         self._advance.end_leases_of(claims, now_ms, step)
 
     def next_due_ms(self) -> int:
-        """The next instant at which `advance` has something to do; `NEVER` if there is none."""
+        """Return the next instant at which `advance` has something to do, ms since the epoch; `NEVER` without one."""
         return min(self._advance.next_due_ms(), self.allowance.frees_ms)
 
     def is_due(self, at_ms: int) -> bool:
-        """Whether `advance` has something to do at an instant; what is scheduled may wait for older arrivals (C76)."""
+        """Return whether `advance` has work to do at an instant. Scheduled messages may wait for arrivals (C76)."""
         return self.allowance.frees_ms <= at_ms or self._advance.is_due(at_ms)
 
     def waits_for_arrivals(self, at_ms: int) -> bool:
@@ -388,17 +388,17 @@ class QueueShard:
         return self._advance.waits_for_arrivals(at_ms)
 
     def arrivals_are_in(self, to_ms: int) -> None:
-        """Note that everything that arrived up to an instant was taken in; without such a note nothing waits (C76)."""
+        """Note that all arrivals up to an instant were taken in. Without such a note nothing waits for them (C76)."""
         self._schedule.read_to_ms = to_ms
 
     def take_over(self, now_ms: int, step: Step | None = None, unwritten: bool = False) -> None:
-        """Begin to own the shard: every subscription has one full heartbeat timeout from now (C5).
+        """Begin to own the shard: every subscription gets one full heartbeat timeout from now (C5).
 
-        With a step, limits that were lowered below the counts of unleased messages take them out (C23); leased ones
-        follow when their lease ends. A changed cap on backlogs reaches the subscriptions that are there (Q3). What was
-        sent at most once waits on for its acknowledgment, or its subscriber's end (C79). Not before the journal has
-        begun: a change has to stand behind what it changes. `unwritten`: whether deliveries were written now that the
-        owner before had decided (C55); they count as of now (C71).
+        With a step, unleased messages beyond a lowered limit leave (C23), and leased ones once their lease ends. A
+        changed cap on backlogs applies to existing subscriptions (Q3). Messages sent at most once still wait for their
+        acknowledgment or their subscriber's end (C79). Pass a step only after the journal has begun, since a change
+        must follow what it changes. `unwritten`: whether deliveries that the former owner decided were written now
+        (C55); they count from now (C71).
         """
         self._decisions.began_ms = now_ms
         self.agreement.take_over(now_ms)
@@ -411,21 +411,21 @@ class QueueShard:
         self.allowance.take_over(now_ms, step, unwritten)
 
     def letting_go(self) -> Portions[None]:
-        """See `Shard`."""
+        """Free the large parts of the state, in portions: see `Shard`."""
         yield from self.state.emptying()
 
     # What goes out
 
     @property
     def unjudged(self) -> list[int]:
-        """Places whose payloads are needed to go on delivering; `bookmark_of` names them, `judge` takes them."""
+        """Places that must be judged before delivery can go on: pass their records (`bookmark_of`) to `judge`."""
         return self._dispatch.unjudged
 
     def deliver(self, now_ms: int, step: Step) -> bool:
-        """Hand deliverable messages to the subscriptions that have space, in order (Q3, Q5 to Q7).
+        """Hand messages to the subscriptions that have space, in order (Q3, Q5 to Q7).
 
         Returns:
-            Whether there may be more to hand out at once.
+            Whether there may be more to hand out now.
         """
         self.state.segments.make_room()
         if self.agreement.frozen:
@@ -433,11 +433,11 @@ class QueueShard:
         return self._dispatch.deliver(now_ms, step)
 
     def repeat(self, released: Change, step: Step) -> None:
-        """Send a barrier again, since a crash may have prevented it (C35)."""
+        """Send a barrier again, since a crash may have prevented its delivery (C35)."""
         self._dispatch.repeat(released, step)
 
     def judge(self, records: Sequence[tuple[int, str, int, Record | None]]) -> None:
-        """Evaluate the subscriptions' filters on messages: (place, topic, partition, record), None = record gone."""
+        """Evaluate the filters in use on messages, as (place, topic, partition, record); a record of None is gone."""
         views = [
             None if record is None else RecordView(topic, partition, record, self.settings.parse)
             for _, topic, partition, record in records
@@ -445,6 +445,6 @@ class QueueShard:
         self.matching.judge([place for place, *_ in records], views)
 
     def judge_bookmarks(self, text: str, records: Iterable[tuple[str, int, Record]]) -> None:
-        """Evaluate a filter under selection on records whose messages have no place: (topic, partition, record)."""
+        """Evaluate a filter under selection on messages without a place, as (topic, partition, record)."""
         views = (RecordView(topic, partition, record, self.settings.parse) for topic, partition, record in records)
         self.matching.judge_bookmarks(text, views)

@@ -1,4 +1,4 @@
-"""The state of a queue shard, and the one function that mutates it."""
+"""The state of a queue shard, and `apply`, the only function that mutates it."""
 
 from __future__ import annotations
 
@@ -47,39 +47,39 @@ from lapse.core.queue.transfer.transfers import Transfers
 from lapse.core.repeats import Repeats
 
 REMEMBERED_EXPIRED: Final = 4096
-"""How many ranges of expired messages are remembered after their segment is gone, for answers."""
+"""How many ranges of expired messages are remembered after their segment was dropped, for answers."""
 
 _NOTHING: Final = Segment(-1)
-"""Stands for a segment that is not there. Nobody writes to it, so there is one for all shards: it takes 20 KiB."""
+"""An empty, read-only segment for dropped ones. It takes 20 KiB, so all shards share it."""
 
 
 class QueueState:
     """Messages, leases, subscriptions and sources of one shard.
 
     Args:
-        segments: an empty store for segments, which may move them to disk. None = all stay in memory.
+        segments: an empty container for segments, which may spill them to disk; None = all stay in memory.
 
     Attributes:
-        segments: live segments by index.
-        next_place: the place of the next message.
-        sources: by number; a number is never used again.
+        segments: the live segments by index.
+        next_place: the place that the next message gets.
+        sources: the sources by number.
         subscription_table: the subscriptions.
         scheduled: messages that are not visible yet.
-        agenda: when scheduled messages become due or expire.
+        agenda: the order in which scheduled messages become due or expire.
         pending: messages whose letters are refused, as (source, offset), in the order of removal (C27).
-        remembered: acknowledgments of messages beyond the target depth, as (source, offset) (Q13).
+        remembered: acknowledged messages beyond the target depth, as (source, offset) (Q13).
         repeats: message ids that were seen within the window (X6).
         counted: deliveries that count in the windows of rates (Q25).
         transfers: unfinished transfers of messages (Q17).
-        rewinds: rewinds and the messages that they brought back (Q22).
-        paused: whether deliveries are held back (C21).
-        ending: when the shard was last used, and the state of its retirement (C4, C39, Q18).
-        dirty: segments that changed since the journal last held them whole, with the sequence of the first change.
-        dropped: segments that are gone since the journal was last written.
-        recovering: whether the journal is being read.
-        as_of: during recovery, the last step that a segment read whole already contains.
-        index: indexes over the segments, so that they are not scanned.
-        expired: ranges (source, first offset, last offset) that expired and whose segment is gone.
+        rewinds: the remembered rewinds, and notes of messages that must not come back (Q22).
+        paused: whether deliveries are paused (C21).
+        ending: the shard's last use and its retirement (C4, C39, Q18).
+        dirty: by segment index, the sequence of the first change since the journal last held the segment whole.
+        dropped: indexes of segments dropped since the journal was last written.
+        recovering: whether changes come from the journal.
+        as_of: during recovery, by segment index, the last step that the segment contains already.
+        index: the indexes over the segments.
+        expired: ranges (source, first offset, last offset) of expired messages whose segment was dropped.
     """
 
     def __init__(self, segments: Segments | None = None) -> None:
@@ -110,11 +110,11 @@ class QueueState:
         self.index = Index(self.outline, self._best)
 
     def outline(self, index: int) -> Outline:
-        """The summary of a segment; of an empty one if there is none."""
+        """Return the outline of a segment; that of an empty one if it was dropped."""
         return self.segments.outline(index) or _NOTHING
 
     def look(self, index: int) -> Segment | None:
-        """A segment, read only; None = it is gone."""
+        """Return a segment for reading only; None if it was dropped."""
         return self.segments.look(index) if index in self.segments else None
 
     def _put_away(self, segment: Segment) -> None:
@@ -125,30 +125,30 @@ class QueueState:
 
     @property
     def subscriptions(self) -> dict[str, Subscription]:
-        """Subscriptions by id, in the order in which they came."""
+        """Subscriptions by id, in the order in which they began."""
         return self.subscription_table.by_id
 
     # Reading
 
     def spans(self, places: Places) -> Iterator[tuple[Segment, int, int]]:
-        """Cut ranges of places at segment borders: (segment, first slot, slot behind the last)."""
+        """Cut ranges of places at segment borders, and yield (segment, first slot, slot behind the last)."""
         for index, slot, stop in cut(places, SIZE):
             segment = self.segments.get(index)
             if segment is not None and not (self.as_of and self._contains(index)):
                 yield segment, slot, stop
 
     def parts(self, places: Places) -> Iterator[tuple[Segment, Where]]:
-        """The same for ascending places, each segment once."""
+        """Yield each segment of ascending places once, with the slots in it."""
         for index, where in by_segment(places, SIZE):
             segment = self.segments.get(index)
             if segment is not None and not (self.as_of and self._contains(index)):
                 yield segment, where
 
     def with_available(self, hopeless: Callable[[int, int], bool] | None = None) -> Iterator[Segment]:
-        """Segments with available messages, in the order of places, read only.
+        """Yield segments with available messages by place, for reading only.
 
         Args:
-            hopeless: tells whether a segment, with its number of places, can be left out; None = none can.
+            hopeless: returns whether to skip a segment, given its index and its number of used slots; None = none.
         """
         last = (self.next_place - 1) // SIZE
         while self._head < last:
@@ -161,8 +161,8 @@ class QueueState:
                 yield self.segments.look(index)
 
     def first_held(self) -> int | None:
-        """The first place whose message is still there; None if there is none."""
-        # A place that is empty stays so, and the first one is never before the last answer.
+        """Return the first place whose message is still there; None if there is none."""
+        # An empty place stays empty, so the search continues from the last result.
         while self._first < self.next_place:
             index, slot = divmod(self._first, SIZE)
             if self.outline(index).held:
@@ -176,7 +176,7 @@ class QueueState:
         return None
 
     def first_pending(self) -> int:
-        """The first place of a message whose letter is refused; the next one of all if there is none (C48)."""
+        """Return the first place of a message whose letter is refused; `next_place` if there is none (C48)."""
         if not self.pending:
             return self.next_place
         if self._first_pending is None:
@@ -184,7 +184,7 @@ class QueueState:
         return self._first_pending
 
     def held_sources(self) -> Iterator[Source]:
-        """Sources of which there are messages, or may be; scheduled ones count."""
+        """Yield the sources of which the shard may hold messages, scheduled ones included."""
         for number, source in enumerate(self.sources):
             if source.stands or self.scheduled.count(number):
                 yield source
@@ -192,7 +192,7 @@ class QueueState:
     # The one way in which anything changes
 
     def apply(self, change: Change) -> None:
-        """Carry out a change: the only mutation, live and in recovery alike."""
+        """Carry out a change. This is the only mutation, in operation and in recovery alike."""
         match change.kind:
             case ChangeKind.ARRIVED:
                 self._arrive(change)
@@ -229,7 +229,7 @@ class QueueState:
                 self.ending.apply(change)
 
     def _note(self, change: Change) -> None:
-        """Note, or forget, a message without a place: one that has none yet, or none any more."""
+        """Remember or forget a message that has no place yet, or no place any more."""
         source_offset = change.source, change.offset
         match change.kind:
             case ChangeKind.REMEMBERED:
@@ -246,7 +246,7 @@ class QueueState:
                     self._first_pending = None
 
     def _contains(self, index: int) -> bool:
-        """In recovery: whether a segment was read whole and already contains the step that is applied."""
+        """Return whether, in recovery, a whole segment already contains the step that is applied."""
         return self.as_of.get(index, -1) >= self.sequence
 
     def _touch(self, segment: Segment) -> None:
@@ -293,7 +293,7 @@ class QueueState:
             source.next_offset = max(source.next_offset, offset + count)
 
     def _defer(self, change: Change) -> None:
-        """Keep a message that gets no place yet, change the reason, or remove it."""
+        """Add, change or remove a message that has no place yet."""
         source_offset = change.source, change.offset
         known = self.scheduled.get(*source_offset)
         before = State.UNREAD if known is None else known.state
@@ -309,7 +309,7 @@ class QueueState:
             self.scheduled.add(*source_offset, scheduled)
 
     def _move(self, change: Change, move: Move) -> None:
-        """Move messages with places from state to state, by the table of their life."""
+        """Move messages with places from state to state, by the table of life."""
         to = move.into(change.until_ms)
         for segment, where in self.parts(change.places):
             before = segment.state[where]
@@ -336,10 +336,12 @@ class QueueState:
     def _as_far_as_known(
         self, change: Change, move: Move, segment: Segment, where: Where
     ) -> tuple[Where, NDArray[np.uint8]]:
-        """Which places a change is about of a segment of which the journal has the end only; it was gone soon after.
+        """Return the slots, with their states, to which a change applies in recovery.
+
+        The journal may lack the begin of a segment that was dropped soon after.
 
         Raises:
-            Impossible: nothing is being recovered, so the change must not have been made.
+            Impossible: no recovery is in progress, so the change is an error.
         """
         slots = slots_of(where)
         takes = move.takes[segment.state[slots]]
@@ -350,7 +352,7 @@ class QueueState:
         return slots[takes], segment.state[slots[takes]]
 
     def _leave(self, segment: Segment, where: Where, before: NDArray[np.uint8], alike: State | None) -> None:
-        """Undo what follows from the states in which messages were; `alike` if all were in that one."""
+        """Undo the effects of messages' former states on counts and indexes; `alike` is their common state, if any."""
         if alike is None:
             segment.available -= int(np.count_nonzero(before == AVAILABLE))
             self.index.bind_groups(segment, where, -1)
@@ -366,7 +368,7 @@ class QueueState:
             self.subscription_table.count_each(segment.holder[where], -1)
 
     def _enter(self, segment: Segment, where: Where, to: State, change: Change) -> None:
-        """Do what follows from the state in which messages are now."""
+        """Apply the effects of messages' new state to counts and indexes."""
         count, meaning = count_of(where), MEANINGS[to]
         if not meaning.there:
             segment.held -= count
@@ -397,7 +399,7 @@ class QueueState:
     # Recovery
 
     def adopt(self, segment: Segment) -> None:
-        """Add a segment that was read from the journal."""
+        """Add a segment of the journal."""
         self.segments.restored(segment)
         for run in segment.runs:
             source = self.sources[run.source]
@@ -407,7 +409,7 @@ class QueueState:
         self.segments.make_room()
 
     def settle_indexes(self) -> Portions[None]:
-        """After recovery: derive every index and count that the journal does not hold."""
+        """Compute, after recovery, every index and count that the journal does not hold."""
         self.recovering = False
         self.as_of.clear()
         self.index = Index(self.outline, self._best)
@@ -427,7 +429,7 @@ class QueueState:
         yield from self.agenda.taking_over(self.scheduled)
 
     def emptying(self) -> Portions[None]:
-        """Free the large parts of the state, in portions; nothing is needed any more."""
+        """Free the large parts of the state, in portions. The state is not used afterwards."""
         yield from self.scheduled.emptying()
         yield from self.agenda.emptying()
         yield from self.repeats.emptying()

@@ -1,4 +1,4 @@
-"""A step: the results of a queue shard's inputs: changes for the journal, and outputs."""
+"""Step: the results of a queue shard's inputs, which are changes for the journal and outputs."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ T = TypeVar("T", np.int64, np.uint32)
 
 @dataclass(slots=True)
 class Messages:
-    """Messages of one source, with what the shard knows of each: deliveries in their order, all else in that of places.
+    """Messages of one source in columns. In deliveries they are in the order of delivery, elsewhere by place.
 
     Attributes:
-        topic: underlying topic.
-        partition: its partition.
-        offsets: one per message.
-        deadlines_ms: one per message; None = all never expire.
-        deliveries: deliveries so far, one per message.
-        cancels: cancels so far, one per message; None = all 0.
+        topic: the underlying topic.
+        partition: the topic's partition.
+        offsets: offset of each message.
+        deadlines_ms: deadline of each message, ms since the epoch; None = none expires.
+        deliveries: delivery count of each message.
+        cancels: cancel count of each message; None = all 0.
     """
 
     topic: str
@@ -44,7 +44,7 @@ class Messages:
         return len(self.offsets)
 
     def some(self, which: NDArray[np.intp]) -> Messages:
-        """Some of them, by their indexes, ascending."""
+        """Return the messages at some indexes."""
         return Messages(
             self.topic,
             self.partition,
@@ -56,7 +56,7 @@ class Messages:
 
     @staticmethod
     def joined(some: Sequence[Messages]) -> Messages:
-        """All messages, one after the other, as if they were of the first one's source."""
+        """Concatenate messages, as if all were of the first one's source."""
         counts = [len(one) for one in some]
         return Messages(
             some[0].topic,
@@ -68,11 +68,11 @@ class Messages:
         )
 
     def cut(self, first: int, stop: int) -> Messages:
-        """Those from `first` on, before `stop`."""
+        """Return the messages from index `first` up to `stop`."""
         return self.part((self.topic, self.partition), first, stop)
 
     def part(self, source: tuple[str, int], first: int, stop: int) -> Messages:
-        """Those from `first` on, before `stop`, as messages of that topic and partition."""
+        """Return the messages from index `first` up to `stop`, as messages of the given topic and partition."""
         return Messages(
             *source,
             self.offsets[first:stop],
@@ -82,7 +82,7 @@ class Messages:
         )
 
     def ranges(self) -> Iterator[tuple[int, int]]:
-        """First and last offset of each run of consecutive ones."""
+        """Yield first and last offset of each run of consecutive offsets."""
         offsets = self.offsets
         if len(offsets) < 2:
             for offset in offsets.tolist():
@@ -98,7 +98,7 @@ class Messages:
 def _column(
     parts: Sequence[NDArray[T] | None], counts: Sequence[int], missing: int, kind: type[T]
 ) -> NDArray[T] | None:
-    """Columns of several messages as one. An empty column gets its default value for each message."""
+    """Concatenate columns. A missing column counts as its default value; None if all are missing."""
     if all(part is None for part in parts):
         return None
     filled = [
@@ -109,24 +109,24 @@ def _column(
 
 @dataclass(slots=True)
 class Queued:
-    """One message as a peek shows it (Q15).
+    """A message as a peek shows it (Q15).
 
     Attributes:
-        topic: underlying topic.
-        partition: its partition.
+        topic: the underlying topic.
+        partition: the topic's partition.
         offset: its offset.
-        state: where it stands; None = scheduled, held for want of room, or dying.
+        state: its state; None = scheduled, held, unconfirmed or dying.
         deadline_ms: its deadline, ms since the epoch; None without one.
-        deliveries: deliveries so far.
-        cancels: cancels so far.
-        subscription: who holds its lease, or the id of its transfer; empty = nobody.
+        deliveries: its delivery count.
+        cancels: its cancel count.
+        subscription: id of the subscription that holds its lease, or of its transfer; empty = none.
         until_ms: end of the lease or delay, or the scheduled instant, ms since the epoch.
-        pending: whether only its dead letter is still to come (C27).
-        confirmed: False = a transfer has put it here, and it is not to be seen yet (Q17).
-        ready: whether its instant has come, and only the target depth keeps it out (C51).
-        waits_for: what a barrier waits for, the rate that an available message waits for and until when, or why the
-            broker refuses the dead letter; empty = nothing (C48).
-        since_ms: when its lease began, ms since the epoch; None = it has none, or that is not known.
+        pending: whether it is dying: removed, with a dead letter that the broker refuses (C27).
+        confirmed: False = a transfer has put it here and not confirmed it (Q17).
+        ready: whether its instant has come, and only the target depth holds it (C51).
+        waits_for: what a barrier waits for, the rates that an available message waits for, or why the broker refuses
+            the dead letter; empty = nothing (C48).
+        since_ms: begin of its lease, ms since the epoch; None = no lease, or not known.
     """
 
     topic: str
@@ -146,7 +146,7 @@ class Queued:
 
     @property
     def stands(self) -> str:
-        """Its state in a word."""
+        """The name of its state."""
         if self.state is None:
             if self.pending or self.ready:
                 return "dying" if self.pending else "held"
@@ -156,14 +156,14 @@ class Queued:
 
 @dataclass(slots=True)
 class Delivery:
-    """Messages that go to a subscription.
+    """Messages handed to a subscription.
 
     Attributes:
-        subscription: its id.
-        messages: which.
+        subscription: id of the subscription.
+        messages: the messages.
         until_ms: end of the lease, ms since the epoch; 0 without a lease (at-most-once).
-        payload: how they are written; a barrier stands in a record of its own in any case.
-        barrier: whether this is a barrier, which nobody has to settle (Q12).
+        payload: how the messages are written; a barrier always gets its own record.
+        barrier: whether this is a barrier, which need not be settled (Q12).
     """
 
     subscription: str
@@ -175,16 +175,16 @@ class Delivery:
 
 @dataclass(slots=True)
 class Removal:
-    """Messages that left for L14's reasons.
+    """Messages that left for reasons of L14.
 
     Attributes:
-        messages: which.
-        reasons: why, in L14's order.
+        messages: the messages.
+        reasons: the reasons, in L14's order.
         at_ms: instant of the decision, ms since the epoch.
         letter: whether they get dead letters.
-        detail: the text of the fault; empty = a standard sentence.
-        subscription: whose doing it was, if anyone's.
-        places: place of each message; of one that never had any, the place of the next that comes. None = not known.
+        detail: text of the fault; empty = a standard sentence.
+        subscription: id of the subscription that caused it; empty = none did.
+        places: place of each message; for a message that never had one, the next place then. None = not known.
     """
 
     messages: Messages
@@ -196,21 +196,21 @@ class Removal:
     places: NDArray[np.int64] | None = None
 
     def place(self, at: int) -> int:
-        """Where a message stood, by its index; the first place of all where that is not known."""
+        """Return the place of a message, by its index; 0 if places are not known."""
         return 0 if self.places is None else int(self.places[at])
 
     def event(self) -> ShardEvent[Messages]:
-        """The event that reports it."""
+        """Return the event that reports the removal."""
         kind = EventKind.DEAD_LETTERED if self.letter else EventKind.EXPIRED
         return ShardEvent(kind, self.at_ms, self.messages, self.subscription, self.detail, self.reasons)
 
 
 @dataclass(slots=True)
 class Step(ShardStep[Messages, Removal, Delivery]):
-    """Everything that one batch of inputs causes.
+    """All effects of one batch of inputs.
 
     Attributes:
-        changes: already applied to the shard, to be made durable.
+        changes: the changes, already applied to the shard, to be journaled.
     """
 
     changes: list[Change] = field(default_factory=list)

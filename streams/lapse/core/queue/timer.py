@@ -1,4 +1,4 @@
-"""Timers: deadlines that pass and leases that end, found by an index and not by a scan (L11, C2)."""
+"""Timers: expire messages and end leases, found by an index instead of a scan (L11, C2)."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from lapse.core.queue.segments.segment import LEASED, Segment
 from lapse.core.queue.step import Step
 
 LOOK: Final = 128
-"""The cost of reading a few records of another segment, in records that are written meanwhile (C60)."""
+"""The least cost of expiring messages of one segment, in messages, since their records must be read (C60)."""
 
 
 class Timers:
-    """Expires messages with places and ends leases, a limited number at a time (C60)."""
+    """Expires messages with places, and ends their leases and delays, a limited number at a time (C60)."""
 
     def __init__(self, decisions: Decisions, transitions: Transitions) -> None:
         self._decisions = decisions
@@ -25,17 +25,17 @@ class Timers:
         self._state = decisions.state
 
     def next_due_ms(self) -> int:
-        """The next instant at which a deadline passes, or a lease or delay ends; `NEVER` if there is none."""
+        """Return the next instant at which a deadline passes, or a lease or delay ends; `NEVER` if there is none."""
         due_ms = self._state.index.untils.next_ms()
         if self._decisions.settings.expiration.enabled:
             due_ms = min(due_ms, self._state.index.deadlines.next_ms())
         return due_ms
 
     def expire(self, now_ms: int, step: Step, most: int = STEP_MESSAGES) -> int:
-        """Remove a limited number of messages without a lease whose deadline has passed.
+        """Remove at most `most` messages without a lease whose deadline has passed.
 
         Returns:
-            How many; a few of a segment count as `LOOK`.
+            How many were removed; those of one segment count as at least `LOOK`.
         """
         if not self._decisions.settings.expiration.enabled:
             return 0
@@ -55,7 +55,7 @@ class Timers:
         return spent
 
     def end_leases(self, now_ms: int, step: Step, most: int = STEP_MESSAGES) -> int:
-        """Return a limited number of messages whose lease or delay is over; returns how many."""
+        """Return messages whose lease or delay is over to the queue, at most `most`. Return how many there were."""
         state, untils = self._state, self._state.index.untils
         returned = 0
         while returned < most and (index := untils.pop_due(now_ms)) is not None:
@@ -69,7 +69,7 @@ class Timers:
     def end_leases_in(
         self, segment: Segment, first: int, stop: int, now_ms: int, step: Step, most: int = STEP_MESSAGES
     ) -> int:
-        """Do the same for places of a segment; its index is left as it is."""
+        """Do the same for some slots of a segment, without updating the index."""
         if segment.until_ms is None:
             return 0
         slots = self._transitions.taken(Trigger.END, segment, first, stop)

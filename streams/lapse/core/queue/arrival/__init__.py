@@ -1,1 +1,1 @@
-"""How messages come to a queue: from records of the underlying topics to places, at most as many as its depth."""
+"""Arrival: records of the underlying topics become messages with places, as far as the target depth permits."""

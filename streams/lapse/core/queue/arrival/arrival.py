@@ -20,23 +20,23 @@ from lapse.core.transfer_counts import Counts
 
 REDRIVE_QUEUE: Final = "lapse-redrive-queue"
 TRANSFER: Final = "lapse-transfer"
-"""`queue/id`: a transfer to that queue has put the record there; nobody else takes it (Q17)."""
+"""`queue/id`: a transfer has put the record there for that queue. Other queues skip it (Q17)."""
 
 _TELLING: Final = lifetime.NAMES | {REDRIVE_QUEUE, MESSAGE_ID, TRANSFER, RETRY_DELAY_MS} | letter.MARKERS
 TELLING: Final = (TTL_MS, *sorted(_TELLING - {TTL_MS}))
-"""The headers that decide what becomes of a record; the first states a lifetime plainly."""
+"""The headers that decide what becomes of a record. The first is the lifetime that `Rows` holds as a number."""
 
 _SILENT: Final = ("", 0)
 _UNCLEAR: Final = ("?", 0)
 _INVOLVED: Final = -2
 _SAFE_DIGITS: Final = 18
-"""A number with this many digits is always within 64 bits."""
+"""A number of at most this many digits always fits into 64 bits."""
 
 _FEW_OF: Final = 8
-"""If more than one in this number of records needs a check, it is cheaper to check all."""
+"""If more than one in this number of records needs a check, checking all of them is cheaper."""
 
 _MANY: Final = 16
-"""The least number of records for which it pays to check first whether they are alike."""
+"""The least number of records for which a first check whether they are alike pays off."""
 
 
 class Later(NamedTuple):
@@ -44,10 +44,10 @@ class Later(NamedTuple):
 
     Attributes:
         offset: its offset.
-        at_ms: the instant at which it is, ms since the epoch; 0 = as soon as its transfer is confirmed.
-        deadline_ms: its deadline.
-        transfer: id of the transfer that has put it there; empty = none has.
-        counts: what it has been through at the queue that it comes from (C73).
+        at_ms: the instant at which it becomes visible, ms since the epoch; 0 = as soon as its transfer is confirmed.
+        deadline_ms: its deadline, ms since the epoch.
+        transfer: id of the transfer that has put it there; empty = none.
+        counts: its deliveries and cancels at the queue that it comes from (C73).
     """
 
     offset: int
@@ -59,17 +59,17 @@ class Later(NamedTuple):
 
 @dataclass(slots=True)
 class Arrivals:
-    """What became of a batch of records of one source.
+    """The records of a batch of one source, sorted by what becomes of them.
 
     Attributes:
         offsets: messages that entered, ascending.
-        deadlines_ms: their deadlines.
+        deadlines_ms: deadline of each, ms since the epoch.
         scheduled: messages that are not visible yet.
         invalid: (offset, fault) of messages whose lifetime cannot be read.
         expired: (offset, deadline) of messages that were past their deadline on arrival.
-        unconfirmed: offsets of those of them that a transfer has put there.
-        identified: (offset, message id, timestamp) of all that have an id (X6).
-        retries: delay that a message states for its retries, ms, by offset (Q24).
+        unconfirmed: offsets of those among `expired` that a transfer has put there.
+        identified: (offset, message id, timestamp) of all messages with an id (X6).
+        retries: by offset, the delay that a message states for its retries, ms (Q24).
     """
 
     offsets: list[int] = field(default_factory=list)
@@ -82,14 +82,14 @@ class Arrivals:
     retries: dict[int, int] = field(default_factory=dict)
 
     def with_retries(self, traits: Traits, offsets: Sequence[int]) -> Traits:
-        """The traits of messages, and the delays that they state for their retries where any does."""
+        """Return traits completed by the retry delays of messages, if any of them states one."""
         if self.retries.keys().isdisjoint(offsets):
             return traits
         retries = np.array([self.retries.get(offset, UNSTATED) for offset in offsets], np.int64)
         return replace(traits, retries=retries)
 
     def runs(self) -> list[tuple[int, int]]:
-        """Slices (first, stop) of `offsets` that are consecutive."""
+        """Return the slices (first, stop) of `offsets` that hold consecutive offsets."""
         if not self.offsets:
             return []
         if self.offsets[-1] - self.offsets[0] == len(self.offsets) - 1:
@@ -103,9 +103,9 @@ def sort_out(records: Sequence[Record], queue: str, expiration: Expiration) -> A
     """Read each record's lifetime and decide what it becomes.
 
     Args:
-        records: ascending offsets of one source.
-        queue: this queue; a record that was redriven for another one is skipped (C29).
-        expiration: what holds for the records' topic.
+        records: records of one source, by ascending offset.
+        queue: name of this queue; a record that was redriven for another one is skipped (C29).
+        expiration: the rule for lifetimes on the records' topic.
     """
     default_ms = NEVER if expiration.default_ms is None else expiration.default_ms
     ceiling_ms = default_ms if expiration.model is ExpirationModel.CEILING else NEVER
@@ -123,7 +123,7 @@ def sort_out(records: Sequence[Record], queue: str, expiration: Expiration) -> A
     stamp_ms, headers, deadline_ms = NO_TIMESTAMP - 1, None, _INVOLVED
     for record in records:
         if record.timestamp != stamp_ms or record.headers != headers:
-            # What follows from these two alone: many records that stand together have the same.
+            # Timestamp and headers decide the deadline, and neighbouring records often have the same.
             stamp_ms, headers = record.timestamp, record.headers
             deadline_ms = _deadline_ms(headers, stamp_ms, default_ms, ceiling_ms)
         if deadline_ms == _INVOLVED:
@@ -135,9 +135,9 @@ def sort_out(records: Sequence[Record], queue: str, expiration: Expiration) -> A
 
 
 def _sort_out_alike(records: Sequence[Record], default_ms: int, ceiling_ms: int) -> Arrivals | None:
-    """The same for records that all have the same headers, of which at most a plain lifetime is ours; None for others.
+    """Sort out records that all have the same headers, of which at most a plain lifetime is ours.
 
-    Most of those that stand together are such; what is asked of each is asked of all at once.
+    Most batches are like that, and one computation for all records is fast. The result is None for other batches.
     """
     headers = records[0].headers
     if records[-1].headers != headers or [record.headers for record in records].count(headers) < len(records):
@@ -160,12 +160,12 @@ def _sort_out_alike(records: Sequence[Record], default_ms: int, ceiling_ms: int)
 
 
 def _sort_out_rows(rows: Rows, queue: str, expiration: Expiration, default_ms: int, ceiling_ms: int) -> Arrivals | None:
-    """The same for records in columns. It checks only records that need it; None = these are too many."""
+    """Sort out records in columns. Only records that need it are checked; None = too many of them do."""
     stated_ms, stamps = rows.stated_ms, rows.timestamps_ms
     own_ms = np.where((stated_ms == 0) | (stated_ms > ceiling_ms), ceiling_ms, stated_ms)
     relative_ms = np.where(stated_ms == SILENT, default_ms, own_ms)
     limited = relative_ms != NEVER
-    # Subtracted, for a sum beyond 64 bits would begin anew below zero.
+    # Compared by subtraction, because a sum beyond 64 bits would become negative.
     plain = (relative_ms > 0) & (stamps > NO_TIMESTAMP) & (relative_ms < NEVER - np.maximum(stamps, 0))
     involved = (stated_ms == INVOLVED) | (limited & ~plain)
     deadlines_ms = np.where(limited, stamps + np.where(limited & plain, relative_ms, 0), NEVER)
@@ -187,7 +187,7 @@ def _sort_out_rows(rows: Rows, queue: str, expiration: Expiration, default_ms: i
 
 
 def _deadline_ms(headers: lifetime.Headers, stamp_ms: int, default_ms: int, ceiling_ms: int) -> int:
-    """A record's deadline if it follows from its timestamp and at most one plain header of ours; else `_INVOLVED`."""
+    """Return a record's deadline if timestamp and at most one plain header of ours decide it; else `_INVOLVED`."""
     name, stated_ms = _plainly_stated(headers) if headers else _SILENT
     deadline_ms, relative_ms = NEVER, default_ms
     if name == TTL_MS:
@@ -208,9 +208,10 @@ def _deadline_ms(headers: lifetime.Headers, stamp_ms: int, default_ms: int, ceil
 
 
 def _plainly_stated(headers: lifetime.Headers) -> tuple[str, int]:
-    """The one header of ours, with its number, if it is a plain lifetime; `_SILENT` without any; else another name.
+    """Return name and number of a plain lifetime header.
 
-    Most records are one of the first two; `lifetime.read` takes several times as long.
+    The result is `_SILENT` if no header is ours, and `_UNCLEAR` if one needs `lifetime.read`. Most records do not
+    need that function, which is several times slower.
     """
     stated = _SILENT
     for name, value in headers:
@@ -233,7 +234,7 @@ def _sort_out_one(record: Record, queue: str, expiration: Expiration, arrivals: 
                 return
             transfer = found[1]
     message_id = id_of(record.headers)
-    # A transfer that is begun again puts its messages again; what is confirmed is one of them (Q17).
+    # A transfer that starts again puts its messages again under the same ids, and confirms one of the copies (Q17).
     if message_id is not None and not transfer:
         arrivals.identified.append((record.offset, message_id, record.timestamp))
     try:
@@ -259,6 +260,6 @@ def _sort_out_one(record: Record, queue: str, expiration: Expiration, arrivals: 
 
 
 def transfer_of(value: bytes | None) -> tuple[str, str] | None:
-    """The queue and the id in a `lapse-transfer` header; None where it names none, as on any ordinary message."""
+    """Return queue and transfer id of a `lapse-transfer` header; None if it does not name both."""
     queue, _, name = (value or b"").decode("utf-8", "replace").partition("/")
     return (queue, name) if queue and name else None

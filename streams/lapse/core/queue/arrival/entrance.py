@@ -27,10 +27,10 @@ from lapse.core.shard.event import ShardEvent
 
 
 class Entrance:
-    """The way in of messages.
+    """Takes records in: reads their lifetimes and traits, leaves out repeats, gives places, schedules or refuses.
 
     Attributes:
-        placed: how many scheduled messages got their places so far because later records arrived.
+        placed: how many scheduled messages have got places so far because later records arrived.
     """
 
     def __init__(self, decisions: Decisions, schedule: Schedule, target_depth: TargetDepth) -> None:
@@ -53,10 +53,10 @@ class Entrance:
     ) -> int:
         """Take in records of an underlying topic, in the order of their offsets.
 
-        Records that were seen before are skipped, so that reading again after a crash changes nothing. A scheduled
-        message that is due comes before a record with a timestamp at or after its instant, however late that record is
-        read (C76). If due messages fill the target depth, or are very many, the rest of the records waits (C51, C60).
-        The result is the number of records taken.
+        Records that were seen before are skipped, so reading again after a crash changes nothing. A scheduled message
+        that is due gets its place before records with a timestamp at or after its instant, however late these are
+        read (C76). If due messages fill the target depth, or more than `most` are due, the other records wait
+        (C51, C60). Return the number of records taken.
         """
         number = self._state.sources.number(topic, partition)
         source = self._state.sources[number]
@@ -76,7 +76,7 @@ class Entrance:
                     until_ms, left = min(records[0].timestamp, now_ms), most + placed - self.placed
                     self.placed += self._schedule.materialise(until_ms, free, step, left)
                     continue
-                stop = stop or len(records)  # a transfer is on its way to one of them: it passes what is held
+                stop = stop or len(records)  # a transfer wants one of the records, which may pass held messages
             if not room:
                 break
             stop = min(stop, room)
@@ -98,7 +98,7 @@ class Entrance:
         step: Step,
         now_ms: int,
     ) -> None:
-        """Take in records before which nothing comes due; `arrivals` says what they are if that is known."""
+        """Take in records among which no scheduled message comes due; `arrivals` is None if not sorted out yet."""
         source = self._state.sources[number]
         behind = records[-1].offset + 1
         if self._state.remembered:
@@ -129,15 +129,15 @@ class Entrance:
     def bring_back(
         self, number: int, arrivals: Arrivals, records: Mapping[int, Record], why: str, now_ms: int, step: Step
     ) -> None:
-        """Bring back messages that had left, as new ones at their positions, or held beyond the target depth (Q22).
+        """Bring back messages that have left, as new messages at their positions. The target depth may hold some (Q22).
 
         Args:
-            number: of their source.
-            arrivals: what they are; offsets are positions.
-            records: theirs, by position, as they stand in the log.
-            why: the rewind's id.
-            now_ms: the instant of the rewind, ms since the epoch: they take their places then (C63).
-            step: gets what is decided.
+            number: number of their source.
+            arrivals: the messages sorted out; its offsets are positions.
+            records: by position, the record in the log.
+            why: id of the rewind.
+            now_ms: the instant of the rewind, ms since the epoch, at which they take their places (C63).
+            step: receives the decisions.
         """
         source = self._state.sources[number]
         along = [route(Trigger.REWIND, guard).row(State.UNREAD) for guard in (Guard.ROOM, Guard.NO_ROOM, Guard.LATER)]
@@ -172,7 +172,7 @@ class Entrance:
         step.events.append(ShardEvent(along[0].event, now_ms, messages, detail=why))
 
     def _brought(self, source: Source, records: Mapping[int, Record], positions: Iterable[int]) -> list[RecordView]:
-        """Messages that a rewind brings back as expressions see them; empty where no expression asks."""
+        """Return the messages of a rewind as expressions see them; nothing if no expression needs them."""
         if not self._settings.traits.wanted and not self._matching.active:
             return []
         parse = self._settings.parse
@@ -190,7 +190,7 @@ class Entrance:
         source.next_offset = record.offset + 1
 
     def _tell_scheduled(self, source: Source, arrivals: Arrivals, now_ms: int, step: Step) -> None:
-        """Record scheduled messages; one event for all (L5, D4)."""
+        """Write one event for all scheduled messages of a batch (L5, D4)."""
         some = [one for one in arrivals.scheduled if not one.transfer]
         if some:
             offsets = np.array([one.offset for one in some], np.int64)
@@ -201,7 +201,7 @@ class Entrance:
             step.events.append(ShardEvent(row.event, now_ms, messages))
 
     def _sift(self, number: int, now_ms: int, arrivals: Arrivals, step: Step) -> Arrivals:
-        """Leave out messages whose id was seen within the window; forget older ids (X6, C43)."""
+        """Leave out messages whose id was seen within the window, and forget older ids (X6, C43)."""
         window_ms, repeats = self._settings.dedup_window_ms, self._state.repeats
         found = sift(repeats, number, arrivals, window_ms)
         for outdated in list(repeats.outdated(number, max(now_ms, found.newest_ms), window_ms)):
@@ -244,7 +244,7 @@ class Entrance:
         return self._settings.traits.read(views) if self._settings.traits.wanted else NONE
 
     def _views(self, topic: str, partition: int, records: Sequence[Record], offsets: Iterable[int]) -> list[RecordView]:
-        """The messages at some offsets as expressions see them; empty where no expression asks."""
+        """Return the messages at some offsets as expressions see them; nothing if no expression needs them."""
         if not self._settings.traits.wanted and not self._matching.active:
             return []
         wanted = set(offsets)
@@ -253,7 +253,7 @@ class Entrance:
 
     def _honour(self, trigger: Trigger, number: int, records: Sequence[Record], step: Step) -> list[Record]:
         """Leave out messages that were acknowledged before they became active (Q13)."""
-        # Up to the last record: an offset may have been acknowledged under which the log holds nothing.
+        # All offsets up to the last record, since an acknowledged offset may have no record in the log.
         remembered = self._state.remembered
         coming = range(self._state.sources[number].next_offset, records[-1].offset + 1)
         if len(coming) < len(remembered):
@@ -266,7 +266,7 @@ class Entrance:
         return [record for record in records if record.offset not in honoured]
 
     def _refuse(self, number: int, records: Sequence[Record], arrivals: Arrivals, step: Step, now_ms: int) -> None:
-        """Record the messages that did not enter."""
+        """Record the removal of messages that are expired on arrival, or whose lifetime is invalid."""
         if not arrivals.invalid and not arrivals.expired:
             return
         decided_ms = {record.offset: max(record.timestamp, now_ms) for record in records}
@@ -282,23 +282,25 @@ class Entrance:
 
 
 def _reasons(trigger: Trigger, guard: Guard | None = None) -> tuple[Reason, ...]:
-    """Why a record does not enter."""
+    """Return the reasons for which a record does not enter."""
     reason = route(trigger, guard).row(State.UNREAD).reason
     return () if reason is None else (reason,)
 
 
 def _from(records: Sequence[Record], due_ms: int) -> int:
-    """Index of the first record with a timestamp at or after an instant; the number of records if there is none."""
+    """Return the index of the first record with a timestamp at or after an instant, or the number of records."""
     return next((at for at, record in enumerate(records) if record.timestamp >= due_ms), len(records))
 
 
 def _due_within(records: Sequence[Record], arrivals: Arrivals, now_ms: int) -> int:
-    """Index of the record before which a message of an earlier record comes due; the number of records if none does.
+    """Return the index of the first record before which a message of an earlier record comes due.
+
+    The result is the number of records if no message comes due.
 
     Args:
-        records: what arrives.
-        arrivals: what it is.
-        now_ms: nothing later is due.
+        records: the arriving records.
+        arrivals: the same records sorted out.
+        now_ms: the current instant, ms since the epoch; later instants are not due.
     """
     due = ((one.offset, min(one.deadline_ms, NEVER if one.transfer else one.at_ms)) for one in arrivals.scheduled)
     scheduled = {offset: due_ms for offset, due_ms in due if due_ms <= now_ms}

@@ -1,4 +1,4 @@
-"""Offset ranges: a set of offsets of a partition, in as few ranges as possible."""
+"""Offset ranges: a set of offsets of a partition, stored as the fewest ranges possible."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Range = tuple[int, int]
 
 
 class OffsetRanges:
-    """Ascending and disjoint ranges.
+    """A set of offsets as ascending, disjoint ranges.
 
     Args:
-        ranges: to begin with.
+        ranges: the ranges (first, last) to start with.
     """
 
     def __init__(self, ranges: Iterable[Iterable[int]] = ()) -> None:
@@ -36,7 +36,7 @@ class OffsetRanges:
         return at >= 0 and offset <= self._lasts[at]
 
     def add(self, first: int, last: int) -> None:
-        """Add the offsets of a range; what touches it becomes one with it."""
+        """Add the offsets of a range, and merge it with the ranges that it touches."""
         low = bisect_left(self._lasts, first - 1)
         high = bisect_right(self._firsts, last + 1)
         if low < high:
@@ -45,14 +45,14 @@ class OffsetRanges:
         self._lasts[low:high] = [last]
 
     def within(self, first: int, last: int) -> Iterator[Range]:
-        """The parts of the ranges that lie between two offsets, both included."""
+        """Yield the parts of the ranges that lie between two offsets, both included."""
         for at in range(bisect_left(self._lasts, first), len(self._firsts)):
             if self._firsts[at] > last:
                 return
             yield max(first, self._firsts[at]), min(last, self._lasts[at])
 
     def mask(self, offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which of some offsets are in a range."""
+        """Return, for each of some offsets, whether it is in the set."""
         if not self._firsts:
             return np.zeros(len(offsets), bool)
         at = np.searchsorted(np.array(self._firsts, np.int64), offsets, "right") - 1

@@ -1,4 +1,4 @@
-"""Repeats among the messages that come to a queue (X6, C43)."""
+"""Repeats: arriving messages with the id of an earlier one (X6, C43)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from lapse.core.repeats import Batch, Repeats, chunk_of, name_of
 
 
 class Sifted(NamedTuple):
-    """What a batch means for the ids.
+    """The outcome of comparing a batch with the ids known so far.
 
     Attributes:
         repeats: offsets that repeat an earlier message.
-        ids: new ones, each with its timestamp, ms since the epoch.
+        ids: new ids, each with its timestamp, ms since the epoch.
         newest_ms: latest timestamp of a message with an id, ms since the epoch.
     """
 
@@ -25,7 +25,7 @@ class Sifted(NamedTuple):
 
 
 def apply(repeats: Repeats, change: Change) -> None:
-    """Carry out a change: remember the ids of a batch, or forget a chunk of them."""
+    """Carry out a change: remember the ids of a batch, or forget a chunk of ids."""
     if change.kind is ChangeKind.IDENTIFIED:
         repeats.add(change.offset, chunk_of(change.source, change.until_ms, change.facts["ids"]))
     else:
@@ -33,9 +33,9 @@ def apply(repeats: Repeats, change: Change) -> None:
 
 
 def sift(repeats: Repeats, source: int, arrivals: Arrivals, window_ms: int) -> Sifted:
-    """Decide which messages of a batch repeat one of before, or of the same batch.
+    """Find the messages of a batch that repeat an earlier message, of this batch or of one before.
 
-    One that is dead-lettered on arrival does not occupy its id (C43).
+    A message that is dead-lettered on arrival does not occupy its id (C43).
     """
     dead = {offset for offset, _ in (*arrivals.invalid, *arrivals.expired)}
     found: set[int] = set()
@@ -52,7 +52,7 @@ def sift(repeats: Repeats, source: int, arrivals: Arrivals, window_ms: int) -> S
 
 
 def without(arrivals: Arrivals, repeats: set[int]) -> Arrivals:
-    """What is left of a batch."""
+    """Return a batch without the messages at some offsets."""
     kept = [at for at, offset in enumerate(arrivals.offsets) if offset not in repeats]
     return Arrivals(
         offsets=[arrivals.offsets[at] for at in kept],

@@ -1,4 +1,4 @@
-"""Sources: the partitions of underlying topics that a shard reads, and where their messages stand in it."""
+"""Sources: the partitions of underlying topics that a shard reads, and the places of their messages."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from lapse.core.queue.segments.segment import SIZE, Segment
 
 
 class Standing(NamedTuple):
-    """Messages of one source with consecutive offsets that stand at consecutive places; ordered by offset.
+    """A run of messages of one source with consecutive offsets at consecutive places. Runs sort by offset.
 
-    An offset here is a position: that of a message that a rewind brought back names its generation, too.
+    Offsets here are positions, which include the generation of a message that a rewind brought back.
     """
 
     offset: int
     place: int
-    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody asks a standing
+    count: int  # type: ignore[assignment]  # hides tuple.count, which is not needed here
 
 
 class Piece(NamedTuple):
-    """A stretch of offsets, and where it stands; `place` is -1 where the shard holds no such message."""
+    """A range of offsets and its first place; `place` is -1 if the shard has no places for these offsets."""
 
     first: int
     last: int
@@ -35,11 +35,11 @@ class Source:
     Attributes:
         topic: the underlying topic.
         partition: its partition.
-        next_offset: what is read next; everything below was seen.
-        end_offset: where the log is known to end; 0 = not known.
-        begin_offset: Kafka has removed what stood below it, as far as this epoch knows; 0 = nothing (C40).
-        since_epoch: the epoch in which its topic was found to be another one than before; 0 = it never was (C42).
-        generation: how often it was rewound (Q22).
+        next_offset: the offset that is read next; everything below was seen.
+        end_offset: the known end of the log; 0 = not known.
+        begin_offset: Kafka has removed all records below it, as far as this epoch knows; 0 = none (C40).
+        since_epoch: the epoch that found the topic replaced by a new one of the same name; 0 = none did (C42).
+        generation: how many times the source was rewound (Q22).
     """
 
     __slots__ = (
@@ -67,22 +67,22 @@ class Source:
 
     @property
     def stands(self) -> bool:
-        """Whether any of its messages may still be there."""
+        """Whether the shard may still hold messages of this source."""
         return bool(self._standings or self._rewound)
 
     def seen_to(self, offset: int) -> int:
-        """The offset that is seen next, in the generation of the given one."""
+        """Return the next unread position, in the generation of the given position."""
         generation = generation_of(offset)
         if not generation:
             return self.next_offset
         return position_of(self.next_offset if generation <= self.generation else 0, generation)
 
     def _near(self, offset: int) -> list[Standing]:
-        """The standings among which a message is; those that a rewind brought back stand behind all others."""
+        """Return the list of runs that would contain a position: the rewound ones, or all others."""
         return self._standings if offset < FIRST_REWOUND else self._rewound
 
     def add(self, offset: int, place: int, count: int) -> None:
-        """Note that messages stand somewhere; the places lie in one segment."""
+        """Note the places of a run of messages. All places of a run are in one segment."""
         standing, near = Standing(offset, place, count), self._near(offset)
         if not near or offset > near[-1].offset:
             last = near[-1] if near else None
@@ -99,9 +99,9 @@ class Source:
             insort(near, standing)
 
     def drop(self, segment: Segment, number: int) -> None:
-        """Forget the messages of a segment that is gone; `number` is this source's.
+        """Forget the messages of a dropped segment; `number` is this source's number.
 
-        A run can be several standings: scheduled messages that follow one another come between those noted before.
+        A run of the segment can be several entries here, since scheduled messages are noted out of order.
         """
         for run in segment.runs:
             if run.source == number:
@@ -111,14 +111,14 @@ class Source:
                 del near[first:stop]
 
     def standing(self, offset: int) -> Standing | None:
-        """Where a message stands; None where it has no place."""
+        """Return the run that contains a position; None if the message has no place."""
         near = self._near(offset)
         at = bisect_right(near, offset, key=_offset_of) - 1
         found = near[at] if at >= 0 else None
         return found if found is not None and offset < found.offset + found.count else None
 
     def find(self, first: int, last: int) -> Iterator[Piece]:
-        """Cut a range of offsets of one generation (both ends included) into pieces by where they stand."""
+        """Cut a range of positions of one generation, both ends included, into pieces with consecutive places."""
         offset, near = first, self._near(first)
         at = max(0, bisect_right(near, first, key=_offset_of) - 1)
         while offset <= last and at < len(near):

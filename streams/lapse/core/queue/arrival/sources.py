@@ -1,4 +1,4 @@
-"""All sources of a shard, by number."""
+"""The sources of a shard, by number."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lapse.core.queue.step import Messages
 
 
 class Sources:
-    """Sources in the order in which they were first seen; a number is never used again."""
+    """Sources in the order in which they were first seen. A number is never reused."""
 
     def __init__(self) -> None:
         self._sources: list[Source] = []
@@ -29,37 +29,37 @@ class Sources:
         return self._sources[number]
 
     def add(self, source: Source) -> int:
-        """Give a source its number."""
+        """Add a source and return its number."""
         number = len(self._sources)
         self._sources.append(source)
         self._numbers[source.topic, source.partition] = number
         return number
 
     def number(self, topic: str, partition: int) -> int:
-        """The number of a source, given out at its first message."""
+        """Return the number of a source, adding the source if it is new."""
         number = self._numbers.get((topic, partition))
         return self.add(Source(topic, partition)) if number is None else number
 
     def find(self, topic: str, partition: int) -> int | None:
-        """The number of a source, None if no message of it was ever seen."""
+        """Return the number of a source; None if no message of it was ever seen."""
         return self._numbers.get((topic, partition))
 
     def replace(self, number: int) -> None:
-        """Let another source follow one whose topic was deleted and created again (C42); once only."""
+        """Add a new source for one whose topic was deleted and created again (C42). A second call does nothing."""
         old = self._sources[number]
         if self._numbers[old.topic, old.partition] == number:
             self.add(Source(old.topic, old.partition))
 
     def of_topic(self, topic: str) -> list[int]:
-        """Numbers of the sources of a topic, as it is now."""
+        """Return the numbers of a topic's current sources."""
         return [number for (name, _), number in self._numbers.items() if name == topic]
 
     def current(self) -> Iterator[Source]:
-        """One for each partition, as its topic is now: none of a topic that was deleted and created again (C42)."""
+        """Return the current source of each partition, leaving out those of deleted and re-created topics (C42)."""
         return (self._sources[number] for number in self._numbers.values())
 
     def by_source(self, segment: Segment, slots: NDArray[np.intp]) -> Iterator[tuple[int, Messages]]:
-        """What is known of the messages at some slots, ascending, by runs of one source, with its number."""
+        """Yield the messages at ascending slots, in runs of one source, each with the source's number."""
         if len(slots) == 1:
             yield self._one(segment, int(slots[0]))
             return
@@ -84,7 +84,7 @@ class Sources:
             at = stop
 
     def _one(self, segment: Segment, slot: int) -> tuple[int, Messages]:
-        """The same for one slot: to cut columns costs less than to choose from them."""
+        """Do the same for one slot. Slicing a column costs less than indexing it."""
         run = segment.run_at(slot)
         source = self._sources[run.source]
         deadline_ms, cancels, one = segment.deadline_ms, segment.cancels, slice(slot, slot + 1)
@@ -98,10 +98,10 @@ class Sources:
         )
 
     def messages(self, segment: Segment, slots: NDArray[np.intp]) -> Iterator[Messages]:
-        """What is known of the messages at some slots, ascending, by runs of one source."""
+        """Yield the messages at ascending slots, in runs of one source."""
         return (messages for _, messages in self.by_source(segment, slots))
 
     def drop(self, segment: Segment) -> None:
-        """Forget where the messages of a segment stood that is gone."""
+        """Forget the places of a dropped segment's messages."""
         for number in {run.source for run in segment.runs}:
             self._sources[number].drop(segment, number)

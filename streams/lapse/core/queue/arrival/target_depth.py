@@ -1,4 +1,4 @@
-"""The target depth: how many more messages may become active, and how far a transfer may exceed it (Q13)."""
+"""Target depth: how many more messages may become active, and how far a transfer may exceed it (Q13)."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from lapse.core.queue.inquiry.inquiry import Inquiry
 from lapse.core.queue.settlement.settlement import Claim, Outcome, Result
 
 UNLIMITED: Final = 1 << 62
-"""How many may become active without a target depth."""
+"""How many messages may become active if there is no target depth."""
 
 
 class TargetDepth:
-    """What a shard has room for.
+    """Computes how many messages a shard has room for.
 
     Args:
-        decisions: the shard's.
-        inquiry: counts its messages.
+        decisions: the shard's decisions.
+        inquiry: counts the shard's messages.
     """
 
     def __init__(self, decisions: Decisions, inquiry: Inquiry) -> None:
@@ -29,15 +29,18 @@ class TargetDepth:
 
     @property
     def bounded(self) -> bool:
-        """Whether there is a target depth at all."""
+        """Whether the queue has a target depth."""
         return self._target is not None
 
     def room(self) -> int:
-        """How many more messages may become active."""
+        """Return how many more messages may become active."""
         return UNLIMITED if self._target is None else max(0, self._target - self._inquiry.depth()["depth"])
 
     def room_for(self, topic: str, partition: int) -> int:
-        """How many more messages of a source may become active: room, or the way to one that a transfer wants."""
+        """Return how many more messages of a source may become active.
+
+        This is the room, or the number of messages up to the one that a transfer wants if that is greater.
+        """
         wanted = self._wanted.get((topic, partition))
         if wanted is None:
             return self.room()
@@ -53,10 +56,10 @@ class TargetDepth:
         return any(self.room_for(*source) > self.room() for source in list(self._wanted))
 
     def advance_to(self, claims: Iterable[Claim], most: int) -> None:
-        """Let messages become active up to those that a transfer names, a limited number at a time.
+        """Let messages become active up to those that a transfer names, at most `most` at a time.
 
-        Where the log ends has to be known, for what is not in it is not waited for. Not part of the state: after a
-        crash a transfer asks again.
+        The end of the log must be known, so that nothing beyond it is awaited. This wish is not part of the journaled
+        state, because a transfer asks again after a crash.
         """
         for claim in claims:
             number = self._state.sources.find(claim.topic, claim.partition)
@@ -69,7 +72,7 @@ class TargetDepth:
                 self._wanted[claim.topic, claim.partition] = last
 
     def with_advancing(self, outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
-        """The same, where messages that the shard is on its way to are `with_advancing` instead of unknown (C85)."""
+        """Yield outcomes with ADVANCING instead of UNKNOWN for messages that will become active soon (C85)."""
         for one in outcomes:
             number = self._state.sources.find(one.topic, one.partition)
             unread = number is not None and one.first >= self._state.sources[number].next_offset

@@ -1,6 +1,6 @@
 """Traits: the values of a queue's expressions for a message, computed once, on arrival (Q11, Q12, Q20, C31, C32).
 
-A trait that the queue does not ask for has no column and costs nothing.
+A trait that the queue does not use has no column and costs nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lapse.core.expression import priority_of
 from lapse.core.queue.inquiry.view import RecordView
 
 OWN_GROUP: Final = 0
-"""Group of a message without the group's field: one of its own (C32)."""
+"""Group number of messages without the group's field. Each of them is a group of its own (C32)."""
 
 
 class Flag(IntFlag):
@@ -29,18 +29,18 @@ class Flag(IntFlag):
     RANKED = 1
     BARRIER = 2
     HANDED_OVER = 4
-    """Another deployment has handed the message over, whatever the queue asks for (C73)."""
+    """Another deployment has handed the message over (C73). The flag does not depend on the queue's settings."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Traits:
-    """Traits of consecutive messages.
+    """The traits of consecutive messages, in columns.
 
     Attributes:
-        ranks: priority of each that is RANKED; None where the queue has no priority.
-        flags: `Flag`s of each; None where the queue has neither priority nor barrier.
-        groups: hash of each one's group, `OWN_GROUP` without one; None where the queue has no groups.
-        retries: delay that each states for its retries, ms, `UNSTATED` without one; None where none states any (Q24).
+        ranks: priority of each message that is RANKED; None if the queue has no priority.
+        flags: `Flag`s of each message; None if the queue has neither priority nor barrier and none was handed over.
+        groups: hash of each message's group, `OWN_GROUP` without one; None if the queue has no groups.
+        retries: the retry delay that each message states, ms, `UNSTATED` without one; None if none states one (Q24).
     """
 
     ranks: NDArray[np.uint64] | None = None
@@ -49,12 +49,12 @@ class Traits:
     retries: NDArray[np.int64] | None = None
 
     def handed_over(self) -> Traits:
-        """The traits of one message, and that another deployment has handed it over."""
+        """Return the traits of one message with the flag HANDED_OVER set."""
         flags = np.zeros(1, np.uint8) if self.flags is None else self.flags
         return replace(self, flags=flags | np.uint8(Flag.HANDED_OVER))
 
     def slice(self, first: int, stop: int) -> Traits:
-        """The traits of some of the messages."""
+        """Return the traits of a slice of the messages."""
         return Traits(
             None if self.ranks is None else self.ranks[first:stop],
             None if self.flags is None else self.flags[first:stop],
@@ -63,7 +63,7 @@ class Traits:
         )
 
     def encode(self) -> tuple[bytes, bytes, bytes]:
-        """The columns of what expressions say as bytes, empty where there is none."""
+        """Return the columns `ranks`, `flags` and `groups` as bytes; a missing column is empty."""
         return (
             b"" if self.ranks is None else self.ranks.astype("<u8").tobytes(),
             b"" if self.flags is None else self.flags.tobytes(),
@@ -72,7 +72,7 @@ class Traits:
 
     @classmethod
     def decode(cls, ranks: bytes | memoryview, flags: bytes | memoryview, groups: bytes | memoryview) -> Traits:
-        """Read what `encode` wrote."""
+        """Read the bytes of `encode`."""
         return cls(
             np.frombuffer(ranks, "<u8").astype(np.uint64) if ranks else None,
             np.frombuffer(flags, np.uint8).copy() if flags else None,
@@ -85,12 +85,12 @@ NONE: Final = Traits()
 
 @dataclass(frozen=True, slots=True)
 class TraitReader:
-    """Reads traits by the queue's expressions.
+    """Computes traits with the queue's expressions.
 
     Attributes:
-        priority: its value orders messages, highest first (Q11).
-        barrier: says which messages are barriers (Q12).
-        group: messages with the same value are handed out one at a time (Q20).
+        priority: orders messages by its value, highest first (Q11).
+        barrier: is true for messages that are barriers (Q12).
+        group: its value is the message's group; at most `group_limit` messages of a group are leased at once (Q20).
     """
 
     priority: Callable[[RecordView], object] | None = None
@@ -99,16 +99,16 @@ class TraitReader:
 
     @property
     def wanted(self) -> bool:
-        """Whether there is anything to read."""
+        """Whether the queue uses any trait."""
         return self.priority is not None or self.barrier is not None or self.group is not None
 
     def read(self, messages: Sequence[RecordView]) -> Traits:
-        """Read the traits of messages."""
+        """Return the traits of messages."""
         count = len(messages)
         ranks, groups = None, None
         flags = None if self.priority is None and self.barrier is None else np.zeros(count, np.uint8)
         if self.priority is not None and flags is not None:
-            # Whole columns from lists: setting their elements one by one takes longer than the expression.
+            # Columns are built from lists, because setting elements one by one takes longer than the expression.
             values = [priority_of(self.priority(message)) for message in messages]
             ranks = np.array([value or 0 for value in values], np.uint64)
             flags[[value is not None for value in values]] = Flag.RANKED
@@ -120,11 +120,11 @@ class TraitReader:
 
 
 NO_TRAITS: Final = TraitReader()
-"""For a queue without priority, barrier and groups."""
+"""The reader of a queue without priority, barrier and groups."""
 
 
 def group_of(value: object) -> int:
-    """A hash that is the same in every process; 0 is kept for messages without a group."""
+    """Return a group's hash, the same in every process. 0 is reserved for messages without a group."""
     if value is None:
         return OWN_GROUP
     if isinstance(value, str):

@@ -1,1 +1,1 @@
-"""How messages go out: which one comes next, who gets it, and when it comes again."""
+"""Delivery: which message comes next, which subscription gets it, and how long a retry waits."""

@@ -1,4 +1,4 @@
-"""Candidates: the messages that can be delivered next, in their order, and who held them last (Q3, C49)."""
+"""Candidates: the messages that can be delivered next, in order, and their last holders (Q3, C49)."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from lapse.core.queue.segments.segment import AVAILABLE, NOBODY, SIZE, Segment
 from lapse.core.queue.state import QueueState
 
 _LEAST_PART: Final = 64
-"""The smallest number of places of a segment that are examined together: fewer cost as much."""
+"""The least number of places of a segment that are examined together; fewer would take as long."""
 
 
 def available(state: QueueState, limit: int, now_ms: int) -> list[int]:
-    """The first places that can be delivered, in order, at most `limit`; `now_ms` < 0 = deadlines do not count."""
+    """Return the first `limit` places that can be delivered, in order; `now_ms` < 0 = deadlines do not count."""
     found: list[int] = []
     for segment in state.with_available():
         if now_ms >= 0 and segment.is_late(now_ms):
-            continue  # a crowd that is leaving: not each of them again for every delivery (C60)
+            continue  # its many expired messages are not examined again at every delivery (C60)
         found += _of_segment(segment, limit - len(found), now_ms)
         if len(found) >= limit:
             break
@@ -26,12 +26,12 @@ def available(state: QueueState, limit: int, now_ms: int) -> list[int]:
 
 
 def _of_segment(segment: Segment, limit: int, now_ms: int) -> list[int]:
-    """The same of one segment, whose places are counted up only as far as is needed for so many: in parts that grow."""
+    """Return the same for one segment. It is examined in growing parts until `limit` places are found."""
     found: list[int] = []
     free = segment.state[: segment.used] == AVAILABLE
     deadlines_ms = segment.deadline_ms if now_ms >= 0 and segment.min_deadline_ms <= now_ms else None
     first, width = int(free.argmax()), max(_LEAST_PART, limit)
-    if limit == 1 and deadlines_ms is None:  # where backlogs are full, one acknowledgment makes room for one
+    if limit == 1 and deadlines_ms is None:  # frequent: one acknowledgment makes room in a full backlog
         return [segment.base + first]
     while first < segment.used and len(found) < limit:
         stop = min(first + width, segment.used)
@@ -44,7 +44,7 @@ def _of_segment(segment: Segment, limit: int, now_ms: int) -> list[int]:
 
 
 def last_holders(state: QueueState, places: list[int]) -> list[int] | None:
-    """Who held each of some available messages last, `NOBODY` without one; None if nobody held any (C49)."""
+    """Return the last holder of each available message, `NOBODY` without one; None if none has any (C49)."""
     came_back = state.index.came_back
     if not came_back:
         return None

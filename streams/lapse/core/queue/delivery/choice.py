@@ -1,9 +1,9 @@
-"""Choice: which messages go to which subscriptions, where more than the order of arrival counts (Q7, Q11, Q12, Q14).
+"""Choice: which messages go to which subscriptions if more than the order of arrival counts (Q7, Q11, Q12, Q14).
 
-Messages are looked at in the order of delivery: by place, or by priority and then place (Q11); none at or behind the
-first barrier (Q12). Each goes to a subscription that has space and whose filter it matches (Q14), by the queue's
-fairness (Q7); one that came back goes to its last holder only if no other takes it (C49). Where there are groups, see
-`group_choice`.
+Messages are examined in the order of delivery: by place, or by priority and then place (Q11), and only before the
+first barrier (Q12). Each goes to a subscription that has space and whose filter it matches (Q14). Fairness chooses
+among several (Q7). A returned message goes to its last holder only if no other subscription takes it (C49).
+`group_choice` does the same for queues with groups.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from lapse.core.queue.state import QueueState
 from lapse.core.queue.subscriptions.subscription import Subscription
 
 Chunk = tuple[Segment, NDArray[np.intp]]
-"""Some slots of a segment, in the order of delivery."""
+"""Slots of a segment in the order of delivery."""
 
 
 class _Ranked(NamedTuple):
-    """Places of any segments in the order of delivery by priority, with what they are sorted by."""
+    """Places of several segments in the order of delivery by priority, with their sort columns."""
 
     unranked: NDArray[np.bool_]
     complements: NDArray[np.uint64]
@@ -38,7 +38,7 @@ class _Ranked(NamedTuple):
 
     @staticmethod
     def merged(parts: Sequence[_Ranked], limit: int) -> _Ranked:
-        """The first of them all."""
+        """Return the first `limit` places of all parts."""
         unranked = np.concatenate([part.unranked for part in parts])
         complements = np.concatenate([part.complements for part in parts])
         places = np.concatenate([part.places for part in parts])
@@ -46,21 +46,21 @@ class _Ranked(NamedTuple):
         return _Ranked(unranked[order], complements[order], places[order])
 
     def key(self, at: int) -> Key:
-        """One place as a segment's `key` has it."""
+        """Return the sort key of one place, equal to `Segment.key`."""
         place = int(self.places[at])
         return (0, place) if self.unranked[at] else (-int(~self.complements[at]) - 1, place)
 
 
 class Chooser:
-    """Deals out messages of one shard at one instant.
+    """Assigns messages of one shard to subscriptions at one instant.
 
     Args:
-        state: the shard's.
-        matching: what is known under the filters.
-        settings: the queue's; a trait counts while the queue asks for it, whatever older messages have.
-        turns: who was served when.
-        now_ms: the instant; negative = deadlines do not count.
-        filters: what matches none of these is of no use; `deal` knows them from the subscriptions.
+        state: the shard's state.
+        matching: what is known of which messages match which filters.
+        settings: the queue's settings; stored traits count only while the queue uses them.
+        turns: the order in which subscriptions were served.
+        now_ms: the instant, ms since the epoch; negative = deadlines do not count.
+        filters: segments without a match for any of these are skipped; `deal` takes them from the subscriptions.
     """
 
     def __init__(
@@ -80,10 +80,10 @@ class Chooser:
         self._turns = turns
         self._filters = set(filters)
         self.unknown: list[int] = []
-        """Places that have to be judged under the filters before anything behind them can be dealt out."""
+        """Places that must be judged under the filters before any message behind them can be assigned."""
 
     def deal(self, subscriptions: Sequence[Subscription], limit: int) -> list[tuple[Subscription, list[int]]]:
-        """Deal out at most `limit` messages; places in the order of delivery."""
+        """Assign at most `limit` messages; return each subscription's places in the order of delivery."""
         ring = [one for one in subscriptions if one.space]
         self._filters = {one.filter for one in ring}
         space = {one.number: one.space for one in ring}
@@ -111,7 +111,7 @@ class Chooser:
         return [(one, shares[one.number]) for one in ring if shares[one.number]]
 
     def groups_held_back(self, subscriptions: Sequence[Subscription]) -> int:
-        """How many groups wait behind a first message that none of some subscriptions matches, whatever their space."""
+        """Return how many groups wait because their first message matches no subscription, regardless of space."""
         held_back = self._in_group_order and self.by_group and subscriptions
         if not held_back or not all(one.filter for one in subscriptions):
             return 0
@@ -125,7 +125,7 @@ class Chooser:
         return count
 
     def first(self, limit: int) -> list[int]:
-        """The first places in the order of delivery, at most `limit`, where neither filters nor groups count."""
+        """Return the first `limit` places in the order of delivery, for queues where no filters and groups count."""
         barrier = self._barrier
         if self._ranked:
             return self._first_by_rank(limit, barrier)
@@ -137,14 +137,14 @@ class Chooser:
         return found
 
     def _first_by_rank(self, limit: int, barrier: int | None) -> list[int]:
-        """By priority, then place: the best of so many segments that no other can have a better one."""
+        """Return the first places by priority, then place, opening segments until no other can hold a better one."""
         tops = self._state.index.tops
         best = _Ranked(np.zeros(0, bool), np.zeros(0, np.uint64), np.zeros(0, np.int64))
         indexes = tops.by_key()
         pending, opened = next(indexes, None), 0
         while pending is not None and not (len(best.places) == limit and best.key(-1) < tops.of(pending)):
             parts = [best]
-            for _ in range(max(1, opened)):  # as many as before, so that sorting them anew costs no more than it did
+            for _ in range(max(1, opened)):  # doubling, so that sorting again costs as much in total as sorting once
                 segment = self._state.segments.look(pending)
                 slots = self._free_by_rank(segment, barrier)[:limit]
                 parts.append(_Ranked(*segment.ranking(slots), slots + segment.base))
@@ -159,7 +159,7 @@ class Chooser:
     def _matched(
         self, segment: Segment, slots: NDArray[np.intp], open_ones: Sequence[Subscription]
     ) -> tuple[NDArray[np.intp], dict[int, NDArray[np.uint8]]]:
-        """Keep what some subscription takes, up to the first place that has not been judged yet."""
+        """Keep slots that some subscription takes, up to the first one that is not judged yet."""
         codes = {one.number: self._matching.codes(one.filter, segment.index, slots) for one in open_ones}
         unjudged = np.zeros(len(slots), bool)
         wanted = np.zeros(len(slots), bool)
@@ -174,12 +174,12 @@ class Chooser:
         return slots[kept], {number: column[kept] for number, column in codes.items()}
 
     def in_order(self) -> Iterator[Chunk]:
-        """Places that are available, before the barrier, and not past their deadline, in the order of delivery."""
+        """Yield available places before the barrier and not past their deadline, in the order of delivery."""
         return self._by_rank(self._barrier) if self._ranked else self._by_place(self._barrier)
 
     @property
     def by_group(self) -> bool:
-        """Whether groups count."""
+        """Whether the queue delivers by groups."""
         return self._state.index.grouped and self._traits.group is not None
 
     @property
@@ -192,7 +192,7 @@ class Chooser:
         return barriers[0] if barriers and self._traits.barrier is not None else None
 
     def _free(self, segment: Segment, barrier: int | None) -> NDArray[np.bool_]:
-        """Which places are available, before the barrier, and not past their deadline."""
+        """Return, for each slot, whether it is available, before the barrier and not past its deadline."""
         free: NDArray[np.bool_] = segment.state[: segment.used] == AVAILABLE
         if self._now_ms >= 0 and segment.min_deadline_ms <= self._now_ms and segment.deadline_ms is not None:
             free &= segment.deadline_ms[: segment.used] > self._now_ms
@@ -205,7 +205,10 @@ class Chooser:
         return order[self._free(segment, barrier)[order]].astype(np.intp)
 
     def _hopeless(self, index: int, used: int) -> bool:
-        """Whether a segment has nothing for anyone; where groups count, even such a message holds others back."""
+        """Return whether no subscription can get anything of a segment.
+
+        With groups this is never so, since a message that nobody matches holds back its group.
+        """
         return not self.by_group and self._matching.hopeless(self._filters, index, used)
 
     def _by_place(self, barrier: int | None) -> Iterator[Chunk]:
@@ -219,13 +222,13 @@ class Chooser:
                 yield segment, slots
 
     def _by_rank(self, barrier: int | None) -> Iterator[Chunk]:
-        """By priority, then place: each chunk is what is better than the best of every other segment."""
+        """Yield places by priority, then place. Each chunk precedes the best place of every other segment."""
         state = self._state
         opened: list[tuple[Key, int, Segment, NDArray[np.intp], int]] = []
         tops = state.index.tops.by_key()
         pending = next(tops, None)
         while opened or pending is not None:
-            # Open every segment whose best may come before the best that is open.
+            # Open every segment whose best place may precede the best open one.
             while pending is not None and (not opened or state.index.tops.of(pending) <= opened[0][0]):
                 segment = state.segments.look(pending)
                 slots = self._free_by_rank(segment, barrier)
@@ -244,7 +247,7 @@ class Chooser:
                 heapq.heappush(opened, (segment.key(int(slots[stop])), index, segment, slots, stop))
 
     def _one_per_group(self, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
-        """Only messages whose group has none leased or delayed, and none before them."""
+        """Keep only the first message of each group that has no leased or delayed message."""
         seen = self._state.index.bound_groups()
         for segment, slots in chunks:
             if segment.groups is None:
@@ -262,7 +265,7 @@ class Chooser:
 
 
 def _before(segment: Segment, slots: NDArray[np.intp], at: int, rival: Key) -> int:
-    """How far the slots from `at` on come before a rival's key; at least one does."""
+    """Return the end of the slots from `at` on that precede a rival's key; the first one always does."""
     low, high = at + 1, len(slots)
     while low < high:
         middle = (low + high) // 2

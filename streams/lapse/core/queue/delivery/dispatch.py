@@ -1,4 +1,4 @@
-"""Dispatch: messages and barriers go out to the subscriptions (Q3, Q5 to Q7, Q12)."""
+"""Dispatch: hands messages and barriers to the subscriptions (Q3, Q5 to Q7, Q12)."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from lapse.core.queue.subscriptions.subscription import Subscription
 from lapse.core.shard.event import ShardEvent
 
 STEP_MESSAGES: Final = 4096
-"""About how many messages leave or are handed out in one step, so that other shards do not wait long."""
+"""About how many messages may leave or be handed out in one step, so that other shards do not wait long."""
 
 
 class Dispatch:
-    """Hands messages out.
+    """Hands messages to subscriptions, under leases or at most once.
 
     Args:
-        decisions: the shard's.
-        allowance: how many messages the rates permit.
+        decisions: the shard's decisions.
+        allowance: the number of deliveries that the rates permit.
 
     Attributes:
-        unjudged: places whose payloads are needed to go on delivering.
+        unjudged: places that must be judged before delivery can go on; their payloads are needed.
     """
 
     def __init__(self, decisions: Decisions, allowance: Allowance) -> None:
@@ -97,19 +97,19 @@ class Dispatch:
         return len(places) == limit < space
 
     def groups_held_back(self) -> int:
-        """How many groups wait because no subscription matches their first message (C87)."""
+        """Return how many groups wait because no subscription matches their first message (C87)."""
         chooser = Chooser(self._state, self._matching, self._settings, self._turns, -1)
         return chooser.groups_held_back(list(self._state.subscriptions.values()))
 
     def repeat(self, released: Change, step: Step) -> None:
-        """Send a barrier again, since a crash may have prevented it (C35)."""
+        """Send a barrier again, since a crash may have prevented its delivery (C35)."""
         messages = released_message(released)
         for subscription_id in released.facts["receivers"]:
             if subscription_id in self._state.subscriptions:
                 step.deliveries.append(Delivery(subscription_id, messages, 0, barrier=True))
 
     def _deliver_by_choice(self, subscriptions: Sequence[Subscription], limit: int, now_ms: int, step: Step) -> int:
-        """Hand out messages by more than the order of arrival; returns how many."""
+        """Hand out messages by priority, barriers, filters or groups. Return how many."""
         deadlines_count_ms = self._decisions.deadlines_count_ms(now_ms)
         chooser = Chooser(self._state, self._matching, self._settings, self._turns, deadlines_count_ms)
         if chooser.by_group or self._allowance.by_group:
@@ -131,7 +131,7 @@ class Dispatch:
         return sum(len(places) for _, places in dealt)
 
     def _waiting_groups(self) -> WaitingGroups:
-        """The waiting groups; computed from the segments at the first call."""
+        """Return the waiting groups. The first call computes them from the segments."""
         state = self._state
         if self._lines is None or state.index.lines is not self._lines:
             turn, ranked = GroupTurn(self._settings.group_weights), self._settings.traits.priority is not None
@@ -141,14 +141,14 @@ class Dispatch:
         return self._lines
 
     def _allot(self, places: list[int], subscriptions: Sequence[Subscription]) -> Shares:
-        """Share out messages that every subscription may have."""
+        """Share out messages that every subscription may get."""
         last = last_holders(self._state, places) if len(subscriptions) > 1 else None
         return self._turns.allot(len(places), subscriptions, last)
 
     def _hand_out(self, subscription: Subscription, places: list[int], now_ms: int, step: Step) -> None:
-        """Give messages to a subscription: under a lease, or for good (Q5, Q6).
+        """Give messages to a subscription, under a lease or at most once (Q5, Q6).
 
-        The forwarder settles what it gets at the step's end, which may let others of their groups go.
+        The forwarder settles its messages at the end of the step, which may free further messages of their groups.
         """
         self._hands_on |= subscription.id == FORWARDER
         once = self._settings.semantics is Semantics.AT_MOST_ONCE
@@ -167,10 +167,10 @@ class Dispatch:
                 step.events.append(ShardEvent(row.tells, now_ms, messages, subscription=subscription.id))
 
     def _lacks_letters(self, place: int, step: Step) -> bool:
-        """Whether a letter of a message before a barrier is not safe yet (C48)."""
+        """Return whether the dead letter of a message before a barrier is not safe yet (C48)."""
         if self._state.first_pending() <= place:
             return True
-        # Letters of this very step are written at its end; the next one knows what became of them.
+        # Letters of this step are written at its end. The next step knows whether the broker took them.
         self._waits_for_letters = any(
             removal.letter and min(map(removal.place, range(len(removal.messages)))) <= place
             for removal in step.removals
@@ -178,10 +178,10 @@ class Dispatch:
         return self._waits_for_letters
 
     def _release_barriers(self, subscriptions: Sequence[Subscription], now_ms: int, step: Step) -> bool:
-        """Send barriers with no message before them to all matching subscriptions (Q12, C34).
+        """Send each barrier that no message precedes to all matching subscriptions (Q12, C34).
 
         Returns:
-            False if one cannot be sent before its payload is judged.
+            False if a barrier's payload must be judged first.
         """
         state = self._state
         while state.index.barriers and subscriptions:
@@ -199,7 +199,7 @@ class Dispatch:
                 return False
             (messages,) = self._decisions.messages([(segment, at)])
             receivers = [subscription_id for subscription_id, code in codes.items() if code == YES]
-            if receivers == [FORWARDER]:  # it leaves when the target has it, as any message
+            if receivers == [FORWARDER]:  # like any message, it leaves once the target has it
                 self._hand_out(state.subscriptions[FORWARDER], [place], now_ms, step)
                 return True
             facts = {"topic": messages.topic, "partition": messages.partition, "offset": int(messages.offsets[0])}

@@ -11,27 +11,27 @@ from lapse.core.queue.settings import Fairness
 from lapse.core.queue.subscriptions.subscription import Subscription
 
 Shares = list[tuple[Subscription, list[int]]]
-"""To each subscription the positions, in the sequence of messages, that it gets; ascending."""
+"""Each subscription with the ascending positions that it gets in a sequence of messages."""
 
 _FORGOTTEN: Final = 64
 """The greatest number of ended subscriptions that are remembered."""
 
 _MANY: Final = 64
-"""From this number on, messages are dealt out in blocks; fewer are spread, so that nobody waits behind the others."""
+"""From this number on, messages are dealt out in blocks. Fewer are spread, so that no subscription waits long."""
 
 _BLOCK: Final = 256
 _LEAST_ROUNDS: Final = 4
-"""A block has `_BLOCK` messages at most, and is a quarter of a subscription's share at most."""
+"""A block holds at most `_BLOCK` messages and at most a quarter of a subscription's share."""
 
 
 class Turns:
-    """Deals messages out, and knows who was served when.
+    """Assigns messages to subscriptions, and remembers the order in which these were served.
 
-    Round-robin goes on behind the subscription that was served last. Among equals, `proportional` takes the one that
-    has waited longest. A message that came back goes to its last holder only if nobody else takes it.
+    Round-robin continues after the subscription that was served last. `proportional` breaks ties in favour of the
+    subscription that has waited longest. A returned message goes to its last holder only if no other takes it.
 
     Args:
-        fairness: the queue's rule.
+        fairness: the queue's fairness.
     """
 
     def __init__(self, fairness: Fairness) -> None:
@@ -41,11 +41,11 @@ class Turns:
         self._dealt = 0
 
     def allot(self, count: int, subscriptions: Sequence[Subscription], last: Sequence[int] | None = None) -> Shares:
-        """Deal out `count` messages, in order, as far as there is space.
+        """Assign `count` messages in order, as far as the subscriptions have space.
 
         Args:
             count: how many messages are deliverable.
-            subscriptions: in the order in which they are found.
+            subscriptions: the subscriptions in the order of the shard's table.
             last: number of each message's last holder, `NOBODY` without one; None = no message has one.
         """
         open_ones = [subscription for subscription in subscriptions if subscription.space]
@@ -66,11 +66,11 @@ class Turns:
         return self._proportional(count, open_ones)
 
     def pick(self, fitting: Sequence[Subscription], outstanding: Mapping[int, int], last: int = NOBODY) -> Subscription:
-        """Choose who gets one message.
+        """Choose the subscription that gets one message.
 
         Args:
-            fitting: who may have it and has room, at least one, in the order in which they are found.
-            outstanding: what each of them has now, by its number.
+            fitting: the subscriptions that match and have space, at least one, in the order of the shard's table.
+            outstanding: unsettled deliveries of each subscription, by its number.
             last: number of the message's last holder.
         """
         others = fitting
@@ -93,7 +93,7 @@ class Turns:
         self._dealt += 1
 
     def _one_by_one(self, count: int, subscriptions: Sequence[Subscription], last: Sequence[int]) -> Shares:
-        """Each message by itself: some have a last holder."""
+        """Assign each message separately, because some have a last holder."""
         outstanding = {one.number: one.outstanding for one in subscriptions}
         shares: dict[int, list[int]] = {one.number: [] for one in subscriptions}
         waiting = list(subscriptions)
@@ -108,7 +108,7 @@ class Turns:
         return [(one, shares[one.number]) for one in subscriptions if shares[one.number]]
 
     def _round_robin(self, count: int, subscriptions: Sequence[Subscription]) -> Shares:
-        """The next subscription, in the order of their numbers, that has space."""
+        """Assign each message to the next subscription with space, in the order of their numbers."""
         turn = self._last
         ring = sorted(subscriptions, key=lambda subscription: (subscription.number <= turn, subscription.number))
         space = {subscription.number: subscription.space for subscription in ring}
@@ -127,7 +127,10 @@ class Turns:
         return [(subscription, shares[subscription.number]) for subscription in ring if shares[subscription.number]]
 
     def _proportional(self, count: int, subscriptions: Sequence[Subscription]) -> Shares:
-        """The subscription with the lowest ratio of outstanding to backlog; ties to the one that has waited longest."""
+        """Assign each message to the subscription with the lowest ratio of outstanding deliveries to backlog.
+
+        A tie goes to the subscription that has waited longest.
+        """
         heap = [
             (
                 subscription.outstanding / subscription.max_backlog,
@@ -159,9 +162,9 @@ class Turns:
 
 
 def in_blocks(shares: Shares) -> Shares:
-    """Give each subscription as many messages, but in blocks where there are many: runs of messages stay runs.
+    """Keep the size of each share, but assign many messages in blocks of consecutive ones.
 
-    Dealt out in turn, each message would be a run of its own in the journal, in deliveries and in settlements.
+    Otherwise each message would be a run of its own in the journal, in deliveries and in settlements.
     """
     if len(shares) < 2 or sum(len(share) for _, share in shares) < _MANY:
         return shares
@@ -180,7 +183,7 @@ def in_blocks(shares: Shares) -> Shares:
 
 
 def _fast(count: int, subscriptions: Sequence[Subscription]) -> Shares:
-    """The first subscription found that has space."""
+    """Assign messages to the first subscription until its backlog is full, then to the next."""
     shares: Shares = []
     dealt = 0
     for subscription in subscriptions:

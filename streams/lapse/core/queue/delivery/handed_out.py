@@ -1,4 +1,4 @@
-"""Deliveries that were journaled, and that a new owner of the shard may have to write (C55)."""
+"""Journaled deliveries that the new owner of a shard may have to write (C55)."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from lapse.core.shard.event import EventKind
 
 
 class HandedOut:
-    """Finds the deliveries that the last steps of an epoch made, and takes back what reached nobody."""
+    """Finds the deliveries of the last steps of an epoch, and takes back those that reached nobody."""
 
     def __init__(self, decisions: Decisions) -> None:
         self._decisions = decisions
         self._state = decisions.state
 
     def deliveries(self, changes: Iterable[Change]) -> list[tuple[Delivery, list[int]]]:
-        """What changes of kind LEASED and SENT handed out, as far as it still holds.
+        """Return the deliveries of changes of kind LEASED and SENT that still hold.
 
         Args:
-            changes: in the order of their steps.
+            changes: the changes in the order of their steps.
 
         Returns:
-            Deliveries in their order, each of one source's messages, and the places of these.
+            The deliveries in order, each with messages of one source, and the places of these messages.
         """
         found: list[tuple[Delivery, list[int]]] = []
         seen: set[int] = set()
-        for change in reversed(list(changes)):  # of two leases of a message that end at one instant, the later holds
+        for change in reversed(list(changes)):  # if two leases of a message end at one instant, the later one holds
             holder = self._state.subscription_table.find(change.holder)
             if holder is None:
                 continue
@@ -54,9 +54,9 @@ class HandedOut:
         return found
 
     def take_back(self, places: Iterable[int]) -> None:
-        """Undo deliveries that nobody could see and whose leases are over: they do not count (Q9).
+        """Undo deliveries that nobody could see and whose leases are over. They do not count (Q9).
 
-        Nothing is journaled for it here: the segments are written whole when the epoch begins. Doing it again after a
+        No change is journaled, because the segments are written whole when the epoch begins. Repeating this after a
         crash in between changes nothing.
         """
         once = self._decisions.settings.semantics is Semantics.AT_MOST_ONCE
@@ -64,7 +64,7 @@ class HandedOut:
         self._state.apply(Change(row.changes[0], joined(sorted(places))))
 
     def undo(self, subscription_id: str, step: Step) -> None:
-        """Undo what this step handed to a subscription and nobody took: it does not count, and is not lost (C81)."""
+        """Undo this step's deliveries to a subscription that nobody took. They do not count, and stay (C81)."""
         held = self._decisions.held_by(self._state.subscriptions[subscription_id].number)
         if not held:
             return
@@ -81,12 +81,12 @@ class HandedOut:
         self._decisions.do(Change(row.changes[0], places_of(held)), step)
 
     def unreached(self, released: Change, now_ms: int, step: Step) -> None:
-        """Have a barrier leave for its record, which Kafka removed before anybody got it (C35, C40)."""
+        """Record the removal of a released barrier whose record Kafka removed before any client got it (C35, C40)."""
         places = np.array([place for place, _ in released.places], np.int64)
         self._decisions.depart(released_message(released), places, (Reason.LOG_TRUNCATED,), now_ms, step)
 
     def _held(self, change: Change) -> list[int]:
-        """Places of a change whose messages are still held as it left them."""
+        """Return the places of a change whose messages still have the holder and lease that it gave them."""
         state = LEASED if change.kind is ChangeKind.LEASED else SENT
         places: list[int] = []
         for segment, slot, stop in self._state.spans(change.places):
@@ -101,7 +101,7 @@ class HandedOut:
 
 
 def released_message(released: Change) -> Messages:
-    """The barrier that a change of kind RELEASED is about, as it is delivered."""
+    """Return the barrier of a RELEASED change as a message for delivery."""
     facts = released.facts
     offset, no_count = np.array([facts["offset"]], np.int64), np.zeros(1, np.uint32)
     return Messages(facts["topic"], facts["partition"], offset, None, no_count, None)

@@ -1,7 +1,7 @@
-"""Retries: how long a message that returned waits before its next delivery (Q24, C68, C69).
+"""Retries: how long a returned message waits before its next delivery (Q24, C68, C69).
 
-The wait grows with the delivery count. Its spread comes from a hash of the message and the count, never from chance,
-so that a replay agrees.
+The wait grows with the delivery count. Jitter comes from a hash of message and count instead of randomness, so that
+a replay gets the same waits.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from lapse.core.lifetime import NEVER
 
 _DAY_MS: Final = 86_400_000
 _LAST_DAY: Final = 2_932_896
-"""The end of the year 9999; what is later has no date that people write."""
+"""The last day of the year 9999, in days since 1970. Later days have no four-digit year."""
 
 LONGEST_MS: Final = _DAY_MS
-"""The longest wait where the queue says nothing of it: a day."""
+"""The longest wait unless the queue configures another: a day."""
 
 _MIX: Final = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
-"""The numbers of splitmix64, which makes one number of several, all of whose bits depend on all of theirs."""
+"""The constants of the hash function splitmix64."""
 
 
 class Cause(StrEnum):
-    """Why a message came back: its consumer cancelled it, its lease ended, or its consumer missed its heartbeats."""
+    """Why a message returned: its consumer cancelled it, its lease ended, or its consumer missed heartbeats."""
 
     CANCEL = "cancel"
     LEASE = "lease"
@@ -39,14 +39,14 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RetryRule:
-    """How long messages of a queue wait before their next delivery.
+    """A queue's rule for the wait before a retry.
 
     Attributes:
         delay_ms: wait before the second delivery, ms; 0 = none, unless a message states one.
-        factor: each further wait is longer by this factor; 1 or more.
-        max_delay_ms: no wait is longer, ms.
-        jitter: a wait is up to this part of itself shorter or longer; 0 to 1.
-        on: after what messages wait.
+        factor: each further wait is longer by this factor, 1 or more.
+        max_delay_ms: the longest wait, ms.
+        jitter: the fraction, 0 to 1, by which a wait may be shorter or longer.
+        on: the causes of return after which messages wait.
     """
 
     delay_ms: int = 0
@@ -63,14 +63,14 @@ class RetryRule:
         deliveries: NDArray[np.uint32],
         stated_ms: NDArray[np.int64] | None,
     ) -> NDArray[np.int64]:
-        """How long each of some messages of a source waits, ms; 0 = not at all.
+        """Return how long each of some messages of a source waits, ms; 0 = no wait.
 
         Args:
             topic: their topic.
             partition: its partition.
-            offsets: one per message.
-            deliveries: deliveries so far, one per message.
-            stated_ms: the delay that each states; None = none does.
+            offsets: offset of each message.
+            deliveries: deliveries of each message so far.
+            stated_ms: the delay that each message states, ms, negative without one; None = none states one.
         """
         base_ms = np.full(len(offsets), self.delay_ms, np.int64)
         if stated_ms is not None:
@@ -85,16 +85,16 @@ class RetryRule:
 
 
 NO_RETRY: Final = RetryRule()
-"""For a queue that says nothing of retries: what comes back is delivered at once, unless a message states a delay."""
+"""The rule without configuration: a returned message is delivered at once, unless it states a delay."""
 
 
 def ends_ms(since_ms: NDArray[np.int64], waits_ms: NDArray[np.int64]) -> NDArray[np.int64]:
-    """When waits are over that begin at some instants; ms since the epoch, and within 64 bits."""
+    """Return when waits end, given their begins, ms since the epoch, at most `NEVER`."""
     return np.where(since_ms > NEVER - waits_ms, NEVER, since_ms + waits_ms)
 
 
 def delayed_until(first_ms: int, last_ms: int) -> str:
-    """Until when messages are delayed, in words: one instant, or the first and the last one; ms since the epoch."""
+    """Return a text that says until when messages are delayed; the first and last instant are ms since the epoch."""
     if first_ms == last_ms:
         return f"delayed until {_shown(last_ms)}"
     return f"delayed, the first until {_shown(first_ms)}, the last until {_shown(last_ms)}"
@@ -111,7 +111,7 @@ def _shown(at_ms: int) -> str:
 
 @lru_cache(maxsize=4096)
 def _grown_ms(rule: RetryRule, delay_ms: int, deliveries: int) -> int:
-    """The wait after a number of deliveries, before jitter is applied."""
+    """Return the wait after a number of deliveries, without jitter, ms."""
     try:
         grown_ms = delay_ms * rule.factor ** max(0, deliveries - 1)
     except OverflowError:
@@ -128,9 +128,9 @@ def _seed(topic: str, partition: int) -> np.uint64:
 def _spread(
     topic: str, partition: int, offsets: NDArray[np.int64], deliveries: NDArray[np.uint32]
 ) -> NDArray[np.float64]:
-    """A number from 0 to 1 for each message and delivery count, the same in every process."""
+    """Return a number from 0 to 1 for each message and delivery count, the same in every process."""
     golden, first, second = _MIX
-    with np.errstate(over="ignore"):  # they go round in 64 bits
+    with np.errstate(over="ignore"):  # the hash is computed modulo 2 ** 64
         mixed = offsets.astype(np.uint64) * golden + deliveries.astype(np.uint64) * first + _seed(topic, partition)
         mixed = (mixed ^ (mixed >> np.uint64(30))) * first
         mixed = (mixed ^ (mixed >> np.uint64(27))) * second

@@ -1,1 +1,1 @@
-"""Message groups: one consumer at a time, in turn, by weight and limit."""
+"""Message groups: they share a queue in turn, by weight, each with a limit of leased messages."""

@@ -1,8 +1,8 @@
-"""Group choice: which messages go to which subscriptions where groups share them (Q20, Q25, C70, C71).
+"""Group choice: which messages go to which subscriptions in a queue with groups (Q20, Q25, C70, C71).
 
-Priority comes first, then the turn among the groups, then the place. With a limit of one a group's first message is
-the only one that may go, and only while none of the group is leased or delayed; so its order is kept. With a greater
-limit several are leased at once, and a message that nobody takes holds no other back.
+Priority comes first, then the turn among the groups, then the place. With a limit of one, only the first message of a
+group may go, and only while none of the group is leased or delayed. This keeps the group in order. With a greater
+limit several messages are leased at once, and a message that no subscription takes does not hold back others.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from lapse.core.queue.subscriptions.subscription import Subscription
 
 
 class _Visit:
-    """A group's line of waiting messages, and how far it was looked through at this instant.
+    """The examination of one line of waiting messages at this instant.
 
     Attributes:
-        found: its first message that was not examined; None = there is none.
-        kept: place of the first one that was examined and stays; None = there is none.
+        found: the line's first message that was not examined yet; None = no more.
+        kept: place of the first message that was examined and stays in the line; None = none.
     """
 
     __slots__ = ("_messages", "found", "kept")
@@ -39,25 +39,25 @@ class _Visit:
         self.found = next(messages, None)
 
     def go_on(self) -> Found | None:
-        """Look at the next one."""
+        """Advance to the next message of the line and return it; None if there is none."""
         self.found = found = next(self._messages, None)
         return found
 
     def keep(self) -> None:
-        """Note that a message stays."""
+        """Note that the current message stays in the line."""
         if self.kept is None and self.found is not None:
             self.kept = self.found[0].base + self.found[1]
 
 
 class GroupChooser:
-    """Deals out messages of one shard at one instant, as far as groups let it.
+    """Assigns messages of one shard to subscriptions at one instant, within the limits of groups and rates.
 
     Args:
-        decisions: the shard's.
-        turns: which subscription was served when.
-        lines: which groups wait.
-        allowance: how many messages the rates permit.
-        deadlines_count_ms: the instant; negative = deadlines do not count.
+        decisions: the shard's decisions.
+        turns: the order in which subscriptions were served.
+        lines: the waiting groups.
+        allowance: the number of deliveries that the rates permit.
+        deadlines_count_ms: the instant, ms since the epoch; negative = deadlines do not count.
     """
 
     def __init__(
@@ -83,14 +83,14 @@ class GroupChooser:
         self._visits: dict[Line, _Visit] = {}
         self._blocked: set[int] = set()
         self.again = False
-        """Whether a look at what is left is due once these deliveries count."""
+        """Whether delivery must be tried again once the deliveries of this call are counted."""
         self.unknown: list[int] = []
-        """Places that have to be judged under the filters before anything behind them can be dealt out."""
+        """Places that must be judged under the filters before any message behind them can be assigned."""
 
     def deal(
         self, subscriptions: Sequence[Subscription], limit: int, now_ms: int
     ) -> list[tuple[Subscription, list[int]]]:
-        """Deal out at most `limit` messages; each share in the order in which it was dealt out."""
+        """Assign at most `limit` messages; return each subscription's places in the order of assignment."""
         ring = [one for one in subscriptions if one.space]
         outstanding = {one.number: one.outstanding for one in ring}
         shares: dict[int, list[int]] = {one.number: [] for one in ring}
@@ -134,7 +134,7 @@ class GroupChooser:
         return [(one, shares[one.number]) for one in ring if shares[one.number]]
 
     def _candidate(self, entry: Entry, now_ms: int) -> _Visit | None:
-        """The line that an entry is of, if its first message is next; else the entry is put where it belongs."""
+        """Return the visit of an entry's line if its first message is next; else re-sort the entry."""
         band, tag, first, group = entry
         line, lines = (band, group), self._lines
         if self._is_full(group):
@@ -160,7 +160,7 @@ class GroupChooser:
         return visit
 
     def _pass_by(self, line: Line, visit: _Visit, place: int) -> None:
-        """Leave a message that nobody takes; with a limit of one it holds its group back."""
+        """Skip a message that no subscription takes. With a limit of one it holds back its group."""
         if self._limit == 1 and line[1] != OWN_GROUP:
             self._blocked.add(line[1])
         else:
@@ -168,7 +168,7 @@ class GroupChooser:
             self._lines.enter(line, place + 1)
 
     def _is_full(self, group: int) -> bool:
-        """Whether as many messages of a group are leased as may be."""
+        """Return whether a group has reached its limit of leased messages."""
         if group == OWN_GROUP:
             return False
         index = self._state.index
@@ -176,12 +176,12 @@ class GroupChooser:
         return leased + self._given[group] >= self._limit
 
     def _waits(self, entry: Entry, visit: _Visit, place: int, now_ms: int) -> bool:
-        """Whether a message waits for its group's rate; then the line comes up again when that lets it go."""
+        """Return whether a message waits for its group's rate. If so, its line comes up again when the rate permits."""
         of = _of(entry[3], place)
         if self._allowance.group_room(of, now_ms) > self._counted[of]:
             return False
         if entry[3] != OWN_GROUP:
-            if self._counted[of]:  # what is dealt out now is counted at the end
+            if self._counted[of]:  # this call's deliveries are counted at its end
                 visit.keep()
                 self.again = True
             else:
@@ -194,7 +194,7 @@ class GroupChooser:
         return True
 
     def _pass_late(self, visit: _Visit) -> None:
-        """Pass over messages whose deadline has passed."""
+        """Skip messages whose deadline has passed."""
         while visit.found is not None:
             segment, slot = visit.found
             if self._now_ms < segment.min_deadline_ms or segment.deadline_ms is None:
@@ -205,7 +205,7 @@ class GroupChooser:
             visit.go_on()
 
     def _fitting(self, segment: Segment, slot: int, open_ones: Sequence[Subscription]) -> Sequence[Subscription] | None:
-        """Which subscriptions take a message; None = that has to be judged first."""
+        """Return the subscriptions whose filter a message matches; None = it must be judged first."""
         if not self._matching.active:
             return open_ones
         codes = {text: self._matching.code(text, segment.index, slot) for text in {one.filter for one in open_ones}}
@@ -220,16 +220,16 @@ class GroupChooser:
         return None
 
     def _last_holder(self, segment: Segment, slot: int) -> int:
-        """Who held an available message last (C49)."""
+        """Return the number of an available message's last holder, or `NOBODY` (C49)."""
         if segment.holder is None or segment.index not in self._state.index.came_back:
             return NOBODY
         return int(segment.holder[slot])
 
     def _hopeless(self, index: int, used: int) -> bool:
-        """Whether a segment has nothing for anyone, and nothing that holds its group back."""
+        """Return whether no message of a segment matches any filter, and none holds back its group."""
         return self._limit > 1 and self._matching.hopeless(self._filters, index, used)
 
 
 def _of(group: int, place: int) -> Of:
-    """What the delivery of a message counts for: its group; without a group the message itself (C70)."""
+    """Return what a delivery is counted under: the message's group, or the message itself without a group (C70)."""
     return (OWN_GROUP, place) if group == OWN_GROUP else (group, -1)

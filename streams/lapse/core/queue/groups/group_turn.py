@@ -1,8 +1,8 @@
-"""The turn among groups that wait: each gets messages in proportion to its weight, whatever its backlog (Q25, C71).
+"""The turn among waiting groups: each gets messages in proportion to its weight, whatever its backlog (Q25, C71).
 
-Start-time fair queueing: a group that is served starts at its tag and ends one message's cost later, which is its next
-tag. The group with the lowest tag is next. The shard's own tag is that of the group that was served last. A group with
-a lower one starts there: who was away, or was held back, has no credit.
+This is start-time fair queueing. The group with the lowest tag is next, and each message adds its cost to the group's
+tag. The shard's own tag is that of the group that was served last. A group with a lower tag is raised to it, so a
+group that was absent or held back accumulates no credit.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from typing import Final
 from lapse.core.queue.arrival.trait import group_of
 
 COST: Final = 720_720_000
-"""What a message of a group of weight 1 costs. Every weight up to 16 divides it."""
+"""The cost of a message of a group with weight 1. Every weight up to 16 divides it."""
 
 _LEAST_PRUNED: Final = 64
 
 
 class GroupTurn:
-    """Knows which tag each group starts at.
+    """Computes the tags of the groups.
 
-    It is not part of the state: after a take-over all groups begin alike.
+    Tags are not part of the state. After a take-over all groups start with equal tags.
 
     Args:
-        weights: of groups by their value as text, which also stands for the number or truth value that it is in JSON;
-            that of all others is 1.
+        weights: weight by group value as text. The text also means the number or boolean that it is in JSON. All other
+            groups have weight 1.
     """
 
     __slots__ = ("_costs", "_ends", "_now", "_prune_at")
@@ -38,12 +38,12 @@ class GroupTurn:
         self._prune_at = _LEAST_PRUNED
 
     def start(self, group: int) -> int:
-        """The tag at which a group would be served now."""
+        """Return the tag with which a group would be served now."""
         end = self._ends.get(group, 0)
         return max(self._now, end)
 
     def serve(self, group: int, start: int) -> int:
-        """Note that a message of a group is handed out, with the tag at which it starts; returns its next tag."""
+        """Note that a message of a group is handed out at tag `start`. Return the group's next tag."""
         self._now = start
         self._ends[group] = end = start + self._costs.get(group, COST)
         if len(self._ends) > self._prune_at:
@@ -53,11 +53,11 @@ class GroupTurn:
 
 
 def _groups(text: str) -> Iterator[int]:
-    """The groups that a text of `group_weight` means."""
+    """Yield the groups that a key of `group_weight` means."""
     yield group_of(text)
     try:
         value = json.loads(text)
     except ValueError:
         return
-    if isinstance(value, int | float):  # a truth value is an int, too
+    if isinstance(value, int | float):  # a bool is an int, too
         yield group_of(value)

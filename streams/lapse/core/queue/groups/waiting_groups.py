@@ -1,12 +1,12 @@
-"""Waiting groups, in the order of their turn, with the places of their messages (Q20, Q25, C71).
+"""Waiting groups in the order of their turn, with the places of their messages (Q20, Q25, C71).
 
-A group's messages of one priority are a line. Each line has one entry in a heap: priority, tag of the group's turn,
-and place of the line's first message. An entry may be too early, and is corrected when it comes up: a tag only grows,
-and so does the first place, unless a message comes back, which makes a new entry. So nothing is scanned: what a tenant
-with a great backlog has waiting costs the others nothing.
+A line holds a group's messages of one priority. Each line has one entry in a heap: priority, tag of the group's turn,
+and place of the line's first message. An entry may be too early, and is corrected when it comes up. Tags only grow,
+and so does the first place, unless a message returns, which makes a new entry. So nothing is scanned, and a tenant's
+large backlog costs the others nothing.
 
-Lines are derived from the segments, by the first shard that needs them. They know which segments may have something of
-theirs, and the places in the first of these.
+Lines are derived from the segments when they are first needed. A line knows the segments that may hold its messages,
+and its slots in the first of them.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from lapse.core.queue.groups.group_turn import GroupTurn
 from lapse.core.queue.segments.segment import AVAILABLE, Segment
 
 Line = tuple[int, int]
-"""Band, and hash of the group. A band is a priority: the lowest number comes first, 0 is behind all others."""
+"""Band and hash of the group. A band is a priority: the lowest number comes first, and 0 is the last."""
 
 Entry = tuple[int, int, int, int]
-"""Band, tag, place and hash of the group: what lines are ordered by."""
+"""Band, tag, place and hash of the group. Entries sort in this order."""
 
 Found = tuple[Segment, int]
-"""A segment and a slot of it."""
+"""A message as its segment and slot."""
 
 
 class _Waiting:
-    """The messages of a line.
+    """The waiting messages of a line.
 
     Attributes:
-        segments: indexes of segments that may have some, ascending.
-        head: slots in the first of them that may be such, ascending; None = they were not looked for yet.
-        entry: the entry that counts.
+        segments: indexes of the segments that may hold some, ascending.
+        head: slots in the first of these segments that may hold some, ascending; None = not computed yet.
+        entry: the line's valid entry in the heap.
     """
 
     __slots__ = ("entry", "head", "segments")
@@ -54,9 +54,9 @@ class WaitingGroups:
     """The lines of a shard.
 
     Args:
-        look: gives a segment to look at; None = it is gone.
-        turn: among the groups.
-        ranked: whether priorities count.
+        look: returns a segment for reading; None = it was dropped.
+        turn: the turn among the groups.
+        ranked: whether the queue has priorities.
     """
 
     def __init__(self, look: Callable[[int], Segment | None], turn: GroupTurn, ranked: bool) -> None:
@@ -74,7 +74,7 @@ class WaitingGroups:
     # What happens to messages
 
     def came(self, segment: Segment, slots: NDArray[np.intp]) -> None:
-        """Take in messages that are available now; slots ascending."""
+        """Add messages that have become available, given as ascending slots."""
         for line, some in self._lines(segment, slots).items():
             waiting = self._waiting.get(line)
             if waiting is None:
@@ -93,13 +93,13 @@ class WaitingGroups:
                 self._enter(line, waiting, place)
 
     def freed(self, groups: Iterable[int]) -> None:
-        """Know that groups may have fewer messages leased than before."""
+        """Let groups compete again that may have fewer leased messages than before."""
         for group in groups:
             for entry in self._set_aside.pop(group, ()):
                 heapq.heappush(self._heap, entry)
 
     def _lines(self, segment: Segment, slots: NDArray[np.intp]) -> dict[Line, list[int]]:
-        """Slots by line."""
+        """Return slots by line."""
         if self._ranked:
             bands = [segment.key(slot)[0] for slot in slots.tolist()]
             groups = [OWN_GROUP] * len(slots) if segment.groups is None else segment.groups[slots].tolist()
@@ -120,7 +120,7 @@ class WaitingGroups:
     # The order
 
     def first(self) -> Entry | None:
-        """Take out the entry that comes up; None if no line is left. It may be too early: see `messages`."""
+        """Remove and return the first valid entry; None if none is left. Its place may be too early: see `messages`."""
         while self._heap:
             entry = heapq.heappop(self._heap)
             waiting = self._waiting.get((entry[0], entry[3]))
@@ -129,14 +129,14 @@ class WaitingGroups:
         return None
 
     def serve(self, entry: Entry, place: int) -> None:
-        """Note that the message of an entry is handed out; the line comes up again with a place or one behind it."""
+        """Note that the message of an entry is handed out. The line's next message is at `place` or behind it."""
         band, tag, _, group = entry
         after = (band, self.turn.serve(group, tag), place, group)
         self._waiting[band, group].entry = after
         heapq.heappush(self._heap, after)
 
     def enter(self, line: Line, place: int) -> None:
-        """Let a line come up again, with its first message at a place or behind it."""
+        """Put a line into the heap again. Its first message is at `place` or behind it."""
         self._enter(line, self._waiting[line], place)
 
     def _enter(self, line: Line, waiting: _Waiting, place: int) -> None:
@@ -144,29 +144,29 @@ class WaitingGroups:
         heapq.heappush(self._heap, entry)
 
     def set_aside(self, entry: Entry) -> None:
-        """Keep an entry that was taken out until its group is `freed`."""
+        """Keep a removed entry until its group is `freed`."""
         self._set_aside.setdefault(entry[3], []).append(entry)
 
     def set_aside_until(self, entry: Entry, instant_ms: int) -> None:
-        """Keep an entry that was taken out until an instant is `reached`, ms since the epoch."""
+        """Keep a removed entry until an instant is `reached`, ms since the epoch."""
         heapq.heappush(self._until, (instant_ms, entry))
 
     def reached(self, now_ms: int) -> int | None:
-        """Let lines come up again whose instant has come; the next such instant, None if no line waits for one."""
+        """Restore the entries whose instant has come. Return the next such instant, None if no line waits for one."""
         while self._until and self._until[0][0] <= now_ms:
             heapq.heappush(self._heap, heapq.heappop(self._until)[1])
         return self._until[0][0] if self._until else None
 
     def forget(self, line: Line) -> None:
-        """Let a line go that has nothing left."""
+        """Remove an empty line."""
         del self._waiting[line]
 
     def messages(self, line: Line, hopeless: Callable[[int, int], bool]) -> Iterator[Found]:
-        """The available messages of a line in the order of places; nothing may change while this is used.
+        """Yield the available messages of a line by place. The shard must not change meanwhile.
 
         Args:
-            line: which.
-            hopeless: whether a segment with a number of places can be left out.
+            line: the line.
+            hopeless: returns whether to skip a segment, given its index and its number of used slots.
         """
         waiting = self._waiting[line]
         while waiting.segments:
@@ -184,7 +184,7 @@ class WaitingGroups:
                 yield from _available(segment, self._slots(line, segment))
 
     def _head(self, waiting: _Waiting, line: Line, segment: Segment) -> list[int]:
-        """Slots of the first segment from the first available one on."""
+        """Return the line's slots in the first segment, beginning with the first available one."""
         if waiting.head is None:
             waiting.head = self._slots(line, segment)
         gone = 0
@@ -196,7 +196,7 @@ class WaitingGroups:
         return waiting.head
 
     def _slots(self, line: Line, segment: Segment) -> list[int]:
-        """The slots of a line in a segment."""
+        """Return the available slots of a line in a segment."""
         band, group = line
         wanted = segment.state[: segment.used] == AVAILABLE
         if segment.groups is not None:
@@ -219,7 +219,7 @@ def _available(segment: Segment, slots: list[int]) -> Iterator[Found]:
 
 
 def _merge(into: list[int], slots: list[int]) -> None:
-    """Put ascending slots into ascending ones, each once."""
+    """Merge ascending slots into an ascending list, without duplicates."""
     if not into or into[-1] < slots[0]:
         into.extend(slots)
         return

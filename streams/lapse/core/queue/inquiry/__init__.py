@@ -1,1 +1,1 @@
-"""Inquiries about a queue: depth, peek, filters, and the messages that a user may see."""
+"""Inquiries about a queue: depth, peek, filters, and which messages a user may see."""

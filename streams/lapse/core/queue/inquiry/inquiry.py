@@ -22,12 +22,12 @@ from lapse.core.queue.settlement.settlement import Claim
 from lapse.core.queue.step import Queued
 
 _EXPIRING: Final = route(Trigger.DEADLINE).takes
-"""By state: whether a message leaves when its deadline passes."""
+"""By state: whether a message leaves once its deadline has passed."""
 
 _SCHEDULED: Final = "scheduled"
 _DYING: Final = "dying"
 PLACED: Final = frozenset(state.name.lower() for state in LIVE)
-"""States of messages with a place, by their names in a peek."""
+"""Names, in a peek, of the states of messages with a place."""
 
 _WITHOUT_PLACE: Final = {
     _SCHEDULED: State.SCHEDULED,
@@ -40,11 +40,11 @@ _WITHOUT_PLACE: Final = {
 _ALL: Final = 1 << 62
 
 JUDGED_AT_ONCE: Final = 1_000
-"""How many messages are read back and judged under the filters at a time."""
+"""The greatest number of messages that are read back and judged under the filters at a time."""
 
 
 class Inquiry:
-    """Looks at the messages of a shard, and changes nothing."""
+    """Answers questions about the messages of a shard, and changes nothing."""
 
     def __init__(self, decisions: Decisions) -> None:
         self._decisions = decisions
@@ -52,7 +52,7 @@ class Inquiry:
         self._locator = Locator(decisions.state)
 
     def depth(self, now_ms: int = -1) -> dict[str, int]:
-        """How many messages there are, by state; those without a place do not count in the depth."""
+        """Return how many messages there are, by state. Messages without a place do not count in `depth`."""
         counts = dict.fromkeys(LIVE, 0)
         due_ms = self._decisions.deadlines_count_ms(now_ms)
         for index in self._state.segments:
@@ -79,7 +79,7 @@ class Inquiry:
         }
 
     def before_barrier(self) -> dict[str, int]:
-        """What the first barrier waits for, where it does: messages, and letters that are refused (C48)."""
+        """Return how many messages and refused letters the first barrier waits for; empty if for none (C48)."""
         if not self._state.index.barriers or self._decisions.settings.traits.barrier is None:
             return {}
         barrier = self._state.index.barriers[0]
@@ -92,7 +92,7 @@ class Inquiry:
         return {name: count for name, count in waits_for.items() if count}
 
     def _barriers_wait(self) -> dict[int, str]:
-        """What each barrier waits for, in words, by its place; those that wait for a subscription only are left out."""
+        """Return, by place, a text that says what a barrier waits for; none if it waits only for a subscription."""
         if self._decisions.settings.traits.barrier is None:
             return {}
         waits = dict.fromkeys(self._state.index.barriers[1:], "the barrier before it")
@@ -107,7 +107,7 @@ class Inquiry:
         return waits
 
     def _there(self, segment: Segment, states: Sequence[State], now_ms: int, text: str = "") -> NDArray[np.intp]:
-        """Places in some states, without those that have expired by now, though a crowd leaves later (L11)."""
+        """Return the slots in some states, without messages past their deadline that have not left yet (L11)."""
         slots = self._decisions.slots_in(segment, states, text)
         due_ms = self._decisions.deadlines_count_ms(now_ms)
         if segment.min_deadline_ms > due_ms or segment.deadline_ms is None:
@@ -116,7 +116,7 @@ class Inquiry:
         return slots[~expires | (segment.deadline_ms[slots] > due_ms)]
 
     def oldest(self, now_ms: int) -> int | None:
-        """The place of the first message that is listed; None if there is none."""
+        """Return the place of the first message that has not expired; None if there is none."""
         first, due_ms = self._state.first_held(), self._decisions.deadlines_count_ms(now_ms)
         if first is None or self._state.outline(first // SIZE).min_deadline_ms > due_ms:
             return first
@@ -129,7 +129,7 @@ class Inquiry:
         return None
 
     def matching_depth(self, text: str, now_ms: int = -1) -> dict[str, int]:
-        """The same of the messages that match a filter under selection; of dying ones nothing is known (C82)."""
+        """Return the depth of messages that match a filter under selection. Dying messages are not counted (C82)."""
         counts = dict.fromkeys(LIVE, 0)
         for index in self._state.segments:
             segment = self._state.segments.look(index)
@@ -142,9 +142,9 @@ class Inquiry:
         return figures
 
     def scheduled(self, text: str = "", wanted: str = "") -> list[tuple[tuple[int, int], Scheduled]]:
-        """Messages without a place, in their order; under a filter under selection those that are known to match.
+        """Return messages without a place, in order.
 
-        With a state, those that are in it.
+        With a filter under selection, only those that are known to match. With a state, only those in it.
         """
         items = self._in_state(wanted)
         if text:
@@ -153,7 +153,7 @@ class Inquiry:
         return sorted(items, key=self._turn)
 
     def _in_state(self, wanted: str) -> Iterable[tuple[tuple[int, int], Scheduled]]:
-        """Messages without a place that are in a state; all where none is named."""
+        """Return messages without a place that are in a state; all if none is named."""
         all_ = self._state.scheduled
         if not wanted or (wanted == _SCHEDULED and not all_.held + all_.unconfirmed + all_.ready):
             return all_.items()
@@ -162,7 +162,7 @@ class Inquiry:
         return (item for item in all_.items() if item[1].state is _WITHOUT_PLACE[wanted])
 
     def _first_scheduled(self, most: int, wanted: str) -> list[tuple[tuple[int, int], Scheduled]]:
-        """The first messages without a place, in their order; of a crowd the others are not sorted (C60)."""
+        """Return the first messages without a place, in order, without sorting very many others (C60)."""
         all_ = self._state.scheduled
         if most <= 0:
             return []
@@ -174,7 +174,7 @@ class Inquiry:
         source_offsets = [source_offset for source_offset, _ in items]
         instants = np.fromiter((one.at_ms for _, one in items), np.int64, len(source_offsets))
         first = np.flatnonzero(instants <= np.partition(instants, most - 1)[most - 1])
-        if len(first) > most:  # at one instant the bookmark decides: of each source the lower offsets
+        if len(first) > most:  # bookmarks order messages of one instant, so the lowest offsets of each source suffice
             offsets = np.fromiter((source_offsets[at][1] for at in first.tolist()), np.int64, len(first))
             sources = np.fromiter((source_offsets[at][0] for at in first.tolist()), np.int64, len(first))
             order = np.lexsort((offsets, instants[first], sources))
@@ -187,7 +187,7 @@ class Inquiry:
         return sorted(((source_offsets[at], all_[source_offsets[at]]) for at in first.tolist()), key=self._turn)
 
     def matches(self, text: str, number: int, offset: int) -> bool:
-        """Whether a message without a place is known to match a filter under selection."""
+        """Return whether a message without a place is known to match a filter under selection."""
         source = self._state.sources[number]
         return offset in self._decisions.matching.seen(text, source.topic, source.partition)
 
@@ -249,7 +249,7 @@ class Inquiry:
     def named(
         self, claims: Sequence[Claim], now_ms: int, refused: Callable[[tuple[int, int]], str]
     ) -> Iterator[Queued]:
-        """The messages of some bookmarks that are there, in any state; `now_ms` and `refused` as of `peek`."""
+        """Yield the messages of some bookmarks, in any state; `now_ms` and `refused` are those of `peek`."""
         waits, rate_wait = self._barriers_wait(), RateWait(self._decisions, now_ms)
         for claim in claims:
             for segment, first, stop, _, _ in self._locator.located(claim, []):
@@ -282,7 +282,7 @@ class Inquiry:
         return queued
 
     def _turn(self, item: tuple[tuple[int, int], Scheduled]) -> tuple[int, str, int, int]:
-        """The order of scheduled messages: by instant, then bookmark (C11)."""
+        """Return the sort key of a scheduled message: its instant, then its bookmark (C11)."""
         (number, offset), scheduled = item
         source = self._state.sources[number]
         return scheduled.at_ms, source.topic, source.partition, offset
@@ -328,7 +328,7 @@ class Inquiry:
         return places
 
     def bookmark_of(self, place: int) -> tuple[str, int, int] | None:
-        """Topic, partition and offset of the message at a place; None if it is gone."""
+        """Return topic, partition and offset of the message at a place; None if its segment does not hold the place."""
         index, slot = divmod(place, SIZE)
         if slot >= self._state.outline(index).used:
             return None
@@ -338,7 +338,7 @@ class Inquiry:
         return source.topic, source.partition, run.offset + slot - run.slot
 
     def queued(self, segment: Segment, slot: int) -> Queued:
-        """A message with a place, as a peek shows it."""
+        """Return a message with a place as a peek shows it."""
         run = segment.run_at(slot)
         source = self._state.sources[run.source]
         state, deadline_ms = State(int(segment.state[slot])), segment.deadline_of(slot)
@@ -363,7 +363,7 @@ class Inquiry:
         return queued
 
     def queued_scheduled(self, number: int, offset: int, scheduled: Scheduled) -> Queued:
-        """A message that is not visible yet, as a peek shows it; `number` is its source's."""
+        """Return a message that is not visible yet as a peek shows it; `number` is its source's."""
         source = self._state.sources[number]
         deadline_ms = None if scheduled.deadline_ms == NEVER else scheduled.deadline_ms
         state = State.TRANSFERRING if scheduled.held else None
@@ -377,7 +377,7 @@ class Inquiry:
 
 
 def _unexpired(segment: Segment, due_ms: int) -> list[int]:
-    """How many messages of a segment there are in each state, but for those whose deadline has passed (L11)."""
+    """Return the number of a segment's messages by state, without those that have expired by `due_ms` (L11)."""
     states = segment.state[: segment.used]
     if segment.deadline_ms is not None:
         states = states[~(_EXPIRING[states] & (segment.deadline_ms[: segment.used] <= due_ms))]

@@ -1,4 +1,4 @@
-"""Content filters: which messages match, remembered per segment (Q14), or by bookmark without a place (X4)."""
+"""Content filters: which messages match, stored per segment (Q14), or by bookmark for messages without a place (X4)."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ YES: Final = 1
 NO: Final = 2
 
 MOST_TRAVELLING: Final = 64
-"""How many filters of other deployments' subscriptions keep their results: each is asked for again and again."""
+"""How many filters of other deployments' subscriptions keep their results, since they are used repeatedly."""
 
 MOST_PAGED: Final = 2
-"""How many filters of peeks keep theirs: a long answer is asked for in pages."""
+"""How many filters of peeks keep their results, since a long answer is requested in pages."""
 
 Predicate = Callable[[RecordView], bool]
 _Known = tuple[Predicate, dict[int, NDArray[np.uint8]]]
-"""A filter, and its results for the places of each segment."""
+"""A filter and, by segment index, its results for the segment's slots."""
 
 _Offsets = dict[tuple[str, int], set[int]]
-"""By topic and partition."""
+"""Offsets by topic and partition."""
 
 Measured = Callable[[str], AbstractContextManager[Callable[[int], None]]]
-"""Measures the work under a filter; it yields a function, which is called with the number of messages."""
+"""A context that measures the work of a filter; the function it yields takes the number of judged messages."""
 
 
 def unmeasured(_text: str) -> AbstractContextManager[Callable[[int], None]]:
-    """Measure nothing."""
+    """Return a context that measures nothing."""
     return nullcontext(lambda _count: None)
 
 
 class Matching:
-    """What is known of the messages under each filter that a subscription has.
+    """The known results of each filter in use, for the messages of a shard.
 
-    It is not part of the state: after a take-over the payloads are read again as far as they are needed.
+    They are not part of the state. After a take-over, payloads are read again as far as needed.
     """
 
     def __init__(self, compile_filter: Callable[[str], Predicate]) -> None:
@@ -51,15 +51,15 @@ class Matching:
         self._judged_to: dict[str, int] = {}
         self._selecting: list[str] = []
         self._kept: dict[str, _Known | None] = {}
-        """What was asked for by others than subscriptions and may be asked again; None while it is under selection."""
+        """Results of filters that are not a subscription's but may be used again; None while under selection."""
         self._latest: dict[int, dict[str, None]] = {}
-        """The filters that are kept, the latest last, by how many of such are kept."""
+        """The kept filters in the order of their last use, by the greatest number of their kind."""
         self._seen: dict[str, _Offsets] = {}
         self._tried: dict[str, _Offsets] = {}
         self._resting: dict[str, tuple[_Offsets, _Offsets]] = {}
-        """Of filters that are kept: which messages without a place matched, and on which each was tried."""
+        """By kept filter: the messages without a place that matched, and those on which it was tried."""
         self.measured: Measured = unmeasured
-        """Wraps the work under each filter. The caller of the shard provides it, because the core has no clock."""
+        """Measures the work of each filter. The shard's caller provides it, because the core has no clock."""
 
     @property
     def active(self) -> bool:
@@ -67,24 +67,24 @@ class Matching:
         return bool(self._filters)
 
     def keep(self, filters: Iterable[str]) -> None:
-        """Know the filters that subscriptions have now, and forget the others.
+        """Set the filters of the current subscriptions, and forget the others.
 
         Raises:
-            ValueError: one cannot be compiled; the text shows the spot.
+            ValueError: a filter cannot be compiled; the message shows where.
         """
         self._subscribed = {text for text in filters if text}
         self._refresh()
 
     def begin_selection(self, text: str, most_kept: int = 0) -> None:
-        """Know one more filter for a while.
+        """Add a filter until `end_selection`.
 
         Args:
             text: the filter.
-            most_kept: of so many such filters, the latest, what is known is kept after the selection: it will be asked
-                for again.
+            most_kept: number of filters of this kind whose results are kept after their selections, the latest first;
+                0 = the results are forgotten.
 
         Raises:
-            ValueError: it cannot be compiled; the text shows the spot.
+            ValueError: the filter cannot be compiled; the message shows where.
         """
         self._compile(text)
         self._selecting.append(text)
@@ -95,7 +95,7 @@ class Matching:
         self._refresh()
 
     def end_selection(self, text: str) -> None:
-        """Forget it again, unless a subscription has it."""
+        """End the selection of a filter, and forget its results unless a subscription has it or they are kept."""
         self._selecting.remove(text)
         self._judged_to.pop(text, None)
         seen, tried = self._seen.pop(text, {}), self._tried.pop(text, None)
@@ -104,11 +104,11 @@ class Matching:
         self._refresh()
 
     def _keep(self, text: str, most: int) -> None:
-        """Keep the results of a filter, and forget those that nobody can ask for any more."""
+        """Keep the results of a filter, and forget those of the least recently used ones beyond `most`."""
         self._kept.setdefault(text, None)
         latest = self._latest.setdefault(most, {})
         latest.pop(text, None)
-        latest[text] = None  # the latest stands last
+        latest[text] = None  # appended, so that the dict stays in the order of last use
         while len(latest) > most:
             oldest = next(iter(latest))
             del latest[oldest]
@@ -135,15 +135,15 @@ class Matching:
                 yield known
 
     def predicate(self, text: str) -> Predicate:
-        """The filter of a subscription, or under selection, behind its text."""
+        """Return the compiled filter of a text that a subscription has or that is under selection."""
         return self._filters[text][0]
 
     def judge(self, places: Sequence[int], messages: Sequence[RecordView | None]) -> None:
-        """Evaluate every filter on messages; one whose record is gone matches none."""
+        """Evaluate every filter on messages. A message whose record is gone (None) matches none."""
         if any(getattr(predicate, "uses_payload", False) for predicate, _ in self._filters.values()):
             for message in messages:
                 if message is not None:
-                    message.payload  # noqa: B018  # parsed when first asked for, which is no work of any filter's
+                    message.payload  # noqa: B018  # parses the payload now, outside the measured work
         for text, (predicate, columns) in self._filters.items():
             with self.measured(text) as look:
                 judged = 0
@@ -158,7 +158,7 @@ class Matching:
                 look(judged)
 
     def judge_bookmarks(self, text: str, messages: Iterable[RecordView]) -> None:
-        """Evaluate a filter under selection on records whose messages have no place: gone, or not visible yet."""
+        """Evaluate a filter under selection on messages without a place, which have left or are not visible yet."""
         predicate, _ = self._filters[text]
         tried = self._tried.get(text)
         for message in messages:
@@ -169,15 +169,15 @@ class Matching:
                 tried.setdefault(place, set()).add(message.offset)
 
     def untried_offsets(self, text: str, topic: str, partition: int, offsets: list[int]) -> list[int]:
-        """The messages of a source without a place on which a filter under selection was not tried.
+        """Return the messages of a source without a place on which a filter under selection was not tried.
 
-        What is known of messages that are not among these offsets is forgotten.
+        Results for other messages of the source are forgotten.
 
         Args:
             text: the filter.
             topic: the source's topic.
-            partition: its partition.
-            offsets: of all of its messages without a place, in order.
+            partition: the source's partition.
+            offsets: offsets of all its messages without a place, ascending.
         """
         place = topic, partition
         tried = self._tried.get(text, {}).get(place)
@@ -188,15 +188,15 @@ class Matching:
         return [offset for offset in offsets if offset not in tried]
 
     def seen(self, text: str, topic: str, partition: int) -> Set[int]:
-        """Offsets of the records of a source on which `judge_bookmarks` tried the filter, and that match."""
+        """Return the offsets of a source's records that matched the filter in `judge_bookmarks`."""
         return self._seen.get(text, {}).get((topic, partition), frozenset())
 
     def judged_to(self, text: str) -> int:
-        """The first segment in which a message may be unknown under a filter under selection."""
+        """Return the first segment that may hold a message not judged under a filter under selection."""
         return self._judged_to.get(text, 0)
 
     def note_judged(self, text: str, index: int) -> None:
-        """Note that all places before a segment are judged. They stay so, and new messages come after them."""
+        """Note that all places before a segment are judged. New messages get later places, so this remains true."""
         if text in self._judged_to:
             self._judged_to[text] = index
 
@@ -206,7 +206,7 @@ class Matching:
         return self._subscribed
 
     def put_away(self, segment: Segment) -> None:
-        """Note which places of a segment are empty for good, so that no search visits it for them."""
+        """Mark the empty slots of a segment as matching no filter, so that searches skip it if nothing is left."""
         state = segment.state[: segment.used]
         for _, columns in self._all_known():
             column = columns.get(segment.index)
@@ -214,7 +214,7 @@ class Matching:
                 column[: segment.used][(state == State.GONE) | (state == State.EXPIRED)] = NO
 
     def hopeless(self, texts: Iterable[str], index: int, used: int) -> bool:
-        """Whether none of a segment's messages can match any of the filters."""
+        """Return whether none of a segment's messages matches any of the filters."""
         for text in texts:
             column = self._filters[text][1].get(index) if text else None
             if column is None or not bool((column[:used] == NO).all()):
@@ -222,23 +222,23 @@ class Matching:
         return True
 
     def untried(self, text: str, index: int) -> bool:
-        """Whether a filter was tried on no message of a segment."""
+        """Return whether a filter was tried on no message of a segment."""
         return bool(text) and index not in self._filters[text][1]
 
     def codes(self, text: str, index: int, slots: NDArray[np.intp]) -> NDArray[np.uint8]:
-        """What is known of some places of a segment under a filter; the empty one matches all."""
+        """Return a filter's results for some slots of a segment. The empty filter matches all."""
         if not text:
             return np.full(len(slots), YES, np.uint8)
         column = self._filters[text][1].get(index)
         return np.zeros(len(slots), np.uint8) if column is None else column[slots]
 
     def code(self, text: str, index: int, slot: int) -> int:
-        """What is known of one place of a segment under a filter."""
+        """Return a filter's result for one slot of a segment."""
         column = self._filters[text][1].get(index) if text else None
         return (UNKNOWN if text else YES) if column is None else int(column[slot])
 
     def drop(self, indexes: Iterable[int]) -> None:
-        """Forget segments that are gone."""
+        """Forget the results of dropped segments."""
         for index in indexes:
             for _, columns in self._all_known():
                 columns.pop(index, None)

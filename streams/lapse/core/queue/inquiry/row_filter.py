@@ -1,4 +1,4 @@
-"""The row filter of a command's user: the messages that they may see and settle (X4)."""
+"""Row filters: they limit a command to the messages that its user may see and settle (X4)."""
 
 from __future__ import annotations
 
@@ -11,24 +11,26 @@ from lapse.core.expression import ExpressionError, compile_filter
 from lapse.protocol.command import Command
 
 _ABOUT_ALL: Final = frozenset({"subscribe", "sow", "depth", "rewind"})
-"""Commands that are about all messages, unless they name a filter."""
+"""Commands that concern all messages unless they name a filter."""
 
 
 def finds_spare(command: Command) -> bool:
-    """Whether a transfer selects spare messages by itself, or with a filter those that match it."""
+    """Return whether a transfer selects spare messages by itself, all or those that match its filter."""
     return command.command == "transfer" and command.spare
 
 
 def peeks_at_some(command: Command) -> bool:
-    """Whether a peek names messages by their bookmarks."""
+    """Return whether a command is a peek that names messages by bookmarks."""
     return command.command == "sow" and bool(command.bookmarks)
 
 
 def with_row_filter(command: Command, row_filter: str | None) -> Command:
-    """A command with what its user may see at most in its filter, where it has one or is about all messages (X4).
+    """Return a command whose filter is narrowed by its user's row filter.
+
+    A command without a filter gets the row filter if it concerns all messages, else it stays as it is (X4).
 
     Raises:
-        ExpressionError: its own filter is none.
+        ExpressionError: the command's own filter is invalid.
     """
     about_all = command.command in _ABOUT_ALL and not peeks_at_some(command)
     if row_filter is None or not (command.filter or about_all or finds_spare(command)):
@@ -37,5 +39,5 @@ def with_row_filter(command: Command, row_filter: str | None) -> Command:
 
 
 def no_filter(command: Command, error: ExpressionError) -> Refusal:
-    """Why a command is refused whose filter cannot be read."""
+    """Return the refusal of a command with an invalid filter."""
     return Refusal(ErrorCode.INVALID_EXPRESSION, f"{command.command}: filter: {error}")

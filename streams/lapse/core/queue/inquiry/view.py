@@ -1,4 +1,4 @@
-"""A record as expressions see it: the payload is parsed when it is first needed."""
+"""Record view: a record as expressions see it, whose payload is parsed on first use."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from lapse.core.record import Record
 _UNREAD = object()
 
 Parse = Callable[[bytes], object]
-"""Reads a payload; raises ValueError where it cannot."""
+"""Parses a payload; raises ValueError if it cannot."""
 
 
 class RecordView:
-    """One message for `lapse.core.expression`; a payload that cannot be parsed is null."""
+    """A message for `lapse.core.expression`. A payload that cannot be parsed is null."""
 
     __slots__ = ("_parse", "_payload", "_record", "partition", "topic")
 
@@ -26,7 +26,7 @@ class RecordView:
 
     @property
     def payload(self) -> object:
-        """The parsed payload; None where there is none, or it cannot be parsed."""
+        """The parsed payload; None if there is none, or it cannot be parsed."""
         if self._payload is _UNREAD:
             value = self._record.value
             try:
@@ -37,7 +37,7 @@ class RecordView:
 
     @property
     def headers(self) -> Mapping[str, bytes]:
-        """The headers; of a repeated name the last counts."""
+        """The headers. The last one counts if a name is repeated."""
         return dict(self._record.headers)
 
     @property

@@ -1,4 +1,4 @@
-"""Visibility: which messages a user may see and settle; for this user all others do not exist (X4)."""
+"""Visibility: which messages a user may see and settle. For this user no others exist (X4)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lapse.core.queue.step import Queued
 
 
 class Visibility:
-    """A subscription may see the messages that it holds, and those that its row filter matches."""
+    """Finds the messages that may be seen: those that a subscription holds, and those that a row filter matches."""
 
     def __init__(self, decisions: Decisions, locator: Locator) -> None:
         self._state = decisions.state
@@ -34,11 +34,11 @@ class Visibility:
                     yield places.tolist()
 
     def unplaced(self, claims: Iterable[Claim], limit: int) -> Iterator[tuple[str, int, list[int]]]:
-        """What is named and not there: settled, expired, scheduled, or never a message (X4).
+        """Yield named messages that have no place: settled, expired, scheduled, or never a message (X4).
 
         Yields:
-            Topic, partition and ascending offsets for `judge_bookmarks`; so many in all at most. What is left out
-            counts as not to be seen.
+            Topic, partition and ascending offsets for `judge_bookmarks`, at most `limit` offsets in all. All other
+            messages count as invisible.
         """
         for claim in claims:
             offsets: list[int] = []
@@ -54,11 +54,11 @@ class Visibility:
                 yield claim.topic, claim.partition, sorted(offsets)
 
     def may_see(self, claim: Claim, row_filter: str) -> bool:
-        """Whether the first message of a claim may be seen, which has no place."""
+        """Return whether the first message of a claim, which has no place, may be seen."""
         return not row_filter or claim.first in self._matching.seen(row_filter, claim.topic, claim.partition)
 
     def among(self, found: Iterator[Queued], claims: Sequence[Claim], row_filter: str) -> Iterator[Queued]:
-        """Of the messages that claims name those that may be seen, as judged on `unheld` and `unplaced` (X4)."""
+        """Return those of the named messages that may be seen, judged before by `unheld` and `unplaced` (X4)."""
         if not row_filter:
             return found
         visible: set[tuple[str, int, int]] = set()
@@ -81,7 +81,7 @@ class Visibility:
         subscription: str,
         row_filter: str,
     ) -> None:
-        """Answer for what may not be seen as for what never was: unknown (X4). What is gone is hidden alike."""
+        """Set the result of invisible messages to UNKNOWN, as if they had never been, even if they have left (X4)."""
         stop = first + len(codes)
         visible = self._held(segment, first, stop, subscription)
         slots = self._not_held(segment, first, stop, subscription)
@@ -93,7 +93,7 @@ class Visibility:
         codes[~visible] = settlement.UNKNOWN
 
     def located(self, claim: Claim, outcomes: list[Outcome], row_filter: str) -> Iterator[Located]:
-        """The same as `Locator.located`, where what has no place and may not be seen is answered as unknown (X4)."""
+        """Do what `Locator.located` does, with UNKNOWN as the outcome of invisible messages without a place (X4)."""
         if not row_filter:
             yield from self._locator.located(claim, outcomes)
             return
@@ -105,7 +105,7 @@ class Visibility:
         outcomes += self._hidden(missing, row_filter)
 
     def _hidden(self, missing: Iterable[Outcome], row_filter: str) -> Iterator[Outcome]:
-        """What is answered for messages without a place: unknown, but for those that may be seen."""
+        """Yield the outcomes of messages without a place, with UNKNOWN for those that may not be seen."""
         for one in missing:
             seen = self._matching.seen(row_filter, one.topic, one.partition)
             at = one.first
@@ -118,12 +118,12 @@ class Visibility:
                 yield one._replace(first=at, result=Result.UNKNOWN)
 
     def _not_held(self, segment: Segment, first: int, stop: int, subscription: str) -> NDArray[np.intp]:
-        """Slots of live messages that are neither leased nor sent to a subscription."""
+        """Return the slots of messages that are there and neither leased nor sent to a subscription."""
         there = THERE[segment.state[first:stop]]
         return np.flatnonzero(there & ~self._held(segment, first, stop, subscription)) + first
 
     def _held(self, segment: Segment, first: int, stop: int, subscription: str) -> NDArray[np.bool_]:
-        """Which messages a subscription has leased or been sent."""
+        """Return, for each slot, whether its message is leased or sent to a subscription."""
         state = segment.state[first:stop]
         known = self._state.subscriptions.get(subscription)
         if known is None or segment.holder is None:

@@ -1,1 +1,1 @@
-"""The journal of a queue shard: how a step is written, and how a new owner restores the state."""
+"""The journal of a queue shard: how steps are written, and how a new owner restores the state."""

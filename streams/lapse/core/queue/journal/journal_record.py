@@ -1,4 +1,4 @@
-"""The records of a queue shard's journal: their keys, and the contents of a step's record (see `journal`)."""
+"""The records of a queue shard's journal: their keys, and the content of a step's record (see `queue_journal`)."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from lapse.core.queue.journal import packed_change
 from lapse.core.queue.state import QueueState
 
 KEY: Final = struct.Struct(">cqq")
-"""A kind, an epoch, and a number."""
+"""A key of kind, epoch and number."""
 
 NAMED_KEY: Final = struct.Struct(">cqiq")
-"""A kind, an epoch, and a message's source and offset."""
+"""A key of kind, epoch, and a message's source and offset."""
 
 AS_OF: Final = struct.Struct("<q")
-"""Stands before a segment: the sequence of the last step that it contains."""
+"""Precedes a segment: the sequence of the last step that the segment contains."""
 
 _HEAD: Final = struct.Struct("<BqqqBHI")
 _SOURCE: Final = struct.Struct("<Hiq")
@@ -45,11 +45,11 @@ KEPT_APART: Final = frozenset(
         ChangeKind.UNCOUNTED,
     }
 )
-"""Changes that have records of their own, beside the step's."""
+"""Kinds of change that are written to records of their own, not into the step's record."""
 
 
 def encode_step(state: QueueState, changes: list[Change]) -> bytes:
-    """What the journal holds of a step: how far each source was read, and its changes but those kept apart."""
+    """Return a step's record: the read position of each source, and all changes except those in `KEPT_APART`."""
     joined = [change for change in changes if change.kind not in KEPT_APART]
     parts = [
         _HEAD.pack(
@@ -83,27 +83,27 @@ def _after_sources(value: bytes) -> tuple[list[Source], int]:
 
 
 def sequence_of(value: bytes) -> int:
-    """The number of a step."""
+    """Return the sequence of a step's record."""
     sequence: int = _HEAD.unpack_from(value)[1]
     return sequence
 
 
 def sources_of(value: bytes) -> list[Source]:
-    """The sources as a step left them."""
+    """Return the sources as they were after a step."""
     return _after_sources(value)[0]
 
 
 def changes_of(value: bytes) -> Iterable[Change]:
-    """The changes of a step."""
+    """Return the changes of a step's record."""
     _, at = _after_sources(value)
     return packed_change.unpack(value, at, _HEAD.unpack_from(value)[6])
 
 
 def take_head(state: QueueState, value: bytes) -> None:
-    """Take over what every step says of the shard as a whole.
+    """Set the values of the whole shard that each step's record holds.
 
     Raises:
-        ValueError: a step of another format than this version writes.
+        ValueError: the step has another format than this version writes.
     """
     form, _, next_place, next_number, paused, _, _ = _HEAD.unpack_from(value)
     if form != _FORMAT:

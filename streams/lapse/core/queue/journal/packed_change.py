@@ -1,4 +1,4 @@
-"""A change as the journal has it: first its numbers, then the values without a fixed length."""
+"""Packed changes: the bytes of a change in the journal, first its numbers, then the values of variable length."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from lapse.core.queue.journal import places
 
 _HEAD: Final = struct.Struct("<BqiqH6I")
 _AS_BITS: Final = 0x80
-"""Set in the kind of a change whose places are bits."""
+"""The bit set in the kind of a change whose places are packed as bits."""
 
 _RETRY_DELAYS: Final = "retries"
-"""Among the facts of a change: the delay that each message states, where any does."""
+"""The key, in the facts of a change, of the retry delays that messages state, if any does."""
 
 
 def pack(change: Change) -> list[bytes]:
-    """Write a change, in pieces."""
+    """Return the bytes of a change, in pieces."""
     packed, as_bits = places.pack(change.places)
     instants_ms = change.deadlines_ms if change.untils_ms is None else change.untils_ms
     facts = change.facts
@@ -41,12 +41,12 @@ def pack(change: Change) -> list[bytes]:
 
 
 def unpack(data: bytes, at: int, count: int) -> Iterator[Change]:
-    """Read what `pack` wrote.
+    """Read changes that `pack` wrote.
 
     Args:
-        data: where they stand.
-        at: where the first one begins.
-        count: how many there are.
+        data: the bytes that contain the changes.
+        at: index of the first change's first byte.
+        count: number of changes.
     """
     for _ in range(count):
         kind, offset, holder, until_ms, source, *lengths = _HEAD.unpack_from(data, at)

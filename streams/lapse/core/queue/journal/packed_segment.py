@@ -1,4 +1,4 @@
-"""A segment as the journal and the spill store keep it: a head, its runs, and the columns that say something."""
+"""Packed segments: the bytes of a segment in journal and spill store: a head, its runs, and its columns in use."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _HEAD: Final = struct.Struct("<BqHHq")
 _RUN: Final = struct.Struct("<HHqH")
 _FORMAT: Final = 1
 _NO_COUNTS: Final = 128
-"""Among the bits of the columns: none of the messages was delivered, and their counts are left out."""
+"""Column bit: no message was delivered, and the delivery counts are left out."""
 
 _BEGINNINGS: Final = 256
-"""Among them: leases with their beginnings. Older versions read past it."""
+"""Column bit: the begins of leases, at the end of the record. Older versions ignore them."""
 
 
 def encode(segment: Segment) -> bytes:
-    """Pack a segment."""
+    """Return the bytes of a segment."""
     used = segment.used
     columns = (
         (1 if segment.deadline_ms is not None else 0)
@@ -64,10 +64,10 @@ def encode(segment: Segment) -> bytes:
 
 
 def decode(data: bytes | memoryview) -> Segment:
-    """Unpack a segment.
+    """Read a segment.
 
     Raises:
-        ValueError: another format than this version writes.
+        ValueError: the segment has another format than this version writes.
     """
     form, index, used, run_count, columns = _HEAD.unpack_from(data)
     if form != _FORMAT:
@@ -109,10 +109,10 @@ def decode(data: bytes | memoryview) -> Segment:
 
 
 def _has_holders(segment: Segment) -> bool:
-    """Whether the holder and until columns say something."""
+    """Return whether the columns of holders and instants are in use."""
     return bool(BINDS[segment.state[: segment.used]].any() or segment.came_back.any())
 
 
 def _has_beginnings(segment: Segment) -> bool:
-    """Whether it is known of any lease when it began."""
+    """Return whether the begin of any lease is known."""
     return segment.since_ms is not None and bool((segment.state[: segment.used] == LEASED).any())

@@ -1,7 +1,7 @@
-"""Places as the journal has them: as ranges, or as bits if the ranges would be many and short.
+"""Places in the journal: packed as ranges, or as bits if the ranges would be many and short.
 
-So a change about any of a queue's messages takes a bit for each at most, and a step fits into one RecordBatch whatever
-pattern its messages have.
+So a change takes at most one bit for each place that it spans, and a step fits into one RecordBatch whatever pattern
+its messages have.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _RANGE_BYTES: Final = _RANGE.size
 
 
 def size_of(places: Places) -> int:
-    """The greatest size of places, in bytes, or a little more."""
+    """Return an upper bound of the packed size of places, in bytes."""
     if not places:
         return 0
     spread = (places[-1][0] + places[-1][1] - places[0][0]) // _BLOCK + 2
@@ -29,8 +29,8 @@ def size_of(places: Places) -> int:
 
 
 def pack(places: Places) -> tuple[bytes, bool]:
-    """Write places; returns the bytes, and whether they are bits."""
-    if len(places) == 1:  # as most changes have
+    """Return the bytes of places, and whether they are packed as bits."""
+    if len(places) == 1:  # true for most changes
         return _RANGE.pack(*places[0]), False
     ranges = np.array(places, "<i8").reshape(-1, 2)
     if len(ranges) * _RANGE_BYTES <= 2 * _BLOCK_BYTES:
@@ -40,7 +40,7 @@ def pack(places: Places) -> tuple[bytes, bool]:
     long = counts > _BLOCK
     if long.any() or len(blocks) * _BLOCK_BYTES >= len(ranges) * _RANGE_BYTES:
         return ranges.tobytes(), False
-    # Of consecutive places each begins where the range before it in this sequence ends.
+    # The sequence of all places as differences: 1 inside a range, the gap at the begin of a range.
     steps = np.ones(int(counts.sum()), np.int64)
     starts = np.concatenate([[0], np.cumsum(counts)[:-1]])
     steps[starts] = np.concatenate([firsts[:1], firsts[1:] - (firsts[:-1] + counts[:-1] - 1)])
@@ -51,7 +51,7 @@ def pack(places: Places) -> tuple[bytes, bool]:
 
 
 def unpack(data: bytes, as_bits: bool) -> Places:
-    """Read what `pack` wrote."""
+    """Read places that `pack` wrote."""
     if not as_bits:
         return [(first, count) for first, count in np.frombuffer(data, "<i8").reshape(-1, 2).tolist()]
     count = len(data) // _BLOCK_BYTES

@@ -1,21 +1,20 @@
-"""The journal of a queue shard: how a step is written, and how the state is restored.
+"""The journal of a queue shard: the records that each step writes (`restored` reads them).
 
 The changelog topic keeps the latest record of every key, so the journal is laid out in keys:
 
-- `d` epoch slot: the changes of one step. Slots are a ring of `RING`; before one is used again, every segment that
-  its changes touched has been written whole.
-- `g` epoch segment: a segment, whole, with the sequence of the last step that it contains; no value once it is gone.
+- `d` epoch slot: the changes of one step. Slots are a ring of `RING`. Before a slot is reused, every segment that its
+  changes touched has been written whole.
+- `g` epoch segment: a whole segment with the sequence of the last step that it contains; no value once it is dropped.
 - `c` epoch number: a subscription. `s` epoch source offset: a scheduled message. `a` epoch source offset: a
   remembered acknowledgment. `i` epoch number: message ids that were seen within the window. `y` epoch source offset: a
-  dying message. `t` epoch number: a transfer under way. `r` epoch number: deliveries that count in windows of rates.
+  dying message. `t` epoch number: a transfer in progress. `r` epoch number: deliveries that count in windows of rates.
   `w` epoch number: a rewind. `h` epoch source stretch: messages that a rewind does not bring back.
-- `z` epoch 0: how far the queue's end is. `u` epoch 0: when a temporary queue was last used.
+- `z` epoch 0: the state of the queue's retirement. `u` epoch 0: when a temporary queue was last used.
 
-The epoch is part of each key: what a worker writes after its shard was taken over cannot overwrite, nor compact away,
-what the new owner writes. Segments that the new owner inherited stand under older epochs until `maintain` has moved
-them, a few between two steps; only until then can a late write of the old owner compact one away, so the changelog's
-`min.compaction.lag.ms` has to be longer than that. Which epochs count is decided by the caller of
-`restored.restore`, by where they stand in the log.
+The epoch is part of each key. So a worker that still writes after a take-over can neither overwrite nor compact away
+records of the new owner. Inherited segments keep keys of older epochs until `maintain` has moved them, a few between
+two steps. Until then a late write of the old owner can compact one away, so the changelog's `min.compaction.lag.ms`
+must be longer than that. The caller of `restored.restore` decides which epochs count, by their order in the log.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from lapse.core.queue.step import Step
 RING: Final = 256
 Items = list[tuple[bytes, bytes | None]]
 _AHEAD: Final = 16
-"""How many segments are written whole between two steps, ahead of need."""
+"""How many segments are written whole between two steps before it is necessary."""
 
 _MOVED: Final = 4
 """How many inherited segments are written under the new epoch between two steps."""
@@ -46,12 +45,12 @@ _EPOCH: Final = struct.Struct(">q")
 
 
 class QueueJournal:
-    """Writes the steps of one epoch over a shard.
+    """Encodes the steps of one epoch of a shard.
 
     Args:
-        state: the shard's.
-        epoch: the epoch's number.
-        restored: what the changelog held at take-over; None for a new shard.
+        state: the shard's state.
+        epoch: number of the epoch.
+        restored: the content of the changelog at take-over; None for a new shard.
     """
 
     def __init__(self, state: QueueState, epoch: int, restored: Restored | None = None) -> None:
@@ -63,13 +62,13 @@ class QueueJournal:
         self._inherited: list[int] = sorted(self._whole_at, reverse=True)
 
     def begin(self) -> Items:
-        """The same as `beginning`, in one go."""
+        """Return all records of `beginning` at once."""
         return whole(self.beginning())
 
     def beginning(self) -> Portions[Items]:
-        """What the first step of an epoch writes: everything that is not a whole segment yet, then what can go.
+        """Return the records of an epoch's first step: all state outside whole segments, then deletions of old keys.
 
-        May be larger than one batch; nothing else is written before all of it is durable.
+        They may exceed one batch. Nothing else is written before all of them are durable.
         """
         state, epoch = self._state, self._epoch
         items: Items = []
@@ -110,9 +109,10 @@ class QueueJournal:
         return items
 
     def maintain(self) -> Items:
-        """Segments to be written whole before the next step, so that the ring's oldest slot becomes free.
+        """Return the segments to write whole before the next step, so that the ring's oldest slot becomes free.
 
-        To be called between steps: a segment is written as the last durable step left it. May be larger than a batch.
+        Call it between steps, since segments are written as the last durable step left them. The result may exceed a
+        batch.
         """
         state = self._state
         items: Items = []
@@ -129,7 +129,7 @@ class QueueJournal:
         return items
 
     def encode(self, step: Step) -> Items:
-        """What has to be durable for a step, all of it in one batch."""
+        """Return the records of a step, all of which go into one batch."""
         state = self._state
         items: Items = [self._apart(change) for change in step.changes if change.kind in KEPT_APART]
         items.append((KEY.pack(b"d", self._epoch, state.sequence % RING), encode_step(state, step.changes)))
@@ -181,7 +181,7 @@ class QueueJournal:
         return key, scheduled_record.pack(scheduled_of(change))
 
     def _stands_elsewhere(self, index: int) -> bool:
-        """Whether a segment stands under the key of an older epoch."""
+        """Return whether a segment is stored under the key of an older epoch."""
         return self._whole_at.get(index, b"")[1:9] not in (b"", _EPOCH.pack(self._epoch))
 
     def _whole(self, index: int) -> Items:

@@ -1,4 +1,4 @@
-"""The state of a queue shard, restored from its journal at take-over (see `journal`)."""
+"""Restores the state of a queue shard from its journal at take-over (see `queue_journal`)."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from lapse.core.repeats import chunk_of
 Records = list[tuple[bytes, bytes]]
 
 _CROWDS: Final = (b"s", b"a")
-"""Kinds of which there may be very many: scheduled messages and remembered acknowledgments, in any order."""
+"""Kinds of record that can be very many: scheduled messages and remembered acknowledgments. Any order will do."""
 
 
 @dataclass(slots=True)
 class Restored:
-    """What the changelog held at take-over.
+    """The content of the changelog at take-over.
 
     Attributes:
         state: the shard's state.
-        whole_at: under which key each whole segment stands.
-        obsolete: keys that can go once the new epoch has begun.
+        whole_at: by segment index, the key of the whole segment.
+        obsolete: keys to delete once the new epoch has begun.
         released: barriers of the last step, which may not have been sent (C35).
-        handed_out: what the last steps handed out, each change with the sequence of its step (C55).
+        handed_out: deliveries of the last steps, each change with the sequence of its step (C55).
     """
 
     state: QueueState
@@ -51,22 +51,22 @@ class Restored:
 
 
 def restore(items: Iterable[tuple[bytes, bytes]], segments: Segments | None = None) -> Restored:
-    """The same as `restoring`, in one go."""
+    """Return the result of `restoring`, computed at once."""
     return whole(restoring(items, segments))
 
 
 def restoring(items: Iterable[tuple[bytes, bytes]], segments: Segments | None = None) -> Portions[Restored]:
     """Rebuild the state from the latest record of every key.
 
-    A take-over that did not come to its end has left records of two epochs: what the lower ones say of steps,
-    subscriptions and the schedule counts exactly as long as no higher one has written its first step.
+    An interrupted take-over leaves records of two epochs. Steps, subscriptions and schedule of the lower epoch count
+    exactly as long as the higher epoch has not written its first step.
 
     Args:
-        items: the records, in any order, each asked for once.
-        segments: takes the segments in, as they come; None = all stay in memory.
+        items: the records in any order, iterated once.
+        segments: receives the restored segments; None = all stay in memory.
 
     Raises:
-        ValueError: a record of another format than this version writes.
+        ValueError: a record has another format than this version writes.
     """
     state = QueueState(segments)
     restored = Restored(state)
@@ -122,12 +122,12 @@ def restoring(items: Iterable[tuple[bytes, bytes]], segments: Segments | None = 
 
 @dataclass(slots=True)
 class _Found:
-    """The records of a journal, sorted out.
+    """The records of a journal by kind.
 
     Attributes:
-        whole: of each segment the last step that it contains, and its key.
-        crowds: those of which there may be very many, by their epoch.
-        rest: all others, in the order of their epochs and numbers.
+        whole: by segment index, the last step that the segment contains, and its key.
+        crowds: records of the kinds in `_CROWDS`, by epoch.
+        rest: all other records, by epoch and number.
     """
 
     whole: dict[int, tuple[int, bytes]] = field(default_factory=dict)
@@ -136,7 +136,7 @@ class _Found:
 
 
 def _sorted_out(items: Iterable[tuple[bytes, bytes]], columns: SpillStore, obsolete: list[bytes]) -> Portions[_Found]:
-    """Put the columns of each segment aside, those of its highest epoch, and part the other records by kind."""
+    """Store the bytes of each segment's highest epoch in `columns`, and sort the other records by kind."""
     found = _Found()
     for some in in_lots(items):
         for key, value in some:
@@ -160,11 +160,11 @@ def _sorted_out(items: Iterable[tuple[bytes, bytes]], columns: SpillStore, obsol
 
 def _epoch_and_number(item: tuple[bytes, bytes]) -> bytes:
     key = item[0]
-    return key[1:] if key[:1] != b"r" else bytes(8) + key[9:]  # counted deliveries have one order over all epochs
+    return key[1:] if key[:1] != b"r" else bytes(8) + key[9:]  # counted deliveries are numbered across epochs
 
 
 def _restore_apart(state: QueueState, key: bytes, value: bytes) -> None:
-    """Take over a record with a key of its own."""
+    """Restore a record that is not a step's or a segment's."""
     match key[:1]:
         case b"c":
             facts = json.loads(value)

@@ -1,7 +1,7 @@
-"""The states of a message, and their meaning: one rule for all features (see `life`).
+"""The states of a message and their meaning, the same for all features (see `table`).
 
 The state alone decides whether a message counts in the depth, expires at its deadline, fills a subscription's backlog,
-or holds its group. These meanings are here, and also as columns of booleans, to look up many states at once.
+or binds its group. Each meaning is also a column of booleans, to look up many states at once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _Value = TypeVar("_Value", bound=np.generic)
 
 
 class State(IntEnum):
-    """Where a message is in its life. Those up to TRANSFERRING are states of places, and their numbers persisted."""
+    """The state of a message. The numbers up to TRANSFERRING belong to messages with places, and are persisted."""
 
     GONE = 0
     AVAILABLE = 1
@@ -36,18 +36,19 @@ class State(IntEnum):
 
 
 class Meaning(NamedTuple):
-    """What a state means.
+    """The meaning of a state.
 
     Attributes:
-        says: the state, for people.
-        place: it is a state of places; the others are known by source and offset.
-        there: the message takes a place, so that its segment cannot be dropped.
-        counts: it counts in the depth (C12).
-        expires: its deadline takes it; a lease protects a message, and what was sent at most once has left (L11, C79).
-        ends: it ends by itself, at the instant that is noted with it.
-        fills: it fills the backlog of the subscription that holds it (Q3).
-        binds: its group waits for it (Q20), and it is noted by whom it is held, or until when.
-        deferred: it has no place yet, and is known by its source and offset (L5, Q17, C51).
+        says: a description of the state for people.
+        place: the message has a place; otherwise it is known by source and offset.
+        there: the message occupies its place, so its segment cannot be dropped.
+        counts: the message counts in the depth (C12).
+        expires: the message expires at its deadline. A lease prevents that, and a message sent at most once has
+            left (L11, C79).
+        ends: the state ends at the instant in the column of instants.
+        fills: the message fills the backlog of the subscription that holds it (Q3).
+        binds: the message's group waits for it (Q20), and the columns of holders and instants apply to it.
+        deferred: the message has no place yet, and is known by source and offset (L5, Q17, C51).
     """
 
     says: str
@@ -94,7 +95,7 @@ MEANINGS: Final[dict[State, Meaning]] = {
 
 
 def among(*states: State) -> NDArray[np.bool_]:
-    """A column by state: which of all states are among some."""
+    """Return a column that says of each state whether it is among the given ones."""
     return np.isin(np.arange(len(State)), states)
 
 
@@ -103,19 +104,19 @@ def _meaning(name: str) -> NDArray[np.bool_]:
 
 
 THERE: Final = _meaning("there")
-"""By state: whether a place is taken by a message that is still there."""
+"""By state: whether the message occupies its place."""
 
 EXPIRES: Final = _meaning("expires")
-"""By state: whether a deadline takes the message."""
+"""By state: whether the message expires at its deadline."""
 
 ENDS: Final = _meaning("ends")
-"""By state: whether it ends at the instant in the column of instants."""
+"""By state: whether the state ends at the instant in the column of instants."""
 
 FILLS: Final = _meaning("fills")
-"""By state: whether it fills its holder's backlog."""
+"""By state: whether the message fills its holder's backlog."""
 
 BINDS: Final = _meaning("binds")
-"""By state: whether it binds its group, and the columns of holders and instants say something of it."""
+"""By state: whether the message binds its group, and the columns of holders and instants apply to it."""
 
 LIVE: Final = tuple(state for state in State if MEANINGS[state].counts)
 """States that count in the depth (C12)."""
@@ -125,7 +126,7 @@ _STATES: Final = tuple(State)
 
 
 def state_of_all(states: NDArray[np.uint8]) -> State | None:
-    """The state that messages share; None if they share none. Most runs share one, so no column has to be read."""
+    """Return the state that all messages share, as most runs do; None if they differ."""
     if not len(states):
         return None
     first = states[0]
@@ -135,9 +136,9 @@ def state_of_all(states: NDArray[np.uint8]) -> State | None:
 
 
 def by_state(column: NDArray[_Value], states: NDArray[np.uint8]) -> NDArray[_Value]:
-    """What a column by state says of each message: a new array.
+    """Return the values of a column by state for each message, as a new array.
 
-    Looking up costs about 1 ns a message; most runs share a state, and then it is one value.
+    Indexing costs about 1 ns a message. If all messages share a state, as in most runs, one look-up suffices.
     """
     state = state_of_all(states)
     return column[states] if state is None else np.full(len(states), column[state])

@@ -1,7 +1,7 @@
-"""Movements: what each change may do by the table of a message's life (see `life`), for `QueueState.apply`.
+"""Movements: the state transitions that each kind of change may make, derived from `table` for `QueueState.apply`.
 
-A movement is looked up once for each run of messages. The meaning of the states before and after decides what else
-`apply` does (see `message_state`). Further fields of a change are written into the columns here.
+A movement is looked up once for each run of messages. The meanings of the states before and after decide what else
+`apply` does (see `message_state`). `write_columns` stores the other fields of a change.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from lapse.core.queue.segments.segment import DELAYED, NOBODY, TRANSFERRING, Seg
 
 
 class Move(NamedTuple):
-    """What a change may do to messages with places: the rows that it carries out, taken together.
+    """The permitted effect of a kind of change on messages with places: all rows that it carries out.
 
     Attributes:
-        takes: by state: whether it may be there.
-        leaves: the same states.
-        to: where the messages are then.
-        later: the same where the change names an instant; None = all the same.
+        takes: by state: whether a message in this state may be changed.
+        leaves: the same as a set of states.
+        to: the state afterwards.
+        later: the state afterwards if the change names an instant; None = `to`.
     """
 
     takes: NDArray[np.bool_]
@@ -33,11 +33,11 @@ class Move(NamedTuple):
     later: State | None
 
     def fits(self, states: NDArray[np.uint8], alike: State | None) -> bool:
-        """Whether messages in these states may be taken, all of them; `alike` if they are all in that one."""
+        """Return whether all messages in these states may be changed; `alike` is their common state, if any."""
         return alike in self.leaves if alike is not None else bool(self.takes[states].all())
 
     def into(self, until_ms: int) -> State:
-        """Where the messages are then; `until_ms` is the change's instant, ms since the epoch, 0 without one."""
+        """Return the state afterwards; `until_ms` is the change's instant, ms since the epoch, 0 without one."""
         return self.later if until_ms > 0 and self.later is not None else self.to
 
 
@@ -61,7 +61,7 @@ def _moves() -> dict[ChangeKind, Move]:
 
 
 MOVES: Final = _moves()
-"""By change: its permitted movements of messages with places."""
+"""By kind of change: its permitted movement of messages with places."""
 
 DEFERRALS: Final = frozenset(
     (change, row.state, row.to if change is ChangeKind.SCHEDULED else State.GONE)
@@ -69,7 +69,7 @@ DEFERRALS: Final = frozenset(
     for change in row.changes
     if change in (ChangeKind.SCHEDULED, ChangeKind.UNSCHEDULED)
 )
-"""What may become of a message without a place: by which change, from which state, to which."""
+"""The permitted movements of messages without a place: kind of change, state before, state after."""
 
 
 def write_columns(
@@ -81,7 +81,7 @@ def write_columns(
     alike: State | None,
     end_ms: int | NDArray[np.int64],
 ) -> None:
-    """Put down what a change says of messages besides where they are: by whom, until when (`end_ms`), how often."""
+    """Write a change's effect on the columns other than the state: holder, instant (`end_ms`) and counts."""
     if change.kind in (ChangeKind.SETTLED, ChangeKind.EXPIRED, ChangeKind.RELEASED):
         if segment.holder is not None:
             segment.holder[where] = NOBODY

@@ -1,10 +1,10 @@
-"""The life of a message: one table of states and triggers, with guards and effects, on which the shard runs.
+"""The life of a message: the table of states and triggers, with guards and effects, by which the shard decides.
 
-Each row says what a trigger does to a message in a state: which change carries it out, where the message is then, which
-event tells of it, and for which reason it leaves. A state that a trigger has no row for is left alone: that is what
-protects a message. So a lease protects from expiry because DEADLINE has no row for LEASED (Q10). `QueueState.apply`
-takes no change that has no row here, and the parts of the shard choose theirs by `route`. A new feature adds rows, or
-a guard.
+Each row says what a trigger does to a message in a state: the change that carries it out, the state afterwards, the
+event that reports it, and the reason for which the message leaves. A trigger without a row for a state does not affect
+messages in it. So a lease protects from expiry because DEADLINE has no row for LEASED (Q10). `QueueState.apply`
+rejects every change without a row here, and the parts of the shard choose their rows by `route`. A new feature adds
+rows or a guard.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lapse.core.shard.event import EventKind
 
 
 class Trigger(StrEnum):
-    """What happens to a message, from outside or by time."""
+    """What happens to a message, from outside or through time."""
 
     ARRIVE = "arrive"
     REWIND = "rewind"
@@ -55,7 +55,7 @@ class Trigger(StrEnum):
 
 
 class Guard(StrEnum):
-    """The condition of a row, if a trigger has several rows for a state."""
+    """The condition of a row if a trigger has several rows for one state."""
 
     VISIBLE = "it is visible now"
     LATER = "its instant is still to come"
@@ -76,16 +76,16 @@ class Guard(StrEnum):
 
 
 class Row(NamedTuple):
-    """What a trigger does to a message in a state.
+    """The effect of a trigger on a message in a state.
 
     Attributes:
-        trigger: what happens.
-        state: where the message is.
-        when: the guard; None = always, or whenever no other row's guard holds.
-        changes: what carries it out, in order; none = nothing was known of the message, and nothing is.
-        to: where the message is then; one that leaves past its deadline is EXPIRED instead of GONE.
-        tells: the event; None = none, or that of its removal.
-        reason: why it leaves, if for one of L14's reasons; every other one that holds is given as well (C22).
+        trigger: the trigger.
+        state: the message's state before.
+        when: the guard; None = always, or if the guard of no other row holds.
+        changes: the kinds of change that carry it out, in order; empty = the message leaves no trace in the state.
+        to: the state afterwards; a message that leaves past its deadline becomes EXPIRED instead of GONE.
+        tells: the event; None = no event, or that of the removal.
+        reason: the reason of L14 for which the message leaves, if any; other reasons that hold are added (C22).
     """
 
     trigger: Trigger
@@ -98,7 +98,7 @@ class Row(NamedTuple):
 
     @property
     def event(self) -> EventKind:
-        """The event, of a row that has one."""
+        """The event of a row that has one."""
         assert self.tells is not None
         return self.tells
 
@@ -129,14 +129,14 @@ def _rows(
 def _leaves(
     trigger: Trigger, states: State | Iterable[State], reason: Reason, when: Guard | None = None
 ) -> Iterator[Row]:
-    """Rows of messages that leave for a reason, with a place or without one."""
+    """Yield rows of messages that leave for a reason, with a place or without one."""
     for state in (states,) if isinstance(states, State) else states:
         change = ChangeKind.UNSCHEDULED if MEANINGS[state].deferred else ChangeKind.SETTLED
         yield Row(trigger, state, when, (change,), State.GONE, None, reason)
 
 
 def _comes_back(trigger: Trigger, state: State, tells: EventKind) -> Iterator[Row]:
-    """Rows of a message without a place that a transfer returns."""
+    """Yield the rows of a message without a place that a transfer returns."""
     yield Row(trigger, state, Guard.LATER, (ChangeKind.SCHEDULED,), State.SCHEDULED, tells)
     yield Row(trigger, state, Guard.NO_ROOM, (ChangeKind.SCHEDULED,), State.HELD, tells)
     yield Row(trigger, state, Guard.ROOM, _ENTERS, State.AVAILABLE, tells)
@@ -201,7 +201,7 @@ def _table() -> Iterator[Row]:
 
 
 def _settlements() -> Iterator[Row]:
-    """What subscriptions, and others who may settle, ask for."""
+    """Yield the rows of settlements."""
     kind, state = ChangeKind, State
     at = Trigger.ACKNOWLEDGE
     yield from _rows(at, (state.LEASED, *_IDLE), kind.SETTLED, state.GONE, EventKind.ACKNOWLEDGED)
@@ -220,7 +220,7 @@ def _settlements() -> Iterator[Row]:
 
 
 def _transfers() -> Iterator[Row]:
-    """What hands messages over, and takes them over (Q17)."""
+    """Yield the rows of transfers, at the source and at the target (Q17)."""
     kind, state = ChangeKind, State
     at = Trigger.BEGIN_TRANSFER
     yield from _rows(at, _IDLE, kind.HELD, state.TRANSFERRING, EventKind.TRANSFERRING)
@@ -237,21 +237,21 @@ def _transfers() -> Iterator[Row]:
 
 
 ROWS: Final = tuple(_table())
-"""The table."""
+"""The table of a message's life."""
 
 
 class Impossible(RuntimeError):
-    """Something would happen to a message for which its life has no row: an error in the code, never in the input."""
+    """A trigger has no row for a message's state. This is an error in the code, never in the input."""
 
 
 class Route(NamedTuple):
-    """What a trigger does, by state: the rows that hold under a guard, those with one effect together.
+    """The rows of a trigger under a guard, grouped by effect, for look-up by state.
 
     Attributes:
-        rows: one for each effect, by the first of its states.
-        effects: by state: which of the rows; -1 = none, so that the trigger spares the message.
-        effect_of: the same as a column.
-        takes: by state: whether there is one.
+        rows: one row for each distinct effect, in the order of states.
+        effects: by state: index into `rows`; -1 = the trigger does not affect the message.
+        effect_of: the same as an array.
+        takes: by state: whether there is a row.
     """
 
     rows: tuple[Row, ...]
@@ -260,10 +260,10 @@ class Route(NamedTuple):
     takes: NDArray[np.bool_]
 
     def row(self, state: State) -> Row:
-        """The row of a state.
+        """Return the row of a state.
 
         Raises:
-            Impossible: there is none.
+            Impossible: the state has no row.
         """
         effect = self.effects[state]
         if effect < 0:
@@ -273,7 +273,7 @@ class Route(NamedTuple):
 
 @cache
 def route(trigger: Trigger, guard: Guard | None = None) -> Route:
-    """The rows of a trigger: those with this guard, and those without one for all other states."""
+    """Return the rows of a trigger: those with this guard, and those without a guard for all other states."""
     chosen: dict[State, Row] = {}
     for row in ROWS:
         if row.trigger is trigger and (row.when is guard or (row.when is None and row.state not in chosen)):

@@ -1,7 +1,7 @@
-"""Transitions: the one way in which a trigger changes the lives of messages with places, by the table (see `life`).
+"""Transitions: apply triggers to messages with places, as the table of their life says (see `table`).
 
 A part of the shard names a trigger and messages. The table says which of the messages it applies to, by which change,
-with which event, and whether they leave. It is looked up once for each run of messages, never for each message.
+with which event, and whether they leave. The table is read once for each run of messages, not for each message.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
-import numpy.ma  # np.unique imports it at its first call, which takes 50 ms of a lease's end
+import numpy.ma  # np.unique imports it at its first call, which would delay the first end of a lease by 50 ms
 from numpy.typing import NDArray
 
 from lapse.core.generation import offset_of
@@ -31,11 +31,11 @@ _REVIEW: Final = (
     (4, route(Trigger.EXCEED, Guard.CANCELS)),
     (8, route(Trigger.TRUNCATE)),
 )
-"""What else can hold of a message that leaves, or comes back: by bit."""
+"""By bit: triggers that can also apply to a message that returns, each with its reason for removal."""
 
 
 class Transitions:
-    """Moves messages with places along the table of their life."""
+    """Applies triggers to messages with places."""
 
     def __init__(self, decisions: Decisions) -> None:
         self._decisions = decisions
@@ -45,7 +45,7 @@ class Transitions:
     def taken(
         self, trigger: Trigger, segment: Segment, first: int = 0, stop: int | None = None, guard: Guard | None = None
     ) -> NDArray[np.intp]:
-        """Slots from `first` up to `stop` of the messages that a trigger applies to."""
+        """Return the slots from `first` up to `stop` whose messages a trigger applies to."""
         column = segment.state[first : segment.used if stop is None else stop]
         return np.flatnonzero(route(trigger, guard).takes[column]) + first
 
@@ -63,19 +63,19 @@ class Transitions:
         until_ms: int = 0,
         untils_ms: NDArray[np.int64] | None = None,
     ) -> None:
-        """Apply a trigger to messages; those that return and may not stay leave at once (Q9, Q10).
+        """Apply a trigger to messages. Those that return but may not stay leave at once (Q9, Q10).
 
         Args:
-            trigger: what happens.
+            trigger: the trigger.
             slots: the messages.
-            now_ms: when, ms since the epoch.
-            step: gets what is decided.
-            guard: chooses the row.
-            subscription: who caused it; None = nobody, so an event names the holder of the message.
+            now_ms: the instant, ms since the epoch.
+            step: receives the decisions.
+            guard: the guard that chooses among several rows.
+            subscription: id of the subscription that caused it; None = none did, and events name the message's holder.
             detail: a sentence for people.
-            holder: number of who holds the messages then.
+            holder: number of the subscription or transfer that holds the messages afterwards.
             until_ms: end of the lease or delay that begins, ms since the epoch; 0 without one.
-            untils_ms: end of each message's delay, in their order, where they do not end together; all have one row.
+            untils_ms: end of each message's delay, in the same order, if they differ; all messages then share a row.
         """
         for row, some in _by_row(trigger, guard, slots):
             if row.reason is not None:
@@ -108,15 +108,15 @@ class Transitions:
         since_ms: int | None = None,
         subscription: str | None = None,
     ) -> None:
-        """Return messages to the queue, each after its own delay or the queue's (Q24).
+        """Return messages to the queue, each after the delay of the message or of the queue (Q24).
 
         Args:
-            trigger: what happens.
-            cause: why they return.
-            slots: which messages; segments, and the slots of each, ascending.
-            now_ms: when, ms since the epoch.
-            step: gets what is decided.
-            since_ms: from when the delays count, ms since the epoch; None = each from the end of its lease.
+            trigger: the trigger.
+            cause: why the messages return.
+            slots: the messages by segment, with ascending slots.
+            now_ms: the instant, ms since the epoch.
+            step: receives the decisions.
+            since_ms: the begin of the delays, ms since the epoch; None = the end of each message's lease.
             subscription: see `happen`.
         """
         readable_slots = [
@@ -141,7 +141,7 @@ class Transitions:
         subscription: str | None,
         fault: str,
     ) -> None:
-        """Return messages that are alike: the headers of all can be read, or of none, and then `fault` says why."""
+        """Return messages whose retry headers are all readable, or all unreadable, for which `fault` is the text."""
         at_once: Slots = []
         later: Slots = []
         untils: list[NDArray[np.int64]] = []
@@ -177,7 +177,7 @@ class Transitions:
             )
 
     def _at_limits(self, cause: Cause, segment: Segment, slots: NDArray[np.intp]) -> NDArray[np.uint8]:
-        """Which limits each returning message has reached, so that it leaves without a delay (Q9)."""
+        """Return, as bits of `_REVIEW`, the limits that make each returning message leave without a delay (Q9)."""
         holds = self._beyond_limits(segment, slots)
         if cause is Cause.CANCEL and self._settings.max_cancels:
             cancels = 0 if segment.cancels is None else segment.cancels[slots]
@@ -187,7 +187,7 @@ class Transitions:
     def _retry_at_ms(
         self, cause: Cause, segment: Segment, slots: NDArray[np.intp], since_ms: int | None
     ) -> NDArray[np.int64] | None:
-        """When each returned message may be delivered again, ms since the epoch; None = all of them now."""
+        """Return when each returned message may be delivered again, ms since the epoch; None = all at once."""
         rule = self._settings.retry
         if cause not in rule.on or (not rule.delay_ms and segment.retries is None):
             return None
@@ -202,12 +202,12 @@ class Transitions:
         return np.where(waits_ms > 0, ends_ms(np.full(len(slots), since_ms or 0, np.int64), waits_ms), 0)
 
     def review(self, slots: Slots, now_ms: int, step: Step) -> None:
-        """Remove returned messages that have expired, are truncated, or were delivered or cancelled too often."""
+        """Remove returned messages that have expired, were truncated, or were delivered or cancelled too often."""
         for segment, some in slots:
             self._leave(None, segment, some, now_ms, step, "", "")
 
     def remove_beyond_limits(self, now_ms: int, step: Step) -> None:
-        """Remove waiting messages that are over a limit that was lowered (C23)."""
+        """Remove waiting messages that exceed a lowered limit (C23)."""
         if not (self._settings.max_deliveries or self._settings.max_cancels):
             return
         for index in sorted(self._state.segments):
@@ -236,7 +236,7 @@ class Transitions:
         subscription: str,
         detail: str,
     ) -> None:
-        """Remove messages for all reasons that hold (C22); None = they have returned, and stay if none holds."""
+        """Remove messages for all reasons that hold (C22). If `reason` is None, a message without any reason stays."""
         holds = np.zeros(len(slots), np.uint8)
         if reason is None:
             holds |= self._beyond_limits(segment, slots) | self._truncated(segment, slots)
@@ -272,7 +272,7 @@ class Transitions:
         self._decisions.do(Change(kind, places_of([(segment, slots)])), step)
 
     def _truncated(self, segment: Segment, slots: NDArray[np.intp]) -> NDArray[np.uint8]:
-        """Which records Kafka has removed while a lease protected their messages (C80): bits of `_REVIEW`."""
+        """Return a bit of `_REVIEW` for each message whose record Kafka removed during its lease (C80)."""
         holds = np.zeros(len(slots), np.uint8)
         sources = self._state.sources
         if not any(sources[run.source].begin_offset > offset_of(run.offset) for run in segment.runs):
@@ -284,7 +284,7 @@ class Transitions:
         return holds
 
     def _beyond_limits(self, segment: Segment, slots: NDArray[np.intp]) -> NDArray[np.uint8]:
-        """Which limits forbid that each message is delivered once more (Q9): bits of `_REVIEW`."""
+        """Return, as bits of `_REVIEW`, the limits that forbid another delivery of each message (Q9)."""
         settings = self._settings
         holds = np.zeros(len(slots), np.uint8)
         if settings.max_deliveries:
@@ -294,7 +294,7 @@ class Transitions:
         return holds
 
     def _by_holder(self, slots: Slots) -> list[tuple[str, Slots]]:
-        """Messages by the id of the subscription that holds them, segment by segment; empty where none does."""
+        """Return messages by the id of the subscription that holds them, segment by segment; empty id = none does."""
         found: list[tuple[str, Slots]] = []
         for segment, some in slots:
             holders = np.full(len(some), -1, np.int64) if segment.holder is None else segment.holder[some]
@@ -305,7 +305,7 @@ class Transitions:
 
 
 def _values(column: NDArray[Any]) -> Iterator[tuple[int, NDArray[np.bool_] | slice]]:
-    """Each value of a column, ascending, and the messages that have it; usually all have the same."""
+    """Yield each distinct value of a column, ascending, with an index of its messages. Often all values are equal."""
     if not len(column):
         return
     if len(column) == 1 or bool((column == column[0]).all()):
@@ -316,7 +316,7 @@ def _values(column: NDArray[Any]) -> Iterator[tuple[int, NDArray[np.bool_] | sli
 
 
 def _by_row(trigger: Trigger, guard: Guard | None, slots: Slots) -> list[tuple[Row, Slots]]:
-    """Messages by the row that holds for them; those of several states with one effect go together."""
+    """Return messages by the row that applies to them. States with the same effect are together."""
     along = route(trigger, guard)
     found: dict[int, Slots] = {}
     for segment, some in slots:

@@ -1,1 +1,1 @@
-"""Rates: how many messages may be delivered in a window, and what waits for the next one."""
+"""Rates: how many messages may be delivered in a window of time, and what must wait."""

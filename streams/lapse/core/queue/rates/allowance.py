@@ -1,4 +1,4 @@
-"""The allowance: how many messages a queue's rates permit now, and when they permit more (Q25, C71)."""
+"""Allowance: how many messages a queue's rates permit now, and when they permit more (Q25, C71)."""
 
 from __future__ import annotations
 
@@ -21,14 +21,16 @@ class Allowance:
     """Counts deliveries against the rates of a queue and of its groups.
 
     Args:
-        decisions: the shard's.
+        decisions: the shard's decisions.
 
     Attributes:
-        is_bounded: whether there is any rate.
-        by_group: whether there is a rate of groups.
-        counts_as_written: whether somebody says when deliveries were written; else they count as of their decision.
+        is_bounded: whether the queue has any rate.
+        by_group: whether the queue has a rate of groups.
+        counts_as_written: whether `written` is called, so that deliveries count from when they were written; else
+            they count from their decision.
         written_within_ms: how long after its decision a former owner's delivery is usually written, ms.
-        frees_ms: when something that waits for a rate may go, ms since the epoch; `NEVER` if nothing does.
+        frees_ms: the earliest instant at which a message that waits for a rate may go, ms since the epoch; `NEVER` if
+            none waits.
     """
 
     def __init__(self, decisions: Decisions) -> None:
@@ -45,28 +47,28 @@ class Allowance:
         self._given: Counter[Of] = Counter()
 
     def at_ms(self, now_ms: int) -> int:
-        """As of when a delivery counts that is decided now: a clock that was set back stands still meanwhile."""
+        """Return the instant from which a delivery decided now counts. It does not go back if the clock does."""
         return max(now_ms, self._state.counted.newest_ms)
 
     def room(self, now_ms: int) -> int:
-        """How many messages may go now; there is a rate of some kind."""
+        """Return how many messages the queue's rate permits now."""
         if self._rate is None:
             return 1 << 62
         return self._state.counted.room(EVERYTHING, self._rate, self.at_ms(now_ms))
 
     def wait(self) -> None:
-        """Know that something waits for the rate of the queue."""
+        """Note that a message waits for the rate of the queue."""
         if self._rate is not None:
             self.wait_until(self._state.counted.frees_ms(EVERYTHING, self._rate))
 
     def group_room(self, of: Of, now_ms: int) -> int:
-        """How many messages of a group may go now; there is a rate of groups."""
+        """Return how many messages of a group the rate of groups permits now."""
         if self._group_rate is None:
             return 1 << 62
         return self._state.counted.room(of, self._group_rate, self.at_ms(now_ms))
 
     def wait_for(self, of: Of) -> int:
-        """Know that something waits for its group's rate; when it may go, ms since the epoch."""
+        """Note that a message waits for its group's rate. Return when it may go, ms since the epoch."""
         if self._group_rate is None:
             return NEVER
         frees_ms = self._state.counted.frees_ms(of, self._group_rate)
@@ -74,21 +76,21 @@ class Allowance:
         return frees_ms
 
     def wait_until(self, frees_ms: int) -> None:
-        """Know that something waits until an instant, ms since the epoch; `NEVER` = until something is written."""
+        """Note that a message waits until an instant, ms since the epoch; `NEVER` = until a delivery is written."""
         self._waits_for_writing |= frees_ms >= NEVER
         self.frees_ms = min(self.frees_ms, frees_ms)
 
     def begin(self) -> None:
-        """Look anew at what waits."""
+        """Forget what waits, since a delivery computes that again."""
         self.frees_ms, self._waits_for_writing = NEVER, False
 
     def reach(self, now_ms: int) -> None:
-        """Note that the instant has come, so that the next delivery computes the allowance anew."""
+        """Clear `frees_ms` if it has come, so that the next delivery computes it again."""
         if self.frees_ms <= now_ms:
             self.frees_ms = NEVER
 
     def reached_ms(self, now_ms: int) -> int:
-        """The instant up to which waiting messages are examined now, ms since the epoch; `NEVER` = all are."""
+        """Return the instant up to which waiting messages are examined now, ms since the epoch; `NEVER` = all."""
         if self._looks_at_all:
             self._looks_at_all = False
             return NEVER
@@ -96,14 +98,14 @@ class Allowance:
 
     @property
     def counted_to(self) -> int:
-        """Number of the last deliveries that were counted."""
+        """Number of the last counted batch."""
         return self._state.counted.next_number - 1
 
     def written(self, to: int, at_ms: int) -> bool:
-        """Know that counted deliveries up to a number are written by an instant, ms since the epoch (C71).
+        """Note that counted batches up to a number were written by an instant, ms since the epoch (C71).
 
         Returns:
-            Whether something waited for that, and is to be looked at: only now it is known when it may go.
+            Whether a message waited for that and must be examined, because only now it is known when it may go.
         """
         if not self._state.counted.written(to, at_ms) or not self._waits_for_writing:
             return False
@@ -111,7 +113,7 @@ class Allowance:
         return True
 
     def give(self, places: list[int]) -> None:
-        """Count messages that were handed out."""
+        """Count messages as handed out."""
         self._given[EVERYTHING] += len(places)
         if not self.by_group:
             return
@@ -121,7 +123,7 @@ class Allowance:
                 self._given[(OWN_GROUP, segment.base + slot) if group == OWN_GROUP else (group, -1)] += 1
 
     def close(self, now_ms: int, step: Step) -> None:
-        """Journal deliveries that were counted since the last call, and forget those outside the window."""
+        """Journal the deliveries counted since the last call, and forget batches outside all windows."""
         if not self._given:
             return
         counted, at_ms = self._state.counted, self.at_ms(now_ms)
@@ -136,7 +138,7 @@ class Allowance:
             counted.write(number)
 
     def take_over(self, now_ms: int, step: Step, unwritten: bool) -> None:
-        """Begin to own the shard; see `Counted.take_over`. Without a rate nothing counts any more."""
+        """Begin to own the shard: see `Counted.take_over`. Without a rate all batches are forgotten."""
         counted = self._state.counted
         if not self.is_bounded:
             for number in list(counted.batches):

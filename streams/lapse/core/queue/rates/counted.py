@@ -1,7 +1,7 @@
-"""The deliveries that count in a rate's window (Q25, C71). Part of the state: a crash forgets none of them.
+"""The deliveries that count in a rate's window (Q25, C71). They are part of the state, so a crash forgets none.
 
-Those of one look at the queue are counted, journaled and forgotten together. They count as of their decision, or later
-if somebody says when they were written: what a log shows is when it was written.
+The deliveries of one call are counted, journaled and forgotten together, as a batch. A batch counts from its decision,
+or from when it was written if that is reported, since consumers see deliveries when they are written.
 """
 
 from __future__ import annotations
@@ -15,40 +15,40 @@ from lapse.core.queue.change import Change, ChangeKind
 from lapse.core.queue.rates.rate import Rate
 
 Of = tuple[int, int]
-"""Hash of a group, and -1; of a message without one, 0 and its place."""
+"""What deliveries are counted under: (hash of a group, -1), or (0, place) for a message without a group."""
 
 EVERYTHING: Final[Of] = (-1, -2)
-"""All messages together."""
+"""The key of all messages together."""
 
 
 class Batch(NamedTuple):
     """Deliveries that were decided together.
 
     Attributes:
-        at_ms: when, ms since the epoch.
-        counts: how many of all messages, and of each group where there is a rate of groups.
+        at_ms: the instant of the decision, ms since the epoch.
+        counts: number of deliveries under `EVERYTHING`, and under each group if there is a rate of groups.
     """
 
     at_ms: int
     counts: tuple[tuple[Of, int], ...]
 
     def facts(self) -> dict[str, Any]:
-        """As a change and the journal have it."""
+        """Return the batch as the facts of a change, which the journal holds."""
         return {"at_ms": self.at_ms, "counts": [[*of, count] for of, count in self.counts]}
 
 
 def batch_of(facts: dict[str, Any]) -> Batch:
-    """A batch from a change or from the journal."""
+    """Return the batch of a change's or a journal record's facts."""
     return Batch(facts["at_ms"], tuple(((group, place), count) for group, place, count in facts["counts"]))
 
 
 class _Line:
-    """The deliveries of one group, or of all.
+    """The counted deliveries of one group, or of all messages.
 
     Attributes:
-        numbers: of the batches that have some, ascending.
-        sums: how many there were up to each of them, forgotten ones included.
-        before: how many were forgotten.
+        numbers: numbers of the batches with deliveries, ascending.
+        sums: running total of deliveries up to each of these batches, forgotten ones included.
+        before: total of the forgotten deliveries.
     """
 
     __slots__ = ("before", "numbers", "sums")
@@ -59,7 +59,7 @@ class _Line:
         self.before = 0
 
     def add(self, number: int, count: int) -> None:
-        """Count deliveries of the newest batch."""
+        """Add the deliveries of the newest batch."""
         self.sums.append((self.sums[-1] if self.sums else self.before) + count)
         self.numbers.append(number)
 
@@ -72,11 +72,11 @@ class _Line:
 
 
 class Counted:
-    """What a shard has counted.
+    """The counted deliveries of a shard.
 
     Attributes:
-        batches: by number, in their order.
-        newest_ms: when the last one was decided, ms since the epoch. No later one counts as earlier.
+        batches: the batches by number, ascending.
+        newest_ms: the latest instant of a decision or write, ms since the epoch. No later batch counts from before it.
     """
 
     def __init__(self) -> None:
@@ -94,7 +94,7 @@ class Counted:
             self._forget(change.offset)
 
     def add(self, number: int, batch: Batch) -> None:
-        """Count a batch; a take-over that was cut short may have put it down twice."""
+        """Add a batch, unless it is there already: an interrupted take-over may have journaled it twice."""
         if number in self.batches:
             return
         self.batches[number] = batch
@@ -113,7 +113,7 @@ class Counted:
                 del self._lines[of]
 
     def room(self, of: Of, rate: Rate, now_ms: int) -> int:
-        """How many more may be delivered at an instant, not before `newest_ms`."""
+        """Return how many more messages may be delivered at `now_ms`, which is not before `newest_ms`."""
         line = self._lines.get(of)
         if line is None:
             return rate.count
@@ -121,18 +121,18 @@ class Counted:
         return max(0, rate.count - line.sums[-1] + (line.sums[past - 1] if past else line.before))
 
     def frees_ms(self, of: Of, rate: Rate) -> int:
-        """When there is room again where there is none, ms since the epoch; `NEVER` while that is not known."""
+        """Return when an exhausted rate permits a delivery again, ms since the epoch; `NEVER` = not known yet."""
         line = self._lines[of]
         at_ms = self.counts_ms(line.numbers[bisect_right(line.sums, line.sums[-1] - rate.count)])
         return NEVER if at_ms >= NEVER else at_ms + rate.per_ms
 
     def counts_ms(self, number: int) -> int:
-        """As of when a batch counts, ms since the epoch; `NEVER` while it is being written."""
+        """Return the instant from which a batch counts, ms since the epoch; `NEVER` while it is being written."""
         written_ms = self._written_ms.get(number)
         return self.batches[number].at_ms if written_ms is None else written_ms
 
     def outdated(self, rates: Iterable[Rate], now_ms: int) -> list[int]:
-        """Numbers of batches that count in no window any more that ends at an instant or later."""
+        """Return the numbers of batches that are outside every window that ends at `now_ms` or later."""
         longest_ms = max((rate.per_ms for rate in rates), default=0)
         found: list[int] = []
         for number in self.batches:
@@ -144,11 +144,11 @@ class Counted:
     # When they were written; not part of the state
 
     def write(self, number: int) -> None:
-        """Know that a batch is being written: it counts until somebody says when it was."""
+        """Note that a batch is being written. It counts in every window until `written` says when it was."""
         self._written_ms[number] = NEVER
 
     def written(self, to: int, at_ms: int) -> bool:
-        """Know that batches up to a number are written, by an instant, ms since the epoch; whether any was not."""
+        """Note that batches up to a number were written by `at_ms`, ms since the epoch. Return whether any was new."""
         found = False
         for number in reversed(self._written_ms):
             if number <= to:
@@ -160,12 +160,12 @@ class Counted:
         return found
 
     def take_over(self, by_ms: int, within_ms: int, unwritten: bool) -> None:
-        """Know as of when batches of an owner before count at the latest; it did not put that down.
+        """Estimate the latest instants from which a former owner's batches count. These are not journaled.
 
         Args:
-            by_ms: the instant at which all are written, ms since the epoch.
-            within_ms: how long a write takes, ms.
-            unwritten: whether the last batch was written now.
+            by_ms: the instant by which all batches were written, ms since the epoch.
+            within_ms: the usual duration of a write, ms.
+            unwritten: whether this owner wrote the last batch, at `by_ms`.
         """
         self._written_ms = {
             number: max(batch.at_ms, min(by_ms, batch.at_ms + within_ms)) for number, batch in self.batches.items()

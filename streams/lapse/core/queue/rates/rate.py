@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """At most `count` deliveries from any instant on, before the instant `per_ms` later.
+    """At most `count` deliveries in every window of `per_ms`.
 
     Attributes:
-        count: most deliveries.
+        count: the greatest number of deliveries.
         per_ms: length of the window, ms.
     """
 

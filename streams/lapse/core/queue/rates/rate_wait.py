@@ -1,4 +1,4 @@
-"""The wait for a rate, in words: what a peek says of a message that the rates of its queue hold back (Q25, C48)."""
+"""The text with which a peek explains that a message waits for a rate (Q25, C48)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from lapse.core.queue.segments.segment import Segment
 
 
 class RateWait:
-    """Says for which rates available messages wait at an instant.
+    """Explains for which rates available messages wait at an instant.
 
     Args:
-        decisions: the shard's.
+        decisions: the shard's decisions.
         now_ms: the instant, ms since the epoch.
     """
 
@@ -31,7 +31,7 @@ class RateWait:
         self._is_bounded = self._rate_ms is not None or self._group_rate is not None
 
     def of(self, segment: Segment, slot: int) -> str:
-        """What a message waits for, and before which instant it does not go; empty = for no rate."""
+        """Return which rates a message waits for, and its earliest instant of delivery; empty = it waits for none."""
         place = segment.base + slot
         if not self._is_bounded or segment.state[slot] != State.AVAILABLE or place in self._barriers:
             return ""
@@ -54,7 +54,7 @@ class RateWait:
         return self._group_ms[of]
 
     def _frees_ms(self, of: Of, rate: Rate | None) -> int | None:
-        """When there is room again; None where there is some, or no rate."""
+        """Return when a rate permits a delivery again, ms since the epoch; None if it permits one now."""
         if rate is None or self._counted.room(of, rate, self._at_ms):
             return None
         return self._counted.frees_ms(of, rate)

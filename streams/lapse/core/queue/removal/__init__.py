@@ -1,1 +1,1 @@
-"""How messages leave that nobody settled: purged, cut off by Kafka, or waiting for the broker to take their letters."""
+"""Removal without settlement: purges, truncation by Kafka, and dead letters that the broker refuses."""

@@ -1,7 +1,7 @@
-"""Pending letters of messages that were removed: the broker refuses them, so they stay until it takes them (C27).
+"""Pending letter: a removed message whose dead letter the broker refuses, kept until the broker takes it (C27).
 
-These messages have no place any more: they are neither delivered nor counted in the depth. The headers of the letter
-are kept with each. Its payload is in the log.
+The message no longer has a place. It is neither delivered nor counted in the depth. The values for the letter's
+headers are kept here, and its payload is in the log.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from lapse.core.reason import Reason
 
 
 class PendingLetter(NamedTuple):
-    """What is known of one message whose letter waits.
+    """A removed message whose letter waits.
 
     Attributes:
-        reasons: why it was removed, in L14's order.
-        at_ms: instant of the decision, ms since the epoch.
+        reasons: the reasons for its removal, in L14's order.
+        at_ms: instant of the removal, ms since the epoch.
         deadline_ms: its deadline, ms since the epoch; `NEVER` without one.
-        deliveries: deliveries until then.
-        cancels: cancels until then.
-        detail: the text of the fault; empty = a standard sentence.
-        subscription: whose doing it was, if anyone's.
-        place: where it stood; a barrier behind it waits for its letter (C48).
+        deliveries: its delivery count at removal.
+        cancels: its cancel count at removal.
+        detail: text of the fault; empty = a standard sentence.
+        subscription: id of the subscription that caused the removal; empty = none did.
+        place: its former place; a barrier behind it waits for its letter (C48).
     """
 
     reasons: tuple[Reason, ...]
@@ -40,11 +40,11 @@ class PendingLetter(NamedTuple):
     place: int = 0
 
     def facts(self) -> dict[str, Any]:
-        """As the journal holds it."""
+        """Return the facts of its change, which the journal holds."""
         return {**self._asdict(), "reasons": list(map(str, self.reasons))}
 
     def removal(self, topic: str, partition: int, offset: int) -> Removal:
-        """The removal that its letter and its last event tell."""
+        """Return the removal from which its letter and its last event are made."""
         messages = Messages(
             topic,
             partition,
@@ -58,5 +58,5 @@ class PendingLetter(NamedTuple):
 
 
 def pending_letter_of(facts: Mapping[str, Any]) -> PendingLetter:
-    """Read the journal's record."""
+    """Return the pending letter of the journal's facts."""
     return PendingLetter(**{**facts, "reasons": tuple(map(Reason, facts["reasons"]))})

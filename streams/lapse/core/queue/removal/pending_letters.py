@@ -1,4 +1,4 @@
-"""Pending letters: messages whose dead letters are refused are kept until the broker takes those (C27, D3)."""
+"""Pending letters: removed messages are kept while the broker refuses their dead letters (C27, D3)."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from lapse.core.shard.event import ShardEvent
 
 
 class PendingLetters:
-    """Keeps messages whose letters are refused, and lets them go."""
+    """Keeps messages whose letters are refused, and drops them once the letters are written."""
 
     def __init__(self, decisions: Decisions) -> None:
         self._decisions = decisions
         self._state = decisions.state
 
     def keep(self, removal: Removal, refused: Mapping[int, str], step: Step) -> list[tuple[int, int]]:
-        """Keep messages of one of the step's removals.
+        """Keep those messages of a removal whose letters were refused.
 
         Args:
-            removal: the removal.
-            refused: why a letter was refused, by its message's index in the removal.
-            step: has the removal, and gets what is decided.
+            removal: one of the step's removals, reduced here to the messages with safe letters.
+            refused: by index of the message in the removal, why its letter was refused.
+            step: the step that contains the removal, which receives the decisions.
 
         Returns:
-            The messages as (source, offset).
+            The kept messages as (source, offset).
         """
         messages = removal.messages
         number = self._state.sources.number(messages.topic, messages.partition)
@@ -71,7 +71,7 @@ class PendingLetters:
         return source_offsets
 
     def letter_written(self, source: int, offset: int, step: Step) -> None:
-        """Let a message go: its letter is safe. Nothing to do if it went before."""
+        """Drop a kept message, because its letter is safe. Do nothing if it was dropped before."""
         dying = self._state.pending.get((source, offset))
         if dying is None:
             return

@@ -13,13 +13,13 @@ from lapse.core.queue.step import Step
 
 
 class Purge:
-    """Removes messages for purges.
+    """Carries out purges.
 
     Args:
-        decisions: the shard's.
-        transitions: how messages with places leave.
-        schedule: how those without leave.
-        inquiry: which of them match.
+        decisions: the shard's decisions.
+        transitions: removes messages with places.
+        schedule: removes messages without places.
+        inquiry: finds messages that match a filter.
     """
 
     def __init__(self, decisions: Decisions, transitions: Transitions, schedule: Schedule, inquiry: Inquiry) -> None:
@@ -32,15 +32,13 @@ class Purge:
     def everything(
         self, now_ms: int, step: Step, leased: bool = False, text: str = ""
     ) -> tuple[dict[str, int], dict[str, int]]:
-        """Take out all but leased messages, scheduled and held ones too; with `leased` those as well (C37, C83).
+        """Remove all messages, scheduled and held ones too, but leased ones only with `leased` (C37, C83).
 
-        What is being transferred stays, and counts as left; so does what a transfer has put here (Q17).
-
-        With the text of a filter under selection, only messages that match it; scheduled ones as far as `to_judge` and
-        `scheduled_to_judge` are done.
+        Messages in a transfer from here or to here stay, and count as left (Q17). With the text of a filter under
+        selection, only messages known to match leave; `to_judge` and `scheduled_to_judge` come before.
 
         Returns:
-            How many were removed, by the state in which they were, and how many were left.
+            How many were removed, by their former state, and how many were left.
         """
         along = route(Trigger.PURGE, Guard.LEASED_TOO if leased else None)
         removed, left = self.placed(now_ms, step, leased, text)
@@ -55,11 +53,11 @@ class Purge:
     def placed(
         self, now_ms: int, step: Step, leased: bool = False, text: str = "", most: int = UNLIMITED
     ) -> tuple[dict[str, int], dict[str, int]]:
-        """Take out messages with places, about `most` of them: a part of a long purge (C60).
+        """Remove about `most` messages with places, as a part of a long purge (C60).
 
         Returns:
-            How many were removed, by the state in which they were, and how many were left of those that were looked at;
-            `most` or more removed = there may be more.
+            How many were removed, by their former state, and how many of those examined were left. If `most` or more
+            were removed, there may be more to remove.
         """
         self._state.segments.make_room()
         guard = Guard.LEASED_TOO if leased else None
@@ -82,10 +80,10 @@ class Purge:
         return removed, left
 
     def scheduled(self, now_ms: int, step: Step, text: str = "", most: int = UNLIMITED) -> dict[str, int]:
-        """Take out scheduled and held messages, `most` of them: the first part of a long purge (C60).
+        """Remove at most `most` scheduled and held messages, as a part of a long purge (C60).
 
         Returns:
-            How many were removed, by the state in which they were; as many as `most` = there may be more.
+            How many were removed, by their former state. If these are `most`, there may be more to remove.
         """
 
         def matches(number: int, offset: int) -> bool:

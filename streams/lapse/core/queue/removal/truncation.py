@@ -1,4 +1,4 @@
-"""Truncation: messages whose records Kafka has removed, or removed with their whole topic, leave (C40, C42)."""
+"""Truncation: removes messages whose records, or whose whole topic, Kafka no longer has (C40, C42)."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from lapse.core.reason import Reason
 from lapse.core.shard.event import EventKind
 
 AT_ONCE: Final = 4096
-"""About how many messages leave in one step."""
+"""About how many messages may leave in one step."""
 
 
 class Truncation:
-    """Takes out messages whose records are no longer in the log, a limited number at a time."""
+    """Removes messages whose records are no longer in the log, a limited number at a time."""
 
     def __init__(self, decisions: Decisions, transitions: Transitions, schedule: Schedule, locator: Locator) -> None:
         self._decisions = decisions
@@ -59,23 +59,23 @@ class Truncation:
         return [*ranges, (first, last)] if first <= last else ranges
 
     def replace(self, topic: str, epoch: int, now_ms: int, step: Step) -> bool:
-        """Close what is known of a topic that was deleted and created again; it is read from its beginning (C42).
+        """Remove the messages of a topic that was deleted and created again. It is read from its beginning (C42).
 
         Args:
-            topic: which one.
-            epoch: this epoch; a settlement of what an earlier one delivered is stale from now on.
-            now_ms: the instant, ms since the epoch.
-            step: gets the removals.
+            topic: name of the topic.
+            epoch: this epoch; settlements of deliveries from earlier epochs are stale from now on.
+            now_ms: the instant, ms since 1970.
+            step: receives the removals.
 
         Returns:
-            False if messages are left; come again with the next step, and with nothing else in between.
+            False if messages are left. Then call it again with the next step, and do nothing else in between.
         """
         state = self._state
         numbers = state.sources.of_topic(topic)
         if not all(self._take_out(number, 1 << 62, Trigger.REPLACE_TOPIC, now_ms, step) for number in numbers):
             return False
         if step.removals:
-            # What leaves in this step may be kept for a letter's sake (C27), and belongs to the old source.
+            # Messages that leave in this step may be kept until their letters are safe (C27), as the old source's.
             return False
         for number in numbers:
             for outdated in [at for at, chunk in state.repeats.chunks.items() if chunk.source == number]:
@@ -92,10 +92,10 @@ class Truncation:
     def record_gone(
         self, trigger: Trigger, claim: Claim, now_ms: int, step: Step, handed_out: bool, detail: str = ""
     ) -> None:
-        """Take out messages whose records Kafka no longer has (C40), or must not be processed (X7).
+        """Remove messages whose records Kafka no longer has (C40), or that must not be processed (X7).
 
-        What was `handed_out` in this very step will reach nobody. So that delivery does not count, and nothing protects
-        the message.
+        If they were `handed_out` in this step, the delivery will reach nobody. So it neither counts nor protects the
+        messages.
         """
         self._state.segments.make_room()
         for segment, first, stop, _, _ in self._locator.located(claim, []):
@@ -108,7 +108,7 @@ class Truncation:
             self._call_back(claim, now_ms, step)
 
     def _call_back(self, claim: Claim, now_ms: int, step: Step) -> None:
-        """Have a barrier that this very step releases leave for its record instead: nobody can get it (C40)."""
+        """Replace the release of a barrier in this step by its removal, since its record is gone (C40)."""
         named = {"topic": claim.topic, "partition": claim.partition, "offset": claim.first}
         released = [at for at, change in enumerate(step.changes) if change.kind is ChangeKind.RELEASED]
         events = [at for at, event in enumerate(step.events) if event.kind is EventKind.BARRIER_RELEASED]
@@ -129,7 +129,7 @@ class Truncation:
                 self._decisions.do(Change(kind, places_of([(segment, some)])), step)
 
     def _take_out(self, number: int, begin_offset: int, trigger: Trigger, now_ms: int, step: Step) -> bool:
-        """Let messages of a source below an offset leave that a trigger takes; False if some are left."""
+        """Remove a source's messages below an offset to which a trigger applies. Return False if some are left."""
         state, source = self._state, self._state.sources[number]
         last = min(begin_offset, source.next_offset) - 1
         left = AT_ONCE

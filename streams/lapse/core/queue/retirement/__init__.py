@@ -1,1 +1,1 @@
-"""The end of a queue: what keeps it in use, and how its shards agree on the end."""
+"""Retirement: what keeps a queue in use, and how its shards agree to end it."""

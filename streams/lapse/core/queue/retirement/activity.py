@@ -1,4 +1,4 @@
-"""Activity: what keeps a temporary queue in use, and how its journal learns of use (Q18, C50, C77)."""
+"""Activity: what keeps a temporary queue in use, and how its use is journaled (Q18, C50, C77)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lapse.core.shard.activity import Used
 
 
 class UsableQueueShard:
-    """What the activity asks of a queue shard (`lapse.core.shard.activity.UsableShard`)."""
+    """A queue shard as its activity sees it (`lapse.core.shard.activity.UsableShard`)."""
 
     def __init__(self, decisions: Decisions) -> None:
         self._decisions = decisions
@@ -19,15 +19,15 @@ class UsableQueueShard:
 
     @property
     def used(self) -> Used | None:
-        """What the journal says; None = nothing yet."""
+        """The journaled last use; None = none yet."""
         return self._state.ending.used
 
     def keep_used(self, used: Used, step: Step) -> None:
-        """Journal it."""
+        """Journal a use."""
         self._decisions.do(Change(ChangeKind.USED, until_ms=used.at_ms, facts={"configured": used.configured}), step)
 
     def is_protected(self) -> bool:
-        """Whether somebody is subscribed, a message is scheduled or delayed, or a transfer is unfinished."""
+        """Return whether a client is subscribed, a message is scheduled or delayed, or a transfer is unfinished."""
         state = self._state
         if state.subscriptions or state.scheduled:
             return True

@@ -1,4 +1,4 @@
-"""Ending: a queue shard's memory of its last use and of its end (C4, C39, Q18)."""
+"""Ending: the journaled last use and retirement of a queue shard (C4, C39, Q18)."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from lapse.core.shard.retirement import RETIREMENT, Retirement
 
 
 class Ending:
-    """Two facts, each under a key of its own in the journal.
+    """The last use and the retirement of a shard, each under its own key in the journal.
 
     Attributes:
-        retirement: how far the queue's end is; None = in service.
-        used: when the shard was last used, as far as that is journaled.
+        retirement: the state of the queue's retirement; None = in service.
+        used: the journaled last use; None = none yet.
     """
 
     def __init__(self) -> None:
@@ -26,14 +26,14 @@ class Ending:
         self.restore(*entry(change))
 
     def restore(self, kind: bytes, value: bytes | None) -> None:
-        """Take over the journal's record of this kind."""
+        """Set the value that the journal holds under a kind of key."""
         if kind == RETIREMENT:
             self.retirement = None if value is None else Retirement.decode(value)
         elif kind == USED and value is not None:
             self.used = Used.decode(value)
 
     def entries(self) -> Iterator[tuple[bytes, bytes]]:
-        """The records of the journal: kind of the key, and value."""
+        """Yield the journal's records as kind of key and value."""
         if self.retirement is not None:
             yield RETIREMENT, self.retirement.encode()
         if self.used is not None:
@@ -41,7 +41,7 @@ class Ending:
 
 
 def entry(change: Change) -> tuple[bytes, bytes | None]:
-    """Kind of the key, and value, that a change leaves in the journal."""
+    """Return the kind of key, and the value, that a change leaves in the journal."""
     if change.kind is ChangeKind.USED:
         return USED, Used(change.until_ms, change.facts["configured"]).encode()
     text = change.facts.get("retirement")

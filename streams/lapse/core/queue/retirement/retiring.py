@@ -1,4 +1,4 @@
-"""Retiring: how a queue shard takes part in the agreement on the queue's end (C4, C39, L11, Q18)."""
+"""Retiring: a queue shard's part in the agreement on the queue's end (C4, C39, L11, Q18)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _GUARDS: Final = {Cause.DELETE: None, Cause.IDLE: Guard.IDLE}
 
 
 class RetirableQueueShard:
-    """What the agreement asks of a queue shard (`lapse.core.shard.agreement.RetirableShard`)."""
+    """A queue shard as the agreement sees it (`lapse.core.shard.agreement.RetirableShard`)."""
 
     def __init__(
         self,
@@ -44,18 +44,19 @@ class RetirableQueueShard:
 
     @property
     def retirement(self) -> Retirement | None:
-        """What the journal says; None = in service."""
+        """The journaled retirement; None = in service."""
         return self._state.ending.retirement
 
     def keep(self, retirement: Retirement | None, step: Step) -> None:
-        """Journal it."""
+        """Journal a retirement, or its end."""
         facts = {} if retirement is None else {"retirement": retirement.encode().decode()}
         self._decisions.do(Change(ChangeKind.RETIRING, facts=facts), step)
 
     def report(self, cause: Cause, force: bool, now_ms: int) -> Report:
-        """Say what is there: an idle queue may hold messages, a deleted one may not, unless it is forced.
+        """Report the shard's messages, and whether it can end.
 
-        What was handed over, and is not known to have arrived, would be lost with this shard: nothing ends it (C77).
+        An idle queue may hold messages, a deleted one only if the deletion is forced. A transfer whose messages are not
+        known to have arrived always prevents the end, because they would be lost with this shard (C77).
         """
         depth = self._inquiry.depth()
         counts = {name: depth[name] for name in ("leased", "available", "delayed", "scheduled", "dying")}
@@ -73,7 +74,7 @@ class RetirableQueueShard:
         return Report(willing=willing, counts=counts, holders=self._holders(), transfers=transfers)
 
     def clear(self, retirement: Retirement, now_ms: int, step: Step) -> bool:
-        """Let some of the remaining messages leave, leased or not. Returns whether these were all."""
+        """Remove some of the remaining messages, leased ones too. Return whether none is left."""
         guard = _GUARDS[retirement.cause]
         removed = 0
         for index in sorted(self._state.segments):
@@ -91,25 +92,25 @@ class RetirableQueueShard:
         return left > 0 and len(self._schedule.purge(now_ms, step, Trigger.RETIRE, guard, most=left)) < left
 
     def tell(self, retirement: Retirement, now_ms: int, step: Step) -> None:
-        """Tell the world that the queue is deleted."""
+        """Write the event that the queue is deleted."""
         idle_s = self._decisions.settings.idle_ms // 1000
         detail = f"idle for {idle_s} s" if retirement.cause is Cause.IDLE else "by command"
         step.events.append(ShardEvent(EventKind.DELETED, now_ms, detail=detail))
 
     def is_subscribed(self) -> bool:
-        """Whether a client is subscribed; the queue's own forwarder is none."""
+        """Return whether a client is subscribed. The queue's own forwarder does not count."""
         return bool(self._state.subscriptions.keys() - {FORWARDER})
 
     def idle_at_ms(self) -> int:
-        """From when on the shard is idle if nothing happens."""
+        """Return the instant from which the shard is idle if it is not used before, ms since the epoch."""
         return self._activity.idle_at_ms()
 
     def idle_ms(self) -> int:
-        """How long it takes to count as idle, ms."""
+        """Return after how long without use the shard counts as idle, ms."""
         return self._activity.idle_ms
 
     def _transfers(self) -> tuple[str, ...]:
-        """Ids of the transfers that are unfinished here, from here or to here."""
+        """Return the ids of the unfinished transfers from or to this shard."""
         leaving = {transfer.id for transfer in self._state.transfers}
         return tuple(sorted(leaving | {one.transfer for _, one in self._state.scheduled.items() if one.transfer}))
 

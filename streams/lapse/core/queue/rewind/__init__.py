@@ -1,1 +1,1 @@
-"""Rewinds: messages that have left come back, from the records that Kafka still has."""
+"""Rewinds: messages that have left are brought back from the records that Kafka still has."""

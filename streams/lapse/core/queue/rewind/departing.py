@@ -1,7 +1,7 @@
-"""Departing: notes messages that leave and that a rewind brings back only on request, or not at all (Q22, C62).
+"""Departing: notes leaving messages that a rewind brings back only on request, or never (Q22, C62).
 
 Messages that were handed over to another deployment, or forwarded, live on elsewhere. Records that a transfer put here
-and never confirmed were no messages of this queue. All other messages that left can come back, and need no note.
+and never confirmed were not messages of this queue. All other messages that left can come back, and need no note.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ _CHUNK: Final = 1 << CHUNK_BITS
 
 
 def goes_elsewhere(trigger: Trigger, subscription: str | None) -> bool:
-    """Whether messages that a trigger takes out live on somewhere else."""
+    """Return whether messages that a trigger removes live on elsewhere."""
     return trigger is Trigger.CONFIRM_TRANSFER or (trigger is Trigger.ACKNOWLEDGE and subscription == FORWARDER)
 
 
 def went_elsewhere(decisions: Decisions, slots: Slots, step: Step) -> None:
-    """Note messages with places that live on somewhere else."""
+    """Note messages with places as living on elsewhere."""
     for segment, some in slots:
         for number, messages in decisions.state.sources.by_source(segment, some):
             note(decisions, number, messages.ranges(), step)
 
 
 def note(decisions: Decisions, number: int, ranges: Iterable[Range], step: Step, *, never: bool = False) -> None:
-    """Note messages of a source by ranges of their offsets: as handed over, or as none that `never` was one."""
+    """Note ranges of a source's messages: as living on elsewhere, or with `never` as not messages of this queue."""
     rewinds = decisions.state.rewinds
     for low, high in ranges:
         first, last = offset_of(low), offset_of(high)

@@ -1,4 +1,4 @@
-"""Commands to rewind: where a rewind begins, and what is refused (Q22)."""
+"""Rewind commands: where a rewind begins, and which commands are refused (Q22)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lapse.protocol.bookmark import Bookmark
 from lapse.protocol.command import Command
 
 Point = Literal["beginning"] | int | tuple[Bookmark, ...]
-"""From where on messages come back: an instant is in ms since the epoch."""
+"""The point from which messages come back. An int is an instant, ms since the epoch."""
 
 _EXPECTED: Final = "expected beginning, an instant in ms since the epoch, or a bookmark such as orders:0:1200"
 _MOST_BOOKMARKS: Final = 1_000
@@ -20,10 +20,10 @@ _MOST_DIGITS: Final = 18
 
 
 def point_of(to: str) -> Point:
-    """Read from where on messages shall come back; of several bookmarks, with commas, each counts for its partition.
+    """Parse the point from which messages come back. Of several bookmarks, with commas, each is for its partition.
 
     Raises:
-        ValueError: the text is none of these; it says what is expected.
+        ValueError: the text is no such point; the message says what is expected.
     """
     if to == "beginning":
         return "beginning"
@@ -37,7 +37,7 @@ def point_of(to: str) -> Point:
 
 
 def rewind_refusal(command: Command, shard: QueueShard) -> CommandRefused | None:
-    """Why a command to rewind is not carried out; None if it is."""
+    """Return the refusal of a rewind command; None if it can be carried out."""
     if not command.id:
         return CommandRefused("rewind: field id is required: by it a rewind is resumed, and never done twice")
     if command.bookmarks or command.keys:

@@ -1,8 +1,8 @@
-"""Rewinding: brings back messages that have left, from the records that Kafka still has (Q22, C61 to C63).
+"""Rewinding: brings back messages that have left from the records that Kafka still has (Q22, C61 to C63).
 
-A rewind goes through the log of each source once, a part in each step, up to where the shard had read when its command
-came. Each part is decided by what the shard holds: what is live stays as it is. Nothing else happens in the shard
-before the rewind is at its end, so that all of it counts as of its command; the journal says how far it came.
+A rewind reads the log of each source once, a part in each step, up to the shard's read position at the command. Each
+part is compared with the shard's state, and live messages stay as they are. Nothing else happens in the shard until
+the rewind is done, so all of it takes effect as of its command. The journal holds its progress.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ from lapse.core.record import Reborn, Record
 from lapse.core.repeats import Repeats, chunk_of
 
 Matches = Callable[[RecordView], bool]
-"""Whether a rewind's filter, and what its user may see, take a record."""
+"""Returns whether a record matches a rewind's filter and its user's row filter."""
 
 REWOUND: Final = "rewound"
 LEFT_OUT: Final = (
     *("live", "elsewhere", "repeated", "dead_on_arrival", "not_here", "no_match", "expired"),
     "invalid_lifetime",
 )
-"""Why records that a rewind went over were not brought back, as its answer counts them."""
+"""Why records were not brought back, as the answer to a rewind counts them."""
 
 COUNTS: Final = (REWOUND, *LEFT_OUT)
 
 
 class Wish(NamedTuple):
-    """What a rewind is asked for.
+    """The request of a rewind command.
 
     Attributes:
-        id: of its command.
+        id: id of the command.
         at_ms: the command's instant, ms since the epoch.
         command: the command's offset.
-        firsts: of each source, by number, the offset of the first record.
-        filter: expression that records have to match, for people and for the journal; empty = all do.
-        keeps_lifetimes: whether lifetimes go on counting from the records' arrival.
-        handed_over: whether to bring back what was handed over or forwarded, too.
+        firsts: by number of the source, the offset of the first record.
+        filter: the expression that records must match, for people and for the journal; empty = all match.
+        keeps_lifetimes: whether lifetimes still count from the records' arrival.
+        handed_over: whether to bring back messages that were handed over or forwarded, too.
         dry_run: whether to count only.
     """
 
@@ -64,7 +64,7 @@ class Wish(NamedTuple):
 
 
 class Rewinding:
-    """Carries rewinds out, a part at a time."""
+    """Carries out rewinds, a part at a time."""
 
     def __init__(self, decisions: Decisions, entrance: Entrance) -> None:
         self._decisions = decisions
@@ -72,13 +72,13 @@ class Rewinding:
         self._state = decisions.state
         self._settings = decisions.settings
         self._repeats = Repeats()
-        """Message ids that the rewind under way has come by, as they entered when their records arrived."""
+        """Message ids that the current rewind has read, with which it recognizes repeats as arrival did."""
 
     def begin(self, wish: Wish, step: Step) -> Rewind:
-        """Begin a rewind; a dry run is known to nobody else.
+        """Begin a rewind. A dry run is not journaled.
 
         Raises:
-            ValueError: a partition was rewound as often as it can be.
+            ValueError: a partition has reached the greatest number of rewinds.
         """
         spans: dict[int, Span] = {}
         for number, first in wish.firsts.items():
@@ -104,16 +104,16 @@ class Rewinding:
         return rewind
 
     def resume(self) -> None:
-        """Go on with a rewind, perhaps in another worker: the ids before where it stands have to be read again."""
+        """Continue a rewind, perhaps in another worker. Message ids before its cursor must be read again."""
         self._repeats = Repeats()
 
     @property
     def window_ms(self) -> int:
-        """How far back earlier records have to be known to recognize a repeat, ms (X6)."""
+        """How far back records must be read to recognize a repeat, ms (X6)."""
         return self._settings.dedup_window_ms
 
     def remember(self, number: int, records: Sequence[Record]) -> None:
-        """Come by records that lie before what a rewind looks at: their ids may be repeated behind them (X6)."""
+        """Remember the ids of records before a rewind's begin, since later records may repeat them (X6)."""
         self._sift(number, records)
 
     def part(
@@ -126,15 +126,15 @@ class Rewinding:
         *,
         dry_run: bool = False,
     ) -> None:
-        """Bring back what has left, of the next records.
+        """Bring back those of the next records whose messages have left.
 
         Args:
-            rewind: which one.
-            records: runs of records, each with the number of their source, in the order in which they get their places.
-            cursors: where the rewind goes on behind them, by source.
-            matches: which records are meant; None = all.
-            step: gets what is decided.
-            dry_run: count only.
+            rewind: the rewind.
+            records: runs of records, each with the number of its source, in the order in which they get places.
+            cursors: by number of the source, the offset at which the next part begins.
+            matches: returns whether a record is selected; None = all are.
+            step: receives the decisions.
+            dry_run: whether to count only.
         """
         live = {number: self._live(number, rewind.spans[number], cursor) for number, cursor in cursors.items()}
         for number, some in records:
@@ -143,7 +143,7 @@ class Rewinding:
             rewind.spans[number].cursor = cursor
         rewind.done = all(span.cursor >= span.stop for span in rewind.spans.values())
         if rewind.done:
-            # No message bears the generation of a source without any: what has left there is not left behind.
+            # A source of which nothing came back keeps its generation, so settlements of its messages are not stale.
             rewind.spans = {number: span for number, span in rewind.spans.items() if span.brought}
         if not dry_run:
             self._write(rewind, step)
@@ -166,7 +166,7 @@ class Rewinding:
         counts["dead_on_arrival"] += arrivals.dead
         counts["not_here"] += len(records) - len(arrivals.offsets) - arrivals.repeated - arrivals.dead
         offsets = np.array(arrivals.offsets, np.int64)
-        # What died on arrival may be live, too, as long as its letter is refused.
+        # A message that died on arrival counts as live while its letter is refused.
         offsets = self._less(offsets, np.isin(offsets, live), counts, "live")
         for departed in self._state.rewinds.departed_in(number, records[0].offset, records[-1].offset):
             offsets = self._less(offsets, departed.never.mask(offsets), counts, "not_here")
@@ -184,7 +184,7 @@ class Rewinding:
         found = sort_out(reborn, self._settings.name, self._settings.expiration_of(source.topic))
         late = _past(found, rewind.at_ms if self._settings.expiration.enabled else -1)
         counts["expired"] += len(late)
-        if found.invalid:  # a rewind that an older version began does not count them yet
+        if found.invalid:  # a rewind that an older version began has no such count
             counts["invalid_lifetime"] = counts.get("invalid_lifetime", 0) + len(found.invalid)
         gone = late | {offset for offset, _ in found.invalid}
         counts[REWOUND] += len(reborn) - len(gone)
@@ -194,7 +194,7 @@ class Rewinding:
             self._entrance.bring_back(number, without(found, gone), records_of, rewind.id, rewind.at_ms, step)
 
     def _sift(self, number: int, records: Sequence[Record]) -> _Sorted:
-        """The fates of records on arrival, as far as the records show them."""
+        """Compute from records which of them became messages when they arrived."""
         source = self._state.sources[number]
         arrivals = sort_out(records, self._settings.name, self._settings.expiration_of(source.topic))
         dead = len(arrivals.invalid) + len(arrivals.expired)
@@ -212,14 +212,14 @@ class Rewinding:
         return _Sorted(offsets, len(repeated), dead)
 
     def _live(self, number: int, span: Span, behind: int) -> NDArray[np.int64]:
-        """Offsets of messages that are there, in whatever generation; dying ones are (C62).
+        """Return the offsets of messages that are there, in any generation. Dying messages are included (C62).
 
-        Also where Kafka has no record any more, as of a message that a lease protects (C80).
+        A message is included even if Kafka no longer has its record, as happens during a lease (C80).
 
         Args:
-            number: of their source.
-            span: its part of the rewind. It is read from its cursor on, and notes live messages.
-            behind: the offset after the last one that is examined.
+            number: number of the source.
+            span: the source's part of the rewind, examined from its cursor on; live messages are noted in it.
+            behind: the offset after the last one examined.
         """
         source, first, last = self._state.sources[number], span.cursor, behind - 1
         if first > last:
@@ -256,7 +256,7 @@ class Rewinding:
 
 
 class _Sorted(NamedTuple):
-    """What became of records when they arrived: which became messages, and how many did not."""
+    """The outcome of records' arrival: offsets of those that became messages, and the number of others."""
 
     offsets: list[int]
     repeated: int
@@ -264,16 +264,16 @@ class _Sorted(NamedTuple):
 
 
 def _reborn(record: Record, generation: int, at_ms: int | None) -> Reborn:
-    """A record as it comes back; `at_ms` None = its lifetime counts as ever."""
+    """Return a record as it comes back, with `at_ms` as its arrival; None = its own timestamp."""
     headers = record.headers
-    if any(name == TRANSFER for name, _ in headers):  # it came by a transfer that was confirmed long ago
+    if any(name == TRANSFER for name, _ in headers):  # the transfer that put it here was confirmed before
         headers = [one for one in headers if one[0] != TRANSFER]
     stamp_ms = record.timestamp if at_ms is None else at_ms
     return Reborn(position_of(record.offset, generation), stamp_ms, record.key, record.value, headers)
 
 
 def _past(arrivals: Arrivals, now_ms: int) -> set[int]:
-    """Messages that would expire as they come; `now_ms` < 0 = none does."""
+    """Return the offsets of messages that would expire at once; `now_ms` < 0 = deadlines do not count."""
     late = {offset for offset, _ in arrivals.expired}
     if now_ms >= 0:
         coming = zip(arrivals.offsets, arrivals.deadlines_ms, strict=True)

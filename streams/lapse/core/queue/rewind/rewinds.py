@@ -1,7 +1,7 @@
-"""Rewinds: which messages a shard has brought back, and which it must not bring back (Q22, C61 to C63).
+"""Rewinds: a shard's memory of its rewinds, and of messages that must not come back (Q22, C61 to C63).
 
-A shard keeps a few ranges for each rewind, and the ranges of messages that were handed over or never became visible.
-It keeps nothing of single messages: a message has left if the rest of the state does not have it.
+A shard keeps a few ranges for each rewind, and ranges of messages that were handed over or never became visible. It
+keeps nothing for single messages: a message has left if the rest of the state does not contain it.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from lapse.core.queue.change import Change
 from lapse.core.queue.settlement.settlement import Outcome, Result
 
 REMEMBERED: Final = 64
-"""How many rewinds are remembered: each can be asked for again by its id."""
+"""How many rewinds are remembered, so that a repeated command with the same id is answered again."""
 
 MOST_LIVE: Final = 1_000
-"""How many ranges of live messages a rewind remembers. Beyond that, a settlement may be answered `stale`."""
+"""How many ranges of live messages a rewind remembers. Settlements of others may be answered `stale`."""
 
 CHUNK_BITS: Final = 16
-"""Messages that are not to be brought back are noted together if their offsets agree but for this many bits."""
+"""Notes of messages that do not come back are kept by stretches of 2 ** `CHUNK_BITS` offsets."""
 
 _SUPERSEDED: Final = frozenset({Result.ALREADY_SETTLED, Result.TIME_LIMIT})
 
 
 @dataclass(slots=True)
 class Span:
-    """What a rewind does with one source.
+    """The part of a rewind that concerns one source.
 
     Attributes:
-        generation: of the messages that it brings back.
-        first: offset of the first record that it looks at.
-        cursor: the record that it looks at next.
-        stop: it looks at no record from here on: these had not arrived.
-        live: ranges of messages that it found live and left as they were.
-        brought: how many messages it has brought back. A source of which it brings none keeps its generation.
+        generation: the generation of the messages that it brings back.
+        first: offset of the first record that it reads.
+        cursor: offset of the record that it reads next.
+        stop: offset after the last record that it reads; later ones had not arrived.
+        live: ranges of messages that it found live and left unchanged.
+        brought: how many messages it has brought back. If none, the source keeps its generation.
     """
 
     generation: int
@@ -49,31 +49,31 @@ class Span:
     brought: int = 0
 
     def facts(self) -> list[Any]:
-        """What the journal keeps of it."""
+        """Return the values that the journal holds."""
         return [self.generation, self.first, self.cursor, self.stop, list(self.live), self.brought]
 
     @classmethod
     def of(cls, facts: list[Any]) -> Span:
-        """Read it from the journal's record."""
+        """Return the object of a journal record's values."""
         generation, first, cursor, stop, live, brought = facts
         return cls(generation, first, cursor, stop, OffsetRanges(live), brought)
 
 
 @dataclass(slots=True)
 class Rewind:
-    """One rewind of a shard.
+    """A rewind of a shard.
 
     Attributes:
-        id: of its command.
-        number: its turn among the shard's rewinds.
-        at_ms: its command's instant, ms since the epoch: it counts as of then.
+        id: id of its command.
+        number: its number among the shard's rewinds.
+        at_ms: its command's instant, ms since the epoch, at which it takes effect.
         command: offset of its command.
-        filter: expression that records have to match; empty = all do.
-        keeps_lifetimes: whether lifetimes count from the records' arrival still, instead of from the rewind.
-        handed_over: whether it brings back what was handed over or forwarded, too.
-        spans: what it does, by number of the source; at its end without the sources of which it brought nothing back.
-        counts: what it has done, by kind.
-        done: whether it is at its end.
+        filter: the expression that records must match; empty = all match.
+        keeps_lifetimes: whether lifetimes count from the records' arrival instead of from the rewind.
+        handed_over: whether it brings back messages that were handed over or forwarded, too.
+        spans: its spans by number of the source; once done, without sources of which nothing came back.
+        counts: how many records it brought back or left out, by kind.
+        done: whether it is finished.
     """
 
     id: str
@@ -88,7 +88,7 @@ class Rewind:
     done: bool = False
 
     def facts(self) -> dict[str, Any]:
-        """What the journal keeps of it."""
+        """Return the values that the journal holds."""
         return {
             "id": self.id,
             "number": self.number,
@@ -104,45 +104,45 @@ class Rewind:
 
     @classmethod
     def of(cls, facts: dict[str, Any]) -> Rewind:
-        """Read it from the journal's record."""
+        """Return the object of a journal record's values."""
         spans = {source: Span.of(rest) for source, *rest in facts["spans"]}
         return cls(**{**facts, "spans": spans, "counts": dict(facts["counts"])})
 
 
 @dataclass(slots=True)
 class Departed:
-    """Messages of a stretch of a source that a rewind does not bring back, or only on request.
+    """Messages in a stretch of a source's offsets that a rewind does not bring back, or only on request.
 
     Attributes:
-        elsewhere: handed over to another deployment, or forwarded.
-        never: put here by a transfer, and never confirmed: they were no messages of this queue.
+        elsewhere: offsets of messages that were handed over to another deployment, or forwarded.
+        never: offsets of records that a transfer put here and never confirmed, so they were not messages of this queue.
     """
 
     elsewhere: OffsetRanges = field(default_factory=OffsetRanges)
     never: OffsetRanges = field(default_factory=OffsetRanges)
 
     def facts(self) -> dict[str, Any]:
-        """What the journal keeps of it."""
+        """Return the values that the journal holds."""
         return {"elsewhere": list(self.elsewhere), "never": list(self.never)}
 
     @classmethod
     def of(cls, facts: dict[str, Any]) -> Departed:
-        """Read it from the journal's record."""
+        """Return the object of a journal record's values."""
         return cls(OffsetRanges(facts["elsewhere"]), OffsetRanges(facts["never"]))
 
 
 class Rewinds:
-    """The rewinds of a shard, and what they have to know of messages that left.
+    """The rewinds of a shard, and its notes of messages that must not come back.
 
     Args:
-        sources: the shard's.
+        sources: the shard's sources.
     """
 
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
         self._by_number: dict[int, Rewind] = {}
         self.departed: dict[tuple[int, int], Departed] = {}
-        """By number of the source, and of the stretch of `CHUNK_BITS` bits of offsets."""
+        """Notes by number of the source and number of the stretch, which is the offset >> `CHUNK_BITS`."""
 
     def __iter__(self) -> Iterator[Rewind]:
         return iter(self._by_number.values())
@@ -151,28 +151,28 @@ class Rewinds:
         return bool(self._by_number)
 
     def get(self, rewind_id: str) -> Rewind | None:
-        """The rewind of that id; None if none is remembered."""
+        """Return the rewind with an id; None if it is not remembered."""
         return next((one for one in self._by_number.values() if one.id == rewind_id), None)
 
     @property
     def under_way(self) -> Rewind | None:
-        """The rewind that is not at its end; None without one."""
-        if not self._by_number:  # as nearly always, and it is asked with each message and command
+        """The rewind that is not done yet; None without one."""
+        if not self._by_number:  # the usual case, checked for each message and command
             return None
         return next((one for one in self._by_number.values() if not one.done), None)
 
     @property
     def next_number(self) -> int:
-        """A number that no rewind had."""
+        """The number for the next rewind."""
         return max(self._by_number, default=-1) + 1
 
     def outdated(self) -> list[int]:
-        """Numbers of rewinds to be forgotten: later ones say all that still counts of them."""
+        """Return the numbers of rewinds to forget: old ones whose effect is covered by later ones."""
         numbers = sorted(self._by_number)[:-REMEMBERED]
         return [number for number in numbers if self._is_covered(self._by_number[number])]
 
     def _is_covered(self, rewind: Rewind) -> bool:
-        """Whether later rewinds of each of its sources begin no later; their generations are higher, too."""
+        """Return whether, for each of a rewind's sources, a later rewind begins at the same offset or before."""
         return all(
             any(
                 later.number > rewind.number and source in later.spans and later.spans[source].first <= span.first
@@ -182,20 +182,20 @@ class Rewinds:
         )
 
     def apply(self, change: Change) -> None:
-        """Carry out a change: know a rewind as it is now, or forget it."""
+        """Carry out a change: set or forget a rewind."""
         if change.facts:
             self.add(change.facts)
         else:
             self._by_number.pop(change.holder, None)
 
     def add(self, facts: dict[str, Any]) -> None:
-        """Know a rewind as it is now."""
+        """Set a rewind from its journaled values."""
         rewind = Rewind.of(facts)
         self._by_number[rewind.number] = rewind
         self.settle_generations()
 
     def settle_generations(self) -> None:
-        """Tell the sources how often they were rewound, as far as they are known by now."""
+        """Set the generation of each source known so far to the highest of its rewinds."""
         highest: dict[int, int] = {}
         for rewind in self._by_number.values():
             for number, span in rewind.spans.items():
@@ -204,21 +204,21 @@ class Rewinds:
             self._sources[number].generation = highest.get(number, 0)
 
     def depart(self, change: Change) -> None:
-        """Carry out a change: note messages of a stretch that must not come back, or forget them."""
+        """Carry out a change: set or forget the note about a stretch."""
         if change.facts:
             self.departed[change.source, change.offset] = Departed.of(change.facts)
         else:
             self.departed.pop((change.source, change.offset), None)
 
     def departed_in(self, source: int, first: int, last: int) -> Iterator[Departed]:
-        """What is known of the stretches that some offsets lie in."""
+        """Yield the notes about the stretches that contain some of the offsets from `first` to `last`."""
         for chunk in range(first >> CHUNK_BITS, (last >> CHUNK_BITS) + 1):
             found = self.departed.get((source, chunk))
             if found is not None:
                 yield found
 
     def seen_after_rewinds(self, outcomes: list[Outcome]) -> list[Outcome]:
-        """What became of messages, where those of a generation that a rewind left behind are `stale` (C61)."""
+        """Return outcomes with the result STALE for messages of a generation that a rewind superseded (C61)."""
         if not self._by_number:
             return outcomes
         return [part for one in outcomes for part in self._seen(one)]
@@ -238,7 +238,7 @@ class Rewinds:
             yield one._replace(first=at)
 
     def _superseded(self, source: int, first: int, last: int) -> Iterable[Range]:
-        """Ranges of positions of one generation that a later rewind went over, and did not find live."""
+        """Return the ranges of positions of one generation that a later rewind read and did not find live."""
         generation, found = generation_of(first), OffsetRanges()
         for rewind in self._by_number.values():
             span = rewind.spans.get(source)

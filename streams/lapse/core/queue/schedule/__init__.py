@@ -1,1 +1,1 @@
-"""Scheduled messages: invisible until their instant, and until there is room for them."""
+"""Schedule: messages that are invisible until their instant, and until the target depth has room for them."""

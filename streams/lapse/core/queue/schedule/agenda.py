@@ -1,4 +1,4 @@
-"""The agenda: the order in which scheduled messages become due (L5, C11, C51)."""
+"""Agenda: the order in which scheduled messages become due (L5, C11, C51)."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Planned = tuple[int, str, int, int, int]
 
 
 class Agenda:
-    """Two orders: of what comes due, and of what waits for room. Entries of messages that are gone may be in them.
+    """Two heaps: messages that come due, and messages that wait for room. They may contain entries of gone messages.
 
     Args:
-        sources: the shard's.
+        sources: the shard's sources.
 
     Attributes:
-        to_come: what comes due, the next one first (a heap).
-        ready: what waits for room, likewise.
+        to_come: heap of the messages that come due, the next one first.
+        ready: heap of the messages that wait for room, the next one first.
     """
 
     __slots__ = ("_sources", "ready", "to_come")
@@ -33,27 +33,27 @@ class Agenda:
         self.ready: list[Planned] = []
 
     def plan(self, due_ms: int, source: int, offset: int, *, ready: bool = False) -> None:
-        """Put a message down for an instant, ms since the epoch; `NEVER` = nothing happens to it by itself."""
+        """Enter a message for an instant, ms since the epoch; `NEVER` = no entry."""
         if due_ms >= NEVER:
             return
         of = self._sources[source]
         heapq.heappush(self.ready if ready else self.to_come, (due_ms, of.topic, of.partition, offset, source))
 
     def next_ms(self) -> int:
-        """The instant of the first one, those that wait for room included; `NEVER` if there is none."""
+        """Return the instant of the first message in both heaps, ms since the epoch; `NEVER` if there is none."""
         return min((heap[0][0] for heap in (self.to_come, self.ready) if heap), default=NEVER)
 
     def due(self, until_ms: int, room: int) -> list[Planned] | None:
-        """Which of the two orders the next one is in that is due; those that wait come only if there is room."""
+        """Return the heap whose first message is due next; None if none is. `ready` counts only if there is room."""
         due = [heap for heap in (self.to_come, self.ready if room else []) if heap and heap[0][0] <= until_ms]
         return min(due, key=lambda heap: heap[0], default=None)
 
     def emptying(self) -> Portions[None]:
-        """Let go of all of it."""
+        """Release the memory of both heaps, in portions."""
         yield from emptying(self.to_come, self.ready)
 
     def taking_over(self, scheduled: ScheduledMessages) -> Portions[None]:
-        """Put all down that a journal held."""
+        """Enter all messages that the journal held, in portions."""
         for some in in_lots(scheduled.items()):
             for (source, offset), one in some:
                 self.plan(one.at_ms if one.ready else one.due_ms, source, offset, ready=one.ready)

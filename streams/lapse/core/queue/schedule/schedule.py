@@ -1,6 +1,6 @@
-"""The schedule: when scheduled messages materialise, expire or are withdrawn (L5, C11).
+"""Schedule: scheduled messages materialise, expire or are withdrawn (L5, C11).
 
-Those that come due beyond the target depth are held: invisible and in their order, until there is room (C51).
+Messages that come due beyond the target depth are held, invisible and in order, until there is room (C51).
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from lapse.core.transfer_counts import NONE as NO_COUNTS
 from lapse.core.transfer_counts import Counts
 
 WEIGHT: Final = 4
-"""The work on one scheduled message, in messages that leave together and take a shard as long (C60)."""
+"""The work on one scheduled message, in units of a message that leaves together with others (C60)."""
 
 _HELD_BACK: Final = route(Trigger.COME_DUE, Guard.NO_ROOM)
 
 
 class Schedule:
-    """Scheduled messages, in the order in which they become due or expire.
+    """Handles scheduled messages in the order in which they become due or expire.
 
     Attributes:
-        read_to_ms: everything that arrived up to this instant was taken in, ms since the epoch; messages that are due
-            later get no place yet (C76).
+        read_to_ms: all arrivals up to this instant were taken in, ms since the epoch. Messages that are due later get
+            no place yet (C76).
     """
 
     def __init__(self, decisions: Decisions, target_depth: TargetDepth, transitions: Transitions) -> None:
@@ -53,28 +53,28 @@ class Schedule:
         self._agenda = decisions.state.agenda
 
     def next_due_ms(self) -> int:
-        """The next instant at which something has to happen; `NEVER` if there is none."""
+        """Return the next instant at which `advance` has something to do, ms since the epoch; `NEVER` without one."""
         agenda = self._agenda
         if agenda.ready and self._target_depth.room():
             return self.next_place_ms()
         return agenda.to_come[0][0] if agenda.to_come else NEVER
 
     def is_due(self, now_ms: int) -> bool:
-        """Whether `advance` has something to do at an instant."""
+        """Return whether `advance` has something to do at an instant."""
         due_ms = self.next_due_ms()
         return due_ms <= now_ms and due_ms <= self._until_ms(now_ms)
 
     def waits_for_arrivals(self, now_ms: int) -> bool:
-        """Whether a message is due at an instant that has to stand behind earlier arrivals (C76)."""
+        """Return whether a message is due at an instant but must wait for earlier arrivals (C76)."""
         due_ms = self.next_due_ms()
         return due_ms <= now_ms and self._until_ms(now_ms) < due_ms
 
     def _until_ms(self, now_ms: int) -> int:
-        """The instant up to which messages may become due. Without room no places are given, so nothing waits."""
+        """Return the instant up to which messages may become due. Without room there are no places to wait for."""
         return min(now_ms, self.read_to_ms) if self._target_depth.room() else now_ms
 
     def next_place_ms(self) -> int:
-        """The instant of the first message without a place, held ones included; `NEVER` if there is none."""
+        """Return the instant of the first message without a place, held ones included; `NEVER` without one."""
         return self._agenda.next_ms()
 
     def add(
@@ -89,7 +89,7 @@ class Schedule:
         facts: dict[str, Any] | None = None,
         counts: Counts = NO_COUNTS,
     ) -> None:
-        """Schedule a message, by its row; `facts` say what else holds it back (Q17, C51)."""
+        """Schedule a message by its row; `facts` says what else holds it back (Q17, C51)."""
         self._decisions.do(
             Change(
                 row.changes[0],
@@ -106,22 +106,22 @@ class Schedule:
         self._agenda.plan(at_ms if ready else min(at_ms, deadline_ms), source, offset, ready=ready)
 
     def advance(self, now_ms: int, step: Step, most: int = UNLIMITED) -> int:
-        """Do what is due, for a limited number of messages; returns how many were examined."""
+        """Do what is due, for at most `most` messages. Return how many were examined."""
         return self.materialise(self._until_ms(now_ms), self._target_depth.room(), step, most, now_ms)
 
     def materialise(
         self, until_ms: int, room: int, step: Step, most: int = UNLIMITED, now_ms: int | None = None
     ) -> int:
-        """Give due messages their places, by instant and then by bookmark (C11); remove those that expired.
+        """Give due messages places, by instant and then by bookmark (C11), and remove those that expired.
 
         Messages without room are held, and may expire meanwhile (C12, C51).
 
         Args:
-            until_ms: what is due up to this instant.
-            room: how many may enter.
-            step: gets what is decided.
+            until_ms: the instant up to which messages are due, ms since the epoch.
+            room: how many may get places.
+            step: receives the decisions.
             most: the greatest number to examine.
-            now_ms: the instant of the decision; None = the same.
+            now_ms: the instant of the decision, ms since the epoch; None = `until_ms`.
 
         Returns:
             How many were examined.
@@ -154,14 +154,14 @@ class Schedule:
     def _become(
         self, along: Route, source: int, offset: int, at_ms: int, now_ms: int, step: Step, transfer: str = ""
     ) -> Row:
-        """Move a message by its row; `at_ms` is the instant that counts then."""
+        """Move a message by its row; `at_ms` is its instant afterwards. Return the row."""
         scheduled = self._state.scheduled[source, offset]
         row = along.row(scheduled.state)
         if row.to is State.AVAILABLE:
             self._enter(row, source, offset, now_ms, step)
             return row
         facts: dict[str, Any] = {}
-        if row.to is State.HELD:  # it comes behind those with an earlier instant
+        if row.to is State.HELD:  # `ready` messages are ordered by their instants
             facts = {"ready": True}
         elif row.to is State.TRANSFERRING_EARLY:
             at_ms, facts = NEVER, {"transfer": transfer, "then_ms": at_ms, "held": True}
@@ -170,7 +170,7 @@ class Schedule:
         return row
 
     def _enter(self, row: Row, source: int, offset: int, now_ms: int, step: Step) -> None:
-        """Give a message its place; one that was delivered too often elsewhere leaves at once (C23, C73)."""
+        """Give a message its place. One that was delivered too often elsewhere leaves at once (C23, C73)."""
         scheduled, traits = self._state.scheduled[source, offset], NONE
         handed_over = scheduled.flags & Flag.HANDED_OVER
         if self._decisions.settings.traits.wanted or scheduled.retry_ms != UNSTATED or handed_over:
@@ -184,7 +184,7 @@ class Schedule:
             self._transitions.review([(self._state.segments[index], np.array([slot]))], now_ms, step)
 
     def _tell_held(self, held: dict[int, list[int]], now_ms: int, step: Step) -> None:
-        """Record messages that wait for room; one event for those of a source."""
+        """Write one event for each source about messages that wait for room."""
         for number, offsets in held.items():
             source = self._state.sources[number]
             in_order = np.array(sorted(offsets), np.int64)
@@ -202,9 +202,9 @@ class Schedule:
         self._tell(row, source, offset, now_ms, step, "", transfer_id)
 
     def release(self, trigger: Trigger, source: int, offset: int, now_ms: int, step: Step) -> None:
-        """Release a message that a transfer held: to its place if its instant has come, else to the schedule.
+        """Release a message from a transfer: to a place if its instant has come, else to the schedule.
 
-        Without room it is held: a message that returns as of its instant, a new one as of now (C51).
+        Without room it is held. A returned message waits in the order of its instant, a new one in that of now (C51).
         """
         scheduled = self._state.scheduled[source, offset]
         at_ms, guard = scheduled.then_ms, Guard.ROOM
@@ -230,7 +230,7 @@ class Schedule:
         subscription: str = "",
         detail: str = "",
     ) -> None:
-        """Remove a message that never had a place, by its row: for all reasons that hold (C22), or without a reason."""
+        """Remove a message that never had a place, by its row: for all reasons that hold (C22), or without any."""
         scheduled = self._state.scheduled[source, offset]
         row = route(trigger, guard).row(scheduled.state)
         never = scheduled.state is State.UNCONFIRMED
@@ -256,18 +256,18 @@ class Schedule:
         most: int = UNLIMITED,
         matches: Callable[[int, int], bool] = lambda source, offset: True,
     ) -> list[Scheduled]:
-        """Remove the messages that a trigger applies to, for all reasons that hold (C37, C60).
+        """Remove messages that a trigger applies to, for all reasons that hold (C37, C60).
 
         Args:
             now_ms: the instant, ms since the epoch.
-            step: gets what is decided.
-            trigger: what takes them out.
-            guard: under which condition.
-            most: the greatest number.
-            matches: which of them to remove, by source and offset.
+            step: receives the decisions.
+            trigger: the trigger.
+            guard: the guard that chooses the rows.
+            most: the greatest number to remove.
+            matches: returns whether to remove a message, given source number and offset.
 
         Returns:
-            What they were; as many as `most` = there may be more.
+            The removed messages. If these are `most`, there may be more to remove.
         """
         along = route(trigger, guard)
         wanted = (item for item in self._state.scheduled.items() if along.takes[item[1].state] and matches(*item[0]))

@@ -1,4 +1,4 @@
-"""Scheduled messages: not visible before their instant (L5), nor before there is room for them (C51)."""
+"""Scheduled message: not visible before its instant (L5), nor before there is room for it (C51)."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from lapse.core.transfer_counts import Counts
 
 
 class Scheduled(NamedTuple):
-    """A message that is not visible yet: before its instant (L5), in a transfer (Q17), or held for want of room (C51).
+    """A message that is not visible yet: before its instant (L5), in a transfer (Q17), or held (C51).
 
     Attributes:
-        at_ms: the instant at which it materialises; `NEVER` while it is being transferred.
-        deadline_ms: its deadline; `NEVER` without one.
+        at_ms: the instant at which it materialises, ms since the epoch; `NEVER` during a transfer.
+        deadline_ms: its deadline, ms since the epoch; `NEVER` without one.
         rank: its priority.
         flags: its `Flag`s.
         group: hash of its group.
-        transfer: id of the transfer under way; empty = none is.
-        then_ms: the instant that counts once the transfer is over; 0 = it is visible at once.
-        held: whether it is to be handed over; else it was put here, and is not confirmed.
-        ready: whether its instant has come, and it waits beyond the target depth, until there is room (C51).
-        retry_ms: delay that it states for its retries, ms; `UNSTATED` without one (Q24).
-        counts: what it has been through where it comes from (C73).
+        transfer: id of its transfer; empty = none.
+        then_ms: the instant that counts after the transfer, ms since the epoch; 0 = visible at once.
+        held: whether the transfer takes it from here; otherwise it was put here and is not confirmed.
+        ready: whether its instant has come, and it waits for room below the target depth (C51).
+        retry_ms: the delay that it states for its retries, ms; `UNSTATED` without one (Q24).
+        counts: its deliveries and cancels at the deployment that it comes from (C73).
     """
 
     at_ms: int
@@ -47,7 +47,7 @@ class Scheduled(NamedTuple):
 
     @property
     def state(self) -> State:
-        """Which of the states without a place it is in."""
+        """Its state, one of those without a place."""
         if self.ready:
             return State.HELD
         if self.transfer:
@@ -55,7 +55,7 @@ class Scheduled(NamedTuple):
         return State.SCHEDULED
 
     def traits(self, of: TraitReader) -> Traits:
-        """Its traits, as far as the queue asks for them."""
+        """Return the traits that the queue uses."""
         flags = (Flag.RANKED if of.priority is not None else 0) | (Flag.BARRIER if of.barrier is not None else 0)
         flags |= self.flags & Flag.HANDED_OVER
         return Traits(
@@ -66,7 +66,7 @@ class Scheduled(NamedTuple):
         )
 
     def all_traits(self) -> Traits:
-        """Everything that is known of it, whatever the queue asks for."""
+        """Return all its traits, whether the queue uses them or not."""
         return Traits(
             np.array([self.rank], np.uint64),
             np.array([self.flags], np.uint8),
@@ -79,12 +79,12 @@ class Scheduled(NamedTuple):
 
     @property
     def due_ms(self) -> int:
-        """When something has to happen: it materialises, or its absolute deadline comes first."""
+        """The instant at which it materialises, or its deadline if that is earlier, ms since the epoch."""
         return min(self.at_ms, self.deadline_ms)
 
 
 def scheduled_of(change: Change) -> Scheduled:
-    """What a SCHEDULED change says of its message."""
+    """Return the message of a SCHEDULED change."""
     traits = change.traits
     return Scheduled(
         change.until_ms,

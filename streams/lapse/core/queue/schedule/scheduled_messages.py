@@ -1,4 +1,4 @@
-"""The scheduled messages of a shard, packed as the journal has them: there may be very many (C60)."""
+"""The scheduled messages of a shard, packed as in the journal, since there may be very many (C60)."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from lapse.core.queue.schedule.scheduled import Scheduled
 from lapse.core.queue.schedule.scheduled_record import is_plain, pack, unpack
 
 _BLOCK: Final = 4_096
-"""How many consecutive offsets of a source are kept together."""
+"""How many consecutive offsets of a source form a block."""
 
 _SLACK: Final = 64
 
 
 class _Block:
-    """Offsets that lie close together, ascending; those of messages that are gone may be among them."""
+    """Ascending offsets of one block. Offsets of gone messages may be among them."""
 
     __slots__ = ("count", "offsets")
 
@@ -27,10 +27,10 @@ class _Block:
 
 
 class ScheduledMessages:
-    """The scheduled messages of a shard by (source, offset), with an order of offsets for questions about ranges.
+    """The scheduled messages of a shard by (source, offset), with sorted offsets for range queries.
 
-    The order is kept in blocks: what comes or goes moves the offsets of one block only, however many there are (C60).
-    A message is some bytes: Python's garbage collector would look through a million objects in one go.
+    Offsets are sorted within blocks, so adding or removing a message moves the offsets of one block only (C60).
+    Messages are stored as bytes, because Python's garbage collector would traverse a million objects at once.
     """
 
     def __init__(self) -> None:
@@ -38,11 +38,11 @@ class ScheduledMessages:
         self._blocks: dict[int, dict[int, _Block]] = {}
         self._counts: dict[int, int] = {}
         self.held = 0
-        """How many are to be handed over."""
+        """How many are held for a transfer from here."""
         self.unconfirmed = 0
-        """How many were put here by a transfer, and are not confirmed."""
+        """How many were put here by a transfer and are not confirmed."""
         self.ready = 0
-        """How many wait for room."""
+        """How many wait for room below the target depth."""
 
     def __len__(self) -> int:
         return len(self._by_source_offset)
@@ -54,28 +54,28 @@ class ScheduledMessages:
         return unpack(self._by_source_offset[source_offset])
 
     def get(self, source: int, offset: int) -> Scheduled | None:
-        """One of them; None if it is none."""
+        """Return a scheduled message; None if there is none."""
         packed = self._by_source_offset.get((source, offset))
         return None if packed is None else unpack(packed)
 
     def source_offsets(self) -> list[tuple[int, int]]:
-        """Source and offset of each."""
+        """Return source and offset of each message."""
         return list(self._by_source_offset)
 
     def items(self) -> Iterator[tuple[tuple[int, int], Scheduled]]:
-        """All of them."""
+        """Yield each message with its source and offset."""
         return ((source_offset, unpack(packed)) for source_offset, packed in self._by_source_offset.items())
 
     def packed(self) -> ItemsView[tuple[int, int], bytes]:
-        """All of them, as the journal has them."""
+        """Return all messages by source and offset, packed as in the journal."""
         return self._by_source_offset.items()
 
     def add(self, source: int, offset: int, scheduled: Scheduled) -> None:
-        """Keep one."""
+        """Add or replace a message."""
         self.add_packed(source, offset, pack(scheduled))
 
     def add_packed(self, source: int, offset: int, packed: bytes) -> None:
-        """Keep one as the journal has it."""
+        """Add or replace a message, packed as in the journal."""
         known = self._by_source_offset.get((source, offset))
         self._by_source_offset[source, offset] = packed
         self._note(packed, 1)
@@ -90,7 +90,7 @@ class ScheduledMessages:
             block.offsets.insert(at, offset)
 
     def discard(self, source: int, offset: int) -> None:
-        """Forget one."""
+        """Remove a message, if it is there."""
         known = self._by_source_offset.pop((source, offset), None)
         if known is None:
             return
@@ -99,18 +99,18 @@ class ScheduledMessages:
         blocks, number = self._blocks[source], offset // _BLOCK
         block = blocks[number]
         block.count -= 1
-        # Offsets that are gone stay in the list until they are the greater part: taking out each would move the rest.
+        # Gone offsets stay in the list until they are the majority, because removing each would move the rest.
         if not block.count:
             del blocks[number]
         elif len(block.offsets) > 2 * block.count + _SLACK:
             block.offsets = [one for one in block.offsets if (source, one) in self._by_source_offset]
 
     def count(self, source: int) -> int:
-        """How many of a source there are."""
+        """Return how many messages of a source are scheduled."""
         return self._counts.get(source, 0)
 
     def emptying(self) -> Portions[None]:
-        """Let go of all of them, of which nothing is needed any more."""
+        """Release the memory of all messages, in portions. The object is not used afterwards."""
         self._blocks.clear()
         yield from emptying(self._by_source_offset)
 
@@ -126,7 +126,7 @@ class ScheduledMessages:
                 self.unconfirmed += by
 
     def between(self, source: int, first: int, last: int) -> Iterator[int]:
-        """Their offsets within a range (both ends included), ascending."""
+        """Yield a source's scheduled offsets within a range, both ends included, ascending."""
         blocks = self._blocks.get(source, {})
         within = range(first // _BLOCK, last // _BLOCK + 1)
         wanted: Iterable[int] = within

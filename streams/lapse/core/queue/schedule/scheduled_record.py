@@ -1,4 +1,4 @@
-"""The record of a scheduled message in the journal: its instants, its traits, and what else holds it back."""
+"""The journal's record of a scheduled message: instants, traits, and what else holds it back."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from lapse.core.transfer_counts import Counts
 
 _SCHEDULED: Final = struct.Struct("<qqQBq")
 _TRANSFERRED: Final = struct.Struct("<qB")
-"""What stands behind a scheduled message that is being transferred, or is ready; the transfer's id comes last."""
+"""Follows the plain part if the message is in a transfer or has further values. The transfer's id comes last."""
 _HELD: Final = 1
 _READY: Final = 2
 _RETRIES: Final = 4
-"""Then its own delay of retries stands before the id."""
+"""Flag: the message's retry delay precedes the id."""
 
 _COUNTED: Final = 8
-"""Then what it has been through elsewhere stands before the id, behind that delay."""
+"""Flag: the message's counts from another deployment precede the id, after the retry delay."""
 
 _DELAY: Final = struct.Struct("<q")
 _COUNTS: Final = struct.Struct("<II")
 
 
 def pack(scheduled: Scheduled) -> bytes:
-    """What the journal holds of a message that has no place yet."""
+    """Return the bytes of a message that has no place yet."""
     plain = _SCHEDULED.pack(*scheduled[:5])
     retries = b"" if scheduled.retry_ms == UNSTATED else _DELAY.pack(scheduled.retry_ms)
     counts = b"" if scheduled.counts == NO_COUNTS else _COUNTS.pack(*scheduled.counts)
@@ -38,12 +38,12 @@ def pack(scheduled: Scheduled) -> bytes:
 
 
 def is_plain(value: bytes) -> bool:
-    """Whether nothing but its instants and traits is known of a message that was packed."""
+    """Return whether a packed message has only instants and traits."""
     return len(value) == _SCHEDULED.size
 
 
 def unpack(value: bytes) -> Scheduled:
-    """Read what `pack` wrote."""
+    """Read a message that `pack` wrote."""
     scheduled = Scheduled(*_SCHEDULED.unpack_from(value))
     if is_plain(value):
         return scheduled

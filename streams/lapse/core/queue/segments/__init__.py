@@ -1,1 +1,1 @@
-"""The state of many messages, packed: segments of 4,096 places, their indexes, and those that lie on disk."""
+"""Segments: the packed state of 4,096 places each, their indexes, and the spill of segments to disk."""

@@ -1,4 +1,4 @@
-"""Ranges of places, cut at the borders of segments."""
+"""Cuts ranges of places at the borders of segments."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from lapse.core.queue.change import Places
 from lapse.core.queue.segments.segment import Where, where_of
 
 _FEW: Final = 32
-"""Up to this number, ranges are cut one by one; more are cut together, since most then hold a place or two."""
+"""Up to this number, ranges are cut one by one. More are cut together, since then most are very short."""
 
 _LONG: Final = 64
-"""Unless they have this many places on average: a million of them take 20 ms to write out."""
+"""Ranges with this many places on average are never cut together: a million places take 20 ms to list."""
 
 
 def cut(places: Places, size: int) -> Iterator[tuple[int, int, int]]:
-    """Each range, cut at segment borders: index of the segment, first slot, slot behind the last."""
+    """Yield each range cut at segment borders, as index of the segment, first slot, and slot behind the last."""
     for first, count in places:
         place, end = first, first + count
         while place < end:
@@ -31,10 +31,10 @@ def cut(places: Places, size: int) -> Iterator[tuple[int, int, int]]:
 
 
 def by_segment(places: Places, size: int) -> Iterator[tuple[int, Where]]:
-    """Ascending places, each segment's together: index of the segment, and where they are in it."""
+    """Yield ascending places by segment, as index of the segment and the slots in it."""
     if len(places) == 1:
         index, slot = divmod(places[0][0], size)
-        if slot + places[0][1] <= size:  # as most changes are
+        if slot + places[0][1] <= size:  # true for most changes
             yield index, slice(slot, slot + places[0][1])
             return
     if len(places) > _FEW:

@@ -1,4 +1,4 @@
-"""Indexes over the segments of a shard, so that nothing is scanned: instants, barriers, groups, tops."""
+"""Indexes over the segments of a shard, which avoid scans: instants, barriers, groups, tops."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from lapse.core.queue.segments.tops import Key, Tops
 
 
 class Index:
-    """Derived from the segments, and derived anew after a recovery.
+    """The indexes of a shard. They are derived from the segments, and again after a recovery.
 
     Args:
-        outline: what is known of a live segment; of an empty one in place of those that are gone.
-        best: a segment's best key by priority; None if it has nothing available, or is gone.
+        outline: returns the outline of a segment; that of an empty one if it was dropped.
+        best: returns a segment's best key by priority; None if it has nothing available, or was dropped.
 
     Attributes:
-        deadlines: which segment has an unleased message that expires first.
-        untils: which segment has a lease or delay that ends first.
+        deadlines: segments by the earliest deadline of an unleased message.
+        untils: segments by the earliest end of a lease or delay.
         barriers: places of barriers that are still there, ascending (Q12).
         ranked: whether any message has a priority.
         grouped: whether any message has a group.
-        tops: which segment has the message that priority puts first.
-        came_back: segments in which an available message may have a last holder (C49).
-        lines: which groups wait, in the order of their turn; None while nobody has asked.
+        tops: segments by their best available message by priority.
+        came_back: indexes of segments in which an available message may have a last holder (C49).
+        lines: the waiting groups in the order of their turn; None until they are needed.
     """
 
     def __init__(self, outline: Callable[[int], Outline], best: Callable[[int], Key | None]) -> None:
@@ -49,32 +49,32 @@ class Index:
         self.lines: WaitingGroups | None = None
 
     def bound_groups(self) -> set[int]:
-        """Groups of which a message is leased, sent, delayed or being transferred (Q20, C19)."""
+        """Return the groups that have a leased, sent, delayed or transferring message (Q20, C19)."""
         return set(self._bound_groups)
 
     def bound(self, group: int) -> int:
-        """How many messages of a group are leased, sent, delayed or being transferred."""
+        """Return how many messages of a group are leased, sent, delayed or transferring."""
         return self._bound_groups.get(group, 0)
 
     def held(self, group: int) -> int:
-        """How many messages of a group somebody works on: leased or sent ones (Q25, C70)."""
+        """Return how many messages of a group are leased or sent (Q25, C70)."""
         return self._bound_groups.get(group, 0) - self._waiting_groups.get(group, 0)
 
     def touch(self, segment: Segment) -> None:
         """Note that a segment changed.
 
-        Where no message has a priority yet, only of segments that were there at a recovery: the first message that has
-        one puts them in order, too.
+        Without any priorities this concerns only segments restored at a recovery, which must be in order once the first
+        message with a priority arrives.
         """
         if self.ranked or segment.index in self.tops:
             self.tops.touch(segment.index)
 
     def put_away(self, segment: Segment) -> None:
-        """Index a segment before its columns are spilled."""
+        """Bring the index of a segment up to date before its columns are spilled."""
         self.tops.settle(segment.index, segment.best)
 
     def add(self, segment: Segment) -> None:
-        """Take notice of a whole segment, after a recovery."""
+        """Index a whole segment after a recovery."""
         self.note_traits(segment, 0, segment.used)
         self.bind_groups(segment, slice(0, segment.used), 1)
         self.tops.touch(segment.index)
@@ -84,7 +84,7 @@ class Index:
             self.came_back.add(segment.index)
 
     def note_traits(self, segment: Segment, first: int, stop: int) -> None:
-        """Take notice of the traits of messages that came."""
+        """Index the traits of messages that entered."""
         self.ranked |= segment.ranks is not None
         self.grouped |= segment.groups is not None
         if segment.flags is not None:
@@ -93,14 +93,14 @@ class Index:
                 insort(self.barriers, segment.base + first + slot)
 
     def forget_barriers(self, segment: Segment, where: Where) -> None:
-        """Take out barriers that left."""
+        """Remove the barriers among messages that left."""
         low, high = bisect_left(self.barriers, segment.base), bisect_left(self.barriers, segment.base + segment.used)
         if low < high:
             gone = set((slots_of(where) + segment.base).tolist())
             self.barriers[low:high] = [place for place in self.barriers[low:high] if place not in gone]
 
     def bind_groups(self, segment: Segment, where: Where, by: int) -> None:
-        """Count messages of a group that are bound, one way or the other."""
+        """Add or subtract (`by`) the messages that bind their groups."""
         if segment.groups is None:
             return
         states, groups = segment.state[where], segment.groups[where]
@@ -113,7 +113,7 @@ class Index:
             self.lines.freed(groups[bound].tolist())
 
     def became_available(self, segment: Segment, where: Where) -> None:
-        """Let messages wait for their groups' turns."""
+        """Add available messages to the waiting groups."""
         if self.lines is not None:
             self.lines.came(segment, slots_of(where))
 
@@ -124,7 +124,7 @@ class Index:
             self.untils.note(until_ms, segment.index)
 
     def note_deadlines(self, segment: Segment, deadlines_ms: NDArray[np.int64]) -> None:
-        """Note the deadlines of messages that wait."""
+        """Note the deadlines of unleased messages."""
         earliest_ms = int(deadlines_ms[0] if len(deadlines_ms) == 1 else deadlines_ms.min())
         if earliest_ms < segment.min_deadline_ms:
             segment.min_deadline_ms = earliest_ms
@@ -132,7 +132,7 @@ class Index:
 
 
 def _count(counts: Counter[int], groups: NDArray[np.int64], by: int) -> None:
-    """Count messages of groups, one way or the other; one without a group is its own, and is not counted."""
+    """Add or subtract (`by`) messages by group. Messages without a group are not counted."""
     for group in groups.tolist():
         if group != OWN_GROUP:
             counts[group] += by

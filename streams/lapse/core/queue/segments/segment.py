@@ -1,9 +1,9 @@
 """A segment: 4,096 consecutive places of a queue shard, packed in columns.
 
-A column exists only where it says something: no deadlines while nothing expires, no leases while nothing is leased.
-A message that waits for its first delivery costs 1 byte of state, and 8 more for a deadline. Once some message of its
-segment was delivered it costs 4 bytes of counts: a message that fails at once and for ever is soon delivered more than
-65,535 times.
+A column exists only if it is needed: no deadlines while nothing expires, no leases while nothing is leased. A message
+that waits for its first delivery costs 1 byte of state, and 8 more for a deadline. Once a message of its segment was
+delivered it costs 4 more bytes for the count. Two would not do, since a message that always fails at once soon exceeds
+65,535 deliveries.
 """
 
 from __future__ import annotations
@@ -31,53 +31,53 @@ DELAYED: Final = np.uint8(State.DELAYED)
 SENT: Final = np.uint8(State.SENT)
 EXPIRED: Final = np.uint8(State.EXPIRED)
 TRANSFERRING: Final = np.uint8(State.TRANSFERRING)
-"""The same as they stand in a column: comparing it with a member of an enumeration takes six times as long."""
+"""States as column values. Comparing a column with an enumeration member takes six times as long."""
 
 _UNDELIVERED: Final[NDArray[np.uint32]] = np.zeros(SIZE, np.uint32)
-"""The counts of every segment of which nothing was delivered yet; nobody may write into them."""
+"""The read-only counts that all segments without deliveries share."""
 _UNDELIVERED.flags.writeable = False
 
 Where: TypeAlias = slice | NDArray[np.intp]
-"""Some places of a segment: consecutive ones, or ascending slots."""
+"""Slots of a segment: consecutive ones as a slice, or ascending ones as an array."""
 
 
 class Run(NamedTuple):
-    """Messages of one source that stand at consecutive places with consecutive offsets."""
+    """Messages of one source with consecutive places and consecutive offsets."""
 
     slot: int
     source: int
     offset: int
-    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody asks a run
+    count: int  # type: ignore[assignment]  # hides tuple.count, which is not needed here
 
 
 _BARE_BYTES: Final = 1_500
-"""What a segment takes without its columns."""
+"""The memory of a segment without its columns, bytes."""
 
 _RUN_BYTES: Final = 200
 
 
 class Segment:
-    """Columns of up to `SIZE` places that begin at `base`.
+    """The columns of up to `SIZE` places from `base` on.
 
     Attributes:
-        index: `base // SIZE`.
-        used: how many places are taken, from the first on.
-        held: how many messages are there; the segment can be dropped when it is full and this is 0.
-        available: how many are AVAILABLE.
+        index: number of the segment, `base // SIZE`.
+        used: how many places are used, from the first on.
+        held: how many messages are there; a full segment with 0 can be dropped.
+        available: how many messages are AVAILABLE.
         state: a `State` per place.
-        deadline_ms: instant of expiry per place; None while all are `NEVER`.
-        deliveries: deliveries so far per place; to be read only, `delivery_counts` is for writing.
-        cancels: cancels so far per place; None while all are 0.
-        holder: number of the subscription that holds a LEASED or SENT place, or held an AVAILABLE one last (C49); of
+        deadline_ms: deadline per place, ms since the epoch; None while all are `NEVER`.
+        deliveries: delivery count per place, read-only; `delivery_counts` returns it for writing.
+        cancels: cancel count per place; None while all are 0.
+        holder: number of the subscription that holds a LEASED or SENT place, or held an AVAILABLE one last (C49), or of
             the transfer that holds a TRANSFERRING one; None while there is none.
-        until_ms: end of the lease or delay per place, TRANSFERRING: of the delay that it had, 0 without one; None while
-            there is none.
-        since_ms: beginning of the lease per LEASED place, 0 = not known; None while there is none.
+        until_ms: end of the lease or delay per place, ms since the epoch. For TRANSFERRING, it is the end of a former
+            delay, 0 without one. None while there is none.
+        since_ms: begin of the lease per LEASED place, ms since the epoch, 0 = not known; None while there is none.
         ranks: priority per place that is RANKED; None while the queue has no priority.
         flags: `Flag`s per place; None while none is set.
         groups: hash of the group per place; None while the queue has no groups.
-        retries: delay that the message states for its retries per place, ms; None while none states any (Q24).
-        runs: which messages stand here, in the order of places.
+        retries: the retry delay that the message states, per place, ms; None while none states one (Q24).
+        runs: the sources and offsets of the places, in order.
         min_deadline_ms: no unleased place expires before this instant.
         min_until_ms: no lease or delay ends before this instant.
     """
@@ -129,7 +129,7 @@ class Segment:
 
     @property
     def is_undelivered(self) -> bool:
-        """Whether none of its messages was ever delivered."""
+        """Whether no message was ever delivered."""
         return self.deliveries is _UNDELIVERED
 
     @property
@@ -139,12 +139,12 @@ class Segment:
 
     @property
     def droppable(self) -> bool:
-        """Whether every place was taken and all of them are gone."""
+        """Whether every place was used and no message is there any more."""
         return self.held == 0 and self.used == SIZE
 
     @property
     def weight(self) -> int:
-        """About how many bytes of memory it takes."""
+        """About how many bytes of memory the segment takes."""
         columns = (
             self.state,
             None if self.deliveries is _UNDELIVERED else self.deliveries,
@@ -172,11 +172,11 @@ class Segment:
         return 0 if self.cancels is None else int(self.cancels[: self.used].max(initial=0))
 
     def count(self, state: State) -> int:
-        """How many places are in a state."""
+        """Return how many places are in a state."""
         return int(np.count_nonzero(self.state[: self.used] == state))
 
     def is_late(self, now_ms: int) -> bool:
-        """Whether all of its places are taken, and the deadline of each has passed; a place keeps its deadline."""
+        """Return whether all places are used and all their deadlines, which never change, have passed."""
         if self.used < SIZE or self.deadline_ms is None or self.min_deadline_ms > now_ms:
             return False
         if self._latest_deadline_ms is None:
@@ -184,42 +184,42 @@ class Segment:
         return self._latest_deadline_ms <= now_ms
 
     def may_be_held_by(self, number: int) -> bool:
-        """Whether a subscription may hold any of the messages."""
+        """Return whether a subscription may hold any of the messages."""
         return self.holder is not None
 
     def deadlines(self) -> NDArray[np.int64]:
-        """The deadline column, made if it does not exist."""
+        """Return the column of deadlines for writing, creating it if necessary."""
         if self.deadline_ms is None:
             self.deadline_ms = np.full(SIZE, NEVER, np.int64)
         return self.deadline_ms
 
     def leases(self) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """The holder and until columns, made if they do not exist."""
+        """Return the columns of holders and instants for writing, creating them if necessary."""
         if self.holder is None or self.until_ms is None:
             self.holder = np.full(SIZE, NOBODY, np.int32)
             self.until_ms = np.zeros(SIZE, np.int64)
         return self.holder, self.until_ms
 
     def beginnings(self) -> NDArray[np.int64]:
-        """The column of leases' beginnings, made if it does not exist."""
+        """Return the column of the begins of leases for writing, creating it if necessary."""
         if self.since_ms is None:
             self.since_ms = np.zeros(SIZE, np.int64)
         return self.since_ms
 
     def delivery_counts(self) -> NDArray[np.uint32]:
-        """The delivery column, made if it does not exist."""
+        """Return the column of delivery counts for writing, creating it if necessary."""
         if self.deliveries is _UNDELIVERED:
             self.deliveries = np.zeros(SIZE, np.uint32)
         return self.deliveries
 
     def cancel_counts(self) -> NDArray[np.uint32]:
-        """The cancel column, made if it does not exist."""
+        """Return the column of cancel counts for writing, creating it if necessary."""
         if self.cancels is None:
             self.cancels = np.zeros(SIZE, np.uint32)
         return self.cancels
 
     def set_traits(self, first: int, stop: int, traits: Traits) -> None:
-        """Fill the columns of traits that the queue asks for."""
+        """Write traits into the columns of slots `first` up to `stop`."""
         if traits.ranks is not None:
             if self.ranks is None:
                 self.ranks = np.zeros(SIZE, np.uint64)
@@ -238,20 +238,20 @@ class Segment:
             self.retries[first:stop] = traits.retries
 
     def rank_order(self) -> NDArray[np.uint16]:
-        """All places in the order of priority, then place; kept, since neither ever changes."""
+        """Return all slots by priority, then place. The result is cached, since neither ever changes."""
         order = self._rank_order
         if order is None or len(order) < self.used:
             order = self._rank_order = self._with_new_ranks(np.zeros(0, np.uint16) if order is None else order)
         return order
 
     def _with_new_ranks(self, order: NDArray[np.uint16]) -> NDArray[np.uint16]:
-        """An order of the first places, and the others put into it: those that came since stand behind their equals."""
+        """Return a cached order with later slots inserted, each behind those of equal priority."""
         new = np.arange(len(order), self.used, dtype=np.uint16)
         if self.ranks is None or self.flags is None:
             return np.concatenate((order, new))
         ranked = (self.flags[new] & Flag.RANKED) != 0
         unranked, new = new[~ranked], new[ranked]
-        # Complement, not minus: it turns the order of unsigned numbers round without overflow.
+        # The complement reverses the order of unsigned numbers without overflow.
         places = ~self.ranks[new]
         by_rank = np.argsort(places, kind="stable")
         count = int(np.count_nonzero(self.flags[order] & Flag.RANKED))
@@ -259,20 +259,20 @@ class Segment:
         return np.concatenate((np.insert(order[:count], at, new[by_rank]), order[count:], unranked))
 
     def ranking(self, slots: NDArray[np.intp]) -> tuple[NDArray[np.bool_], NDArray[np.uint64]]:
-        """By what places are sorted before their number: whether they have no priority, and its complement."""
+        """Return the columns that sort before the place: whether it has no priority, and the priority's complement."""
         if self.ranks is None or self.flags is None:
             return np.ones(len(slots), bool), np.zeros(len(slots), np.uint64)
         unranked = (self.flags[slots] & Flag.RANKED) == 0
         return unranked, np.where(unranked, np.uint64(0), ~self.ranks[slots])
 
     def key(self, slot: int) -> tuple[int, int]:
-        """Sort key of a place: ranked ones first, higher ranks before lower, then by place."""
+        """Return the sort key of a slot: ranked places first, higher ranks before lower, then by place."""
         if self.ranks is None or self.flags is None or not self.flags[slot] & Flag.RANKED:
             return 0, self.base + slot
         return -int(self.ranks[slot]) - 1, self.base + slot
 
     def best(self) -> tuple[int, int] | None:
-        """Sort key of the available place that is delivered first by priority; None while none is available."""
+        """Return the sort key of the available place that priority puts first; None if none is available."""
         if not self.available:
             return None
         order = self.rank_order()
@@ -280,22 +280,22 @@ class Segment:
 
     @property
     def came_back(self) -> NDArray[np.bool_]:
-        """Which available places have a last holder."""
+        """By slot: whether the place is available and has a last holder."""
         if self.holder is None:
             return np.zeros(self.used, bool)
         there: NDArray[np.bool_] = (self.state[: self.used] == AVAILABLE) & (self.holder[: self.used] != NOBODY)
         return there
 
     def deadline_of(self, slot: int) -> int:
-        """Deadline of one place, ms since the epoch; `NEVER` without one."""
+        """Return the deadline of one slot, ms since the epoch; `NEVER` without one."""
         return NEVER if self.deadline_ms is None else int(self.deadline_ms[slot])
 
     def cancels_of(self, slot: int) -> int:
-        """The number of cancels of one place."""
+        """Return the cancel count of one slot."""
         return 0 if self.cancels is None else int(self.cancels[slot])
 
     def recount(self) -> None:
-        """Derive `held`, `available` and the earliest instants from the columns."""
+        """Compute `held`, `available` and the earliest instants from the columns."""
         state = self.state[: self.used]
         self.available = int(np.count_nonzero(state == AVAILABLE))
         self.held = int(np.count_nonzero(THERE[state]))
@@ -303,7 +303,7 @@ class Segment:
         self.find_min_until()
 
     def find_min_deadline(self) -> None:
-        """Derive `min_deadline_ms`: the earliest deadline of a place that is not leased."""
+        """Compute `min_deadline_ms`, the earliest deadline of a message that expires."""
         self.min_deadline_ms = NEVER
         if self.deadline_ms is not None:
             waiting = EXPIRES[self.state[: self.used]]
@@ -311,7 +311,7 @@ class Segment:
                 self.min_deadline_ms = int(self.deadline_ms[: self.used][waiting].min())
 
     def find_min_until(self) -> None:
-        """Derive `min_until_ms`: the earliest end of a lease or delay."""
+        """Compute `min_until_ms`, the earliest end of a lease or delay."""
         self.min_until_ms = NEVER
         if self.until_ms is not None:
             ending = ENDS[self.state[: self.used]]
@@ -319,11 +319,11 @@ class Segment:
                 self.min_until_ms = int(self.until_ms[: self.used][ending].min())
 
     def run_at(self, slot: int) -> Run:
-        """The run in which a place stands."""
+        """Return the run that contains a slot."""
         return self.runs[bisect_right(self.runs, slot, key=_slot_of) - 1]
 
     def append_run(self, run: Run) -> None:
-        """Take in what stands behind all other runs."""
+        """Append a run, joining it with the last one if it continues that."""
         if self.runs:
             last = self.runs[-1]
             if (last.source, last.slot + last.count, last.offset + last.count) == (run.source, run.slot, run.offset):
@@ -337,21 +337,21 @@ def _slot_of(run: Run) -> int:
 
 
 def where_of(cuts: list[tuple[int, int]]) -> Where:
-    """Some places of a segment, from ascending and disjoint cuts: first slot, and slot behind the last."""
+    """Return the slots of ascending, disjoint cuts, each given as first slot and slot behind the last."""
     if len(cuts) == 1:
         return slice(*cuts[0])
     edges = np.array(cuts, np.intp)
     counts = edges[:, 1] - edges[:, 0]
-    # Each cut's first slot, less the places before it: what is added to the number of a place gives its slot.
+    # Shift of each cut: its first slot less the number of slots before it. The n-th slot is n plus its shift.
     shifts = edges[:, 0] - np.concatenate(([0], np.cumsum(counts)[:-1]))
     return np.arange(int(counts.sum())) + np.repeat(shifts, counts)
 
 
 def slots_of(where: Where) -> NDArray[np.intp]:
-    """The same as slots."""
+    """Return slots as an array."""
     return np.arange(where.start, where.stop) if isinstance(where, slice) else where
 
 
 def count_of(where: Where) -> int:
-    """How many places they are."""
+    """Return the number of slots."""
     return int(where.stop - where.start) if isinstance(where, slice) else len(where)

@@ -1,4 +1,4 @@
-"""Spilled segments: those that are not needed now lie in a spill store (Q16). The core is given one, or none."""
+"""Spilled segments: those not needed now are kept in a spill store, if the core is given one (Q16)."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from lapse.core.queue.segments.segment import Segment
 from lapse.core.queue.segments.summary import Outline, SegmentSummary
 
 _SEEN: Final = 4
-"""How many segments are kept that were only read: the next access may change them."""
+"""How many segments that were only read stay cached, since the next access may change them."""
 
 
 class SpillStore(Protocol):
-    """Keeps bytes by number; a plain dictionary is one. It need not survive the process: the journal has everything."""
+    """Keeps bytes by number, as a dictionary does. It need not survive the process, since the journal is complete."""
 
     def __getitem__(self, index: int, /) -> bytes | memoryview:
-        """What was put there."""
+        """Return a stored segment."""
 
     def __setitem__(self, index: int, data: bytes | memoryview, /) -> None:
-        """Store a segment, and replace an older one."""
+        """Store or replace a segment."""
 
     def __delitem__(self, index: int, /) -> None:
         """Remove a segment."""
@@ -30,18 +30,18 @@ class SpillStore(Protocol):
 
 
 class Segments(Mapping[int, Segment]):
-    """The live segments of a shard by index: in memory, or in a spill store, with a summary in memory.
+    """The live segments of a shard by index, each in memory, or in a spill store with its summary in memory.
 
-    `segments[index]` brings a segment back until `make_room`. `look` only reads it, and leaves it spilled.
-    So between two calls of `make_room` there is one object per segment that may be changed.
+    `segments[index]` loads a segment until `make_room`. `look` only reads it, and leaves it spilled. So between two
+    calls of `make_room` there is one object per segment that may be changed.
 
     Args:
-        spill_store: where segments are put away; None = all stay in memory.
-        room: bytes of memory that segments may take, if there is a spill store.
+        spill_store: the store for segments; None = all stay in memory.
+        room: memory that segments may take if there is a spill store, bytes.
 
     Attributes:
-        loads: how many segments were read back from the spill store.
-        resting: called with each segment before it is put away.
+        loads: how many segments were read from the spill store.
+        resting: callbacks that get each segment before it is spilled.
     """
 
     def __init__(self, spill_store: SpillStore | None = None, room: int = 0) -> None:
@@ -98,15 +98,15 @@ class Segments(Mapping[int, Segment]):
 
     @property
     def in_memory(self) -> int:
-        """How many are in memory."""
+        """How many segments are in memory."""
         return len(self._loaded)
 
     def outline(self, index: int) -> Outline | None:
-        """The outline of a segment, which is known without its columns; None if there is none."""
+        """Return the outline of a segment, which needs no columns; None if there is no such segment."""
         return self._loaded.get(index) or self._summaries.get(index)
 
     def look(self, index: int) -> Segment:
-        """A segment to read and not to change. It is valid only until something changes."""
+        """Return a segment for reading only. It is valid until the next change of the shard."""
         segment = self._loaded.get(index) or self._seen.get(index)
         if segment is None:
             segment = self._seen[index] = self._read(index)
@@ -115,24 +115,24 @@ class Segments(Mapping[int, Segment]):
         return segment
 
     def encoded(self, index: int) -> bytes | memoryview:
-        """A segment as the journal holds it."""
+        """Return the packed bytes of a segment."""
         segment = self._loaded.get(index)
         if segment is None and self.spill_store is not None:
             return self.spill_store[index]
         return packed_segment.encode(self._loaded[index])
 
     def changed(self, segment: Segment) -> None:
-        """Note that the spill store's copy of a segment is out of date."""
+        """Note that the spill store's copy of a segment is outdated."""
         self._same.discard(segment.index)
 
     def restored(self, segment: Segment) -> None:
-        """Take in a segment from the journal. It is in the spill store already, if there is one."""
+        """Add a segment from the journal. A spill store, if any, contains it already."""
         self[segment.index] = segment
         if self.spill_store is not None:
             self._same.add(segment.index)
 
     def make_room(self) -> None:
-        """Spill the least recently used segments, until the rest fits into memory. No caller may hold a segment."""
+        """Spill the least recently used segments until the rest fits into memory. No caller may hold a segment."""
         if self.spill_store is None:
             return
         for index in self._used:
@@ -160,7 +160,7 @@ class Segments(Mapping[int, Segment]):
         summary = self._summaries[index]
         assert self.spill_store is not None
         segment = packed_segment.decode(self.spill_store[index])
-        # The instants as they were, not computed anew: entries of timers were made by them, and are found by them.
+        # The instants are taken from the summary, not computed again, because index entries must equal them.
         segment.min_deadline_ms, segment.min_until_ms = summary.min_deadline_ms, summary.min_until_ms
         self.loads += 1
         return segment

@@ -1,4 +1,4 @@
-"""Summaries: the part of a segment that stays in memory while its columns are in a spill store (Q16)."""
+"""Segment summary: the part of a segment that stays in memory while its columns are spilled (Q16)."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from lapse.core.queue.segments.segment import NOBODY, Segment, State
 
 
 class Outline(Protocol):
-    """What can be asked of a segment wherever it is: of the segment itself, or of its summary."""
+    """The interface that a segment and its summary share."""
 
     @property
     def used(self) -> int:
-        """How many places are taken."""
+        """How many places are used."""
 
     @property
     def held(self) -> int:
-        """How many of them are not empty."""
+        """How many messages are there."""
 
     @property
     def available(self) -> int:
@@ -42,15 +42,15 @@ class Outline(Protocol):
         """The greatest cancel count."""
 
     def count(self, state: State) -> int:
-        """How many places are in a state."""
+        """Return how many places are in a state."""
 
     def may_be_held_by(self, number: int) -> bool:
-        """Whether a subscription may hold any of the messages."""
+        """Return whether a subscription may hold any of the messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentSummary:
-    """What stands on the outside of a segment that was put away.
+    """The summary of a spilled segment.
 
     Attributes:
         used: see `Outline`.
@@ -60,8 +60,8 @@ class SegmentSummary:
         min_until_ms: see `Outline`.
         most_deliveries: see `Outline`.
         most_cancels: see `Outline`.
-        counts: places by state.
-        holders: numbers of the subscriptions that hold something.
+        counts: number of places by state.
+        holders: numbers of the subscriptions and transfers that hold messages.
     """
 
     used: int
@@ -76,7 +76,7 @@ class SegmentSummary:
 
     @classmethod
     def of(cls, segment: Segment) -> SegmentSummary:
-        """Write a segment's summary."""
+        """Return the summary of a segment."""
         holders: frozenset[int] = frozenset()
         if segment.holder is not None:
             holders = frozenset(np.unique(segment.holder[: segment.used]).tolist()) - {NOBODY}
@@ -93,9 +93,9 @@ class SegmentSummary:
         )
 
     def count(self, state: State) -> int:
-        """How many places are in a state."""
+        """Return how many places are in a state."""
         return self.counts[state]
 
     def may_be_held_by(self, number: int) -> bool:
-        """Whether a subscription may hold any of the messages."""
+        """Return whether a subscription may hold any of the messages."""
         return number in self.holders

@@ -1,4 +1,4 @@
-"""Tops: the segment with the message of the highest priority (Q11)."""
+"""Tops: an index that finds the segments with the messages of the highest priority (Q11)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Tops:
     """Segments by the key of their best available message, corrected lazily.
 
     Args:
-        best: finds a segment's best key; None if it has nothing available.
+        best: returns a segment's best key; None if it has nothing available.
     """
 
     def __init__(self, best: Callable[[int], Key | None]) -> None:
@@ -26,7 +26,7 @@ class Tops:
         self._stale: set[int] = set()
 
     def __contains__(self, segment: object) -> bool:
-        """Whether anything is known of a segment, or is still to be found out."""
+        """Return whether the index knows a segment, or has noted a change of it."""
         return segment in self._known or segment in self._stale
 
     def touch(self, segment: int) -> None:
@@ -34,7 +34,7 @@ class Tops:
         self._stale.add(segment)
 
     def settle(self, segment: int, best: Callable[[], Key | None]) -> None:
-        """Note a segment's best key now, if it has changed: it will not be at hand later."""
+        """Compute a changed segment's best key now, before its columns are spilled."""
         if segment in self._stale:
             self._stale.discard(segment)
             self._note(segment, best())
@@ -47,11 +47,11 @@ class Tops:
             heapq.heappush(self._heap, (key, segment))
 
     def of(self, segment: int) -> Key:
-        """Best key of a segment that `by_key` gave."""
+        """Return the best key of a segment that `by_key` yielded."""
         return self._known[segment]
 
     def by_key(self) -> Generator[int, None, None]:
-        """Segments with something available, best first; nothing may change while this is used."""
+        """Yield segments with available messages, best first. The shard must not change meanwhile."""
         for segment in self._stale:
             self._note(segment, self._best(segment))
         self._stale.clear()

@@ -1,4 +1,4 @@
-"""The locator: the places of the messages that a claim names, and the results for those without a place."""
+"""Locator: finds the places of the messages that a claim names, and the results of those without a place."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from lapse.core.queue.settlement.settlement import Claim, Outcome, Result
 from lapse.core.queue.state import QueueState
 
 Located = tuple[Segment, int, int, int, int]
-"""Segment, first slot, slot behind the last, offset of the first, and the code of `settled`."""
+"""Segment, first slot, slot behind the last, offset of the first, and the code SETTLED."""
 
 
 class Locator:
-    """Finds messages by their bookmarks."""
+    """Finds messages by bookmark."""
 
     def __init__(self, state: QueueState) -> None:
         self._state = state
 
     def located(self, claim: Claim, outcomes: list[Outcome]) -> Iterator[Located]:
-        """Find the places that a claim names; what has none is answered into `outcomes` on the way, in order.
+        """Find the places that a claim names. Messages without a place get their outcomes, in order.
 
         Yields:
             See `Located`.
@@ -31,7 +31,7 @@ class Locator:
             outcomes.append(Outcome(topic, partition, first, last, Result.UNKNOWN))
             return
         source = self._state.sources[number]
-        # All pieces first: what is settled on the way can take a segment, and its standings, away.
+        # All pieces are found first, since the caller may settle messages meanwhile, which can drop a segment.
         seen_to = source.seen_to(first)
         for piece in list(source.find(first, min(last, seen_to - 1))):
             if piece.place < 0:
@@ -47,7 +47,7 @@ class Locator:
             outcomes.append(Outcome(topic, partition, max(first, seen_to), last, Result.UNKNOWN))
 
     def _missing(self, number: int, first: int, last: int) -> Iterator[Outcome]:
-        """Answer for offsets that stand nowhere: scheduled, expired, or settled before."""
+        """Yield the outcomes of offsets without a place: scheduled, expired, or settled before."""
         source = self._state.sources[number]
         marks: list[tuple[int, int, Result]] = [
             (offset, offset, Result.TRANSFERRING if self._state.scheduled[number, offset].held else Result.SCHEDULED)

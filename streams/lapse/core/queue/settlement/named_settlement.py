@@ -1,4 +1,4 @@
-"""A settlement by very many bookmarks, some at a time, so that others have their turn between (C60)."""
+"""Named settlement: settles very many bookmarks in parts, so that other work of the shard can go on (C60)."""
 
 from __future__ import annotations
 
@@ -18,36 +18,37 @@ from lapse.protocol.bookmark import BookmarkRange
 from lapse.protocol.command import Command
 
 READ_AT_ONCE: Final = 2_000
-"""How many bookmarks are read at a time."""
+"""How many bookmarks are parsed at a time."""
 
 WORK_AT_ONCE: Final = 1_000
-"""How much is settled at a time: a bookmark counts as one, and each segment that messages stand in as more."""
+"""How much work is done at a time. A bookmark counts as 1, and each segment as `SEGMENT_WORK`."""
 
 SEGMENT_WORK: Final = 20
-"""The cost of beginning with another segment, in bookmarks of one segment."""
+"""The cost of starting with another segment, in bookmarks."""
 
 MOST_REPEATED: Final = 1_000_000
-"""The most messages that a command may name more than twice, or that may not be there (X7)."""
+"""A command may name at most twice as many messages as the shard may hold, plus this number (X7)."""
 
 
 _FEW: Final = 1_000
-"""Up to this number messages are examined one by one: most commands name messages in their order."""
+"""Below this number claims are compared one by one, since most commands name messages in order."""
 
 
 class NamedSettlement:
-    """What one command names by bookmarks, and what has become of that so far.
+    """The bookmarks of one command, and their outcomes so far.
 
-    Bookmarks in any order are settled in the order of their places, so that those of a segment are settled together,
-    unless two of them overlap: then the first of the two counts (C16). Outcomes are told in the order of the command.
+    Bookmarks are settled by source and offset, so that those of a segment are settled together. If two overlap, they
+    are settled in the order of the command instead, so that the first of the two counts (C16). Outcomes are returned in
+    the order of the command.
 
     Args:
         command: the command.
-        state: the shard's.
+        state: the shard's state.
 
     Attributes:
-        outcomes: what has become of the messages so far.
-        began: whether it is under way.
-        overlaps: whether two bookmarks may name the same message, known once all are read.
+        outcomes: the outcomes so far.
+        began: whether settling has begun.
+        overlaps: whether two bookmarks may name the same message, set once all are parsed.
     """
 
     def __init__(self, command: Command, state: QueueState) -> None:
@@ -61,30 +62,30 @@ class NamedSettlement:
         self._looks = 0
         self._fault: CommandRefused | None = None
         self._order: NDArray[np.intp] | None = None
-        """Where the claims stood in the command, if they are settled in another order."""
+        """The claims' indexes in the command, in the order of settling; None if that is the command's."""
         self._claims: list[Claim] | None = None
         self._at = 0
         self._part: list[Claim] = []
         self._numbers: list[NDArray[np.intp]] = []
-        """Of the outcomes of each part, which of the command's bookmarks each belongs to."""
+        """For each part, the index in the command of each outcome's bookmark."""
 
     @property
     def is_small(self) -> bool:
-        """Whether it is done at once."""
+        """Whether the command can be settled at once."""
         return len(self._command.bookmarks) * SEGMENT_WORK <= WORK_AT_ONCE
 
     @property
     def is_read(self) -> bool:
-        """Whether all bookmarks are read, or one cannot be."""
+        """Whether all bookmarks are parsed, or one is invalid."""
         return self._fault is not None or len(self._named) == len(self._command.bookmarks)
 
     @property
     def is_last(self) -> bool:
-        """Whether all that is left can be settled at once, or nothing can be."""
+        """Whether the rest can be settled at once, or a bookmark is invalid."""
         return self._fault is not None or (self.is_read and self._part_end() == len(self._ordered()))
 
     def read_some(self) -> None:
-        """Read the next bookmarks, a bounded number; a fault is kept for `claims`."""
+        """Parse the next `READ_AT_ONCE` bookmarks. `claims` raises a fault that is found."""
         self._read(READ_AT_ONCE)
 
     def _read(self, most: int) -> None:
@@ -105,10 +106,10 @@ class NamedSettlement:
             )
 
     def claims(self) -> list[Claim]:
-        """What the command names, in its order; what is not read yet is read now.
+        """Return the claims in the order of the command, parsing the rest of the bookmarks.
 
         Raises:
-            CommandRefused: it names nothing that can be read, or the same messages over and over.
+            CommandRefused: a bookmark is invalid, or the command names the same messages too often.
         """
         if not self.is_read:
             self._read(len(self._command.bookmarks))
@@ -117,26 +118,26 @@ class NamedSettlement:
         return self._named
 
     def take(self) -> list[Claim]:
-        """Return the claims that are settled next."""
+        """Return the claims of the next part."""
         at, self._at, self.began = self._at, self._part_end(), True
         self._part = self._ordered()[at : self._at]
         return self._part
 
     def rest(self) -> list[Claim]:
-        """Return the claims that are left."""
+        """Return all remaining claims."""
         claims = self._ordered()
         at, self._at = self._at, len(claims)
         self._part = claims[at:]
         return self._part
 
     def settled(self, outcomes: list[Outcome]) -> None:
-        """Take in the outcomes of the claims that were returned last."""
+        """Add the outcomes of the claims returned last."""
         if self._order is not None and outcomes:
             self._numbers.append(_numbers_of(outcomes, self._part, self._order[self._at - len(self._part) : self._at]))
         self.outcomes += outcomes
 
     def as_named(self) -> list[Outcome]:
-        """What has become of all, in the order of the command."""
+        """Return all outcomes in the order of the command."""
         if self._order is None:
             return self.outcomes
         # The outcomes of one claim are ascending already, and the sort is stable.
@@ -152,7 +153,7 @@ class NamedSettlement:
         return self._claims
 
     def _part_end(self) -> int:
-        """Where the part ends that begins now: with at least one claim."""
+        """Return the end index of the next part, which holds at least one claim."""
         claims, work, last = self._ordered(), 0, ("", 0, -1)
         segments = len(self._state.segments)
         for at in range(self._at, len(claims)):
@@ -166,7 +167,7 @@ class NamedSettlement:
 
 
 def _places(claims: Sequence[Claim | Outcome]) -> tuple[NDArray[np.intp], NDArray[np.int64], NDArray[np.int64]]:
-    """Source, first and last offset of each; sources are numbered by topic and partition."""
+    """Return columns of source, first and last offset. Sources are numbered by topic and partition."""
     sources = {name: number for number, name in enumerate(sorted({claim[:2] for claim in claims}))}
     numbers = np.array([sources[claim[:2]] for claim in claims], np.intp)
     return (
@@ -177,7 +178,10 @@ def _places(claims: Sequence[Claim | Outcome]) -> tuple[NDArray[np.intp], NDArra
 
 
 def _ascending(claims: list[Claim]) -> tuple[NDArray[np.intp] | None, bool]:
-    """The order of claims by source and offset, None if they have it already or two overlap; and whether two do."""
+    """Return the order of claims by source and offset, and whether two overlap.
+
+    The order is None if the claims are sorted already, or two overlap.
+    """
     if len(claims) < _FEW and all(one[:2] == other[:2] and one.last < other.first for one, other in pairwise(claims)):
         return None, False
     sources, firsts, lasts = _places(claims)
@@ -189,7 +193,7 @@ def _ascending(claims: list[Claim]) -> tuple[NDArray[np.intp] | None, bool]:
 
 
 def _numbers_of(outcomes: list[Outcome], claims: list[Claim], order: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Which of some ascending claims each outcome belongs to, by where it stood in the command."""
+    """Return, for each outcome, its claim's index in the command; `order` has these of the ascending claims."""
     sources, firsts, _ = _places([*claims, *outcomes])  # numbered together
     of, at = sources[len(claims) :], firsts[len(claims) :]
     sources, firsts = sources[: len(claims)], firsts[: len(claims)]

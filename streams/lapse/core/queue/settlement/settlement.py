@@ -1,4 +1,4 @@
-"""Settlement: what becomes of each bookmark that a subscription settles (Q8, C13 to C18)."""
+"""Settlement: decides the result for each message that a subscription settles (Q8, C13 to C18)."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ class Result(StrEnum):
 
 
 class Claim(NamedTuple):
-    """Messages that a settlement names: offsets of one source, both ends included, with the fencing tokens if sent.
+    """Messages that a settlement names: a range of offsets of one source, both ends included.
 
-    The tokens are the count of the delivery that is settled (C13), and the epoch that made it (C42). `found`
-    says that it is what a filter found, or a part of a range.
+    `delivery_count` (C13) and `epoch` (C42) are the fencing tokens of the settled delivery, None if not sent. `found`
+    is set for messages that a filter selected, and for parts of a range.
     """
 
     topic: str
@@ -58,7 +58,7 @@ class Claim(NamedTuple):
 
     @property
     def alone(self) -> bool:
-        """Whether it names one message by its own bookmark."""
+        """Whether the claim names one message by its own bookmark."""
         return self.first == self.last and not self.found
 
 
@@ -73,13 +73,14 @@ class Outcome(NamedTuple):
 
 
 def each_once(claims: Iterable[Claim], outcomes: list[Outcome]) -> Iterator[Claim]:
-    """Yield claims, less what an earlier one of the same command named with a stale token: the first counts (C16).
+    """Yield claims without messages that an earlier claim of the command named with a stale token (C16).
 
-    What was settled, or refused for another reason, is refused the second time by its state.
+    The first naming of a message counts. If it was settled, or refused for another reason, the message's state refuses
+    the second.
 
     Args:
-        claims: in the order in which they were named.
-        outcomes: what has become of the claims so far; what is left out of one is answered here as before.
+        claims: the claims in the order of the command.
+        outcomes: the outcomes of the claims so far; the outcomes of left-out messages are added here.
     """
     looked, stale = 0, []
     for claim in claims:
@@ -102,7 +103,7 @@ def each_once(claims: Iterable[Claim], outcomes: list[Outcome]) -> Iterator[Clai
 
 
 def join(outcomes: list[Outcome], since: int) -> None:
-    """Join neighbours with one result, from an index on: where an answer is parted would tell what is hidden (X4)."""
+    """Join neighbouring outcomes with equal results, from an index on. Borders would reveal hidden messages (X4)."""
     joined: list[Outcome] = []
     for one in outcomes[since:]:
         last = joined[-1] if joined else None
@@ -137,7 +138,7 @@ _SPARED: Final = _results(
         State.TRANSFERRING: Result.TRANSFERRING,
     }
 )
-"""By state: the result of a settlement for a message that the life table has no row for."""
+"""By state: the result of a settlement if the life table has no row for the state."""
 
 _SPARED_BY_TRANSFER: Final = _results(
     {
@@ -148,15 +149,15 @@ _SPARED_BY_TRANSFER: Final = _results(
         State.TRANSFERRING: Result.TRANSFERRING,
     }
 )
-"""By state: the result of a transfer for a message that it may not take."""
+"""By state: the result of a transfer if it may not take the message."""
 
 TRIGGERS: Final = {action: Trigger(action.value) for action in SettleAction}
-"""The trigger that each action has for the messages that it settles."""
+"""By action: the trigger for the messages that it settles."""
 
 _ROUTES: Final = {action: route(trigger) for action, trigger in TRIGGERS.items()}
 
 NO_TOKEN: Final = -1
-"""Stands for a delivery count that the client did not send."""
+"""The token of a claim without a delivery count."""
 
 
 def judge(
@@ -168,16 +169,16 @@ def judge(
     leasing: Leasing,
     now_ms: int,
 ) -> NDArray[np.uint8]:
-    """Decide about some places of a segment; the codes are indexes into `RESULTS`.
+    """Return the results for slots of a segment, as indexes into `RESULTS`.
 
     Args:
-        action: what is asked for.
-        segment: where the messages stand.
-        where: the places.
-        holder: number of the subscription that asks, or one that nobody has.
-        token: delivery count that the client knows of, None if it did not say; or one for each place, then `NO_TOKEN`.
-        leasing: who may settle.
-        now_ms: the command's instant; negative while expiration is off.
+        action: the action.
+        segment: the segment.
+        where: the slots.
+        holder: number of the settling subscription, or an unused number.
+        token: the delivery count that the client sent, None without one; or one for each slot, `NO_TOKEN` without one.
+        leasing: the queue's rule on who may settle.
+        now_ms: the command's instant, ms since the epoch; negative if expiration is off.
     """
     if isinstance(where, slice) and where.stop - where.start == 1:
         alone = token if token is None or isinstance(token, int) else int(token[0])
@@ -194,8 +195,8 @@ def judge(
         codes[settled & held] = _NOT_HOLDER
         settled &= mine
     if token is not None:
-        # Fewer deliveries than the token says: that one never was. Its message is gone with its topic, another one
-        # bears its bookmark (C42).
+        # A token above the delivery count is of another message, whose topic was deleted and whose bookmark was
+        # reused (C42).
         deliveries = segment.deliveries[where]
         acknowledged = action is SettleAction.ACKNOWLEDGE and not strict
         stale = deliveries < token if acknowledged else deliveries != token
@@ -213,7 +214,7 @@ def judge(
 def _judge_one(
     action: SettleAction, segment: Segment, slot: int, holder: int, token: int | None, leasing: Leasing, now_ms: int
 ) -> int:
-    """The same for one place: most settlements name one message, and columns cost as much for it as for hundreds."""
+    """Return the result for one slot. Most settlements name one message, for which columns would be slow."""
     state = int(segment.state[slot])
     if _EXPIRES[state] and now_ms >= 0 and segment.deadline_ms is not None and segment.deadline_ms[slot] <= now_ms:
         return _TIME_LIMIT
@@ -237,15 +238,15 @@ def _judge_one(
 def judge_transfer(
     segment: Segment, first: int, stop: int, number: int, wanted: tuple[State, ...], now_ms: int
 ) -> NDArray[np.uint8]:
-    """Decide what a transfer may do with the places `first` to `stop - 1` of a segment (Q17).
+    """Return the results of a transfer for the slots `first` to `stop - 1` of a segment (Q17).
 
     Args:
-        segment: where the messages stand.
+        segment: the segment.
         first: first slot.
         stop: slot behind the last.
-        number: of the transfer.
-        wanted: states in which it is settled; of those that are TRANSFERRING only this transfer's.
-        now_ms: the command's instant; negative while expiration is off.
+        number: number of the transfer.
+        wanted: states in which a message is settled; TRANSFERRING ones only if this transfer holds them.
+        now_ms: the command's instant, ms since the epoch; negative if expiration is off.
     """
     state = segment.state[first:stop]
     codes = by_state(_SPARED_BY_TRANSFER, state)
@@ -258,7 +259,7 @@ def judge_transfer(
 
 
 def late_among(some: NDArray[np.bool_], segment: Segment, where: Where, now_ms: int) -> NDArray[np.bool_]:
-    """Those of some places that are past their deadline; `now_ms` < 0 = none is."""
+    """Return which of the slots marked in `some` are past their deadline; `now_ms` < 0 = none is."""
     if now_ms < 0 or segment.deadline_ms is None or not some.any():
         return np.zeros(len(some), bool)
     late: NDArray[np.bool_] = some & (segment.deadline_ms[where] <= now_ms)
@@ -266,7 +267,7 @@ def late_among(some: NDArray[np.bool_], segment: Segment, where: Where, now_ms: 
 
 
 def outcomes_of(claims: Sequence[Claim], codes: NDArray[np.uint8]) -> list[Outcome]:
-    """The same for several claims one after the other, with the codes of all their messages."""
+    """Return the outcomes of consecutive claims of one source, given the result codes of all their messages."""
     firsts = np.array([claim.first for claim in claims])
     counts = np.array([claim.last for claim in claims]) - firsts + 1
     begins = np.cumsum(counts) - counts
@@ -282,7 +283,7 @@ def outcomes_of(claims: Sequence[Claim], codes: NDArray[np.uint8]) -> list[Outco
 
 
 def outcomes(topic: str, partition: int, offset: int, codes: NDArray[np.uint8]) -> list[Outcome]:
-    """Join neighbours that share a result; `offset` is the first message's."""
+    """Return the outcomes of consecutive messages, one per run of equal codes; `offset` is the first message's."""
     if len(codes) == 1:
         return [Outcome(topic, partition, offset, offset, RESULTS[codes[0]])]
     breaks = (np.flatnonzero(np.diff(codes)) + 1).tolist()

@@ -1,4 +1,4 @@
-"""Commands that settle messages, or renew their leases, by bookmarks or by a filter (Q8, C13 to C18)."""
+"""Settlement commands: settle messages or renew leases, by bookmarks or by a filter (Q8, C13 to C18)."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ from lapse.core.shard.refused import CommandRefused
 from lapse.protocol.command import Command
 
 SETTLED_AT_ONCE: Final = 32_768
-"""About how many messages one step of a settlement by filter settles; of scattered ones an eighth (C60)."""
+"""About how many messages one step of a settlement by filter settles; scattered ones, an eighth of it (C60)."""
 
 _IN_PARTS_BY_FILTER: Final = frozenset({"acknowledge", "cancel", "expire"})
 _IN_PARTS_BY_BOOKMARKS: Final = _IN_PARTS_BY_FILTER | {"renew"}
 
 
 class SettlementCommands:
-    """Carries out settlements; of very many messages in parts, so that others have their turn (C60).
+    """Carries out settlement commands. Those about very many messages are done in parts (C60).
 
     Args:
-        shard: the state machine.
-        row_filter: the messages that the user of the command may see and settle; empty = all (X4).
+        shard: the shard.
+        row_filter: returns the row filter of the command's user; empty = all messages (X4).
     """
 
     def __init__(self, shard: QueueShard, row_filter: Callable[[], str]) -> None:
         self._shard = shard
         self._row_filter = row_filter
         self._settled: list[Outcome] = []
-        """The progress of a settlement that is under way."""
+        """The outcomes so far of the settlement by filter in progress."""
         self._settled_to = -1
-        """The last segment in which one by filter has settled; -1 = none is under way."""
+        """The last segment that the settlement by filter has covered; -1 = none is in progress."""
         self._by_bookmarks: tuple[Command, NamedSettlement] | None = None
-        """The latest one by bookmarks."""
+        """The latest settlement by bookmarks, with its command."""
         self._renewed_to_ms = 0
 
     def claims(self, command: Command) -> list[Claim]:
-        """What a command names.
+        """Return the messages that a command names.
 
         Raises:
-            CommandRefused: it names nothing that can be read, or the same messages over and over.
+            CommandRefused: the command names nothing valid, or the same messages too often.
         """
         if command.filter and command.bookmarks:
             raise CommandRefused(f"{command.command}: name either bookmarks or a filter, not both")
@@ -56,15 +56,15 @@ class SettlementCommands:
         return self._named_by(command).claims()
 
     def _named_by(self, command: Command) -> NamedSettlement:
-        """What a command names by bookmarks; it is read once."""
+        """Return the settlement of a command's bookmarks, created once for the command."""
         if self._by_bookmarks is None or self._by_bookmarks[0] is not command:
             self._by_bookmarks = command, NamedSettlement(command, self._shard.state)
         return self._by_bookmarks[1]
 
     def settle_some(self, command: Command, at_ms: int, step: Step) -> bool:
-        """Begin, or go on with, a settlement of very many messages; whether there is more of that.
+        """Carry out a part of a settlement of very many messages. Return whether another part must follow.
 
-        A part by filter ends with a segment. `settle` or `renew` does the last part, and answers for all.
+        A part by filter ends at the end of a segment. `settle` or `renew` does the last part, and answers for all.
         """
         if command.bookmarks:
             return self._settle_some_named(command, at_ms, step)
@@ -78,7 +78,7 @@ class SettlementCommands:
         return True
 
     def settle(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
-        """Acknowledge, cancel or expire; returns the contents of the answer."""
+        """Acknowledge, cancel or expire messages. Return the fields of the answer."""
         if not command.filter:
             return bounded(self._settle_named(command, at_ms, step), command, {})
         if self._settled_to >= 0:
@@ -88,13 +88,13 @@ class SettlementCommands:
         else:
             outcomes = self._carry_out(command, self.claims(command), at_ms, step)
         settled = [outcome for outcome in outcomes if outcome.result is Result.SETTLED]
-        outcomes = [outcome for outcome in outcomes if outcome.result is not Result.TIME_LIMIT]  # as if it had left
-        out_of_sight = len(self._shard.selected_scheduled(command.filter))  # untouched, whatever names them (C16)
+        outcomes = [outcome for outcome in outcomes if outcome.result is not Result.TIME_LIMIT]  # as if they had left
+        out_of_sight = len(self._shard.selected_scheduled(command.filter))  # a filter does not settle them (C16)
         counts = {"settled": size(settled), "skipped": size(outcomes) - size(settled) + out_of_sight}
         return bounded(settled, command, counts)
 
     def renew(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
-        """Extend leases; returns the contents of the answer."""
+        """Extend leases. Return the fields of the answer."""
         if self._is_too_long(command):
             raise CommandRefused(
                 f"renew: lease_ms is {command.lease_ms}; the queue's max_lease_period is "
@@ -127,12 +127,12 @@ class SettlementCommands:
             return False
         part = self._once(named, named.take())
         if self._shard.is_due(at_ms):
-            self._shard.end_leases_of(part, at_ms, step)  # a crowd may be in their way (C60)
+            self._shard.end_leases_of(part, at_ms, step)  # their due leases may wait behind very many others (C60)
         named.settled(self._carry_out(command, part, at_ms, step))
         return True
 
     def _settle_named(self, command: Command, at_ms: int, step: Step) -> list[Outcome]:
-        """Settle what bookmarks name, or the last part of that."""
+        """Settle the messages that bookmarks name, or the last part of them."""
         self.claims(command)
         named = self._named_by(command)
         self._by_bookmarks = None
@@ -140,12 +140,12 @@ class SettlementCommands:
         return named.as_named()
 
     def _once(self, named: NamedSettlement, claims: list[Claim]) -> list[Claim]:
-        """The claims without messages that an earlier part named with a stale token."""
+        """Return claims without messages that an earlier part named with a stale token."""
         return list(settlement.each_once(claims, named.outcomes)) if named.outcomes and named.overlaps else claims
 
     def _carry_out(self, command: Command, claims: list[Claim], at_ms: int, step: Step) -> list[Outcome]:
         if command.filter:
-            self._shard.end_leases_of(claims, at_ms, step)  # a crowd may be in their way (C60)
+            self._shard.end_leases_of(claims, at_ms, step)  # their due leases may wait behind very many others (C60)
         row_filter = "" if command.filter else self._row_filter()
         if command.command == "renew":
             outcomes, self._renewed_to_ms = self._shard.renew(
@@ -165,5 +165,5 @@ class SettlementCommands:
 
 
 def is_refused(command: Command) -> bool:
-    """Whether a command that may take several steps has fields that it does not take: `handle` says so."""
+    """Return whether `handle` will refuse a command that may take several steps, because of its fields."""
     return bool(command.bookmarks or command.select or command.state)

@@ -1,4 +1,4 @@
-"""Settling: acknowledgments, cancels, expiries and renewals, bookmark by bookmark (Q8, C13 to C18)."""
+"""Settling: carries out acknowledgments, cancels, expiries and renewals by bookmark (Q8, C13 to C18)."""
 
 from __future__ import annotations
 
@@ -32,24 +32,25 @@ from lapse.core.shard.event import ShardEvent
 
 _MOST_TOKEN: Final = 1 << 32
 _MOST_REMEMBERED: Final = 10_000
+"""How many messages beyond the target depth a range may acknowledge, since each is a record in the journal."""
+
 _NONE: Final = np.zeros(0, np.intp)
-"""How many messages beyond the target depth a range may acknowledge: each is a record in the journal."""
 
 
 @dataclass(slots=True)
 class Settlement:
-    """One command that settles messages.
+    """A command that settles messages, and its outcomes.
 
     Attributes:
-        action: what is asked for.
-        subscription: who asks; need not be known under sublet leasing.
+        action: the action.
+        subscription: id of the settling subscription; sublet leasing allows unknown ones.
         now_ms: the command's instant, ms since the epoch.
-        step: gets what is decided.
-        until_ms: CANCEL: end of the delay, 0 = no delay; RENEW: end of the leases.
-        retries: CANCEL: whether the delay is the queue's or the message's own, since the command has none (Q24).
-        row_filter: messages that the user may see besides those that they hold; empty = all (X4).
+        step: receives the decisions.
+        until_ms: CANCEL: end of the delay, 0 = no delay; RENEW: end of the leases. Both are ms since the epoch.
+        retries: CANCEL: whether the delay of the message or of the queue applies, since the command states none (Q24).
+        row_filter: the messages that the user may see besides those that they hold; empty = all (X4).
         fault: EXPIRE: what is wrong with the messages, for their letters and events; empty = not stated.
-        outcomes: what has become of the messages so far, in the order of the claims.
+        outcomes: the outcomes so far, in the order of the claims.
     """
 
     action: SettleAction
@@ -64,16 +65,16 @@ class Settlement:
 
     @property
     def trigger(self) -> Trigger:
-        """What happens to the messages that it settles."""
+        """The trigger for the messages that it settles."""
         return settlement.TRIGGERS[self.action]
 
     @property
     def guard(self) -> Guard | None:
-        """The guard of the row: a cancel with a delay."""
+        """The guard that chooses the row: DELAY for a cancel with a delay."""
         return Guard.DELAY if self.action is SettleAction.CANCEL and self.until_ms else None
 
     def answer(self, claim: Claim, result: Result) -> None:
-        """Answer for all messages of a claim."""
+        """Add one result for all messages of a claim."""
         self.outcomes.append(Outcome(*claim[:4], result))
 
 
@@ -110,25 +111,25 @@ class Settling:
         """Acknowledge, cancel or expire messages, bookmark by bookmark (Q8, C13 to C18).
 
         Args:
-            action: what is asked for; not RENEW.
-            subscription: who asks; need not be known under sublet leasing.
-            claims: which messages; of one named twice the first counts (C16).
-            now_ms: the command's instant.
-            step: filled with what it causes.
-            delay_ms: CANCEL: the delay before the next delivery (C19); None = the message's or the queue's (Q24).
-            row_filter: messages that do not match it are unknown to the user, unless they hold them; judged on `unheld`
-                and `unplaced` (X4).
+            action: the action, not RENEW.
+            subscription: id of the settling subscription; sublet leasing allows unknown ones.
+            claims: the messages; if one is named twice, the first naming counts (C16).
+            now_ms: the command's instant, ms since the epoch.
+            step: receives the decisions.
+            delay_ms: CANCEL: delay before the next delivery, ms (C19); None = the message's or the queue's (Q24).
+            row_filter: messages that do not match it are unknown to the user, unless they hold them. It was judged on
+                `unheld` and `unplaced` before (X4).
             fault: EXPIRE: what is wrong with the messages, for their letters and events (L14).
 
         Returns:
-            What happened to each message, in the order of the claims.
+            The outcomes in the order of the claims.
         """
         until_ms = min(now_ms + delay_ms, NEVER) if delay_ms else 0
         retries = action is SettleAction.CANCEL and delay_ms is None
         asked = Settlement(action, subscription, now_ms, step, until_ms, row_filter, retries, fault)
-        if self._settings.traits.barrier is not None:  # whatever is left of a range stays one
+        if self._settings.traits.barrier is not None:  # the remainder of a range must not count as a bookmark
             claims = [claim if claim.alone else claim._replace(found=True) for claim in claims]
-        # With a row filter each is judged by itself: what of it is held, and what may be seen.
+        # With a row filter each claim is judged separately, since a part of it may be held or visible.
         one_by_one = settlement.each_once(claims, asked.outcomes) if row_filter else self._one_by_one(asked, claims)
         for claim in one_by_one:
             since = len(asked.outcomes)
@@ -154,10 +155,10 @@ class Settling:
         lease_ms: int | None = None,
         row_filter: str = "",
     ) -> tuple[list[Outcome], int]:
-        """Extend leases from now; by their holder only, any number of times (C17); `row_filter` as of `settle`.
+        """Extend leases from now on. Only their holder may, any number of times (C17). `row_filter`: see `settle`.
 
         Returns:
-            What happened to each message, and when the renewed leases end, ms since the epoch.
+            The outcomes in the order of the claims, and the end of the renewed leases, ms since the epoch.
         """
         asked_ms = self._settings.lease_ms if lease_ms is None else min(lease_ms, self._settings.max_lease_ms)
         asked = Settlement(SettleAction.RENEW, subscription, now_ms, step, now_ms + asked_ms, row_filter)
@@ -174,7 +175,7 @@ class Settling:
 
     def _settle_part(self, asked: Settlement, claim: Claim) -> None:
         """Settle the messages of a claim, active or not."""
-        # A row filter is not tried on messages that are not active yet, so its user may not settle them.
+        # A row filter is not judged on inactive messages, so a user with one may not settle these.
         acknowledges = asked.action is SettleAction.ACKNOWLEDGE
         if asked.row_filter or not acknowledges or self._settings.target_depth is None:
             self._settle_active(asked, claim)
@@ -235,7 +236,7 @@ class Settling:
     def _spare_barriers(
         self, codes: NDArray[np.uint8], segment: Segment, where: Where, swept: NDArray[np.bool_]
     ) -> None:
-        """Only its own bookmark takes a barrier that is not released; a range or a filter does not (C86)."""
+        """Set NOT_LEASED for unreleased barriers that only a range or a filter names (C86)."""
         if segment.flags is None or self._settings.traits.barrier is None or not self._state.index.barriers:
             return
         waiting = ((segment.flags[where] & Flag.BARRIER) != 0) & np.isin(segment.state[where], (AVAILABLE, DELAYED))
@@ -244,10 +245,10 @@ class Settling:
     # Several claims at once
 
     def _one_by_one(self, asked: Settlement, claims: Iterable[Claim]) -> Iterator[Claim]:
-        """Settle claims together where possible, and yield all others.
+        """Settle claims together if possible, and yield all others.
 
-        Consecutive claims that name ascending messages of one piece can be settled together: none depends on the
-        result of another, and the calls are made once for all.
+        Consecutive claims on ascending messages of one run are settled together, because none depends on the result of
+        another, and one call for all is faster.
         """
         waiting, looked = deque(claims), 0
         if len(waiting) == 1:
@@ -269,14 +270,14 @@ class Settling:
             looked = len(asked.outcomes)
 
     def _standing(self, claim: Claim) -> Standing | None:
-        """Where the first message of a claim stands."""
+        """Return the run that contains the first message of a claim; None if it has no place."""
         number = self._state.sources.find(claim.topic, claim.partition)
         if number is None or self._is_of_another_topic(claim):
             return None
         return self._state.sources[number].standing(claim.first)
 
     def _settle_together(self, asked: Settlement, claims: Sequence[Claim]) -> None:
-        """Settle what several claims name, all of it in one piece."""
+        """Settle several claims on messages of one run."""
         standing = self._standing(claims[0])
         assert standing is not None
         segment = self._state.segments[standing.place // SIZE]
@@ -294,7 +295,7 @@ class Settling:
     # Messages without a place
 
     def _without_held(self, asked: Settlement, claim: Claim) -> Iterator[Claim]:
-        """Acknowledge what is held beyond the target depth (C51, Q13), and yield what else a claim names, in order."""
+        """Acknowledge a claim's messages that the target depth holds (C51, Q13), and yield the rest of it in order."""
         number = self._state.sources.find(claim.topic, claim.partition)
         if number is None:
             yield claim
@@ -316,7 +317,7 @@ class Settling:
             yield claim._replace(first=at)
 
     def _withdraw(self, asked: Settlement, claim: Claim) -> bool:
-        """Withdraw a scheduled message that is named alone; as part of a range it stays (L5, C16)."""
+        """Withdraw a scheduled message that is named alone. As part of a range it stays (L5, C16)."""
         number = self._state.sources.find(claim.topic, claim.partition)
         scheduled = None if number is None else self._state.scheduled.get(number, claim.first)
         if number is None or scheduled is None or claim.first != claim.last:
@@ -372,12 +373,12 @@ class Settling:
         return sorted(names)
 
     def _is_of_another_topic(self, claim: Claim) -> bool:
-        """Whether a delivery is settled that was made before the topic was created again (C42)."""
+        """Return whether a claim is on a delivery from before the topic was created again (C42)."""
         number = self._state.sources.find(claim.topic, claim.partition)
         return number is not None and claim.epoch is not None and claim.epoch < self._state.sources[number].since_epoch
 
     def _parted(self, claim: Claim) -> tuple[Claim | None, Claim | None, Claim | None]:
-        """Part a claim into what was read, what is in the log but not active yet, and what is behind its end (C16)."""
+        """Split a claim into messages that were read, those in the log but not active, and those behind it (C16)."""
         number = self._state.sources.find(claim.topic, claim.partition)
         if number is None:
             return None, None, claim
@@ -393,7 +394,7 @@ class Settling:
 
 
 def _follows(claim: Claim, before: Claim, standing: Standing) -> bool:
-    """Whether a claim names messages behind those of another one, of the same piece and the same delivery's epoch."""
+    """Return whether a claim is on later messages of the same run as another one, with the same epoch."""
     return (
         claim[:2] == before[:2]
         and before.last < claim.first <= claim.last < standing.offset + standing.count

@@ -1,1 +1,1 @@
-"""Subscriptions of a queue shard: how they begin, stay alive, change and end."""
+"""Subscriptions: how those of a queue shard begin, stay alive, change and end."""

@@ -20,8 +20,8 @@ class Subscribing:
     """Begins, changes and ends the subscriptions of one shard.
 
     Args:
-        decisions: the shard's.
-        transitions: how leases return.
+        decisions: the shard's decisions.
+        transitions: returns leased messages.
         matching: keeps the results of the subscriptions' filters.
     """
 
@@ -35,8 +35,8 @@ class Subscribing:
 
     @property
     def lost_at_ms(self) -> int:
-        """When the first subscription counts as lost unless it is heard, ms since the epoch; `NEVER` = none does."""
-        known = self._state.subscriptions.values()  # a loop costs less than a generator, and this is asked all the time
+        """When the next subscription is lost unless heard of, ms since the epoch; `NEVER` without any."""
+        known = self._state.subscriptions.values()  # a list is faster than a generator, and this is called often
         return min([one.last_seen_ms + one.heartbeat_timeout_ms for one in known], default=NEVER)
 
     def subscribe(
@@ -53,7 +53,7 @@ class Subscribing:
     ) -> Subscription:
         """Begin a subscription, or replace its options and keep its leases (Q3, C20).
 
-        The row filter, which says what its user may see at most, is part of the filter already (X4).
+        The filter already includes the row filter of the subscription's user (X4).
 
         Raises:
             ExpressionError: the filter cannot be compiled.
@@ -81,7 +81,7 @@ class Subscribing:
         return self._state.subscriptions[subscription]
 
     def heard(self, subscription: str, now_ms: int) -> bool:
-        """Note that a subscription lives; False if the shard does not know it (Q5)."""
+        """Note a sign of life of a subscription. Return False if the shard does not know it (Q5)."""
         known = self._state.subscriptions.get(subscription)
         if known is None:
             return False
@@ -89,15 +89,15 @@ class Subscribing:
         return True
 
     def subscriptions(self) -> list[Subscription]:
-        """What clients are subscribed to now."""
+        """Return the subscriptions of clients, without the forwarder."""
         return [one for one in self._state.subscriptions.values() if one.id != FORWARDER]
 
     def unsubscribe(
         self, subscription: str, now_ms: int, step: Step, detail: str = "", lost_at_ms: int | None = None
     ) -> bool:
-        """End a subscription and return its leases (Q5); False if the shard does not know it.
+        """End a subscription and return its leased messages (Q5). Return False if the shard does not know it.
 
-        They return at once; where its consumer was lost at `lost_at_ms`, after their back-off (Q24).
+        They return at once, or after their back-off if the consumer was lost at `lost_at_ms` (Q24).
         """
         known = self._state.subscriptions.get(subscription)
         if known is None:

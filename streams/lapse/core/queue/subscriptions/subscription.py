@@ -1,4 +1,4 @@
-"""Subscriptions to a queue shard (Q3, Q5, C20)."""
+"""A subscription to a queue shard (Q3, Q5, C20)."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 Payload = Literal["inline", "packed", "reference"]
-"""How a message goes to a subscription: in a record of its own, with others in one, or by its bookmark."""
+"""How messages are written to a subscription: each in a record, many in a record, or by bookmark only."""
 
 
 @dataclass(slots=True)
 class Subscription:
-    """One client's standing request on one shard.
+    """One client's standing request to receive messages of one shard.
 
     Attributes:
         id: its name on the wire.
-        number: its short name in the columns of segments; never used again for another subscription.
-        client: a name for people.
-        max_backlog: most deliveries outstanding at once; 0 = barriers only.
-        asked_backlog: the same as the client asked for it, before the queue's cap.
+        number: its number in the columns of segments, never reused.
+        client: the client's name for people.
+        max_backlog: most unsettled deliveries at once; 0 = barriers only.
+        asked_backlog: the backlog that the client asked for, before the queue's cap.
         heartbeat_timeout_ms: silence after which it is lost, ms.
-        filter: content filter, empty = all messages.
+        filter: content filter; empty = all messages.
         last_seen_ms: instant of its last command, ms since the epoch.
-        outstanding: deliveries that it has not settled.
+        outstanding: number of unsettled deliveries.
         payload: how its deliveries are written.
-        row_filter: what its user may see at most, which is part of the filter; empty = all (X4).
-        began_ms: instant at which it subscribed first, ms since the epoch.
+        row_filter: its user's row filter, which `filter` includes; empty = all (X4).
+        began_ms: instant of its first subscribe, ms since the epoch.
     """
 
     id: str
@@ -43,16 +43,16 @@ class Subscription:
 
     @property
     def space(self) -> int:
-        """How many more deliveries it takes now."""
+        """How many more deliveries it can get now."""
         return max(0, self.max_backlog - self.outstanding)
 
     @property
     def lost_at_ms(self) -> int:
-        """Instant at which it counts as lost unless it is heard of, ms since the epoch."""
+        """Instant at which it is lost unless heard of before, ms since the epoch."""
         return self.last_seen_ms + self.heartbeat_timeout_ms
 
     def facts(self) -> dict[str, Any]:
-        """What the journal keeps of it; outstanding deliveries are in the segments."""
+        """Return the values that the journal holds; outstanding deliveries follow from the segments."""
         facts = asdict(self)
         del facts["outstanding"]
         return facts

@@ -1,4 +1,4 @@
-"""The subscriptions of a shard, and what each has outstanding (Q3, C20)."""
+"""The subscriptions of a shard, with their numbers of outstanding deliveries (Q3, C20)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from lapse.core.queue.subscriptions.subscription import Subscription
 
 
 class SubscriptionTable:
-    """Subscriptions by their names on the wire and by their numbers in the columns of segments.
+    """Subscriptions by id and by number.
 
     Attributes:
-        by_id: in the order in which they came.
-        next_number: of the next new subscription.
+        by_id: the subscriptions by id, in the order in which they began.
+        next_number: number for the next new subscription.
     """
 
     def __init__(self) -> None:
@@ -24,11 +24,11 @@ class SubscriptionTable:
         self._by_number: dict[int, Subscription] = {}
 
     def find(self, number: int) -> Subscription | None:
-        """The subscription behind a number in a column."""
+        """Return the subscription with a number; None if it has ended."""
         return self._by_number.get(number)
 
     def add(self, facts: dict[str, Any]) -> None:
-        """Begin a subscription, or replace its options; it keeps what it has outstanding, and its turn."""
+        """Add a subscription, or replace its options but keep its outstanding deliveries and its position."""
         known = self.by_id.get(facts["id"])
         subscription = Subscription(**facts)
         if known is not None:
@@ -38,19 +38,19 @@ class SubscriptionTable:
         self.next_number = max(self.next_number, subscription.number + 1)
 
     def remove(self, number: int) -> None:
-        """End a subscription."""
+        """Remove a subscription."""
         gone = self._by_number.pop(number, None)
         if gone is not None:
             self.by_id.pop(gone.id, None)
 
     def count(self, number: int, by: int) -> None:
-        """Change the number of a subscription's outstanding deliveries."""
+        """Add `by` to a subscription's number of outstanding deliveries."""
         subscription = self._by_number.get(number)
         if subscription is not None:
             subscription.outstanding += by
 
     def count_each(self, holders: NDArray[np.int32], by: int) -> None:
-        """The same for the holders of some places, each named once per place."""
+        """Add `by` to the outstanding deliveries of each place's holder."""
         if not len(holders):
             return
         first = int(holders[0])
@@ -61,6 +61,6 @@ class SubscriptionTable:
             self.count(int(number), by * int(count))
 
     def forget_outstanding(self) -> None:
-        """Begin to count anew, at recovery."""
+        """Reset all numbers of outstanding deliveries, at recovery."""
         for subscription in self.by_id.values():
             subscription.outstanding = 0

@@ -1,1 +1,1 @@
-"""Transfers: messages handed over to a queue of another deployment."""
+"""Transfers: messages are handed over to a queue of another deployment."""

@@ -1,4 +1,4 @@
-"""Spare messages: those that nobody here takes now, and how many more the subscriptions would take (Q26, C73, C74)."""
+"""Spare messages: those that no subscription takes now, and how many more could be taken (Q26, C73, C74)."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from lapse.core.queue.settlement.settlement import Claim
 from lapse.core.queue.subscriptions.subscription import Subscription
 
 _MOST_CHARACTERS: Final = 100_000
-"""The greatest length of all filters in an answer, which is one record."""
+"""The greatest total length of filters in an answer, so that it fits into one record."""
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What the subscriptions with one filter would take.
+    """The demand of the subscriptions with one filter.
 
     Attributes:
         filter: the filter.
-        wanted: how many more messages; negative = more wait than they would take.
+        wanted: how many more messages they would take; negative = more wait than they would take.
     """
 
     filter: str
@@ -39,7 +39,7 @@ class Demand:
 
 
 class Spare:
-    """Looks for messages that a deployment with idle consumers may have, and changes nothing."""
+    """Finds messages that a deployment with idle consumers may take over, and changes nothing."""
 
     def __init__(self, decisions: Decisions) -> None:
         self._decisions = decisions
@@ -48,19 +48,19 @@ class Spare:
         self._matching = decisions.matching
 
     def wanted(self) -> int:
-        """How many messages more the shard's subscriptions without a filter would take; a paused queue takes none.
+        """Return how many more messages the subscriptions without a filter would take.
 
-        Negative = so many wait that they would take none.
+        A negative number means that more messages wait than they would take. A paused queue takes none.
         """
         space = sum(one.space for one in self._asking() if not one.filter)
         waiting = sum(self._state.outline(index).available for index in self._state.segments)
         return space - waiting - self._on_their_way
 
     def demands(self) -> list[Demand]:
-        """The same of the subscriptions with a filter, by filter.
+        """Return the demand of each subscribed filter.
 
-        A message that waits counts against every filter that it matches, or that was not tried on it yet. Filters that
-        may say something else of a message elsewhere, as of its offset, ask for nothing.
+        A waiting message counts against every filter that it matches, or that was not tried on it yet. Filters whose
+        result may differ elsewhere, such as filters on the offset, have no demand.
         """
         space: Counter[str] = Counter()
         for one in self._asking():
@@ -78,27 +78,27 @@ class Spare:
     def to_judge(
         self, most: int, least_life_ms: int, now_ms: int, handed_over: bool, text: str, limit: int
     ) -> list[int]:
-        """Places that have to be judged before `claims` can return that number of messages; a limited number."""
+        """Return at most `limit` places that must be judged before `claims` can return `most` messages."""
         return self._look(most, least_life_ms, now_ms, handed_over, text, limit)[1] if most else []
 
     def claims(
         self, most: int, least_life_ms: int, now_ms: int, handed_over: bool = False, text: str = ""
     ) -> tuple[list[Claim], bool]:
-        """Available messages, in the order of delivery, for which no subscription here has room.
+        """Return available messages, in the order of delivery, for which no subscription here has room.
 
         Barriers, and messages behind them, are left out.
 
         Args:
-            most: the greatest number.
-            least_life_ms: messages with no more than this left to live are left out, ms.
+            most: the greatest number of messages.
+            least_life_ms: messages with at most this remaining lifetime are left out, ms.
             now_ms: the instant, ms since the epoch.
-            handed_over: whether to return only messages that came by a transfer, and only if no subscription here may
-                have them, with room or without. Otherwise these are left out.
-            text: of these only those that match this filter, which is under selection, up to the first message that
-                has to be judged; empty = all.
+            handed_over: whether to return only messages that came by a transfer, and only those that match no
+                subscription here, with room or without. Otherwise these are left out.
+            text: a filter under selection that messages must match, up to the first message that is not judged yet;
+                empty = all.
 
         Returns:
-            The messages, and whether there are more to judge before the next ones are known.
+            The messages, and whether others must be judged before more can be found.
         """
         found, unknown = self._look(most, least_life_ms, now_ms, handed_over, text, 1)
         return found, bool(unknown)
@@ -113,7 +113,7 @@ class Spare:
         return self._state.scheduled.unconfirmed + self._state.scheduled.ready
 
     def _waiting(self, text: str) -> int:
-        """How many messages wait that a filter may match."""
+        """Return how many waiting messages a filter may match."""
         waiting = 0
         for index in self._state.segments:
             outline = self._state.outline(index)
@@ -129,7 +129,7 @@ class Spare:
     def _look(
         self, most: int, least_life_ms: int, now_ms: int, handed_over: bool, text: str, limit: int
     ) -> tuple[list[Claim], list[int]]:
-        """Claims on spare messages; and with a filter at most so many places behind them that have to be judged."""
+        """Return claims on spare messages and, with a filter, at most `limit` places that must be judged."""
         filters = {one.filter for one in self._state.subscriptions.values() if one.space or handed_over}
         found: list[Claim] = []
         unknown: list[int] = []
@@ -157,7 +157,7 @@ class Spare:
         return found, unknown
 
     def _came(self, segment: Segment, slots: NDArray[np.intp], handed_over: bool) -> NDArray[np.intp]:
-        """Those that came by a transfer, or those that did not."""
+        """Return the slots of messages that came by a transfer, or of those that did not."""
         if segment.flags is None:
             return slots[:0] if handed_over else slots
         came: NDArray[np.bool_] = (segment.flags[slots] & Flag.HANDED_OVER) != 0
@@ -172,7 +172,7 @@ class Spare:
     def _matched(
         self, segment: Segment, slots: NDArray[np.intp], text: str, filters: set[str]
     ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Of each place: whether it matches a filter and none of others; and whether that is not known yet."""
+        """Return, for each slot, whether it matches a filter and no other, and whether that is not known yet."""
         codes = self._matching.codes(text, segment.index, slots)
         spare, unjudged = codes == YES, codes == UNKNOWN
         ruled_out = codes == NO
@@ -185,11 +185,11 @@ class Spare:
 
 
 def _travels(predicate: object) -> bool:
-    """Whether a filter says the same of a message that was handed over."""
+    """Return whether a filter has the same result for a message after it was handed over."""
     attributes: Iterable[Attribute] = getattr(predicate, "attributes", ())
     return all(one.name == "KEY" or (one.name == "HEADER" and _stays(one.argument or "")) for one in attributes)
 
 
 def _stays(header: str) -> bool:
-    """Whether a header of a message stays as it is when it is handed over."""
+    """Return whether a header stays unchanged when a message is handed over."""
     return header not in NAMES and not header.startswith("lapse-")

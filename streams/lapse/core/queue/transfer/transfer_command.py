@@ -1,4 +1,4 @@
-"""Commands of transfers: the effect of each on the shard, and its answer (Q17)."""
+"""Transfer commands: the effect of each on the shard, and its answer (Q17)."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from lapse.protocol.bookmark import BookmarkRange
 from lapse.protocol.command import Command
 
 MOST_JUDGED: Final = 5_000
-"""How many messages one command looks at under a filter; then others have a turn (C60)."""
+"""How many messages one command may have judged under a filter, so that other work can go on (C60)."""
 
 MOST_HELD: Final = 2_000
-"""The greatest number of messages that a shard holds for one transfer: one answer names them."""
+"""The greatest number of messages that a shard holds for one transfer, since one answer names them all."""
 
 COMMANDS: Final = frozenset(
     "transfer transfer_confirm transfer_finish transfer_cancel transfer_accept transfer_discard".split()
@@ -33,11 +33,12 @@ Handler = Callable[[Command, int, Step], dict[str, Any]]
 
 
 class TransferCommands:
-    """Carries out commands of transfers on one shard.
+    """Carries out transfer commands on one shard.
 
     Args:
-        shard: the state machine.
-        sees_all: whether who sent the command sees all messages; else they learn nothing of others' filters (X4).
+        shard: the shard.
+        sees_all: returns whether the command's user may see all messages. Others do not learn the filters of
+            subscriptions (X4).
     """
 
     def __init__(self, shard: QueueShard, sees_all: Callable[[], bool] = lambda: True) -> None:
@@ -46,7 +47,7 @@ class TransferCommands:
 
     @property
     def handlers(self) -> dict[str, Handler]:
-        """What carries out each command."""
+        """The handler of each command, by its name."""
         return {
             "transfer": self._hold,
             "transfer_confirm": self._confirm,
@@ -57,10 +58,10 @@ class TransferCommands:
         }
 
     def claims(self, command: Command) -> list[Claim]:
-        """What a command names: bookmarks, those of them that match its filter, or all that has been read.
+        """Return the messages that a command names: by bookmarks, by filter, by both, or all that were read.
 
         Raises:
-            ValueError: a bookmark of another form.
+            ValueError: a bookmark is invalid.
         """
         named = [_claim(BookmarkRange.parse(text)) for text in command.bookmarks]
         if command.filter:
@@ -126,13 +127,13 @@ class TransferCommands:
         return {**answer, "sources": sources, **asks, **self._handed_over(transfer_id)}
 
     def to_judge(self, command: Command, now_ms: int) -> list[int]:
-        """Places to be judged before spare messages are chosen by a filter; some of them, if there are many."""
+        """Return places to judge before spare messages are chosen by a filter, some at a time if there are many."""
         most = MOST_HELD if command.top_n is None else min(command.top_n, MOST_HELD)
         spare, text = self._shard.transfer_source.spare, command.filter or ""
         return spare.to_judge(most, command.least_life_ms, now_ms, command.handed_over, text, MOST_JUDGED)
 
     def _asks(self) -> dict[str, Any]:
-        """What the subscriptions with filters would take, and what payloads are here for these."""
+        """Return the fields of an answer for subscriptions with filters: their demands, and the format of payloads."""
         demands = self._shard.transfer_source.spare.demands() if self._sees_all() else ()
         return {
             "demands": tuple(FilterDemand(filter=one.filter, wanted=one.wanted) for one in demands),
@@ -184,7 +185,7 @@ class TransferCommands:
 
 
 def _advancing(outcomes: Sequence[Outcome]) -> int:
-    """How many messages are beyond the target depth, and on their way into it (C85)."""
+    """Return how many messages beyond the target depth will become active soon (C85)."""
     return sum(one.last - one.first + 1 for one in outcomes if one.result is Result.ADVANCING)
 
 
@@ -193,7 +194,7 @@ def _claim(named: BookmarkRange) -> Claim:
 
 
 def _common(one: Claim, named: Sequence[Claim]) -> list[Claim]:
-    """What of a claim is named as well."""
+    """Return the parts of a claim that the command names as well."""
     common: list[Claim] = []
     for other in named:
         first, last = max(one.first, other.first), min(one.last, other.last)

@@ -1,8 +1,8 @@
-"""The source: the side of a transfer that hands messages over (Q17).
+"""Transfer source: the side of a transfer that hands messages over (Q17).
 
-First a message is *held*: nobody gets it here, and its lifetime goes on. Then it is *confirmed*: it has left, and the
-destination may show the record that takes its place. Only the confirmation decides. So both sides never deliver at the
-same time, however often a transfer is repeated.
+First a message is *held*: it is not delivered here, and its lifetime goes on. Then it is *confirmed*: it has left, and
+the destination may show the record that replaces it. Only the confirmation decides. So the two sides never both
+deliver a message, however often a transfer is repeated.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _TAKEN: Final = (State.AVAILABLE, State.DELAYED, State.TRANSFERRING)
 
 
 class TransferSource:
-    """Holds messages for transfers, confirms them, and gives them back."""
+    """Holds messages for transfers, confirms them, and returns them."""
 
     def __init__(
         self, decisions: Decisions, transitions: Transitions, schedule: Schedule, locator: Locator, inquiry: Inquiry
@@ -49,18 +49,18 @@ class TransferSource:
     def hold(
         self, transfer_id: str, target: str, claims: Iterable[Claim], most: int, now_ms: int, step: Step
     ) -> tuple[list[Outcome], bool]:
-        """Keep messages back for a transfer: nobody gets them, and their lifetime goes on.
+        """Hold messages for a transfer. They are not delivered, and their lifetime goes on.
 
         Args:
-            transfer_id: the transfer's id.
-            target: where the messages go, for people.
-            claims: which messages; what the transfer holds already is settled again.
-            most: the greatest number of messages that are held for it at a time.
-            now_ms: the command's instant.
-            step: filled with what it causes.
+            transfer_id: id of the transfer.
+            target: the destination, for people.
+            claims: the messages; those that the transfer holds already are answered as settled again.
+            most: the greatest number of messages held for the transfer at a time.
+            now_ms: the command's instant, ms since the epoch.
+            step: receives the decisions.
 
         Returns:
-            What happened to each message, as far as was looked, and whether there are more.
+            The outcomes of the messages examined, and whether there are more.
         """
         outcomes: list[Outcome] = []
         room = most - sum(len(slots) for _, slots in self._held(transfer_id)) - len(self._held_scheduled(transfer_id))
@@ -105,7 +105,7 @@ class TransferSource:
         return outcomes, more
 
     def confirm(self, transfer_id: str, given: Iterable[HandOver], now_ms: int, step: Step) -> list[Outcome]:
-        """Let messages leave that a transfer holds and has put at its destination. Expired ones do not leave by it."""
+        """Remove messages that a transfer holds and has put at its destination, except expired ones."""
         outcomes: list[Outcome] = []
         for one in given:
             self._state.segments.make_room()
@@ -135,7 +135,7 @@ class TransferSource:
         return outcomes
 
     def finish(self, transfer_id: str, step: Step) -> None:
-        """Forget the confirmed messages of a transfer, because its destination has them."""
+        """Forget the confirmed messages of a transfer, because the destination has them."""
         transfer = self._state.transfers.get(transfer_id)
         if transfer is None:
             return
@@ -145,7 +145,7 @@ class TransferSource:
             self._decisions.do(Change(ChangeKind.TRANSFER, holder=transfer.number), step)
 
     def give_back(self, transfer_id: str, now_ms: int, step: Step) -> int:
-        """Return the messages that a transfer holds, to where they were; how many. What it confirmed is forgotten."""
+        """Return the messages that a transfer holds to the queue, and forget what it confirmed. Return their number."""
         transfer = self._state.transfers.get(transfer_id)
         if transfer is None:
             return 0
@@ -170,7 +170,7 @@ class TransferSource:
         return returned
 
     def held(self, transfer_id: str) -> Iterable[Queued]:
-        """Messages that a transfer holds."""
+        """Yield the messages that a transfer holds."""
         for segment, slots in self._held(transfer_id):
             for slot in slots.tolist():
                 yield self._inquiry.queued(segment, slot)
@@ -183,7 +183,7 @@ class TransferSource:
         return self._decisions.deadlines_count_ms(now_ms)
 
     def _number(self, transfer_id: str) -> int:
-        """Number of a transfer; one that no place has if nothing is under way for it."""
+        """Return the number of a transfer, or an unused number if it is not in progress."""
         known = self._state.transfers.get(transfer_id)
         return -2 if known is None else known.number
 
@@ -201,7 +201,7 @@ class TransferSource:
         self._decisions.do(Change(ChangeKind.TRANSFER, holder=transfer.number, facts=transfer.facts()), step)
 
     def _held(self, transfer_id: str) -> list[tuple[Segment, NDArray[np.intp]]]:
-        """Places that a transfer holds, in order."""
+        """Return the places that a transfer holds, in order."""
         number = self._number(transfer_id)
         found: list[tuple[Segment, NDArray[np.intp]]] = []
         for index in sorted(self._state.segments):
@@ -217,7 +217,7 @@ class TransferSource:
         return found
 
     def _held_scheduled(self, transfer_id: str) -> list[tuple[tuple[int, int], Scheduled]]:
-        """Messages without a place that a transfer holds, in the order in which they would get one (C11)."""
+        """Return the messages without a place that a transfer holds, in the order of their instants (C11)."""
         scheduled, sources = self._state.scheduled, self._state.sources
         if not scheduled.held:
             return []
@@ -230,7 +230,7 @@ class TransferSource:
         return sorted(mine, key=order)
 
     def _judge_scheduled(self, transfer_id: str, one: Outcome, now_ms: int) -> Result:
-        """What a transfer may do with a message without a place; `SETTLED` = hold it, or it does so already."""
+        """Return a transfer's result for a message without a place; SETTLED = it may hold it, or does already."""
         scheduled = self._state.scheduled[self._state.sources.number(one.topic, one.partition), one.first]
         if scheduled.transfer and not (scheduled.held and scheduled.transfer == transfer_id):
             return one.result

@@ -1,7 +1,7 @@
-"""The target: the side of a transfer that gets messages (Q17).
+"""Transfer target: the side of a transfer that receives messages (Q17).
 
-A transfer puts records on an underlying topic. They enter as *unconfirmed*: nobody sees them, and their lifetime goes
-on. Once the other side has let a message go, its record is *accepted*: it takes its place as if it arrived then.
+A transfer puts records on an underlying topic. They enter as *unconfirmed*: invisible, while their lifetime goes on.
+Once the source has removed a message, its record is *accepted*: it gets a place as if it had arrived then.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from lapse.core.queue.step import Step
 
 
 class TransferTarget:
-    """Accepts what transfers have put here, or throws it away."""
+    """Accepts or discards records that transfers have put here."""
 
     def __init__(self, decisions: Decisions, schedule: Schedule) -> None:
         self._decisions = decisions
@@ -24,7 +24,7 @@ class TransferTarget:
         self._state = decisions.state
 
     def accept(self, transfer_id: str, claims: Iterable[Claim], now_ms: int, step: Step) -> list[Outcome]:
-        """Make messages visible that a transfer has put here, now that they have left where they came from."""
+        """Make messages visible that a transfer has put here, after they have left the source."""
         outcomes: list[Outcome] = []
         for claim in claims:
             number = self._state.sources.find(claim.topic, claim.partition)
@@ -57,7 +57,7 @@ class TransferTarget:
     def _accept(self, transfer_id: str, number: int, offset: int, now_ms: int, step: Step) -> Result:
         scheduled = self._state.scheduled[number, offset]
         if scheduled.held or scheduled.transfer != transfer_id:
-            # Accepted before, and scheduled since; or another transfer's.
+            # It was accepted before and is scheduled now, or it belongs to another transfer.
             return Result.ALREADY_SETTLED if not scheduled.transfer else Result.UNKNOWN
         if scheduled.deadline_ms <= self._decisions.deadlines_count_ms(now_ms):
             return Result.TIME_LIMIT

@@ -1,8 +1,8 @@
-"""Transfers: hand-overs of messages to another deployment, in two stages (Q17).
+"""Transfers: a shard's memory of messages handed over to another deployment, in two stages (Q17).
 
-A shard that hands messages over remembers a transfer as long as it holds some for it, or has confirmed some of which
-the destination may not know yet. What is confirmed is the one place where it is decided which record of the destination
-takes the message's place: however often a transfer is begun again, the destination counts that record only.
+The source shard remembers a transfer while it holds messages for it, or has confirmed messages that the destination
+may not know of yet. The confirmation alone decides which record at the destination replaces a message. So only this
+record counts, however often a transfer is repeated.
 """
 
 from __future__ import annotations
@@ -15,40 +15,40 @@ from lapse.core.queue.change import Change
 
 
 class HandOver(NamedTuple):
-    """Messages that take the place of others, one by one.
+    """Consecutive messages, and the records that replace them one by one at the destination.
 
     Attributes:
-        topic: underlying topic here.
-        partition: its partition.
+        topic: the underlying topic here.
+        partition: the topic's partition here.
         first: offset of the first message here.
-        count: how many.
+        count: number of messages.
         to_topic: topic at the destination.
-        to_partition: its partition.
+        to_partition: that topic's partition.
         to_first: offset of the first record there.
     """
 
     topic: str
     partition: int
     first: int
-    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody asks it
+    count: int  # type: ignore[assignment]  # hides tuple.count, which is not needed here
     to_topic: str
     to_partition: int
     to_first: int
 
     def part(self, first: int, last: int) -> HandOver:
-        """Some of them, by their offsets here, both ends included."""
+        """Return the hand-over of some of the messages, by their offsets here, both ends included."""
         return self._replace(first=first, count=last - first + 1, to_first=self.to_first + first - self.first)
 
 
 @dataclass(slots=True)
 class Transfer:
-    """One transfer at the shard that hands over.
+    """A transfer, at the shard that hands messages over.
 
     Attributes:
         id: its name on the wire.
-        number: its short name in the columns of segments.
-        target: where the messages go, for people.
-        confirmed: what left for the destination, which may not know of it yet.
+        number: its number in the columns of segments.
+        target: the destination, for people.
+        confirmed: messages that have left, of which the destination may not know yet.
     """
 
     id: str
@@ -57,7 +57,7 @@ class Transfer:
     confirmed: list[HandOver] = field(default_factory=list)
 
     def facts(self) -> dict[str, Any]:
-        """What the journal keeps of it."""
+        """Return the values that the journal holds."""
         return asdict(self)
 
 
@@ -72,21 +72,21 @@ class Transfers:
         return iter(self._by_id.values())
 
     def get(self, transfer_id: str) -> Transfer | None:
-        """The transfer of that id; None if nothing is under way for it."""
+        """Return the transfer with an id; None if it is not in progress."""
         return self._by_id.get(transfer_id)
 
     def name(self, number: int) -> str:
-        """The id behind a number in a column; empty if it is over."""
+        """Return the id of the transfer with a number; empty if it is over."""
         found = self._by_number.get(number)
         return "" if found is None else found.id
 
     @property
     def next_number(self) -> int:
-        """A number that no transfer has."""
+        """The number for the next transfer."""
         return max(self._by_number, default=-1) + 1
 
     def apply(self, change: Change) -> None:
-        """Carry out a change: know a transfer as it is now, or forget it."""
+        """Carry out a change: set or forget a transfer."""
         if change.facts:
             self.add(change.facts)
         else:
@@ -95,7 +95,7 @@ class Transfers:
                 del self._by_id[gone.id]
 
     def add(self, facts: dict[str, Any]) -> None:
-        """Know a transfer as it is now."""
+        """Set a transfer from its journaled values."""
         confirmed = [HandOver(*one) for one in facts["confirmed"]]
         transfer = Transfer(facts["id"], facts["number"], facts["target"], confirmed)
         self._by_id[transfer.id] = self._by_number[transfer.number] = transfer
