@@ -22,7 +22,7 @@ async def _of_topic(call: Call) -> Response:
 
 def _told(facts: dict[str, Any]) -> dict[str, Any]:
     """What there is to a subscription to a SOW topic: it holds nothing."""
-    return {name: fact for name, fact in facts.items() if name not in ("outstanding", "max_backlog")}
+    return {name: fact for name, fact in facts.items() if name not in ("outstanding", "max_backlog", "hangs_since_ms")}
 
 
 _SUBSCRIPTION: Final = {
@@ -38,9 +38,12 @@ OPERATIONS: Final = (
         method="GET",
         path="/v1/queues/{queue}/subscriptions",
         summary="Name who is subscribed, since when, and how many messages each holds",
-        says="The oldest first; `heard_ms`: when it was last heard. It takes `read` without a filter, or `admin`.",
+        says="The oldest first; `heard_ms`: when it was last heard; `hangs_since_ms`: since when its leases end and it "
+        "settles nothing, 0 = it does not hang. It takes `read` without a filter, or `admin`.",
         handler=_of_queue,
-        answer=obj(subscriptions=listed(obj(**_SUBSCRIPTION, outstanding=WHOLE, max_backlog=WHOLE))),
+        answer=obj(
+            subscriptions=listed(obj(**_SUBSCRIPTION, outstanding=WHOLE, max_backlog=WHOLE, hangs_since_ms=WHOLE))
+        ),
     ),
     Operation(
         method="GET",

@@ -45,6 +45,7 @@ def merged(parts: Iterable[OpenSubscription]) -> list[OpenSubscription]:
                 heard_ms=max(known.heard_ms, one.heard_ms),
                 outstanding=known.outstanding + one.outstanding,
                 max_backlog=known.max_backlog + one.max_backlog,
+                hangs_since_ms=min(filter(None, (known.hangs_since_ms, one.hangs_since_ms)), default=0),
             )
         )
     return sorted(by_name.values(), key=lambda one: (one.since_ms, one.subscription))

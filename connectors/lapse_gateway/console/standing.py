@@ -32,6 +32,7 @@ class Standing:
         held_ms: when the first of its leases began, ms since the epoch.
         until_ms: when the first of its leases ends, ms since the epoch.
         filter: its filter.
+        hangs_since_ms: since when its leases end and it settles nothing, ms since the epoch; 0 = it does not hang.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Standing:
     held_ms: int | None = None
     until_ms: int | None = None
     filter: str = ""
+    hangs_since_ms: int = 0
 
 
 class _Listing(Protocol):
@@ -114,4 +116,5 @@ def _standing(one: OpenSubscription) -> Standing:
         messages=one.outstanding,
         backlog=one.max_backlog,
         filter=one.filter,
+        hangs_since_ms=one.hangs_since_ms,
     )

@@ -91,6 +91,12 @@ class Look:
             found.append(f"a barrier waits for {_some(before, 'message')}")
         if letters := figures.get("dying_before_barrier"):
             found.append(f"a barrier waits for {_some(letters, 'dead letter')} that the broker refuses")
+        if hanging := figures.get("hanging"):
+            waiting = figures.get("available", 0)
+            found.append(
+                f"{_some(hanging, 'message', 'is', 'are')} held by subscriptions that settle nothing and let their "
+                f"leases end{f', while {waiting:,} more wait' if waiting else ''}"
+            )
         if (figures.get("oldest_age_ms") or 0) >= _OLD_MS and figures.get("subscriptions"):
             found.append(f"the oldest message has waited for {figures['oldest_age_ms'] / 3_600_000:,.0f} h")
         return found

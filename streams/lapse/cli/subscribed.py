@@ -21,6 +21,7 @@ def print_subscriptions(entity: str, subscriptions: Sequence[OpenSubscription], 
         for one in subscriptions:
             click.echo(orjson.dumps(asdict(one)))
         return
+    hangs = any(one.hangs_since_ms for one in subscriptions)
     table = Table(
         Column("subscription", overflow="fold"),
         Column("client", overflow="fold"),
@@ -28,6 +29,7 @@ def print_subscriptions(entity: str, subscriptions: Sequence[OpenSubscription], 
         "last heard (UTC)",
         Column("holds", justify="right"),
         Column("backlog", justify="right"),
+        *(["hangs since (UTC)"] if hangs else []),
         Column("filter", overflow="fold"),
         title=entity,
     )
@@ -40,6 +42,7 @@ def print_subscriptions(entity: str, subscriptions: Sequence[OpenSubscription], 
             shown(one.heard_ms),
             f"{one.outstanding:,}",
             f"{one.max_backlog:,}",
+            *([shown(one.hangs_since_ms) if one.hangs_since_ms else ""] if hangs else []),
             Text(one.filter),
         )
     print_table(table)

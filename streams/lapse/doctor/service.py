@@ -138,6 +138,12 @@ def _stuck(name: str, figures: dict[str, Any]) -> Iterator[Finding]:
             f"{figures['dying']:,} messages wait for their dead letters, which the broker refuses",
             f"See that the dead-letter topic exists and takes records of their size: `lapse queue peek {name}`",
         )
+    if figures.get("hanging"):
+        yield warning(
+            f"queue {name}",
+            f"{figures['hanging']:,} messages are held by subscriptions that settle nothing and let their leases end",
+            f"Look at the consumers that hang: `lapse queue subscriptions {name}`",
+        )
     if figures.get("depth") and not figures.get("subscriptions"):
         yield warning(f"queue {name}", "messages wait, and nobody subscribes", f"lapse queue subscribe {name}")
 

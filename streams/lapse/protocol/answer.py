@@ -55,6 +55,7 @@ class OpenSubscription:
     outstanding: int = 0
     max_backlog: int = 0
     filter: str = ""
+    hangs_since_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 _PATIENCE_S: Final = 5.0
 _SHARD: Final = ("entity", "shard")
 _STATES: Final = ("available", "leased", "delayed", "transferring", "scheduled", "held", "unconfirmed", "dying")
-_HELD_UP: Final = ("before_barrier", "dying_before_barrier", "groups_held_back")
+_HELD_UP: Final = ("before_barrier", "dying_before_barrier", "groups_held_back", "hanging")
 _COUNTED: Final = {
     "arrived": ("lapse_arrivals", "Records of underlying topics that were taken in."),
     "delivered": ("lapse_deliveries", "Messages handed to subscriptions."),
@@ -120,7 +120,7 @@ class Figures(Collector):
         oldest = GaugeMetricFamily("lapse_queue_oldest_age_seconds", "Age of the first message.", labels=_SHARD)
         paused = GaugeMetricFamily("lapse_queue_paused", "1 while deliveries are held back (C21).", labels=_SHARD)
         held_up = GaugeMetricFamily(
-            "lapse_queue_held_up", "Messages, letters and groups behind others (C48, C87).", labels=[*_SHARD, "what"]
+            "lapse_queue_held_up", "Messages, letters and groups that wait (C48, C87, Q15).", labels=[*_SHARD, "what"]
         )
         holders = GaugeMetricFamily("lapse_queue_holders", "Subscriptions that have leased messages.", labels=_SHARD)
         most = GaugeMetricFamily("lapse_queue_most_leased", "Most that one subscription has leased.", labels=_SHARD)

@@ -450,7 +450,11 @@ def test_a_sow_topic_is_a_live_table(gateway: Door, view: "playwright.Page") -> 
         content = None if value is None else json.dumps(value)
         gateway.http.post(f"/publish/{name}", params=options, content=content).raise_for_status()
 
+    view.goto(f"{gateway.address}/console/sow/{name}")
+    none = view.locator("#no-records")
+    playwright.expect(none).to_contain_text(f"There is no record. lapse publish {name} ")
     publish("A", {"price": 1})
+    playwright.expect(none).to_be_hidden()
     until(lambda: gateway.http.get(f"/sow/{name}").json()["records"] == 1, "a record")
     view.goto(f"{gateway.address}/?find={gateway.deployment.token}")
     row = view.locator(f'tr[data-topic="{name}"]')
@@ -489,6 +493,7 @@ def test_a_sow_topic_is_a_live_table(gateway: Door, view: "playwright.Page") -> 
     view.get_by_role("button", name="Follow", exact=True).click()
     playwright.expect(view.locator("#state")).to_have_text("Live.")
     playwright.expect(rows).to_have_count(0)
+    playwright.expect(none).to_have_text("No record matches.")
 
 
 def test_a_console_that_is_read_only_has_no_buttons_that_change(

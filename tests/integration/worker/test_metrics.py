@@ -18,6 +18,7 @@ QUEUES = {
     "days": {"ordering": "total", "barrier": "/type = 'EOD'"},
     "accounts": {"group_by": "/account"},
     "nightly": {"target_queue_depth": 2},
+    "hung": {"lease_period": "300ms"},
 }
 SHOWN_AS = {
     "paused": ("lapse_queue_paused",),
@@ -25,6 +26,7 @@ SHOWN_AS = {
     "before_barrier": ("lapse_queue_held_up", "before_barrier"),
     "dying_before_barrier": ("lapse_queue_held_up", "dying_before_barrier"),
     "groups_held_back": ("lapse_queue_held_up", "groups_held_back"),
+    "hanging": ("lapse_queue_held_up", "hanging"),
 }
 """Where `depth` has a figure that is no state of messages."""
 
@@ -120,6 +122,14 @@ def test_what_the_console_shows_of_a_queue_can_be_scraped(measured: Deployment, 
     with measured.subscriber("accounts", 5, filter="/n = 2") as subscriber:
         assert subscriber.receive(10) is not None
         agreed(measured, port, "accounts", "available", "leased", "groups_held_back")
+
+    measured.write("hung", "1", "2", "3")
+    with measured.subscriber("hung", 2):  # lives, and settles nothing
+        until(lambda: measured.depth("hung").get("hanging") == 2, "the consumer that hangs")
+        with measured.queue("hung") as queue:
+            (hung,) = queue.subscriptions()
+            assert hung.since_ms < hung.hangs_since_ms < hung.heard_ms + 60_000
+        agreed(measured, port, "hung", "available", "leased", "hanging")
 
 
 @pytest.mark.feature("Q15", "L5")

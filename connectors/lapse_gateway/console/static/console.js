@@ -119,7 +119,7 @@ if (chart) {
 // The records of a SOW topic, as they change.
 const records = document.getElementById("records");
 if (records) {
-  const most = 1000, state = document.getElementById("state"), rows = new Map();
+  const most = 1000, state = document.getElementById("state"), none = document.getElementById("no-records"), rows = new Map();
   let live = "Live.";
   const name = (told) => told.key ?? told.key_base64 ?? "";
   const cell = (row, text, kind) => {
@@ -156,10 +156,10 @@ if (records) {
     const source = new EventSource(`${at}/v1/sow/${encodeURIComponent(records.dataset.topic)}/follow?filter=${encodeURIComponent(records.dataset.filter)}`);
     const listen = (kind, act) => source.addEventListener(kind, (event) => event.data && act(JSON.parse(event.data), event.data));
     listen("sow", (told, data) => show(told, false, data));
-    listen("publish", (told, data) => show(told, true, data));
-    listen("oof", (told) => { rows.get(name(told))?.remove(); rows.delete(name(told)); });
-    listen("group-end", () => { state.textContent = live; });
-    source.addEventListener("open", () => { live = "Live."; rows.clear(); records.replaceChildren(); });
+    listen("publish", (told, data) => { show(told, true, data); none.hidden = true; });
+    listen("oof", (told) => { rows.get(name(told))?.remove(); rows.delete(name(told)); none.hidden = rows.size > 0; });
+    listen("group-end", () => { state.textContent = live; none.hidden = rows.size > 0; });
+    source.addEventListener("open", () => { live = "Live."; none.hidden = true; rows.clear(); records.replaceChildren(); });
     source.addEventListener("error", (event) => {
       state.textContent = event.data ? JSON.parse(event.data).error.text
         : source.readyState === EventSource.CLOSED ? "This cannot be followed: see the filter." : "The connection is lost; it is tried again.";

@@ -32,8 +32,8 @@ def shown(one: Queued, all_seen: bool = True) -> QueuedMessage:
     )
 
 
-def open_subscription(one: Subscription) -> OpenSubscription:
-    """Return a subscription as the command `subscriptions` lists it."""
+def open_subscription(one: Subscription, now_ms: int, lease_ms: int) -> OpenSubscription:
+    """Return a subscription as the command `subscriptions` lists it; `lease_ms` is the queue's lease period."""
     return OpenSubscription(
         subscription=one.id,
         client=one.client,
@@ -42,6 +42,7 @@ def open_subscription(one: Subscription) -> OpenSubscription:
         outstanding=one.outstanding,
         max_backlog=one.max_backlog,
         filter=one.filter[:SHOWN_FILTER],
+        hangs_since_ms=one.hangs_since_ms(now_ms, lease_ms),
     )
 
 

@@ -307,7 +307,7 @@ class QueueCommands:
             return {"counts": {"lifetimes": lifetimes}, "publish_target": self._publish_target}
         if command.filter:
             return {"counts": self._shard.depth(command.filter, at_ms), "publish_target": self._publish_target}
-        counts: Counts = {**self._shard.depth(now_ms=at_ms), **self._shard.held_up()}
+        counts: Counts = {**self._shard.depth(now_ms=at_ms), **self._shard.held_up(at_ms)}
         if self._shard.state.paused:
             counts["paused"] = 1
         counts["subscriptions"] = len(self._shard.state.subscriptions)
@@ -316,7 +316,12 @@ class QueueCommands:
 
     def _subscriptions(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
         known = self._shard.state.subscriptions.values()
-        return listed(command, (open_subscription(one) for one in known), len(known), self._row_filter)
+        return listed(
+            command,
+            (open_subscription(one, at_ms, self._shard.settings.lease_ms) for one in known),
+            len(known),
+            self._row_filter,
+        )
 
     def _peek(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
         if command.keys:
@@ -331,7 +336,7 @@ class QueueCommands:
         found = self._shard.peek(skip, limit, command.filter or "", at_ms, self._refused, command.state)
         messages = [shown(one, self._row_filter is None) for one in found]
         counted = (command.filter or "") if self._row_filter is not None else ""
-        counts = self._shard.depth(counted, at_ms) | ({} if counted else self._shard.held_up())
+        counts = self._shard.depth(counted, at_ms) | ({} if counted else self._shard.held_up(at_ms))
         return {"messages": tuple(messages), "counts": counts}
 
 

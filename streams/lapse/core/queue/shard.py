@@ -324,14 +324,14 @@ class QueueShard:
         """Return the place of the first message that has not expired; None if there is none."""
         return self._inquiry.oldest(now_ms)
 
-    def held_up(self) -> dict[str, int]:
-        """Return what holds up messages, by cause, without counts of 0 (C48, C87).
+    def held_up(self, now_ms: int) -> dict[str, int]:
+        """Return what holds up messages, by cause, without counts of 0 (C48, C87, Q15).
 
-        The causes are messages before the first barrier, refused letters of such messages, and groups whose first
-        message matches no subscription.
+        These are messages and refused letters before the first barrier, groups whose first message matches no
+        subscription, and messages of subscriptions that hang.
         """
-        groups = self._dispatch.groups_held_back()
-        return self._inquiry.before_barrier() | ({"groups_held_back": groups} if groups else {})
+        others = {"groups_held_back": self._dispatch.groups_held_back(), "hanging": self.subscribing.hanging(now_ms)}
+        return self._inquiry.before_barrier() | {cause: count for cause, count in others.items() if count}
 
     def peek(
         self,

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from lapse.core.queue.decision import Decisions
 from lapse.core.queue.delivery.dispatch import STEP_MESSAGES
 from lapse.core.queue.delivery.retry import Cause
@@ -79,5 +82,15 @@ class Timers:
             delayed = slots[segment.state[slots] != LEASED]
             self._transitions.happen(Trigger.END, [(segment, delayed)], now_ms, step)
         if len(leased):
-            self._transitions.come_back(Trigger.END, Cause.LEASE, [(segment, leased)], now_ms, step)
+            self._return(segment, leased, now_ms, step)
         return len(slots)
+
+    def _return(self, segment: Segment, leased: NDArray[np.intp], now_ms: int, step: Step) -> None:
+        """Return messages whose leases ended, and note the ends at their subscriptions (Q15)."""
+        assert segment.holder is not None
+        find = self._state.subscription_table.find
+        holders = [one for number in set(segment.holder[leased].tolist()) if (one := find(number)) is not None]
+        settled = [one.settled for one in holders]
+        self._transitions.come_back(Trigger.END, Cause.LEASE, [(segment, leased)], now_ms, step)
+        for one, before in zip(holders, settled, strict=True):
+            one.leases_end(before, now_ms, self._decisions.settings.lease_ms)

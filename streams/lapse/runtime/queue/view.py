@@ -33,7 +33,7 @@ class QueueView:
         leased = [one.outstanding for one in self._shard.state.subscriptions.values() if one.outstanding]
         return {
             **self._shard.depth(now_ms=now_ms),
-            **(self._shard.held_up() if now_ms >= 0 else {}),
+            **(self._shard.held_up(now_ms) if now_ms >= 0 else {}),
             "paused": int(self._shard.state.paused),
             "holders": len(leased),
             "most_leased": max(leased, default=0),

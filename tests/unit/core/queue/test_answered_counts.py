@@ -56,7 +56,7 @@ def counts(one: World, command: str, text: str | None = None) -> dict[str, int |
 def test_those_of_a_depth(world: World) -> None:
     there, named = counts(world, "depth").keys(), listed("`depth` of a queue")
     assert there <= named
-    assert named - there == {"filter", "paused", "dying_before_barrier", "groups_held_back"}
+    assert named - there == {"filter", "paused", "dying_before_barrier", "groups_held_back", "hanging"}
 
 
 def test_those_of_a_depth_by_filter(world: World) -> None:

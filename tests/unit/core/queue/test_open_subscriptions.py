@@ -5,6 +5,7 @@ import pytest
 from lapse.core.error_code import ErrorCode
 from lapse.core.queue.command import QueueCommands
 from lapse.core.queue.settings import QueueSettings
+from lapse.core.queue.settlement.settlement import Claim
 from lapse.core.queue.step import Step
 from lapse.core.shard.answer import CommandAnswer
 from lapse.protocol.command import MOST_SUBSCRIPTIONS, Command
@@ -68,3 +69,65 @@ def test_who_sees_a_part_of_the_messages_sees_no_list() -> None:
 @pytest.mark.parametrize("more", [{"filter": "TRUE"}, {"bookmarks": ("orders:0:1",)}, {"keys": (b"k",)}])
 def test_what_the_list_does_not_heed_is_refused(more: dict) -> None:
     assert "takes top_n and skip" in asked(World(QueueSettings(name="orders")), **more).error
+
+
+def hanging(one: World) -> int:
+    """How many messages are held by who hangs; the listing names the same subscriptions."""
+    count = one.shard.held_up(one.now_ms).get("hanging", 0)
+    named = [each for each in dict(asked(one).facts)["subscriptions"] if each.hangs_since_ms]
+    assert count == sum(each.outstanding for each in named)
+    return count
+
+
+def with_messages(count: int) -> World:
+    one = World(QueueSettings(name="orders", lease_ms=1_000))
+    for _ in range(count):
+        one.publish("orders")
+    one.read("orders")
+    return one
+
+
+def test_who_lets_leases_end_and_settles_nothing_hangs() -> None:
+    one = with_messages(6)
+    one.subscribe("hung", 2)
+    one.deliver()
+    one.advance(1_001)
+    one.deliver()
+    assert not hanging(one), "one lease may end for many reasons"
+    first_end_ms = one.now_ms
+    one.advance(1_001)
+    one.deliver()
+    assert hanging(one) == 2
+    (listed_one,) = dict(asked(one).facts)["subscriptions"]
+    assert listed_one.hangs_since_ms == first_end_ms
+    one.subscribe("hung", 3)  # other options change nothing about it
+    assert hanging(one) == 2
+    one.settle("acknowledge", "hung", Claim("orders", 0, 0, 0))
+    assert not hanging(one), "it settles again"
+
+
+def test_who_is_slow_and_settles_or_renews_does_not_hang() -> None:
+    one = with_messages(40)
+    one.subscribe("slow", 8)
+    one.subscribe("renewing", 4)
+    one.deliver()
+    for _ in range(12):  # the leases of what was prefetched end all the time
+        one.advance(700)
+        one.deliver()
+        for name, action in (("slow", "acknowledge"), ("renewing", "renew")):
+            first = next(each for each in one.shard.peek(0, 100) if each.subscription == name)
+            assert one.settle(action, name, Claim("orders", 0, first.offset, first.offset)) == ["settled"]
+        assert not hanging(one)
+
+
+def test_leases_that_end_far_apart_have_nothing_to_do_with_each_other() -> None:
+    one = with_messages(0)
+    one.subscribe("mostly idle", 1)
+    for _ in range(3):
+        one.publish("orders")
+        one.read("orders")
+        one.deliver()
+        one.advance(1_001)  # its lease ends
+        one.purge()
+        one.advance(10_000)
+        assert not hanging(one)

@@ -565,17 +565,17 @@ def test_a_barrier_waits_for_the_letters_of_what_was_before_it(before: str, cras
         one.crash()
         one.settle("expire", "inky", at(0))
     assert one.deliver() == {}
-    assert one.shard.held_up()["dying_before_barrier"] == 1
+    assert one.shard.held_up(one.now_ms)["dying_before_barrier"] == 1
     if crash:
         one.commit()
         one.crash()
         assert one.deliver() == {}
     one.letter_written(("orders", 0, 0))
     assert sent(one.deliver(), "inky") == [(1, True)]
-    assert one.shard.held_up()["dying_before_barrier"] == 1
+    assert one.shard.held_up(one.now_ms)["dying_before_barrier"] == 1
     one.letter_written(("orders", 0, 2))
     assert sent(one.deliver(), "inky") == [(3, True)]
-    assert "dying_before_barrier" not in one.shard.held_up()
+    assert "dying_before_barrier" not in one.shard.held_up(one.now_ms)
 
 
 @pytest.mark.feature("C48", "Q20")
@@ -592,11 +592,11 @@ def test_depth_tells_for_how_much_the_first_barrier_waits() -> None:
     one = world({}, {}, STOP, {}, STOP, traits=BARRIER)
     one.subscribe("inky", 1)
     one.deliver()
-    assert one.shard.held_up()["before_barrier"] == 2
+    assert one.shard.held_up(one.now_ms)["before_barrier"] == 2
     one.settle("acknowledge", "inky", at(0))
-    assert one.shard.held_up()["before_barrier"] == 1
+    assert one.shard.held_up(one.now_ms)["before_barrier"] == 1
     one.settle("acknowledge", "inky", at(1))
-    assert "before_barrier" not in one.shard.held_up()
+    assert "before_barrier" not in one.shard.held_up(one.now_ms)
 
 
 @pytest.mark.feature("C48", "Q15")
@@ -622,13 +622,13 @@ def test_a_peek_tells_what_each_barrier_and_each_dying_message_waits_for() -> No
 def test_depth_tells_of_groups_behind_a_first_message_that_nobody_there_matches() -> None:
     """Whether their subscriptions have space or not; not of groups that wait for a settlement."""
     one = world({"g": 1}, {"g": 1, "f": 1}, {"g": 2, "f": 1}, {"f": 0}, {"g": 3}, traits=GROUP)
-    assert one.shard.held_up() == {}
+    assert one.shard.held_up(one.now_ms) == {}
     one.subscribe("inky", 5, text="/f = 1")
     one.subscribe("clyde", 1, text="/f > 0")
     assert [bookmark[2] for bookmark in (sent.bookmark for sent in one.deliver()["inky"])] == [2]
-    assert one.shard.held_up() == {"groups_held_back": 2}
+    assert one.shard.held_up(one.now_ms) == {"groups_held_back": 2}
     one.subscribe("blinky", 1)
-    assert one.shard.held_up() == {}
+    assert one.shard.held_up(one.now_ms) == {}
 
 
 @pytest.mark.feature("C86")
@@ -747,7 +747,7 @@ def test_beyond_a_limit_of_one_no_message_holds_its_group_back() -> None:
     one = world({"g": "x", "f": 0}, {"g": "x", "f": 1}, {"g": "x", "f": 1}, traits=GROUP, group_limit=2)
     one.subscribe("inky", 5, text="/f = 1")
     assert got(one.deliver(), "inky") == [1, 2]  # what it does not match waits for others
-    assert one.shard.held_up() == {}
+    assert one.shard.held_up(one.now_ms) == {}
     one.settle("cancel", "inky", at(1), delay_ms=50)
     one.subscribe("blinky", 5)
     assert got(one.deliver(), "blinky") == [0]  # delayed is not leased

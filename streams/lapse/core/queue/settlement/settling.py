@@ -171,6 +171,9 @@ class Settling:
                 self._settle_active(asked, claim)
             if row_filter:
                 settlement.join(asked.outcomes, since)
+        known = self._state.subscriptions.get(subscription)
+        if known is not None:
+            known.settled += sum(one.result is Result.SETTLED for one in asked.outcomes)
         return self._state.rewinds.seen_after_rewinds(asked.outcomes), asked.until_ms
 
     def _settle_part(self, asked: Settlement, claim: Claim) -> None:

@@ -92,6 +92,11 @@ class Subscribing:
         """Return the subscriptions of clients, without the forwarder."""
         return [one for one in self._state.subscriptions.values() if one.id != FORWARDER]
 
+    def hanging(self, now_ms: int) -> int:
+        """Return the number of messages of subscriptions that hang (Q15)."""
+        lease_ms = self._settings.lease_ms
+        return sum(one.outstanding for one in self.subscriptions() if one.hangs_since_ms(now_ms, lease_ms))
+
     def unsubscribe(
         self, subscription: str, now_ms: int, step: Step, detail: str = "", lost_at_ms: int | None = None
     ) -> bool:

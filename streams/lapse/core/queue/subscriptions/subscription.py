@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 Payload = Literal["inline", "packed", "reference"]
 """How messages are written to a subscription: each in a record, many in a record, or by bookmark only."""
+
+
+@dataclass(slots=True)
+class EndedLeases:
+    """Leases of a subscription that ended one after the other, while it settled and renewed nothing (Q15).
+
+    Attributes:
+        first_ms: when the first of them ended, ms since the epoch.
+        last_ms: when the last one did, ms since the epoch.
+        settled: the subscription's `settled` at each of these ends.
+    """
+
+    first_ms: int
+    last_ms: int
+    settled: int
 
 
 @dataclass(slots=True)
@@ -26,6 +41,8 @@ class Subscription:
         payload: how its deliveries are written.
         row_filter: its user's row filter, which `filter` includes; empty = all (X4).
         began_ms: instant of its first subscribe, ms since the epoch.
+        settled: number of leases settled or renewed since the take-over; not journaled.
+        ended: its leases that ended unsettled since then; not journaled.
     """
 
     id: str
@@ -40,6 +57,8 @@ class Subscription:
     payload: Payload = "inline"
     row_filter: str = ""
     began_ms: int = 0
+    settled: int = field(default=0, compare=False)
+    ended: EndedLeases | None = field(default=None, compare=False)
 
     @property
     def space(self) -> int:
@@ -51,8 +70,34 @@ class Subscription:
         """Instant at which it is lost unless heard of before, ms since the epoch."""
         return self.last_seen_ms + self.heartbeat_timeout_ms
 
+    def leases_end(self, settled: int, now_ms: int, lease_ms: int) -> None:
+        """Note that some of its leases ended unsettled.
+
+        Args:
+            settled: its `settled` before they ended; the end of a lease does not count.
+            now_ms: when, ms since the epoch.
+            lease_ms: the queue's lease period, ms; ends more than two periods apart begin a new series.
+        """
+        self.settled = settled
+        if self.ended is None or self.ended.settled != settled or now_ms - self.ended.last_ms > 2 * lease_ms:
+            self.ended = EndedLeases(now_ms, now_ms, settled)
+        self.ended.last_ms = now_ms
+
+    def hangs_since_ms(self, now_ms: int, lease_ms: int) -> int:
+        """Return since when it hangs, ms since the epoch; 0 = it does not (Q15).
+
+        It hangs if its leases have ended for a lease period or longer, while it settled and renewed nothing. A slow
+        consumer settles or renews something in that time.
+        """
+        ended = self.ended
+        if ended is None or not self.outstanding or ended.settled != self.settled:
+            return 0
+        hangs = ended.last_ms - ended.first_ms >= lease_ms and now_ms - ended.last_ms <= 2 * lease_ms
+        return ended.first_ms if hangs else 0
+
     def facts(self) -> dict[str, Any]:
         """Return the values that the journal holds; outstanding deliveries follow from the segments."""
         facts = asdict(self)
-        del facts["outstanding"]
+        for volatile in ("outstanding", "settled", "ended"):
+            del facts[volatile]
         return facts

@@ -33,6 +33,7 @@ class SubscriptionTable:
         subscription = Subscription(**facts)
         if known is not None:
             subscription.outstanding = known.outstanding
+            subscription.settled, subscription.ended = known.settled, known.ended
         self.by_id[subscription.id] = subscription
         self._by_number[subscription.number] = subscription
         self.next_number = max(self.next_number, subscription.number + 1)
@@ -48,6 +49,8 @@ class SubscriptionTable:
         subscription = self._by_number.get(number)
         if subscription is not None:
             subscription.outstanding += by
+            if by < 0:
+                subscription.settled -= by
 
     def count_each(self, holders: NDArray[np.int32], by: int) -> None:
         """Add `by` to the outstanding deliveries of each place's holder."""
