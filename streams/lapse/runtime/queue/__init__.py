@@ -1,1 +1,1 @@
-"""A queue at work: from records to the core's queue shard, and from its steps to records."""
+"""Adapters of the core's queue shard: from records to its inputs, and from its steps to records."""

@@ -1,4 +1,4 @@
-"""A crowd: very many messages that are due at one instant leave in parts, a part in each step (C60)."""
+"""A crowd: very many messages that are due at one instant. A part of them leaves in each step (C60)."""
 
 from __future__ import annotations
 
@@ -12,49 +12,52 @@ from lapse.core.queue.step import Step
 from lapse.runtime.shard.effort import Portion
 
 _STEP_S: Final = 0.02
-"""What a step may take while a crowd leaves: what comes in meanwhile waits for two steps at most (C60)."""
+"""The time that a step should take while a crowd leaves, s. Records that arrive meanwhile wait for two steps at
+most."""
 
 _SMALL_STEPS: Final = 3.0
-"""So many times as long as a small step it may take in any case: where Kafka is slow, small parts are no quicker."""
+"""A step may take this many times as long as a small one in any case. If Kafka is slow, small parts are no quicker."""
 
 _LEARNS: Final = 0.25
-"""How much of the time of the newest small step counts."""
+"""The weight of the newest small step in the average duration of small steps."""
 
 _LEAST: Final = 512
 _FIRST: Final = 1_024
 _MOST: Final = 4_096
-"""How many messages of a crowd leave in one step. With fewer, a shard would mostly wait for Kafka."""
+"""The limits and the first value of how many messages leave in one step. With fewer, a shard would mostly wait for
+Kafka."""
 
 _ANY: Final = 1 << 30
-"""As many as there are."""
+"""No limit."""
 
 _BEHIND: Final = frozenset(
     {"purge", "rewind", "transfer", "transfer_confirm", "transfer_finish", "transfer_cancel", "transfer_accept"}
     | {"transfer_discard"}
 )
-"""Commands that depend on all that is due at the same time; what settles finds by itself what is late."""
+"""Commands that depend on everything that is due by their instant. A settlement needs only the leases of its
+messages."""
 
 
 class Crowd:
-    """Lets what is due leave, as far as a step has room.
+    """Lets due messages leave, as many as a step has room for.
 
     Args:
-        shard: whose messages they are.
+        shard: the shard of the messages.
     """
 
     def __init__(self, shard: QueueShard) -> None:
         self._shard = shard
         self._portion = Portion(_MOST, _FIRST, _LEAST)
         self._room = self._given = self._portion.size
-        """How many more may expire, return or materialise in this step."""
+        """How many more messages may expire, return or materialise in this step."""
         self._was_full = False
         self._was_small = True
         self._small_s = 0.0
-        """What a small step takes: one without a crowd, or with the least part of one."""
+        """Average duration of small steps, s: steps without a crowd, or with the smallest part of one."""
 
     @property
     def is_full(self) -> bool:
-        """Whether as many have left as may in this step."""
+        """Whether as many messages have left as this step has room for."""
         return self._room <= 0
 
     @property
@@ -64,11 +67,11 @@ class Crowd:
 
     @property
     def beside(self) -> int:
-        """How many messages may arrive in a step, so that what arrives does not keep a crowd from leaving."""
+        """How many messages may arrive in a step, so that arrivals do not keep a crowd from leaving."""
         return self._portion.size // 2 if self._was_full else _ANY
 
     def let_in(self, count: int) -> None:
-        """Know that so many scheduled messages got their places before a message that came behind them."""
+        """Count scheduled messages that got their places before a message that arrived behind them."""
         self._room -= WEIGHT * count
 
     def reach(self, at_ms: int, step: Step) -> None:
@@ -79,7 +82,7 @@ class Crowd:
             self._shard.end_lost(at_ms, step)
 
     def catch_up(self, named_by: Callable[[], list[Claim]], at_ms: int, step: Step) -> None:
-        """End the leases of what a settlement names, if more is due before it than this step has room for (C60).
+        """End the leases of messages that a settlement names, if this step cannot do all that is due first (C60).
 
         Args:
             named_by: tells the messages that it settles by bookmarks.
@@ -90,24 +93,25 @@ class Crowd:
             self._shard.end_leases_of(named_by(), at_ms, step)
 
     def is_before(self, at_ms: int, command: str = "") -> bool:
-        """Whether a command has to wait, since more is due at its instant than this step has room for (C60).
+        """Return whether a command must wait, because this step has no room for all that is due at its instant (C60).
 
         Args:
             at_ms: the instant, ms since the epoch.
-            command: its name; empty = what another shard says, which depends on all that is due.
+            command: its name; empty for a message from another shard, which depends on all that is due.
         """
         return self.is_full and (not command or command in _BEHIND) and self._shard.is_due(at_ms)
 
     def advance(self, now_ms: int, step: Step) -> None:
-        """Do some of what is due at an instant, ms since the epoch; nothing if the step is full."""
+        """Do a part of what is due at an instant, ms since the epoch; do nothing if the step is full."""
         if not self.is_full:
             self._room -= self._shard.advance(now_ms, step, self._room)
 
     def step_ends(self) -> dict[str, int]:
-        """End a step, whose messages are about to be written, and have room for the next one.
+        """End a step that is about to be written, and make room for the next one.
 
         Returns:
-            The room that it had, if that was too little for one more: what is to be known to go through it again (X10).
+            The room that the step had if a replay must know it, because not even one scheduled message would have
+                fitted (X10).
         """
         self._was_full = self.is_full
         self._was_small = not self.is_full or self._given <= _LEAST
@@ -116,13 +120,13 @@ class Crowd:
         return had
 
     def give(self, room: int) -> None:
-        """Have so much room in this step: as much as it had when it was recorded."""
+        """Set the room of this step to what it was when it was recorded."""
         self._room = self._given = room
 
     def took(self, seconds: float) -> None:
-        """Choose the room of steps to come, after a step that took so long until all was written.
+        """Choose the room of the next steps by the duration of a step, s, until all was written.
 
-        The next one keeps what it has, if messages took some of it while that step was being written.
+        If messages took room of the next step while that step was being written, its room stays.
         """
         if self._was_small:
             self._small_s += (_LEARNS if self._small_s else 1.0) * (seconds - self._small_s)

@@ -1,4 +1,4 @@
-"""The delivery writer: writes a step's deliveries, by reference or with payloads, or forwards them (D4, Q21)."""
+"""Writes a step's deliveries: by reference, with payloads, or forwarded to another topic (D4, Q21)."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from lapse.runtime.shard.effects import Effects
 from lapse.runtime.shard.payload import PayloadWindow, RowParts
 
 _LEAST_PATIENCE_S: Final = 5.0
-"""If it were shorter, a hiccup of the broker would end workers, even if the lease is over by then."""
+"""With less patience, a hiccup of the broker would end workers. So leases may be shorter than this, s."""
 
 _MOST_PATIENCE_S: Final = 30.0
 
 
 def patience_s(lease_ms: int) -> float:
-    """How long a delivery may be on its way to Kafka, s: so that it does not come after its lease (L10)."""
+    """Return how long Kafka may take for a delivery, s, so that it does not come after its lease (L10)."""
     return min(max(0.9 * lease_ms / 1000, _LEAST_PATIENCE_S), _MOST_PATIENCE_S)
 
 
 class DeliveryWriter:
-    """Writes what one shard delivers.
+    """Writes the deliveries of one shard.
 
     Args:
-        shard: the shard; it lets messages leave whose records Kafka no longer has.
+        shard: the shard. Messages whose records Kafka no longer has leave it.
         payloads: the records behind its messages.
-        output: makes records of deliveries.
-        forwarding: where its messages go, if it forwards them; None = nowhere.
+        output: turns deliveries into records.
+        forwarding: forwards its messages; None if the queue does not forward.
     """
 
     def __init__(
@@ -48,24 +48,24 @@ class DeliveryWriter:
 
     @property
     def forwards_over(self) -> int:
-        """Over how many partitions messages are forwarded; 0 = they are not, as while their topic is missing (C81)."""
+        """The number of partitions of the target topic; 0 without forwarding, or while the topic is missing (C81)."""
         return 0 if self._forwarding is None else self._forwarding.partitions
 
     def take_over(self, now_ms: int, step: Step) -> None:
-        """Begin to forward, or end what an earlier epoch forwarded."""
+        """Begin to forward, or end the forwarding of an earlier epoch."""
         if self._forwarding is not None:
             self._forwarding.begin(self._shard, now_ms, step)
         elif FORWARDER in self._shard.state.subscriptions:
             self._shard.unsubscribe(FORWARDER, now_ms, step, "the queue forwards no longer")
 
     async def write(self, step: Step, effects: Effects, now_ms: int, write: Write) -> None:
-        """Put a step's deliveries into its effects; those of the forwarder are written at once.
+        """Put a step's deliveries into its effects. Those of the forwarder are written at once.
 
         Args:
-            step: the step; gets what becomes of messages that are lost, or forwarded.
+            step: the step. Messages that are lost or forwarded are removed with it.
             effects: gets the records.
             now_ms: the instant, ms since the epoch.
-            write: writes to the target of the forwarder.
+            write: writes to the forwarder's target.
         """
         for delivery in step.deliveries:
             if delivery.subscription == FORWARDER:
@@ -94,7 +94,7 @@ class DeliveryWriter:
 
     async def _forward(self, delivery: Delivery, now_ms: int, step: Step, write: Write) -> None:
         if self._forwarding is None:
-            return  # the target went in this step; the subscription has ended, and with it the delivery
+            return  # forwarding ended in this step, with its subscription and its deliveries
         records = list(await records_of(delivery.messages, self._payloads))
         if not await self._forwarding.hand_on(self._shard, delivery, records, now_ms, step, write):
             self._forwarding = None

@@ -1,4 +1,4 @@
-"""A queue at work."""
+"""The entity of a queue on a worker."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ logger = logging.getLogger(__name__)
 
 
 class QueueEntity(Entity):
-    """The queue's agent, table and shards at this worker.
+    """A queue's table and shards on this worker.
 
     Args:
-        name: the queue.
+        name: name of the queue.
         config: its settings.
-        partitions: how many shards it has.
-        services: what the worker shares.
-        forward: topic that it forwards to; None = it does not (Q21).
+        partitions: its number of shards.
+        services: the objects that the worker's entities share.
+        forward: topic to which it forwards; None if it does not (Q21).
     """
 
     config: QueueConfig
@@ -60,11 +60,14 @@ class QueueEntity(Entity):
 
     @property
     def targets(self) -> dict[str, Role]:
-        """Topics of the user's that the queue names, and what for; that to which it forwards as well (C81)."""
+        """The user's topics that the queue names, with their roles, including the one to which it forwards (C81)."""
         return {**super().targets, **({} if self.forward is None else {self.forward: Role.FORWARDED})}
 
     def become(self, whole: Config) -> None:
-        """Have the settings of this configuration; where it forwards to may be what another queue says."""
+        """Use the settings of this configuration.
+
+        Where the queue forwards to may depend on another queue's settings.
+        """
         super().become(whole)
         self.forward = whole.forward_topic(self.name)
 
@@ -78,11 +81,11 @@ class QueueEntity(Entity):
     # More shards (C81)
 
     def born(self, partition: int) -> Items:
-        """What the journal of a shard begins with."""
+        """Return the first records of a new shard's journal."""
         return [] if self.fed else self._growing.born(partition, self.partitions)
 
     async def look_at_size(self, least: int = 0, *, certain: bool = False) -> None:
-        """Learn whether there are more shards by now; see `Growing.size`."""
+        """Find out whether the queue has more shards by now; see `Growing.size`."""
         assert self.app is not None
         if self.fed:
             return
@@ -95,7 +98,7 @@ class QueueEntity(Entity):
             self.partitions = count
 
     async def outgrown(self) -> bool:
-        """Whether shards have to be taken over anew because there are more, or because what they wait for is done."""
+        """Return whether shards must be taken over anew, because there are more or because a wait is over."""
         if self.fed:
             return False
         if self.added:
@@ -113,7 +116,7 @@ class QueueEntity(Entity):
         return False
 
     async def renew(self) -> None:
-        """Take all shards over anew that are here; where there are more, the group deals them out then."""
+        """Take over all shards of this worker anew. If there are more shards now, the group assigns the new ones."""
         grown = any(self._growing.outgrown(shard, self.partitions) for shard in self.runners)
         if grown:
             logger.warning("%s: has %d shards from now on", self.name, self.partitions)
@@ -125,7 +128,7 @@ class QueueEntity(Entity):
             await self._consumer().look_again()
 
     def _is_open_now(self) -> bool:
-        """Whether shards can be taken over now that came before all topics of the queue had a partition for them."""
+        """Whether shards can be taken over that were assigned before all topics of the queue had their partition."""
         return any(shard < self.partitions for shard in self._store().early)
 
     async def _waits(self, partition: int, changelog: Changelog, known: dict[str, Any]) -> bool:
@@ -148,7 +151,7 @@ class QueueEntity(Entity):
             )
 
     def _places(self, partition: int) -> list[str]:
-        """The partitions that are a shard's, as its journal names them."""
+        """Return the partitions of a shard, as its journal names them."""
         shapes = [(topic, self.shapes.get(topic)) for topic in self.config.underlying(self.name)]
         return [
             f"{topic}:{number}"
@@ -157,16 +160,16 @@ class QueueEntity(Entity):
         ]
 
     def records(self) -> MutableMapping[bytes, bytes]:
-        """Something empty that takes what a changelog partition holds; on disk, if that is where state may be."""
+        """Return an empty mapping for a changelog partition, on disk if the state may be there."""
         return Spill(self._directory) if self.config.state == "disk" else {}
 
     async def release(self, partition: int) -> None:
-        """Give a shard up, and its spill store."""
+        """Give a shard up, and close its spill store."""
         await super().release(partition)
         self._close_spill(partition)
 
     async def abandon(self, partition: int) -> None:
-        """Put away what a shard has so far, and its spill store."""
+        """Undo a take-over that has begun, and close the spill store."""
         await super().abandon(partition)
         self._close_spill(partition)
 
@@ -187,7 +190,7 @@ class QueueEntity(Entity):
         return Segments(spill_store, self.config.state_memory << 20)
 
     def unwritten(self, machine: Machine, noted: dict[str, Any] | None) -> Unwritten | None:
-        """What finds deliveries that the owner before journaled and did not write (C55)."""
+        """Return a function that finds deliveries that the previous owner journaled but did not write (C55)."""
         since = noted_of(noted)
         if since is None:
             return None
@@ -206,7 +209,7 @@ class QueueEntity(Entity):
         output = QueueOutput(self.name, partition, epoch, settings.dead_letter_topic, self.letter_partitions())
         output.ignores_lifetimes = not settings.expiration.enabled
         payloads = PayloadWindow(self.services.log_reader, self.config.payload_window << 20, self.services.aside_reader)
-        if not settings.traits.wanted:  # what looks at each message is better off with objects
+        if not settings.traits.wanted:  # traits look at each message, and objects are faster for that
             FetchedRows.wanted.update(self.config.underlying(self.name))
         target = self.config.publish_target(self.name)
         found = None if self.forward is None else self.shapes.get(self.forward)

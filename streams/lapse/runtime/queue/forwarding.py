@@ -1,9 +1,9 @@
-"""Forwarding: a queue hands everything it can deliver to another topic or queue (Q21, C38).
+"""Forwarding: a queue hands every message that it can deliver to another topic or queue (Q21, C38).
 
-To the shard, the forwarder is a subscription of its own. What it is handed is written to the target and acknowledged in
-the same step: the target has it before the journal says that it left. A crash in between forwards once more, with the
-same `lapse-message-id`, so that the target drops the repeat (X6). The id is the forwarder's own: ids of producers are
-unique within a partition of their topic, and messages of many partitions meet in the target (C78).
+To the shard, the forwarder is a subscription. Its messages are written to the target and acknowledged in the same step,
+so the target has them before the journal says that they left. A crash in between forwards them again with the same
+`lapse-message-id`, and the target drops the repeat (X6). The forwarder makes ids of its own. Producers' ids are unique
+only within a partition of their topic, and messages of many partitions meet in the target (C78).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _REPLACED: Final = NAMES | {
     header.REDRIVE_QUEUE,
     header.MESSAGE_ID,
 }
-"""A record that is redriven for the source alone would be skipped by the target."""
+"""Headers that are not passed on. For example, the target would skip a record that is redriven for the source alone."""
 
 _GIVEN_BY_LAPSE: Final = (FORWARDED, REDRIVEN)
 
@@ -45,12 +45,12 @@ class Forwarding:
     """Forwards the messages of one shard.
 
     Args:
-        queue: where they come from.
-        topic: where they go.
-        partitions: how many partitions that topic has.
+        queue: name of the forwarding queue.
+        topic: the target topic.
+        partitions: the target's number of partitions.
 
     Attributes:
-        partitions: the same.
+        partitions: the target's number of partitions.
     """
 
     def __init__(self, queue: str, topic: str, partitions: int) -> None:
@@ -59,14 +59,14 @@ class Forwarding:
         self.partitions = max(1, partitions)
 
     def begin(self, shard: QueueShard, now_ms: int, step: Step) -> None:
-        """Subscribe, for good."""
+        """Subscribe without an end."""
         shard.subscribing.subscribe(FORWARDER, f"forwards to {self._topic}", _BACKLOG, NEVER, "", now_ms, step)
 
     def outputs(self, delivery: Delivery, records: Sequence[Any | None]) -> dict[int, Output]:
-        """What the target gets: key, value and headers as they were, the deadline to the millisecond, counts anew.
+        """Return the records for the target: with key, value, other headers and exact deadline, but with new counts.
 
         Returns:
-            The records by the offset of their message; a message without a record is left out.
+            The records by the offsets of their messages. A message without a record is left out.
         """
         messages = delivery.messages
         outputs: dict[int, Output] = {}
@@ -79,7 +79,7 @@ class Forwarding:
                 headers.append((header.TTL_MS, b"0"))
             else:
                 headers.append((header.EXPIRES_AT_MS, b"%d" % deadline_ms))
-            # The timestamp is its generation: a topic that is created again has the same bookmarks once more.
+            # The timestamp identifies the generation: a topic that is created again has the same bookmarks once more.
             place = f"{self._queue}/{messages.topic}:{messages.partition}:{shown(record.offset)}/{record.timestamp}"
             headers.append((header.MESSAGE_ID, FORWARDED + place.encode()))
             target = self._partition(messages.partition, record)
@@ -95,20 +95,20 @@ class Forwarding:
         step: Step,
         write: Write,
     ) -> bool:
-        """Hand messages on, and take them out of the queue once the target has them.
+        """Write messages to the target, and acknowledge them once the target has them.
 
-        A message that the target does not take, such as one that is too large, becomes a dead letter that says why.
+        A message that the target refuses, such as one that is too large, becomes a dead letter with the reason.
 
         Args:
-            shard: whose messages they are.
-            delivery: which.
-            records: theirs, None where Kafka lost one.
+            shard: the shard of the messages.
+            delivery: the messages.
+            records: their records, None where Kafka lost one.
             now_ms: the instant, ms since the epoch.
-            step: gets what becomes of them.
-            write: writes to the target, and says what it refuses.
+            step: gets the results.
+            write: writes to the target, and returns what it refuses.
 
         Returns:
-            False if the target takes nothing: there is no forwarding until it can be.
+            False if the target takes nothing at all. Forwarding then stops until it can take messages.
         """
         messages, name, partition = delivery.messages, shard.settings.name, shard.settings.partition
         outputs = self.outputs(delivery, records)
@@ -131,20 +131,20 @@ class Forwarding:
         return True
 
     def _settle(self, shard: QueueShard, delivery: Delivery, now_ms: int, step: Step) -> None:
-        """Take what was handed over out of the queue."""
+        """Acknowledge the messages that were forwarded."""
         messages = delivery.messages
         claims = [Claim(messages.topic, messages.partition, *ends) for ends in messages.ranges()]
         shard.settle(settlement.SettleAction.ACKNOWLEDGE, FORWARDER, claims, now_ms, step)
 
     def _partition(self, source: int, record: Any) -> int:
-        """As Kafka's own producers choose by key; messages without one stay in their partition's order."""
+        """Return the target partition: by key as Kafka's producers choose it, without a key by the source partition."""
         if record.key is None:
             return source % self.partitions
         return int((murmur2(record.key) & 0x7FFFFFFF) % self.partitions)
 
 
 def _passed_on(headers: Sequence[tuple[str, bytes | None]]) -> list[tuple[str, bytes]]:
-    """A record's headers as the target gets them, but for its lifetime and its id."""
+    """Return the headers that the target gets, without those of lifetime and id."""
     given: Sequence[tuple[str, Any]] = headers  # a header may be null, which the wire allows
     kept = [(name, value) for name, value in given if name not in _REPLACED]
     stated = next((value for name, value in given if name == header.MESSAGE_ID and value), None)

@@ -1,7 +1,7 @@
-"""Growing: how the shards of a queue at one worker become more, as its topics have got partitions (C81).
+"""Adds shards to a queue on this worker after its topics got more partitions (C81).
 
-The rule is in `lapse.core.shard.growth`. Here is what it needs: what the journals of the other shards say, how many
-partitions the topics of lapse's own have, and when a shard has to be taken over anew.
+The rules are in `lapse.core.shard.growth`. This module collects the facts for them: the notes in the journals of the
+other shards, the numbers of partitions of lapse's own topics, and which shards must be taken over anew.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lapse.runtime.shard.services import Services
 logger = logging.getLogger(__name__)
 
 KEY: Final = b"\x00g"
-"""Key of the record in a shard's journal."""
+"""Key of the note in a shard's journal."""
 
 _TRIES: Final = 60
 _FEW_TRIES: Final = 6
@@ -29,7 +29,7 @@ _PAUSE_S: Final = 0.5
 
 
 class _Noted(dict[bytes, bytes]):
-    """Of a journal, what it says of growth."""
+    """A mapping that keeps only the growth note of a journal."""
 
     def __setitem__(self, key: bytes, value: bytes) -> None:
         if key == KEY:
@@ -37,11 +37,11 @@ class _Noted(dict[bytes, bytes]):
 
 
 class Growing:
-    """What one worker knows of the shards of a queue.
+    """What one worker knows of the growth of a queue.
 
     Args:
-        name: the queue.
-        services: what the worker shares.
+        name: name of the queue.
+        services: the objects that the worker's entities share.
     """
 
     def __init__(self, name: str, services: Services) -> None:
@@ -53,33 +53,33 @@ class Growing:
         self._reading = asyncio.Lock()
 
     def born(self, shard: int, shards: int) -> list[tuple[bytes, bytes | None]]:
-        """What the journal of a shard begins with."""
+        """Return the first records of a new shard's journal."""
         return [(KEY, growth.born(shard, shards).encode())] if shards > 1 else []
 
     def waits(self, shard: int) -> bool:
-        """Whether a shard that is here reads nothing yet."""
+        """Return whether this worker's shard still waits for older shards before it reads."""
         return shard in self._own and self._own[shard].waits
 
     def outgrown(self, shard: int, shards: int) -> bool:
-        """Whether a shard that is here was taken over when there were fewer."""
+        """Return whether this worker's shard was taken over when the queue had fewer shards."""
         return shard in self._own and self._own[shard].shards != shards
 
     def is_drained(self, shard: int, first_held: int | None) -> bool:
-        """Whether a shard that holds others back has settled what it had, and has not noted it yet."""
+        """Return whether a shard that makes others wait has settled its old messages, without having noted it yet."""
         until = self._own[shard].until if shard in self._own else None
         return until is not None and (first_held is None or first_held >= until)
 
     async def size(self, own: Collection[str], shards: int, least: int = 0, *, certain: bool = False) -> int:
-        """How many shards the queue has by now: as many as each of its own topics has partitions.
+        """Return the number of shards: as many as each of the queue's own topics has partitions.
 
         Args:
             own: these topics.
-            shards: how many it had.
-            least: so many may be there; a broker may know later than another one.
-            certain: they are there, and are waited for longer.
+            shards: the number known so far.
+            least: the number that should exist. One broker may know it later than another.
+            certain: whether `least` shards certainly exist, so that a longer wait is worth while.
 
         Raises:
-            RuntimeError: they are certain, and the topics have fewer.
+            RuntimeError: `least` is certain, and the topics have fewer partitions.
         """
         count = shards
         for _ in range(_TRIES if certain else _FEW_TRIES):
@@ -92,17 +92,17 @@ class Growing:
             await asyncio.sleep(_PAUSE_S)
         if certain:
             raise RuntimeError(f"{self._name}: it has {least} shards, and its topics have fewer partitions")
-        return max(shards, count)  # somebody is giving it more, and has not finished
+        return max(shards, count)  # partitions are being added just now
 
     def note(self, changelog: Changelog) -> Growth | None:
-        """What the journal of a shard says."""
+        """Return the growth note in a shard's journal; None if there is none."""
         value = changelog.latest.get(KEY)
         return None if value is None else Growth.decode(value)
 
     async def opened(
         self, store: JournalStore, shard: int, shards: int, places: Iterable[str]
     ) -> dict[str, int] | None:
-        """Where a new shard begins to read; None = it has to wait for others."""
+        """Return the offsets from which a new shard reads; None if it must wait for the older shards first."""
         older: list[Growth | None] = []
         async with self._reading:
             for other in range(shard):
@@ -112,7 +112,7 @@ class Growing:
                     continue
                 older.append(note := self.note(into))
                 if other == 0 and note is not None and note.created and note.shards == shards:
-                    break  # the queue has had as many ever since
+                    break  # the queue began with this number
         found = growth.begins(shards, older, places)
         if found is None and shard not in self._warned:
             self._warned.add(shard)
@@ -133,15 +133,15 @@ class Growing:
         known: dict[str, Any],
         places: Iterable[str],
     ) -> bool:
-        """See where a shard begins to read; returns whether it has to wait.
+        """Find the offsets from which a shard reads; return whether it must wait.
 
         Args:
-            store: of the journal.
-            shard: which one.
-            shards: how many there are.
+            store: the store of the journal.
+            shard: its number.
+            shards: the number of shards.
             changelog: its journal.
-            known: how far it has read; what an older shard has read of its partitions is added.
-            places: the partitions that are its own, as `topic:partition`.
+            known: its read positions. Those of an older shard that read its partitions before are added.
+            places: its partitions, as `topic:partition`.
         """
         own = self.note(changelog)
         if own is not None and own.waits:
@@ -167,17 +167,17 @@ class Growing:
         self, store: JournalStore, shard: int, epoch: int, shards: int, changelog: Changelog, known: dict[str, Any],
         first_held: int | None, next_place: int,
     ) -> None:  # fmt: skip
-        """Note in a shard's journal what it is, before it runs.
+        """Write the shard's growth note to its journal, if it changed, before the shard runs.
 
         Args:
-            store: of the journal.
-            shard: which one.
-            epoch: it has begun.
-            shards: how many there are.
+            store: the store of the journal.
+            shard: its number.
+            epoch: the epoch that begins.
+            shards: the number of shards.
             changelog: its journal.
-            known: how far it has read.
-            first_held: the place of its first message; None = it has none.
-            next_place: the place of the next one that arrives.
+            known: its read positions.
+            first_held: place of its first message; None if it has none.
+            next_place: place of the next message that arrives.
         """
         before = self.note(changelog)
         read = {place: offset for place, offset in known.items() if ":" in place}

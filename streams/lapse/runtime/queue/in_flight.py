@@ -1,4 +1,4 @@
-"""A queue's step on its way, and about how large it is in the journal: a step is one RecordBatch."""
+"""A queue's step in flight, with an estimate of its size in the journal, because it must fit into one RecordBatch."""
 
 from __future__ import annotations
 
@@ -14,30 +14,32 @@ from lapse.runtime.timers.clock import BY_THE_BROKER
 from lapse.runtime.tp import TP
 
 ARRIVED: Final = "arrived"
-"""Name of the instant at which a step's last messages came; before the place of a batch, of that one's."""
+"""Name of the instant at which a step's last messages arrived. A batch's own instant has the batch's position behind
+it."""
 
 TAKEN: Final = "taken"
-"""Name of how far a partition was taken in by one of several takes of a step; before the take and the place."""
+"""Prefix for how far a partition was read by one of several takes of a step; the take and the partition follow."""
 
 EMITTED: Final = "emitted"
-"""Beside the instants: how many events a step emitted. They may be written before the journal of the step before is."""
+"""Name of the number of events of a step, kept among the instants. They may be written before the journal of the
+step before."""
 
 _CHANGE_BYTES: Final = 64
-"""What a change takes in the journal, its places left out."""
+"""Estimated bytes of a change in the journal, without its places."""
 
 
 @dataclass(slots=True)
 class QueueStepInFlight(StepInFlight[Step]):
-    """A queue's step on its way.
+    """A queue's step in flight.
 
     Attributes:
-        weighed: of how many changes the bytes in the journal are known, and how many bytes those are.
-        expected_bytes: about how many more the commands take that wait.
-        has_arrivals: whether messages arrived that do not count as use yet.
+        weighed: the number of changes whose bytes in the journal are known, and the sum of these bytes.
+        expected_bytes: about how many bytes the waiting commands will add.
+        has_arrivals: whether messages arrived that do not count as use of the queue yet.
         unread: events about messages that Kafka removed before they were read (C80).
-        stands_alone: see `Effects.stands_alone`: a command was carried out, or not all could be handed out.
+        stands_alone: see `Effects.stands_alone`. True after a command, or if not all could be handed out.
         takes: how many takes of messages, merged by time, are noted.
-        last_take: how far the last one went, which is to be noted if another one follows.
+        last_take: the next offsets after the last take. It is noted only if another take follows.
     """
 
     weighed: tuple[int, int] = (0, 0)
@@ -49,16 +51,16 @@ class QueueStepInFlight(StepInFlight[Step]):
     last_take: Mapping[TP, int] = field(default_factory=dict)
 
     def expect(self, changes: int) -> None:
-        """Know that a command waits that makes about so many changes."""
+        """Count a waiting command that will make about so many changes."""
         self.expected_bytes += _CHANGE_BYTES * changes
 
     @property
     def outcomes(self) -> int:
-        """How many events and removals it has so far."""
+        """The number of events and removals so far."""
         return len(self.core.events) + len(self.core.removals)
 
     def came_at(self, records: Sequence[Any], now_ms: int, clock_ms: Callable[[], int]) -> tuple[int, int | None]:
-        """The instant at which records arrived, ms since the epoch, and the same again if it is read from the clock.
+        """Return the instant at which records arrived, ms since the epoch, and the same again if the clock gave it.
 
         The second is None if the broker has stamped the records. Then a replay finds the instant in them.
 
@@ -70,7 +72,7 @@ class QueueStepInFlight(StepInFlight[Step]):
         if not records:
             return now_ms, None
         if getattr(records[-1], "timestamp_type", None) == BY_THE_BROKER:
-            # The broker's stamp may be later than any instant heard before, after a crash or a pause (C76).
+            # The broker's timestamp may be later than any instant known so far, after a crash or a pause (C76).
             return max(now_ms, records[-1].timestamp), None
         self.instants[ARRIVED] = came_ms = max(now_ms, clock_ms())
         return came_ms, came_ms
@@ -78,16 +80,16 @@ class QueueStepInFlight(StepInFlight[Step]):
     def note_batch(
         self, topic: str, partition: int, records: Sequence[Any], outcomes: int, clock_ms: int | None = None
     ) -> None:
-        """Note which records came together, if they caused an event: its instant is the last record's (X10).
+        """Note which records arrived together if they caused an event, since its instant is the last record's (X10).
 
-        If there was room for some of them only, they are noted, too: a replay could not know how many came.
+        A batch that was taken in only in part is noted, too, because a replay could not know how many records it had.
 
         Args:
-            topic: their topic.
+            topic: the topic of the records.
             partition: its partition.
             records: the records, by their offsets.
-            outcomes: how many events and removals there were before; -1 = it is noted in any case.
-            clock_ms: the instant at which they came, ms since the epoch; None = the broker's stamp says it.
+            outcomes: the number of events and removals before; -1 to note the batch in any case.
+            clock_ms: the instant of arrival, ms since the epoch; None if the broker's timestamp counts.
         """
         if self.outcomes != outcomes:
             place = f"{topic}:{partition}:{records[0].offset}"
@@ -96,10 +98,10 @@ class QueueStepInFlight(StepInFlight[Step]):
                 self.instants[f"{ARRIVED}:{place}"] = clock_ms
 
     def took_together(self, ends: Mapping[TP, int]) -> None:
-        """Note the take before this one: a replay finds all of a step at once, and would merge two takes (X10).
+        """Note the take before this one, because a replay would merge two takes of a step into one (X10).
 
         Args:
-            ends: how far this take went in each partition that it took something of.
+            ends: by partition, the next offset after this take.
         """
         if self.last_take:
             self.takes += 1
@@ -108,7 +110,7 @@ class QueueStepInFlight(StepInFlight[Step]):
         self.last_take = ends
 
     def journal_bytes(self) -> int:
-        """About how many bytes it takes in the journal so far, what is expected included."""
+        """Return about how many bytes the step takes in the journal, including those of waiting commands."""
         changes = self.core.changes
         count, size = self.weighed
         for change in changes[count:]:

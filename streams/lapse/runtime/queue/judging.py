@@ -1,4 +1,4 @@
-"""Judging: which messages match a filter that needs their payloads (Q14, X7)."""
+"""Judging: finds the messages that match a filter that needs their payloads (Q14, X7)."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from lapse.runtime.shard.standing_filter import StandingFilters
 from lapse.runtime.shard.under_way import UnderWay
 
 _FIRST: Final = 8
-"""How many messages are in the first portion, whose cost is not known yet."""
+"""The number of messages in the first portion, whose cost is not known yet."""
 
 
 class Judge:
-    """Reads payloads and evaluates filters on them; others have their turn meanwhile.
+    """Reads payloads and evaluates filters on them, in portions with turns for others in between.
 
     Args:
         shard: has the filters, and notes which messages match.
         payloads: the records behind the messages.
-        under_way: what notes that records are being looked at.
-        most_at_once: so many messages are taken in at once at most.
+        under_way: returns the note of the records that are being handled.
+        most_at_once: the greatest number of messages that are taken in at once.
     """
 
     def __init__(
@@ -39,21 +39,21 @@ class Judge:
         self._under_way = under_way
         self._portion = Portion(JUDGED_AT_ONCE, _FIRST)
         self.filters = StandingFilters(most_at_once)
-        """What the filters of subscriptions have taken so far."""
+        """The efforts of subscriptions' filters."""
         shard.matching.measured = self.filters.measured
 
     async def of_command(
         self, commands: QueueCommands, command: Command, text: str, effort: Effort, now_ms: int, step: Step
     ) -> None:
-        """Judge the messages that a command's filter, or its user's, chooses among.
+        """Judge the messages among which a command's filter, or its user's row filter, chooses.
 
         Args:
-            commands: know which these are.
+            commands: knows which messages these are.
             command: the command.
             text: the filter.
-            effort: what the command may take; it stops once that is spent.
+            effort: the limit of the command's work. Judging stops once it is spent.
             now_ms: the instant, ms since the epoch.
-            step: gets messages that are found lost or undecodable.
+            step: gets messages that turn out lost or undecodable.
         """
         for places in commands.to_judge(command, text, now_ms):
             await self.places(places, effort, now_ms, step)
@@ -68,10 +68,10 @@ class Judge:
         """Judge messages by their places.
 
         Args:
-            places: of the messages.
-            effort: what the command may take; it stops once that is spent.
+            places: places of the messages.
+            effort: the limit of the work. Judging stops once it is spent.
             now_ms: the instant, ms since the epoch.
-            step: gets messages that are found lost or undecodable.
+            step: gets messages that turn out lost or undecodable.
         """
         by_source: dict[tuple[str, int], list[tuple[int, int]]] = {}
         for place in places:
@@ -92,12 +92,12 @@ class Judge:
                         step,
                     )
                 at = stop
-                await asyncio.sleep(0)  # after the last one as well: there may be hundreds of such lots
+                await asyncio.sleep(0)  # after the last portion too: a caller may have hundreds of lots
             lost = [offset for (offset, _), record in zip(some, records, strict=True) if record is None]
             self._shard.truncated(topic, partition, lost, now_ms, step)
 
     def end_too_costly(self, now_ms: int, step: Step) -> None:
-        """End subscriptions whose filters take more than others can spare (X7)."""
+        """End subscriptions whose filters take too much CPU (X7)."""
         for text, refusal in self.filters.too_costly(self._shard.matching.subscribed).items():
             for one in [one for one in self._shard.subscriptions() if one.filter == text]:
                 self._shard.unsubscribe(one.id, now_ms, step, refusal.text)
@@ -122,7 +122,7 @@ class Judge:
     async def unplaced(
         self, named: Iterable[tuple[str, int, list[int]]], text: str, effort: Effort | None = None
     ) -> None:
-        """Judge messages that have no place, by topic, partition and offsets, under one filter (X4, C82, C83)."""
+        """Judge messages without a place under one filter, by topic, partition and offsets (X4, C82, C83)."""
         effort = effort or Effort()
         for topic, partition, offsets in named:
             records = await self._payloads.get(topic, partition, offsets, used=False)
@@ -141,7 +141,7 @@ class Judge:
     ) -> None:
         under_way = self._under_way()
         for offset, record in zip(offsets, records, strict=True):
-            # A record that was set aside as one that stops workers is not looked at again.
+            # A record that was set aside, because it stops workers, is not evaluated again.
             if record is not None and not under_way.is_set_aside(topic, partition, offset):
                 with under_way.noted(topic, partition, offset, offset, again=True):
                     self._shard.judge_bookmarks(text, [(topic, partition, record)])

@@ -22,22 +22,22 @@ _AT_ONCE: Final = 128
 """How many letters are packed before others have a turn."""
 
 _ROWS_AT_ONCE: Final = 4_096
-"""The same, if the records are in columns."""
+"""The same number for records in columns."""
 
 _TIME_ALONE: Final = (Reason.TIME_LIMIT,)
 
 OfLetter = tuple[Removal, int]
-"""What a letter is about: a removal, and the index of a message in it."""
+"""The subject of a letter: a removal, and the index of a message in it."""
 
 
 class QueueLetters:
-    """Knows the letters of one shard.
+    """Makes the letters of one shard.
 
     Args:
-        shard: whose they are.
+        shard: the shard of the messages.
         payloads: the records behind the messages.
-        output: makes the letters.
-        rule: called with each message that leaves (L15).
+        output: turns removals into letters.
+        rule: called with each message that leaves; None without an expiry rule (L15).
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class QueueLetters:
         self._rule = rule
 
     async def letters_of(self, at_work: QueueStepInFlight) -> tuple[Sequence[Packed], Sequence[OfLetter]]:
-        """The letters of a step, some to a part of a batch; the expiry rule learns of all that left."""
+        """Return the letters of a step with their subjects; call the expiry rule with all messages that left."""
         letters: list[Packed] = []
         about: list[OfLetter] = []
         for removal in at_work.core.removals:
@@ -67,7 +67,7 @@ class QueueLetters:
         return letters, about
 
     def expired(self, at_work: QueueStepInFlight) -> Mapping[TP, int] | None:
-        """The sources of the letters with the offset behind the last message; None if not only time removes them."""
+        """Return the offset behind the last expired message of each source; None if some left for another reason."""
         behind: dict[TP, int] = {}
         for removal in at_work.core.removals:
             if removal.letter and removal.reasons != _TIME_ALONE:
@@ -79,7 +79,7 @@ class QueueLetters:
     def keep_pending(
         self, refused: Sequence[tuple[OfLetter, str]], step: Step
     ) -> Iterable[tuple[tuple[int, int], str]]:
-        """Keep messages of which Kafka refuses the letters; returns source and offset of each, with why."""
+        """Keep messages whose letters Kafka refuses; yield source and offset of each, with the reason."""
         kept: dict[int, tuple[Removal, dict[int, str]]] = {}
         for (removal, at), why in refused:
             kept.setdefault(id(removal), (removal, {}))[1][at] = why
@@ -88,13 +88,13 @@ class QueueLetters:
             yield from zip(source_offsets, (by_index[at] for at in sorted(by_index)), strict=True)
 
     async def pending_letter(self, source_offset: tuple[int, int]) -> Packed | None:
-        """The letter of a dying message, to be tried again."""
+        """Return the letter of a dying message, to be tried again; None if it is no longer pending."""
         state = self._shard.state
         dying = state.pending.get(source_offset)
         if dying is None or not self._shard.settings.dead_letter_topic:
             return None
         source = state.sources[source_offset[0]]
-        # The record of another topic's message may stand there now (C42).
+        # The offset may belong to another topic's message now (C42).
         there = state.sources.find(source.topic, source.partition) == source_offset[0]
         there &= Reason.LOG_TRUNCATED not in dying.reasons
         record = await self._payloads.one(source.topic, source.partition, source_offset[1]) if there else None
@@ -102,12 +102,12 @@ class QueueLetters:
         return self._output.letters(removal, removal.messages, [record])
 
     def letter_written(self, source_offset: tuple[int, int], step: Step) -> None:
-        """Let a message go whose letter is safe at last."""
+        """Remove a pending message whose letter was written."""
         self._shard.letter_written(*source_offset, step)
 
 
 def _portions(records: Sequence[Any | None]) -> Iterator[tuple[int, Sequence[Any | None]]]:
-    """Parts that others may wait for, each with the index of its first record."""
+    """Split records into portions between which others have turns, each with the index of its first record."""
     parts: Iterable[Sequence[Any | None]] = records.parts if isinstance(records, RowParts) else (records,)
     done = 0
     for part in parts:

@@ -1,4 +1,4 @@
-"""The machine of a queue shard: hands it records, commands and time, and writes what it decides."""
+"""The machine of a queue shard: feeds it with records, commands and time, and writes what it decides."""
 
 from __future__ import annotations
 
@@ -47,25 +47,25 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
     """One shard of a queue.
 
     Args:
-        settings: the queue's.
-        restored: what the changelog held.
-        epoch: the epoch.
+        settings: settings of the queue.
+        restored: contents of the changelog.
+        epoch: the shard's epoch.
         payloads: the records behind the messages.
-        output: writes events, letters and deliveries.
-        publish_target: where a publish to the queue's name goes.
-        merged_by_time: whether it has one order over all its partitions and topics (Q17).
-        rule: called with each message that leaves (L15).
-        forwarding: where its messages go, if it forwards them (Q21).
-        clock_ms: the broker's clock, ms since the epoch.
+        output: turns events, letters and deliveries into records.
+        publish_target: topic for a publish to the queue's name.
+        merged_by_time: whether the queue has one order over all its partitions and topics (Q17).
+        rule: called with each message that leaves; None without an expiry rule (L15).
+        forwarding: forwards its messages; None if the queue does not forward (Q21).
+        clock_ms: returns the time of the broker's clock, ms since the epoch.
 
     Attributes:
-        crowd: lets what is due leave, as far as a step has room.
-        rewinder: the rewind that is at work, if one is.
-        now_ms: the latest instant that it has heard of, ms since the epoch.
+        crowd: lets due messages leave, as many as a step has room for.
+        rewinder: carries out rewinds.
+        now_ms: the latest instant that the machine knows, ms since the epoch.
     """
 
     acts_ahead = False
-    """What is due, and what is handed out, may depend on when the step before was written (C60, C71)."""
+    """What is due or handed out may depend on the instant at which the step before was written (C60, C71)."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         shard.allowance.counts_as_written = True
         self._handed_out = JournaledDeliveries(shard, restored.handed_out, output, payloads, restored.released)
         self.now_ms = 0
-        self._next_part: Callable[[], None] | None = None  # of what a command needs several steps for
+        self._next_part: Callable[[], None] | None = None  # the next part of a command that takes several steps
         self.rewinder = Rewinder(shard, payloads, lambda: self.under_way)
         self.unfinished = self.rewinder.unfinished
         self.crowd = Crowd(shard)
@@ -117,7 +117,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
 
     @property
     def step_records(self) -> int:
-        """How many messages it takes in with a step: beside a crowd no more than may leave (C60)."""
+        """The greatest number of messages that a step takes in: beside a crowd no more than may leave (C60)."""
         return min(_STEP_RECORDS, self.crowd.beside)
 
     @property
@@ -131,28 +131,28 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
 
     @property
     def _is_busy(self) -> bool:
-        """Whether commands wait, or one is not finished; later ones then have to wait as well."""
+        """Whether commands wait, or one is not finished, so that later ones must wait as well."""
         return bool(self._waiting) or self.unfinished is not None
 
     def room(self) -> int:
-        """How many more messages may become active; one at a time while a transfer waits for one (Q13)."""
+        """Return how many more messages may become active; one at a time while a transfer waits for one (Q13)."""
         if self.unfinished is not None:
-            return 0  # a message that arrives now must not be purged if a crash repeats the purge
+            return 0  # if a crash repeats a purge, it must not purge later arrivals
         return self.shard.room() or int(self.shard.advancing)
 
     def room_for(self, topic: str, partition: int) -> int:
-        """How many more messages of an underlying partition may become active."""
+        """Return how many more messages of an underlying partition may become active."""
         if self.unfinished is not None:
             return 0
         return self.room() if self.merged_by_time else self.shard.room_for(topic, partition)
 
     @property
     def most_at_once(self) -> int:
-        """A step's messages, or a few under costly filters."""
+        """How many messages to take in before others have a turn: a whole step's, or fewer under costly filters."""
         return self._judge.filters.at_once(self.shard.matching.active)
 
     def arrive(self, topic: str, partition: int, records: Sequence[Any]) -> int:
-        """Take in records of an underlying topic; how many there was room for (C51)."""
+        """Take in records of an underlying topic; return how many there was room for (C51)."""
         with self._judge.filters.at_work(self.shard.matching.active):
             taken = self._arrive(topic, partition, records)
         self._judge.end_too_costly(self.now_ms, self._step)
@@ -176,18 +176,18 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         self._at_work.took_together(ends)
 
     def set_aside(self, topic: str, partition: int, record: Any, why: str) -> None:
-        """Make a dead letter of a record that cannot even be looked at (X7)."""
+        """Make a dead letter of a record that stopped the worker repeatedly, without decoding it (X7)."""
         self._payloads.keep(topic, partition, [record])
         super().set_aside(topic, partition, record, why)
         self._at_work.has_arrivals = True
 
     @property
     def step_bytes(self) -> int:
-        """About how many bytes the step takes in the journal so far, what waits to be carried out included."""
+        """About how many bytes the step takes in the journal so far, including those of waiting commands."""
         return self._at_work.journal_bytes()
 
     def _note_arrivals(self) -> None:
-        """Count arrivals as use of the queue, as of now: producers may set any timestamp."""
+        """Count arrivals as use of the queue at the current instant, since producers may set any timestamp."""
         if self._at_work.has_arrivals:
             self._at_work.has_arrivals = False
             self.shard.use(self.now_ms, self._step)
@@ -207,12 +207,12 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
             super()._hear(heard, at_ms, offset)
 
     def _put_off(self, offset: int, next_part: Callable[[], None]) -> None:
-        """Do the rest in the steps to come; nothing else happens in the shard meanwhile, so a crash can repeat it."""
+        """Continue a command in the next steps. The shard does nothing else meanwhile, so a crash can repeat it."""
         self._next_part = next_part
         self.unfinished = offset
 
     def _take(self, admitted: Admitted) -> None:
-        """Carry out a command, or have it wait for payloads, or behind others that do."""
+        """Carry out a command, or let it wait for payloads, or for earlier commands that do."""
         self._at_work.stands_alone |= admitted.command.command != "heartbeat"
         self.shard.use(admitted.at_ms, self._step)
         if admitted.row_filter is not None:
@@ -227,7 +227,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
                 self._refuse(admitted, refusal)
                 return
         if self._waiting or self._commands.needs_a_look(admitted.command, admitted.row_filter):
-            # Something has to be read first. Later commands wait as well, so that the order stays.
+            # Something must be read first. Later commands wait as well, so that the order stays.
             self._waiting.append(admitted)
             self._at_work.expect(len(admitted.command.bookmarks))
         else:
@@ -249,7 +249,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
             return
         if command.command == "rewind" and (wish := self._commands.rewind(command, at_ms, admitted.offset)) is not None:
             self.rewinder.begin(admitted, wish)
-            self.unfinished = admitted.offset  # nothing else happens in the shard meanwhile
+            self.unfinished = admitted.offset  # until its end, nothing else happens in the shard
             return
         self._commands.handle(command, at_ms, self._step, admitted.row_filter)
 
@@ -263,7 +263,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
                 self._collect(admitted.encoding, admitted.offset)
 
     def go_on(self) -> None:
-        """Do the next part of what a command needs several steps for (C60)."""
+        """Do the next part of a command that takes several steps (C60)."""
         if self._next_part is None:
             return
         next_part, self._next_part, self.unfinished = self._next_part, None, None
@@ -277,7 +277,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         self._collect(admitted.encoding, admitted.offset)
 
     async def _carry_out_waiting(self) -> None:
-        """Carry out the commands that had to wait until something was read."""
+        """Carry out the commands that waited until something was read."""
         settings = self.shard.settings
         while self._waiting and self.unfinished is None:
             admitted = self._waiting.popleft()
@@ -295,16 +295,16 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
     # Time
 
     def waits_for_arrivals(self, at_ms: int) -> bool:
-        """Whether a scheduled message is due, and has to stand behind what arrived before it (C76)."""
+        """Return whether a scheduled message is due that must come behind earlier arrivals (C76)."""
         return self.shard.waits_for_arrivals(at_ms)
 
     def arrivals_are_in(self, to_ms: int) -> None:
-        """Know that what arrived up to an instant was taken in."""
+        """Note that everything that arrived up to an instant was taken in."""
         self._at_work.instants["in"] = to_ms
         self.shard.arrivals_are_in(to_ms)
 
     def advance(self, now_ms: int) -> None:
-        """Do a bounded part of what is due; not before waiting commands, which have earlier instants (C1)."""
+        """Do a bounded part of what is due, but not before waiting commands, which have earlier instants (C1)."""
         if self._is_busy or self.next_due_ms() == NEVER:
             return
         self.now_ms = max(self.now_ms, now_ms)
@@ -312,16 +312,16 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         self.crowd.advance(now_ms, self._step)
 
     def written(self, effects: Effects, now_ms: int) -> bool:
-        """Know that the effects of a step are written by an instant, ms since the epoch; whether something waits."""
+        """Note that the effects of a step were written at `now_ms`; return whether a rate waited for that."""
         self._at_work.instants |= {"written": now_ms} if effects.counted_to >= 0 else {}
         return effects.counted_to >= 0 and self.shard.allowance.written(effects.counted_to, now_ms)
 
     def took(self, seconds: float) -> None:
-        """Choose the size of the next part of a crowd by the time of the last step (C60)."""
+        """Choose the size of the next part of a crowd by the duration of the last step (C60)."""
         self.crowd.took(seconds)
 
     def deliver(self, now_ms: int) -> bool:
-        """Hand messages to subscriptions, a bounded number of them; after the commands that wait (C2)."""
+        """Hand out a bounded number of messages, after the waiting commands (C2); return True if there are more."""
         if self._is_busy:
             return True
         self._at_work.instants["delivered"] = self.now_ms = max(self.now_ms, now_ms)
@@ -334,13 +334,13 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
     # Topics
 
     def begin_topics(self, replaced: Collection[str], since: Mapping[TP, int]) -> None:
-        """Know which topics were created anew; their old records are not looked for (C42)."""
+        """Note which topics were created anew. The records of the old ones are not looked for (C42)."""
         self._payloads.gone = frozenset(replaced)
         for tp, epoch in since.items():
             self.shard.topic_begins(tp.topic, tp.partition, epoch)
 
     def replace(self, topics: Collection[str], now_ms: int) -> bool:
-        """Let the messages of topics that were created anew leave, a bounded number of them (C42)."""
+        """Let a bounded number of messages leave whose topics were created anew (C42)."""
         self.now_ms = max(self.now_ms, now_ms)
         if self._is_busy:
             return False
@@ -348,23 +348,23 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         return self._replaced
 
     def held_sources(self) -> list[TP]:
-        """Partitions of which there are messages."""
+        """Return the partitions of which the shard has messages."""
         return [TP(source.topic, source.partition) for source in self.shard.state.held_sources()]
 
     def log_begins(self, tp: TP, begin_offset: int, now_ms: int) -> bool:
-        """Let messages leave whose records Kafka has removed, a bounded number of them (C40)."""
+        """Let a bounded number of messages leave whose records Kafka has removed (C40)."""
         self.now_ms = max(self.now_ms, now_ms)
         return self.shard.log_begins(tp.topic, tp.partition, begin_offset, self.now_ms, self._step)
 
     def missed(self, tp: TP, first: int, last: int) -> list[tuple[int, int]]:
-        """Which of some records that Kafka removed are missed: those not acknowledged in advance."""
+        """Return the ranges that are lost of some that Kafka removed: those not acknowledged in advance."""
         return self.shard.not_acknowledged(tp.topic, tp.partition, first, last)
 
     def never_read(self, tp: TP, ranges: Sequence[tuple[int, int]], now_ms: int) -> None:
-        """Tell of messages that Kafka removed before they were read: one event for all, and no letters (C80)."""
+        """Report messages that Kafka removed before they were read: one event for all, and no letters (C80)."""
         self._at_work.unread += self._output.never_read(tp.topic, tp.partition, ranges, now_ms)
 
-    # The beginning
+    # The beginning of an epoch
 
     def taking_over(self, now_ms: int) -> Portions[Items]:
         """Begin an epoch; its first step applies lowered limits, and repeats barriers that may be unsent."""
@@ -378,12 +378,12 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         return items
 
     def letting_go(self) -> Portions[None]:
-        """See `Machine`; the payloads in memory as well."""
+        """Free the memory of the shard and of its payloads; see `ShardMachine.letting_go`."""
         yield from super().letting_go()
         yield from self._payloads.letting_go()
 
     async def unwritten(self, noted: Noted, read: Read, now_ms: int) -> list[Output | Packed]:
-        """See `JournaledDeliveries.unwritten`; what a user may not read any more is left out (C55, X4)."""
+        """See `JournaledDeliveries.unwritten`. Users get only what they may still read (C55, X4)."""
         self._at_work.instants["looked"] = now_ms
         receivers = {one.id for one in self.shard.subscriptions() if not self._admission.ended(one)}
         return await self._handed_out.unwritten(noted, read, receivers, now_ms, self._step)
@@ -403,7 +403,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
 
     @property
     def forwards_over(self) -> int:
-        """Over how many partitions messages are forwarded; 0 = they are not, as while their topic is missing (C81)."""
+        """The number of partitions of the target topic; 0 without forwarding, or while the topic is missing (C81)."""
         return self._deliveries.forwards_over
 
     def _write(self, at_work: QueueStepInFlight, effects: Effects) -> None:
@@ -424,27 +424,27 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         self._begin_next()
 
     def _begin_next(self) -> None:
-        """Put down what the next step's journal begins with: the state as it is before any message of that step."""
+        """Begin the next step's journal with the state before any message of that step."""
         if self._replaced and self._payloads.gone:
-            # Not in the step that closed the old topics: the records of its messages are gone as well.
+            # Not in the step that closed the old topics: its letters must not look for their records either.
             self._payloads.gone = ()
         self._at_work.instants["from"] = self.now_ms
         self._at_work.ahead += self._journal.maintain()
 
-    # The view from outside
+    # Inquiries
 
     def gauges(self, now_ms: int = -1) -> dict[str, int]:
         """See `QueueView.gauges`."""
         return self._view.gauges(now_ms)
 
     async def oldest_ms(self, now_ms: int = -1) -> int | None:
-        """Arrival of the first message that has not expired, ms since the epoch; None if there is none (Q15)."""
+        """Return the arrival of the first message that has not expired, ms since the epoch; None without one (Q15)."""
         return await self._view.oldest_ms(now_ms)
 
     def look_up(self, key: bytes, now_ms: int) -> bytes | None:
-        """A message's state by its bookmark, as JSON."""
+        """Return a message's state by its bookmark, as JSON; None if there is no such message."""
         return next((value for found, value in self.look_through(now_ms) if found == key), None)
 
     def look_through(self, now_ms: int) -> Iterator[tuple[bytes, bytes]]:
-        """Every message: bookmark, and its state as JSON."""
+        """Yield the bookmark of every message, and its state as JSON."""
         return self._view.messages(now_ms)

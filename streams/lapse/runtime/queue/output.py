@@ -1,4 +1,4 @@
-"""From a queue shard's step to records: events, dead letters and deliveries (D2 to D4)."""
+"""Turns a queue shard's step into records: events, dead letters and deliveries (D2 to D4)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _ranges(some: Iterable[Messages]) -> tuple[BookmarkRange, ...]:
 
 
 def _shared(values: Any) -> int | None:
-    """The value that all messages share, if they do."""
+    """Return the value that all messages share; 0 without values, None if they differ."""
     if values is None:
         return 0
     alike = len(values) == 1 or (len(values) > 1 and bool((values == values[0]).all()))
@@ -45,16 +45,16 @@ def _shared(values: Any) -> int | None:
 
 
 class QueueOutput(ShardOutput):
-    """Writes what a queue shard has to tell.
+    """Turns events, letters, deliveries and answers of a queue shard into records.
 
     Attributes:
-        ignores_lifetimes: whether deadlines are stored and not acted on (L6); deliveries say so.
+        ignores_lifetimes: whether deadlines are stored but have no effect (L6). Deliveries then say so.
     """
 
     ignores_lifetimes = False
 
     def events(self, events: Sequence[ShardEvent[Messages]], removals: Sequence[Removal]) -> list[Output]:
-        """One event for all messages that share a fate (D4)."""
+        """Return one event for all messages with the same kind, instant, subscription, reasons and detail (D4)."""
         shared: dict[tuple[Any, ...], list[Messages]] = {}
         for one in (*events, *(removal.event() for removal in removals)):
             key = (one.kind, one.at_ms, one.subscription, one.reasons, one.detail)
@@ -76,18 +76,18 @@ class QueueOutput(ShardOutput):
         return outputs
 
     def never_read(self, source: str, partition: int, ranges: Sequence[tuple[int, int]], at_ms: int) -> list[Output]:
-        """One event for messages of an underlying partition that Kafka removed before they were read (C80)."""
+        """Return events for messages of an underlying partition that Kafka removed before they were read (C80)."""
         named = [BookmarkRange(source, partition, *one) for one in ranges]
         detail = "Kafka removed the record before it was read"
         return self._tell(EventKind.EXPIRED, at_ms, named, (Reason.LOG_TRUNCATED,), detail=detail)
 
     def letters(self, removal: Removal, messages: Messages, records: Sequence[Any | None]) -> Packed:
-        """The dead letters of a removal, or of some of its messages (D2).
+        """Return the dead letters of a removal, or of some of its messages (D2).
 
         Args:
-            removal: why they left.
-            messages: which.
-            records: theirs, None where Kafka lost one (C40).
+            removal: the removal.
+            messages: the messages.
+            records: their records, None where Kafka lost one (C40).
         """
         source = messages.topic, messages.partition
         death = self._death(source, removal.reasons, removal.at_ms, removal.detail)
@@ -96,7 +96,7 @@ class QueueOutput(ShardOutput):
         return self._packed(source, PackedLetters(death).pack(dead_of(messages, records)))
 
     def deliveries(self, delivery: Delivery, records: Sequence[Any | None]) -> Packed:
-        """The records that hand messages to a subscription: one each, or packed ones if it asks for them (D4)."""
+        """Return the records of a delivery: one per message, or packed ones if the subscription wants them (D4)."""
         messages = delivery.messages
         to, subscription = self.address(delivery.subscription)
         together = delivery.payload == "packed" and not delivery.barrier
@@ -123,7 +123,7 @@ class QueueOutput(ShardOutput):
             if record is None:
                 continue
             if times != count or until_ms != deadline_ms or record.timestamp != timestamp_ms or record.headers != own:
-                # Most of those that are handed out together have these in common.
+                # Most messages of a delivery have these in common.
                 count, deadline_ms, timestamp_ms, own = times, until_ms, record.timestamp, record.headers
                 headers, behind = _behind_bookmark(count, deadline_ms, timestamp_ms, own)
                 before = varint[len(shared) + 1 + headers] + head + _BOOKMARK
@@ -142,7 +142,7 @@ class QueueOutput(ShardOutput):
         return Packed(to, self._partition, rows)
 
     def reference(self, delivery: Delivery) -> Output:
-        """One record that hands many messages to a subscription, by their bookmarks only."""
+        """Return one record that hands out many messages, by their bookmarks only."""
         messages = delivery.messages
         to, subscription = self.address(delivery.subscription)
         offsets, counts = messages.offsets, messages.deliveries
@@ -172,7 +172,7 @@ class QueueOutput(ShardOutput):
         return Output(to, self._partition, None, body, headers)
 
     def _ignored(self, messages: Messages) -> list[tuple[str, bytes]]:
-        """What tells a client that deadlines of these messages are not acted on; empty where they are, or none is."""
+        """Return the header that says that these deadlines have no effect; none if they have, or there are none."""
         deadlines_ms = messages.deadlines_ms
         if not self.ignores_lifetimes or deadlines_ms is None or bool((deadlines_ms == NEVER).all()):
             return []
@@ -180,7 +180,7 @@ class QueueOutput(ShardOutput):
 
 
 def _behind_bookmark(times: int, deadline_ms: int, timestamp_ms: int, own: Headers) -> tuple[int, bytes]:
-    """The headers of a delivery behind its bookmark: how many they are, and packed."""
+    """Return the headers of a delivery behind its bookmark: their number, and their bytes."""
     delivered, stamp = b"%d" % times, b"%d" % timestamp_ms
     count = 2
     packed = _DELIVERY_COUNT + VARINT[len(delivered)] + delivered + _TIMESTAMP + VARINT[len(stamp)] + stamp

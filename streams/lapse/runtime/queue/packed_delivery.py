@@ -1,4 +1,4 @@
-"""From a delivery to records that hold many messages each; the hot encoder of inline payloads (D4)."""
+"""Encodes deliveries as records with many messages each: the hot encoder of inline payloads (D4)."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from lapse.runtime.kafka.packed_record import packed
 from lapse.runtime.shard.payload import RowParts
 
 MOST_BYTES: Final = 800_000
-"""A record takes no further message beyond so many bytes of keys and values; a single message may have any size."""
+"""The most bytes of keys, values and headers in a record. A single message may have more."""
 
 _FEW: Final = 16
 """For fewer messages columns cost more than they save."""
 
 _MOST_NAMES: Final = 1_000
-"""The greatest number of header names that are kept, since producers may use any; also the greatest kept length."""
+"""The most header names that are cached, since producers may use any; also the greatest cached length."""
 
 
 _LEFT_OUT: Final = bytes([len(PREFIX)]) + PREFIX.encode()
@@ -36,13 +36,13 @@ _HANDED_OUT: Final = columns.names(sorted(OF_LETTERS))
 def packed_records(
     messages: Messages, records: Sequence[Any | None], headers: bytes, header_count: int, most_bytes: int = MOST_BYTES
 ) -> list[bytes]:
-    """Records that hand messages out, in their order; what Kafka has lost is left out.
+    """Return records that hand messages out, in order, without messages that Kafka has lost.
 
     Args:
-        messages: which.
-        records: theirs, None where Kafka lost one.
-        headers: what all records bear, packed.
-        header_count: how many headers these are.
+        messages: the messages.
+        records: their records, None where Kafka lost one.
+        headers: the headers of all these records, packed.
+        header_count: the number of these headers.
         most_bytes: see `MOST_BYTES`.
     """
     if isinstance(records, RowParts) and len(records) < _FEW:
@@ -89,7 +89,7 @@ def packed_records(
 def _packed_rows(
     messages: Messages, rows: Sequence[FetchedRows], headers: bytes, header_count: int, most_bytes: int
 ) -> list[bytes]:
-    """The same for records in columns."""
+    """Do the same for records in columns."""
     keys, values = _Part.gathered(rows, KEY), _Part.gathered(rows, VALUE)
     own = _Part.own_headers(rows)
     stamps = np.concatenate([part.timestamps_ms for part in rows])
@@ -114,10 +114,10 @@ def _packed_rows(
 
 
 class _Part:
-    """A part of each message: how long it is, -1 for null, and all of them one behind the other.
+    """One field of each message, such as the value: its lengths, -1 for null, and all bytes one behind the other.
 
     Args:
-        lengths: how long each is; empty = none has it.
+        lengths: the length of each field; empty if no message has the field.
         data: the bytes.
     """
 
@@ -128,7 +128,7 @@ class _Part:
 
     @classmethod
     def gathered(cls, rows: Sequence[FetchedRows], number: int) -> _Part:
-        """The keys or the values of records, by the column in which they begin."""
+        """Return the keys or the values of records, by the number of the column in which they begin."""
         lengths = np.concatenate([part.span(number + 1) for part in rows])
         if number == KEY and bool((lengths < 0).all()):
             return cls(lengths[:0], np.empty(0, np.uint8))
@@ -140,7 +140,7 @@ class _Part:
 
     @classmethod
     def own_headers(cls, rows: Sequence[FetchedRows]) -> _Part:
-        """The messages' own headers. See `is_handed_out`."""
+        """Return the messages' own headers; see `is_handed_out`."""
         found = [
             columns.own_headers(
                 part.of.data, part.span(HEADERS), part.span(HEADERS_LENGTH), part.span(ALIKE), _LEFT_OUT, _HANDED_OUT
@@ -153,11 +153,11 @@ class _Part:
         return cls(lengths, np.concatenate([one[1] for one in found]))
 
     def column(self, first: int, stop: int) -> bytes:
-        """The lengths of some, as a packed delivery has them."""
+        """Return the lengths of a range of messages, as a packed delivery has them."""
         return self.lengths[first:stop].astype("<i4", copy=False).tobytes()
 
     def bytes_of(self, first: int, stop: int) -> memoryview:
-        """The bytes of some."""
+        """Return the bytes of a range of messages."""
         if not len(self.lengths):
             return self._data[:0]
         return self._data[int(self._ends[first]) : int(self._ends[stop])]
@@ -168,7 +168,7 @@ def _bytes_of(some: Sequence[bytes | None]) -> int:
 
 
 def _lengths(some: Sequence[bytes | None]) -> NDArray[np.int32]:
-    """The length of each, −1 of null."""
+    """Return the length of each, −1 for null."""
     try:
         return np.fromiter(map(len, some), np.int32, len(some))  # type: ignore[arg-type]
     except TypeError:
@@ -176,7 +176,7 @@ def _lengths(some: Sequence[bytes | None]) -> NDArray[np.int32]:
 
 
 def _own_headers(all_headers: list[Headers]) -> list[bytes]:
-    """The messages' own headers, encoded; empty if none has any. See `is_handed_out`."""
+    """Return the messages' own headers, encoded; empty if none has any. See `is_handed_out`."""
     known = all_headers[0]
     encoded = _encoded(known)
     if all_headers.count(known) == len(all_headers):
@@ -198,9 +198,9 @@ def _encoded(headers: Headers) -> bytes:
 
 
 class _Names(dict[str, bytes]):
-    """Names of headers as a packed delivery holds them; empty of those that are not handed out.
+    """Caches encoded header names of packed deliveries; empty for headers that are not handed out.
 
-    Messages have other values, as of a trace, and the same names: that of each is encoded once.
+    Headers of different messages mostly have the same names and different values. So each name is encoded only once.
     """
 
     def __missing__(self, name: str) -> bytes:
@@ -211,7 +211,7 @@ class _Names(dict[str, bytes]):
 
 
 class _Lengths(dict[int, bytes]):
-    """Lengths of headers' values as a packed delivery holds them."""
+    """Caches encoded lengths of header values."""
 
     def __missing__(self, length: int) -> bytes:
         encoded = encode_length(length)
@@ -225,11 +225,11 @@ _LENGTH_OF: Final = _Lengths()
 
 
 def _parts(sizes: Sequence[NDArray[np.int32]], count: int, most_bytes: int) -> Iterator[tuple[int, int]]:
-    """The first message of each record, and the one behind its last.
+    """Yield the index of the first message of each record, and the index behind its last.
 
     Args:
-        sizes: columns of lengths, of each message what it takes; an empty one counts as nothing.
-        count: how many messages there are.
+        sizes: columns of lengths, of which the sum is a message's size. An empty column counts as zero.
+        count: the number of messages.
         most_bytes: see `MOST_BYTES`.
     """
     each = np.zeros(count, np.int64)

@@ -22,10 +22,10 @@ class Preparation:
 
     Args:
         shard: the shard.
-        commands: know what a command needs.
+        commands: knows what a command needs.
         payloads: the records behind the messages.
         judge: finds the messages that match a filter.
-        view: knows the oldest message.
+        view: finds the oldest message.
     """
 
     def __init__(
@@ -37,15 +37,15 @@ class Preparation:
         self._judge = judge
         self._view = view
         self._text = ""
-        """The filter under which the messages are judged for the command; empty = under none."""
+        """The filter under which messages are judged for the command; empty without one."""
 
     async def begin(self, admitted: Admitted, now_ms: int, step: Step) -> Refusal | None:
-        """Prepare a command; a refusal if it cannot be carried out. `end` follows once it is done.
+        """Prepare a command; return a refusal if it cannot be carried out. Call `end` once the command is done.
 
         Args:
             admitted: the command.
-            now_ms: the latest instant that the shard has heard of, ms since the epoch.
-            step: gets messages that are found lost or undecodable.
+            now_ms: the latest instant that the shard knows, ms since the epoch.
+            step: gets messages that turn out lost or undecodable.
         """
         command, row_filter = admitted.command, admitted.row_filter
         for source in self._commands.looks_ahead(command):
@@ -67,7 +67,7 @@ class Preparation:
         return effort.refusal(command.command) if effort.is_spent else None
 
     def end(self) -> None:
-        """Forget what was judged for the command."""
+        """Forget which messages were judged for the command."""
         if self._text:
             self._shard.matching.end_selection(self._text)
             self._text = ""

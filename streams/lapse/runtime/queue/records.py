@@ -1,4 +1,4 @@
-"""The records behind messages, as deliveries and dead letters need them."""
+"""Reads the records behind messages, for deliveries and dead letters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lapse.runtime.shard.payload import PayloadWindow
 
 
 async def records_of(messages: Messages, payloads: PayloadWindow) -> Sequence[Any | None]:
-    """The records of messages, in their order, None where Kafka lost one; they are read in the order of the log."""
+    """Return the records of messages in the messages' order, None where Kafka lost one; read them in log order."""
     offsets = messages.offsets
     if len(offsets) == 1 or bool((np.diff(offsets) > 0).all()):
         return await payloads.get(messages.topic, messages.partition, offsets.tolist())
@@ -23,7 +23,7 @@ async def records_of(messages: Messages, payloads: PayloadWindow) -> Sequence[An
 
 
 async def left_behind(removal: Removal, payloads: PayloadWindow) -> Sequence[Any | None]:
-    """The records of messages that left; none if they left because Kafka has lost the records (C40)."""
+    """Return the records of messages that left; only None if they left because Kafka lost their records (C40)."""
     messages = removal.messages
     if Reason.LOG_TRUNCATED in removal.reasons:
         return [None] * len(messages)

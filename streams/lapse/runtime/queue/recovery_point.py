@@ -14,16 +14,16 @@ logger = logging.getLogger(__name__)
 
 
 async def begin_offsets(queue: str, point: RecoveryPoint, new: Sequence[TP], log: Log) -> dict[TP, int]:
-    """Where new partitions are read from; what is not said is read from the beginning.
+    """Return the first offset to read of new partitions. Those without an entry are read from the beginning.
 
-    A bookmark names a point of the log: its partition is read from that message on, and all others from the instant at
-    which it arrived; of several bookmarks, the earliest.
+    A bookmark names a point of the log. Its partition is read from that message on, and all others from the instant at
+    which it arrived. With several bookmarks, the earliest of their instants counts.
 
     Args:
-        queue: whose; for warnings.
-        point: as configured.
-        new: partitions of underlying topics.
-        log: reads them; not what the shards read their payloads with.
+        queue: name of the queue, for warnings.
+        point: the configured recovery point.
+        new: the new partitions of underlying topics.
+        log: a reader of the logs, other than the one for payloads.
     """
     if not new or point == "beginning":
         return {}
@@ -43,7 +43,7 @@ async def begin_offsets(queue: str, point: RecoveryPoint, new: Sequence[TP], log
 
 
 async def _offset(queue: str, bookmark: Bookmark, log: Log) -> int:
-    """A bookmark's offset, as far as the log has it."""
+    """Return a bookmark's offset, limited to what the log has."""
     tp = TP(bookmark.topic, bookmark.partition)
     begin, end = (await log.begins([tp]))[tp], (await log.ends([tp]))[tp]
     if bookmark.offset < begin:
@@ -59,6 +59,6 @@ async def _offset(queue: str, bookmark: Bookmark, log: Log) -> int:
 
 
 async def _arrival_ms(bookmark: Bookmark, log: Log) -> int | None:
-    """When the message at a bookmark, or the next one that is there, arrived; None if none is there."""
+    """Return when the message at a bookmark, or the next one, arrived, ms since the epoch; None without one."""
     records = await log.read(bookmark.topic, bookmark.partition, bookmark.offset, bookmark.offset)
     return int(records[0].timestamp) if records else None

@@ -1,4 +1,4 @@
-"""A running rewind: reads records, a part for each step, and hands them to the shard (Q22)."""
+"""Carries out a rewind: reads records, a part in each step, and hands them to the shard (Q22)."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from lapse.runtime.shard.under_way import UnderWay
 from lapse.runtime.tp import TP
 
 PART: Final = 1_000
-"""The greatest number of records that one step looks at."""
+"""The greatest number of records in a part."""
 
 _STEP_S: Final = 0.02
-"""A step takes about so long at most, with a filter that takes long as well (C60)."""
+"""About the longest time that a part may take, s, also with a slow filter (C60)."""
 
 
 class RewindAtWork:
-    """One rewind of a shard, from its command to its end, or from a take-over on.
+    """One rewind of a shard, from its command, or from a take-over, to its end.
 
     Args:
-        shard: what is rewound.
-        payloads: the logs behind it.
-        admitted: the command; None where the journal says that a rewind is under way.
-        wish: what it asks for.
-        point: from where on messages come back.
-        is_set_aside: whether a record must not be looked at, by topic, partition and offset (X7).
+        shard: the shard.
+        payloads: reads the logs.
+        admitted: the command; None if the journal says that a rewind is under way.
+        wish: what the command asks for; None likewise.
+        point: the point from which messages come back.
+        is_set_aside: returns whether a record must not be read, by topic, partition and offset (X7).
 
     Attributes:
-        admitted: the command; see above.
-        rewind: what the shard knows of it; None before its first part.
-        most: so many records the next part looks at.
+        admitted: the command; None if the journal says that a rewind is under way.
+        rewind: the shard's rewind; None before its first part.
+        most: the number of records in the next part.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class RewindAtWork:
 
     @property
     def done(self) -> bool:
-        """Whether it is at its end."""
+        """Whether the rewind has reached its end."""
         return self.rewind is not None and self.rewind.done
 
     @property
@@ -74,7 +74,7 @@ class RewindAtWork:
         return self._wish is not None and self._wish.dry_run
 
     async def go_on(self, step: Step) -> None:
-        """Do a part of it."""
+        """Do a part of the rewind."""
         if self.rewind is None:
             self.rewind = await self._begin(step)
             for number, span in self.rewind.spans.items():
@@ -93,7 +93,7 @@ class RewindAtWork:
             self.most = min(2 * self.most, PART)
 
     async def _begin(self, step: Step) -> Rewind:
-        """Begin it, or find the one that is under way."""
+        """Begin the rewind, or return the one that is under way."""
         known = self._shard.state.rewinds.under_way
         if known is not None or self._wish is None:
             assert known is not None
@@ -110,7 +110,7 @@ class RewindAtWork:
         return self._shard.rewinding.begin(self._wish._replace(firsts=firsts), step)
 
     async def _come_by(self, number: int, span: Span) -> None:
-        """Read what lies before, as far back as ids count: records may repeat it (X6)."""
+        """Read the records before the rewind, as far back as ids count, since later records may repeat them (X6)."""
         source, rewinding = self._shard.state.sources[number], self._shard.rewinding
         if not rewinding.window_ms or span.cursor >= span.stop:
             return
@@ -128,7 +128,7 @@ class RewindAtWork:
             first = before[-1].offset + 1
 
     async def _read(self, rewind: Rewind) -> None:
-        """Read on where nothing waits any more, so that the next record of each source is known."""
+        """Read on in sources without waiting records, so that the next record of each source is known."""
         for number, span in rewind.spans.items():
             waiting, first = self._waiting[number], self._read_to[number]
             if waiting or first >= span.stop:
@@ -140,7 +140,7 @@ class RewindAtWork:
             self._read_to[number] = max(records[-1].offset + 1, last + 1) if records else span.stop
 
     def _next(self, rewind: Rewind) -> tuple[list[tuple[int, list[Record]]], dict[int, int]]:
-        """The next records, those of several sources in one order, by their timestamps; and where it goes on then."""
+        """Return the next records, of several sources ordered by timestamp, and the offsets behind them."""
         sources = self._shard.state.sources
         runs: list[tuple[int, list[Record]]] = []
         taken = 0
@@ -148,7 +148,7 @@ class RewindAtWork:
             if any(
                 not some and self._read_to[number] < rewind.spans[number].stop for number, some in self._waiting.items()
             ):
-                break  # an older record may come from there
+                break  # the next one may be older
             number = waiting[0]
             if len(waiting) > 1:
                 number = min(
@@ -171,12 +171,12 @@ class RewindAtWork:
 
 
 class Rewinder:
-    """The rewind of a shard that is at work, if one is.
+    """The current rewind of a shard, if there is one.
 
     Args:
-        shard: what is rewound.
-        payloads: the logs behind it.
-        under_way: what knows which records must not be looked at.
+        shard: the shard.
+        payloads: reads the logs.
+        under_way: returns the note that knows which records are set aside.
     """
 
     def __init__(self, shard: QueueShard, payloads: PayloadWindow, under_way: Callable[[], UnderWay]) -> None:
@@ -187,20 +187,20 @@ class Rewinder:
         self._part = PART
         self._given = 0
         self._known = shard.state.rewinds.under_way
-        if self._known is not None:  # its command is read again once it is at its end, and answered then
+        if self._known is not None:  # its command is read again and answered after the end
             self._at_work = self._work(None, None, "beginning")
 
     @property
     def unfinished(self) -> int | None:
-        """Offset of the command of the rewind that the journal has under way; None without one."""
+        """Offset of the command whose rewind was under way at take-over, from the journal; None without one."""
         return None if self._known is None else self._known.command
 
     def begin(self, admitted: Admitted, wish: Wish) -> None:
-        """Begin what a command asks for."""
+        """Begin the rewind that a command asks for."""
         self._at_work = self._work(admitted, wish, point_of(admitted.command.to))
 
     async def go_on(self, step: Step) -> bool:
-        """Do a part of it; whether it has come to its end."""
+        """Do a part of the rewind; return whether it has reached its end."""
         self._part = PART
         if self._at_work is None:
             return False
@@ -211,15 +211,15 @@ class Rewinder:
         return self._at_work.done
 
     def step_ends(self) -> dict[str, int]:
-        """How many records the step's part had to look at, unless it was as large as can be: to go through it again."""
+        """Return the number of records in the step's part, for replays; empty if it was the greatest possible."""
         return {"part": self._part} if self._part != PART else {}
 
     def give(self, part: int) -> None:
-        """Have the next part be as large as it was when it was recorded (X10)."""
+        """Set the size of the next part to what it was when it was recorded (X10)."""
         self._given = part
 
     def end(self) -> tuple[Admitted | None, Rewind | None]:
-        """Let go of what is at its end: its command, if it was read here, and what was done."""
+        """Return the finished rewind with its command, if this process read that, and forget both."""
         at_work, self._at_work = self._at_work, None
         return (None, None) if at_work is None else (at_work.admitted, at_work.rewind)
 

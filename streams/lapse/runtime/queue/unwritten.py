@@ -1,4 +1,4 @@
-"""Deliveries that an owner journaled but did not write: the next owner finds them by reading the topic (C55)."""
+"""Finds deliveries that the previous owner journaled but did not write, by reading the deliveries topics (C55)."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from lapse.runtime.tp import TP
 logger = logging.getLogger(__name__)
 
 REACHED: Final = "reached"
-"""Among the facts of a release: whether an owner has written the barrier for somebody, as far as can be known."""
+"""Fact of a release: an owner has written the barrier to a subscription, as far as can be known."""
 
 _AT_ONCE: Final = 10_000
+"""About how many offsets are read at a time."""
+
 _MOST_REFERRED: Final = 1 << 20
 """More messages than any delivery by reference has."""
-
-"""About how many offsets are read at a time."""
 
 Row = tuple[bytes, str, int, int, int]
 """One delivered message: subscription as clients know it, topic, partition, offset, delivery count."""
@@ -42,8 +42,8 @@ class Noted(NamedTuple):
     """What the journal says of deliveries.
 
     Attributes:
-        step: sequence of the first step whose deliveries are not known to be safe.
-        floors: of each deliveries topic an offset at or below its first record of that step.
+        step: number of the first step whose deliveries may be missing.
+        floors: for each deliveries topic, an offset at or below its first record of that step.
     """
 
     step: int
@@ -51,26 +51,26 @@ class Noted(NamedTuple):
 
 
 def noted_of(facts: Mapping[str, Any] | None) -> Noted | None:
-    """Read what the journal holds; None if it says nothing."""
+    """Read the journal's note; return None if there is none."""
     return None if facts is None else Noted(int(facts["step"]), facts["from"])
 
 
 Read = Callable[[], Awaitable["Written"]]
-"""Reads what was written."""
+"""Reads the deliveries that were written."""
 
 
 class Written:
-    """What stands in the deliveries topics of a shard for clients.
+    """The deliveries that were found in the deliveries topics of a shard.
 
     Attributes:
-        rows: the deliveries, by topic; of a topic that is not in it, nothing is known.
+        rows: the deliveries, by topic. Nothing is known of a topic without an entry.
     """
 
     def __init__(self) -> None:
         self.rows: dict[str, set[Row]] = {}
 
     def missing(self, topic: str, subscription: str, messages: Messages) -> list[int]:
-        """Which of some messages a deliveries topic provably does not hold, by their indexes."""
+        """Return the indexes of messages that a deliveries topic certainly does not contain."""
         rows = self.rows.get(topic)
         if rows is None:
             return []
@@ -84,18 +84,18 @@ class Written:
 
 
 class JournaledDeliveries:
-    """Deliveries that the owner before journaled for clients, as the journal still has them.
+    """Deliveries that the previous owner journaled for clients, as the journal still has them.
 
     Args:
-        shard: whose they are.
-        changes: what they were, each with the sequence of its step.
-        output: writes them, and knows where subscriptions are spoken to.
+        shard: the shard.
+        changes: the changes of the deliveries, each with the number of its step.
+        output: turns deliveries into records, and knows the topics of subscriptions.
         payloads: the records behind the messages.
         released: barriers of the last step, which may not have been sent (C35).
 
     Attributes:
-        has_found: whether some were not written.
-        released: barriers that the first step has to repeat.
+        has_found: whether some deliveries were not written.
+        released: barriers that the first step must repeat.
     """
 
     def __init__(
@@ -116,15 +116,15 @@ class JournaledDeliveries:
     async def unwritten(
         self, noted: Noted, read: Read, receivers: Collection[str], now_ms: int, step: Step
     ) -> list[Output | Packed]:
-        """Those that were not written, with the same counts and leases; what nobody saw in time does not count.
+        """Return the missing deliveries, with the same counts and leases. Take back those that would come too late.
 
-        Barriers of the same step come first, because nothing behind a barrier is delivered before it (Q12). Call it
-        before the take-over, and write them before that is durable.
+        Barriers of the same step come first, because nothing behind a barrier is delivered before it (Q12). Call this
+        before the take-over is durable, and write the result before that, too.
 
         Args:
-            noted: what the journal says of deliveries.
-            read: reads what was written since.
-            receivers: subscriptions to which something may be written.
+            noted: the journal's note on deliveries.
+            read: reads the deliveries that were written since.
+            receivers: subscriptions that may still get something.
             now_ms: the instant, ms since the epoch.
             step: gets the barriers that leave.
         """
@@ -167,7 +167,7 @@ class JournaledDeliveries:
         ]
 
     def _over(self, delivery: Delivery, at: Sequence[int], now_ms: int) -> set[int]:
-        """Which of some messages nobody gets by it any more: its lease is over, or they have expired (L10)."""
+        """Return the indexes of messages that came too late: the lease is over, or they have expired (L10)."""
         if 0 < delivery.until_ms <= now_ms:
             return set(at)
         deadlines_ms = delivery.messages.deadlines_ms
@@ -176,13 +176,14 @@ class JournaledDeliveries:
         return {one for one in at if deadlines_ms[one] <= now_ms}
 
     async def _give_up_barriers(self, noted: Noted, read: Read, now_ms: int, step: Step) -> None:
-        """Let barriers leave whose records Kafka removed before anybody got them (C40); all others are repeated."""
+        """Let barriers leave whose records Kafka removed before any client got them (C40); all others are repeated."""
         kept: list[Change] = []
         last_step = self._shard.state.sequence - 1
         for change in self.released:
             message = released_message(change)
             (record,) = await records_of(message, self._payloads)
-            # What an earlier owner has written is told by its own journal only: it has to go on in this one's.
+            # Only the journal of an earlier owner says what that owner has written. So the fact goes on in this
+            # journal.
             reached = change.facts.get(REACHED) or noted.step > last_step
             if not reached:
                 written, receivers = await read(), change.facts["receivers"]
@@ -197,7 +198,7 @@ class JournaledDeliveries:
         self.released = kept
 
     def _barriers(self, receivers: Collection[str]) -> list[Delivery]:
-        """Barriers of the last step, to who is still there; they are not repeated once more after that."""
+        """Return barriers of the last step for subscriptions that still exist, and do not repeat them again."""
         step = Step()
         for change in self.released:
             self._shard.repeat(change, step)
@@ -206,7 +207,7 @@ class JournaledDeliveries:
 
 
 def _once(read: Read) -> Read:
-    """The same, which reads when it is asked first."""
+    """Return a function that reads at its first call only, and returns that result from then on."""
     found: list[Written] = []
 
     async def written() -> Written:
@@ -218,7 +219,7 @@ def _once(read: Read) -> Read:
 
 
 async def read_written(reader: Log, noted: Noted, topics: Iterable[str], partition: int) -> Written:
-    """Read what was written since a step; where Kafka has removed some of it, nothing is known of that topic."""
+    """Read the deliveries since a step. If Kafka has removed a part of them, nothing is known of that topic."""
     written = Written()
     places = [TP(topic, partition) for topic in topics if topic in noted.floors]
     begins, ends = await reader.begins(places), await reader.ends(places)
@@ -232,7 +233,7 @@ async def read_written(reader: Log, noted: Noted, topics: Iterable[str], partiti
 
 
 async def _read(reader: Log, place: TP, first: int, end: int) -> set[Row] | None:
-    """What stands in a part of a deliveries topic; None if it cannot be read any more."""
+    """Read a range of a deliveries topic; return None if it cannot be read any more."""
     rows: set[Row] = set()
     epoch = 0
     while first < end:
@@ -249,9 +250,9 @@ async def _read(reader: Log, place: TP, first: int, end: int) -> set[Row] | None
 
 
 def take(record: Any, epoch: int, rows: set[Row]) -> int:
-    """Note what a record of a deliveries topic hands out; returns the highest epoch so far.
+    """Note the deliveries in a record of a deliveries topic; return the highest epoch so far.
 
-    What a lower epoch wrote behind a higher one is void to clients, and does not count.
+    Clients ignore records of a lower epoch behind a higher one, so these do not count.
     """
     fields: dict[str, bytes] = {name: value for name, value in reversed(record.headers) if value is not None}
     written = header.epoch_of(fields)
@@ -259,7 +260,7 @@ def take(record: Any, epoch: int, rows: set[Row]) -> int:
         return epoch
     kind, name = fields.get(header.KIND), fields.get(header.SUBSCRIPTION, b"")
     if kind in (b"delivery", b"barrier"):
-        with contextlib.suppress(ValueError):  # somebody else's record is no delivery
+        with contextlib.suppress(ValueError):  # a record that lapse did not write
             bookmark = Bookmark.parse(fields.get(header.BOOKMARK, b"").decode())
             rows.add((name, *bookmark, int(fields.get(header.DELIVERY_COUNT, b""))))
     elif kind == reference.KIND:
@@ -273,9 +274,9 @@ def _referred(name: bytes, value: bytes) -> Iterable[Row]:
     try:
         found = reference.decode(value)
     except codec.CodecError:
-        return []  # nobody can read it; so nobody has what it hands out
+        return []  # unreadable, so no client has these messages
     if sum(max(0, some.last - some.first) for some in found.ranges) > _MOST_REFERRED:
-        return []  # no shard has written it
+        return []  # not written by a shard
     return [
         (name, found.topic, found.partition, offset, some.delivery_count or 0)
         for some in found.ranges
@@ -289,7 +290,7 @@ def _packed(name: bytes, value: bytes) -> Iterable[Row]:
     except packed_delivery.UnknownVersion:
         raise
     except codec.CodecError:
-        return []  # nobody can read it; so nobody has what it hands out
+        return []  # unreadable, so no client has these messages
     return [
         (name, found.topic, found.partition, offset, count)
         for offset, count in zip(found.offsets, found.delivery_counts, strict=True)

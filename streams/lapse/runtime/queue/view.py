@@ -1,4 +1,4 @@
-"""A queue shard seen from outside: its figures, its oldest message, and its messages as a table."""
+"""The outside view of a queue shard: its figures, its oldest message, and its messages as a table."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from lapse.runtime.shard.payload import PayloadWindow
 
 
 class QueueView:
-    """Looks at one shard.
+    """The outside view of one shard.
 
     Args:
-        shard: which.
+        shard: the shard.
         payloads: the records behind its messages.
     """
 
@@ -25,9 +25,10 @@ class QueueView:
         self._oldest: tuple[tuple[str, int, int], int | None] | None = None
 
     def gauges(self, now_ms: int = -1) -> dict[str, int]:
-        """Messages by state, subscriptions and what they have (Q15), and where the segments are (Q16).
+        """Return messages by state, subscriptions and their leases (Q15), and where the segments are (Q16).
 
-        With an instant, only messages that have not expired by then, and what is held up (C48, C87), as `depth` says.
+        With an instant, count only messages that have not expired by then, and add what is held up (C48, C87), as
+        `depth` does.
         """
         segments = self._shard.state.segments
         leased = [one.outstanding for one in self._shard.state.subscriptions.values() if one.outstanding]
@@ -44,7 +45,7 @@ class QueueView:
         }
 
     async def oldest_ms(self, now_ms: int) -> int | None:
-        """Arrival of the first message that has not expired, ms since the epoch; None if there is none (Q15)."""
+        """Return the arrival of the first message that has not expired, ms since the epoch; None without one (Q15)."""
         place = self._shard.oldest(now_ms)
         bookmark = None if place is None else self._shard.bookmark_of(place)
         if bookmark is None:
@@ -54,7 +55,7 @@ class QueueView:
         return self._oldest[1]
 
     def messages(self, now_ms: int) -> Iterator[tuple[bytes, bytes]]:
-        """Every message that has not expired: bookmark, and its state as JSON."""
+        """Yield the bookmark of every message that has not expired, and its state as JSON."""
         for one in self._shard.peek(0, 1 << 62):
             if one.deadline_ms is None or one.deadline_ms > now_ms or not self._shard.settings.expiration.enabled:
                 yield str(Bookmark(one.topic, one.partition, one.offset)).encode(), orjson.dumps({"state": one.stands})
