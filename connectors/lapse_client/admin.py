@@ -1,4 +1,4 @@
-"""An administrator: creates, changes and deletes queues and SOW topics of a running deployment (Q23, C64 to C67)."""
+"""The `Admin` client: creates, changes and deletes queues and SOW topics of a running deployment (Q23, C64 to C67)."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from lapse_client.session.session import Session
 from lapse_client.sow.sow_client import SowClient
 
 DEFAULT_DEPLOYMENT: Final = "lapse"
-"""`app_id` where lapse.toml says nothing else."""
+"""The default of `app_id` in lapse.toml."""
 
 
 @dataclass(frozen=True, slots=True)
 class Defined:
-    """What came of it.
+    """The result of creating or changing an entity.
 
     Attributes:
-        name: the entity.
-        version: of its definition, from now on.
-        changed: whether something changed; False = it was so already.
+        name: name of the entity.
+        version: version of its definition, from now on.
+        changed: whether the command changed something; False if the definition was the same already.
         shards: how many shards it has.
-        late: the shards that do not serve it yet, `<entity>:<partition>`; each worker takes it up by itself.
+        late: shards that do not serve this version yet, as `<entity>:<partition>`. They follow by themselves.
     """
 
     name: str
@@ -44,13 +44,13 @@ class Defined:
 class Admin(Client[None]):
     """Creates, changes and deletes queues and SOW topics while the workers run; a context manager.
 
-    The deployment has to keep its definitions on a topic, as it does unless lapse.toml has `definitions = "file"`.
-    Where users are configured, creating and changing takes the right `create` on the name
+    The deployment must keep its definitions on a topic. It does so unless lapse.toml has `definitions = "file"`.
+    If users are configured, creating and changing require the right `create` on the name
     (docs/entities-at-run-time.md).
 
     Args:
-        deployment: `app_id` of its workers, as in lapse.toml.
-        connection: the cluster; from the environment by default.
+        deployment: name of the deployment: `app_id` in the workers' lapse.toml.
+        connection: connection to the cluster; from the environment by default.
         timeout_s: how long to wait for answers, in seconds.
     """
 
@@ -61,30 +61,30 @@ class Admin(Client[None]):
         self.deployment = deployment
 
     def create_queue(self, name: str, **settings: Any) -> Defined:
-        """Create a queue, and the topics that it lacks; returns when all its shards serve it, or after two seconds.
+        """Create a queue and its missing topics. Return when all its shards serve it, or after two seconds.
 
-        One that is there with the same settings stays as it is, so a program may create what it needs at each start.
+        A queue that exists with the same settings is left alone. So a program may create its queues at each start.
 
         Args:
-            name: the queue.
-            settings: as in lapse.toml: `lease_period="30s"`, `topics=["a", "b"]`, `retry={"delay": "10s"}`.
+            name: name of the queue.
+            settings: settings as in lapse.toml: `lease_period="30s"`, `topics=["a", "b"]`, `retry={"delay": "10s"}`.
 
         Raises:
-            CommandFailed: it is not to be; `code` and the text say why.
+            CommandFailed: the command was refused; `code` and the text say why.
             AnswerTimeout: no worker answered.
         """
         return self._define("create_queue", name, settings)
 
     def alter_queue(self, name: str, *, version: int | None = None, **settings: Any) -> Defined:
-        """Change settings of a queue; those that are not named stay.
+        """Change settings of a queue. Settings that are not named stay.
 
         Args:
-            name: the queue.
-            version: refuse if another version is there than this one.
-            settings: those that change; None = back to the default, and a dictionary is merged with what is there.
+            name: name of the queue.
+            version: the expected version of its definition. If it has another one, the command is refused.
+            settings: the new values. None sets the default again. A dictionary is merged with the present one.
 
         Raises:
-            CommandFailed: it is not to be; `code` and the text say why.
+            CommandFailed: the command was refused; `code` and the text say why.
             AnswerTimeout: no worker answered.
         """
         return self._define("alter_queue", name, settings, version)
@@ -96,11 +96,11 @@ class Admin(Client[None]):
             return queue.delete(force=force)
 
     def create_sow_topic(self, name: str, **settings: Any) -> Defined:
-        """Create a SOW topic; as `create_queue`."""
+        """Create a SOW topic; see `create_queue`."""
         return self._define("create_sow", name, settings)
 
     def alter_sow_topic(self, name: str, *, version: int | None = None, **settings: Any) -> Defined:
-        """Change settings of a SOW topic; as `alter_queue`."""
+        """Change settings of a SOW topic; see `alter_queue`."""
         return self._define("alter_sow", name, settings, version)
 
     def delete_sow_topic(self, name: str, *, force: bool = False) -> dict[str, int]:

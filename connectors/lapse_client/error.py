@@ -1,17 +1,17 @@
 """All exceptions of the client. Each text says what to do next.
 
 LapseError
-├── ConnectionFailed       the cluster cannot be reached, or refuses us
+├── ConnectionFailed       the cluster cannot be reached, or refuses this client
 ├── UnknownEntity          no queue, SOW topic or topic has this name; the text names those that exist
 ├── InvalidPayload         a payload does not fit the serde or its type (also a ValueError)
-├── InvalidPublication     refused before anything was sent (also a ValueError)
-├── PublishFailed          Kafka did not take a record; carries topic, key and cause
+├── InvalidPublication     a publication was refused before anything was sent (also a ValueError)
+├── PublishFailed          Kafka did not accept a record; carries topic, key and cause
 ├── CommandFailed          a shard refused a command; carries its answer
 ├── EntityDeleted          the queue or SOW topic was deleted while it was used
-├── NoRecord               Kafka has no record at this bookmark, or no longer
+├── NoRecord               Kafka has no record at this bookmark, or has it no longer
 ├── NoReply                no reply to a request came in time (also a TimeoutError)
 ├── AnswerTimeout          no shard answered in time (also a TimeoutError)
-├── TransactionFailed      outputs and acknowledgment were not committed; or whether they were is not known
+├── TransactionFailed      outputs and acknowledgment were not committed, or the outcome is unknown
 ├── AlreadySettled         this delivery was settled before
 ├── Closed                 the object is closed, or was never started
 └── OtherEventLoop         the object was started in another event loop (also a RuntimeError)
@@ -31,10 +31,10 @@ _NAMES_SHOWN = 20
 
 
 class LapseError(Exception):
-    """What all errors of the client have in common: they can be sent to another process, as pools of processes do."""
+    """The base of all errors of the client. They can be pickled, so process pools can pass them on."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """How to make the error again, from its text and attributes. Its arguments are not kept."""
+        """Pickle the error as its text and attributes, because its constructor's arguments are not kept."""
         return _made_again, (type(self), self.args, self.__dict__)
 
 
@@ -46,10 +46,10 @@ def _made_again(kind: type[LapseError], args: tuple[Any, ...], attributes: dict[
 
 
 class ConnectionFailed(LapseError):
-    """The cluster cannot be reached, or refuses us.
+    """The cluster cannot be reached, or refuses this client.
 
     Attributes:
-        refused: a broker answers, and will have none of us: waiting is of no use.
+        refused: whether a broker answered and rejected the login or certificate. Then waiting does not help.
     """
 
     def __init__(self, servers: str, cause: object, refused: bool = False) -> None:
@@ -65,18 +65,18 @@ class ConnectionFailed(LapseError):
 
 
 class UnknownEntity(LapseError):
-    """No entity, or topic, has this name.
+    """No entity or topic has this name.
 
     Attributes:
-        name: what was asked for.
-        known: what exists, sorted.
+        name: the name that was asked for.
+        known: the names that exist, sorted.
 
     Args:
-        what: kind of what was asked for.
+        what: the kind, such as `queue`.
         name: see above.
-        known: what exists.
-        hidden: topics that would tell, and that the brokers do not let this user see.
-        other: what has this name instead; empty = nothing.
+        known: the names that exist.
+        hidden: topics that would show whether it exists, and that the brokers hide from this user.
+        other: the kind that does have this name, such as `SOW topic`; empty if none has it.
     """
 
     def __init__(self, what: str, name: str, known: Iterable[str], hidden: Sequence[str] = (), other: str = "") -> None:
@@ -98,7 +98,7 @@ class UnknownEntity(LapseError):
         )
 
     def among(self, sees: Callable[[str], bool]) -> UnknownEntity:
-        """The same for somebody who may know of a part of what exists only (X4)."""
+        """Return the error with only those known names that a user may see (X4)."""
         return UnknownEntity(self._what, self.name, filter(sees, self.known), self._hidden, self._other)
 
 
@@ -107,17 +107,17 @@ class InvalidPayload(LapseError, ValueError):
 
 
 class InvalidPublication(LapseError, ValueError):
-    """A publication that could not be honoured; nothing was sent."""
+    """A publication is not valid, or could not be carried out as asked; nothing was sent."""
 
 
 class PublishFailed(LapseError):
-    """Kafka did not take a record.
+    """Kafka did not accept a record.
 
     Attributes:
-        topic: where it was to go.
-        key: its key.
-        failures: how many records failed since the last report, this one counted.
-        kafka_error: Kafka's name of the error, such as `MSG_SIZE_TOO_LARGE`; empty if it is none of Kafka's.
+        topic: the topic that the record was meant for.
+        key: the record's key.
+        failures: how many records failed since the last report, this one included.
+        kafka_error: Kafka's name of the error, such as `MSG_SIZE_TOO_LARGE`; empty if the error is not Kafka's.
     """
 
     def __init__(self, topic: str, key: bytes | None, cause: object, failures: int = 1) -> None:
@@ -136,9 +136,9 @@ class CommandFailed(LapseError):
     """A shard refused a command.
 
     Attributes:
-        answer: what it said.
-        code: the kind of refusal, one of `lapse.core.error_code.ErrorCode` or a newer worker's; go by this and not
-            by the text.
+        answer: the shard's answer.
+        code: the kind of refusal: one of `lapse.core.error_code.ErrorCode`, or a newer worker's code. Programs
+            should act on this code, not on the text.
     """
 
     def __init__(self, entity: str, answer: Answer) -> None:
@@ -155,20 +155,20 @@ class EntityDeleted(LapseError):
 
 
 _LEAVES_NOTHING = frozenset({"depth", "sow", "subscriptions", "heartbeat"})
-"""Commands that change nothing; what subscribes is taken back."""
+"""Commands that change nothing at the shard. A client that gives up a subscribe command takes it back."""
 
 _MAY_BE_DONE = ". The command is in the log: one that runs later carries it out"
 
 
 class AnswerTimeout(LapseError, TimeoutError):
-    """No answer came in time.
+    """No shard answered in time.
 
     Args:
-        entity: whose shards were asked.
-        command: for what.
-        partitions: those that have not answered.
-        seconds: how long they were waited for.
-        sent: whether the command itself was sent, and not only asked whether anybody is there.
+        entity: the queue or SOW topic.
+        command: name of the command.
+        partitions: partitions of the shards that have not answered.
+        seconds: how long the client waited, in seconds.
+        sent: whether the command itself was sent; False if only the check for a worker was.
     """
 
     def __init__(self, entity: str, command: str, partitions: Iterable[int], seconds: float, sent: bool = True) -> None:
@@ -181,11 +181,11 @@ class AnswerTimeout(LapseError, TimeoutError):
 
 
 class NoRecord(LapseError):
-    """Kafka has no record at a bookmark: not yet, or no longer."""
+    """Kafka has no record at a bookmark yet, or has it no longer."""
 
 
 class NoReply(LapseError, TimeoutError):
-    """No reply to a request came in time; whether somebody worked on it is not known."""
+    """No reply to a request came in time. It is unknown whether a consumer has worked on the request."""
 
     def __init__(self, to: str, seconds: float) -> None:
         super().__init__(
@@ -194,11 +194,11 @@ class NoReply(LapseError, TimeoutError):
 
 
 class TransactionFailed(LapseError):
-    """A transaction was not committed; its outputs do not count, and its messages come again.
+    """A transaction was not committed. Its outputs are not visible, and its messages are delivered again.
 
     Attributes:
-        outcome_unknown: Kafka has not said whether it was committed. Outputs and acknowledgments agree all the same:
-            the client that gets the messages next finds out.
+        outcome_unknown: Kafka has not said whether it was committed. Outputs and acknowledgments agree all the same,
+            because the client that gets the messages next finds out.
     """
 
     def __init__(self, why: str, *, outcome_unknown: bool = False) -> None:

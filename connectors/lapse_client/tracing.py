@@ -1,7 +1,7 @@
-"""Traces by OpenTelemetry's messaging conventions, where the program has set up a tracer provider (docs/tracing.md).
+"""Traces by OpenTelemetry's messaging conventions, if the program has set up a tracer provider (docs/tracing.md).
 
-The context of a message's publication travels in its own headers `traceparent` and `tracestate`, so it goes wherever
-the message goes: through leases, retries, transfers, forwarding, and into the dead letter.
+The trace context of a publication is in the message's headers `traceparent` and `tracestate`. So it follows the
+message through leases, retries, transfers and forwarding, and into the dead letter.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ Reported = Callable[[KafkaError | None, Message], None]
 _API: Final = "opentelemetry.trace"
 _NAMES: Final = ("traceparent", "tracestate", "baggage")
 _MOST_LINKS: Final = 128
-"""What the SDK keeps of a span's links by default; reading the headers of more would be for nothing."""
+"""The most links of a span that the SDK keeps by default. Headers of further messages are not read."""
 
 _SYSTEM: Final = {"messaging.system": "kafka"}
 
 
 class Sending(NamedTuple):
-    """A publication under a span.
+    """A publication and the callbacks that end its span.
 
     Attributes:
-        headers: the record's, with the span's context.
-        reported: to be called with Kafka's report.
-        failed: to be called instead where nothing was sent, with the cause.
+        headers: the record's headers, with the span's context.
+        reported: to be called with Kafka's delivery report.
+        failed: to be called with the cause if nothing was sent.
     """
 
     headers: BuiltHeaders
@@ -48,7 +48,7 @@ class Tracing:
     """Makes spans for one client.
 
     Args:
-        tracer: OpenTelemetry's.
+        tracer: OpenTelemetry's tracer.
     """
 
     def __init__(self, tracer: Tracer) -> None:
@@ -60,13 +60,13 @@ class Tracing:
         self._context = context
 
     def sending(self, topic: str, key: str | bytes | None, headers: BuiltHeaders, reported: Reported) -> Sending:
-        """Begin the span of a publication; it ends with Kafka's report.
+        """Begin the span of a publication, which ends with Kafka's report.
 
         Args:
-            topic: where it goes.
-            key: the record's.
-            headers: the record's; a context that stands there stays.
-            reported: called with the report.
+            topic: topic of the record.
+            key: key of the record.
+            headers: headers of the record. A trace context in them is kept.
+            reported: called with Kafka's delivery report.
         """
         found = self._links([headers])
         span = self._begin("publish", "send", topic, self._trace.SpanKind.PRODUCER, found)
@@ -95,11 +95,11 @@ class Tracing:
         return Sending(headers, ended, failed)
 
     def received(self, deliveries: Sequence[Any], began_ns: int) -> None:
-        """Note that messages were handed to the application.
+        """Record a span for messages that were handed to the application.
 
         Args:
-            deliveries: of one subscription, at least one.
-            began_ns: since when the application waited, ns since the epoch.
+            deliveries: at least one delivery, all of one subscription.
+            began_ns: when the application began to wait, ns since the epoch.
         """
         first = deliveries[0]
         links = self._links(one.headers for one in deliveries[:_MOST_LINKS])
@@ -109,10 +109,10 @@ class Tracing:
 
     @contextmanager
     def processing(self, delivery: Any) -> Iterator[None]:
-        """The span of a message's processing, current while the `with` block runs; what it raises is noted.
+        """Keep the span of a message's processing current while the `with` block runs, and record its exception.
 
-        Where the application has no span of its own, it belongs to the trace of the publication, so that a message's
-        life is one trace. It is linked to the publication in any case.
+        The span is linked to the publication. If the application has no current span, the publication is also its
+        parent, so that a message's life is one trace.
         """
         links = self._links([delivery.headers])
         parent = None
@@ -135,7 +135,7 @@ class Tracing:
 
     @contextmanager
     def settling(self, how: str, deliveries: Sequence[Any]) -> Iterator[None]:
-        """The span of a settlement: until it is on its way, or refused."""
+        """Keep the span of a settlement open until the settlement is on its way, or refused."""
         if not deliveries:
             yield
             return
@@ -169,7 +169,7 @@ class Tracing:
         return self._tracer.start_span(f"{name} {destination}", parent, kind, attributes, links, began_ns)
 
     def _tell(self, span: Span, deliveries: Sequence[Any]) -> None:
-        """Say which messages a span is about."""
+        """Set the attributes that name a span's messages."""
         if len(deliveries) > 1:
             span.set_attribute("messaging.batch.message_count", len(deliveries))
             return
@@ -182,7 +182,7 @@ class Tracing:
         span.set_attribute("lapse.delivery_count", one.delivery_count)
 
     def _links(self, some: Any) -> list[Link]:
-        """Links to the publications of messages, by their headers."""
+        """Return links to the publications of messages, read from the messages' headers."""
         links: list[Link] = []
         for headers in some:
             carrier = {
@@ -205,15 +205,15 @@ class Tracing:
 
 
 def tracing(provider: TracerProvider | None = None) -> Tracing | None:
-    """What makes the spans of a client; None where nobody wants any, and then nothing is paid for it.
+    """Return the object that makes a client's spans; None, which costs nothing, if no tracer provider is set.
 
     Args:
-        provider: whose; None = the one that the program has set for all, by `set_tracer_provider` or
-            `opentelemetry-instrument`. It has to be set before the client is made.
+        provider: the tracer provider; None = the program's global one, set by `set_tracer_provider` or
+            `opentelemetry-instrument`. It must be set before the client is made.
     """
     if provider is None:
         if _API not in sys.modules:
-            return None  # who has set a provider has imported it
+            return None  # a program that has set a provider has imported the API
         from opentelemetry import trace
 
         provider = trace.get_tracer_provider()

@@ -1,1 +1,1 @@
-"""Kafka as the client meets it: how to reach a cluster, its metadata and clock, and plain readers of topics."""
+"""The client's access to Kafka: connections, metadata, the broker's clock, and plain readers of topics."""

@@ -1,4 +1,4 @@
-"""Files of client properties, as Kafka's own tools take them: Java's names are turned into librdkafka's."""
+"""Files of client properties, as Kafka's own tools take them. Java's option names are translated to librdkafka's."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LOGIN = re.compile(r"""\b(username|password)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s
 _STORE: Final = re.compile(r"ssl\.(truststore|keystore)\.")
 
 _UNHEARD_OF: Final = "lapse.unheard.of"
-"""Behind a name that is tried, so that no client comes of it."""
+"""An option that does not exist, given after the option under test, so that no client is ever made."""
 
 _JAAS: Final = "sasl.jaas.config"
 
@@ -27,7 +27,7 @@ _PEM: Final = {
     "ssl.keystore.certificate.chain": "ssl.certificate.pem",
     "ssl.keystore.key": "ssl.key.pem",
 }
-"""Certificates and keys as they are, and what librdkafka calls them."""
+"""Java's options for inline certificates and keys, with librdkafka's names."""
 
 _JAVA_ONLY: Final = frozenset(
     """
@@ -39,7 +39,7 @@ _JAVA_ONLY: Final = frozenset(
     value.serializer max.block.ms max.request.size buffer.memory partitioner.class delivery.timeout.ms
     """.split()
 )
-"""What only Java's client knows, and what lapse's clients need not."""
+"""Options that only Java's client knows, and that lapse's clients do not need. They are ignored."""
 
 _KNOWN: Final = (
     """
@@ -55,14 +55,14 @@ _KNOWN: Final = (
     """.split()
     + list(_PEM)
 )
-"""Names that are proposed where one is misspelt."""
+"""Names that are proposed for a misspelt one."""
 
 
 def read(path: Path) -> dict[str, str]:
-    """Read a file of `name=value` lines, as Java does: with `=`, `:` or a space, and a line may go on in the next.
+    """Read a file of `name=value` lines as Java does: with `=`, `:` or a space, and with continuation lines.
 
     Raises:
-        ValueError: a line has no name and value; it is not shown, for it may be secret.
+        ValueError: a line has no name and value. The text does not show the line, because it may be secret.
         OSError: the file cannot be read.
     """
     found: dict[str, str] = {}
@@ -78,14 +78,14 @@ def read(path: Path) -> dict[str, str]:
 
 
 def options(path: Path, named: str) -> dict[str, str]:
-    """Read a file of client properties, and say the same in librdkafka's words.
+    """Read a file of client properties, and return librdkafka's options for them.
 
     Args:
         path: the file.
-        named: what names it, for errors.
+        named: the option or environment variable that names the file, for error messages.
 
     Raises:
-        LapseError: it cannot be read, or an option is unknown or has no counterpart.
+        LapseError: the file cannot be read, or an option is unknown or has no counterpart.
     """
     try:
         given = read(path)
@@ -104,7 +104,7 @@ def options(path: Path, named: str) -> dict[str, str]:
 
 
 def translated(java: Mapping[str, str]) -> dict[str, str]:
-    """Options in librdkafka's words; what both clients call the same is left as it is.
+    """Translate Java's options to librdkafka's. Options with the same name in both are kept.
 
     Raises:
         ValueError: an option has no counterpart.
@@ -128,7 +128,7 @@ def translated(java: Mapping[str, str]) -> dict[str, str]:
 
 
 def _of_store(java: Mapping[str, str], store: str, name: str, value: str) -> dict[str, str]:
-    """An option of a key store, or of one with the authorities: PEM files, and PKCS #12 for our own key."""
+    """Translate an option of a key store or trust store: PEM files, and PKCS #12 for the client's own key."""
     kind = java.get(f"ssl.{store}.type", "").upper()
     if name == f"ssl.{store}.type":
         return {}
@@ -151,7 +151,7 @@ def _without_counterpart(name: str, what_to_do: str) -> ValueError:
 
 
 def _is_known(name: str) -> bool:
-    """Whether librdkafka has an option of this name. Its value is checked where it is used."""
+    """Return whether librdkafka has an option of this name. The value is checked when a client is made."""
     try:
         Producer({"log_level": 0, name: "", _UNHEARD_OF: ""})
     except KafkaException as error:

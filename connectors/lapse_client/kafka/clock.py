@@ -11,15 +11,15 @@ _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def elapsed_ms() -> float:
-    """Milliseconds of a clock that never jumps. On Linux it also runs while the machine sleeps."""
+    """Return the milliseconds of a clock that never jumps. On Linux it also runs while the machine sleeps."""
     return time.clock_gettime(_CLOCK) * 1000
 
 
 class ClientClock:
-    """Tells the broker's time from the timestamps that it gave to our own commands; for any thread.
+    """Computes the broker's time from the timestamps that the broker gave to this client's commands. Thread-safe.
 
-    All sessions of a connection share one. Until there is a measurement, `now_ms` is the local wall clock's, which
-    decides nothing: see `past_ms`.
+    All sessions of a connection share one. Before the first measurement, `now_ms` is the local wall clock, and
+    `past_ms` is minus infinity, so that the wall clock decides nothing.
 
     Args:
         wall: seconds since the epoch; for tests.
@@ -29,7 +29,7 @@ class ClientClock:
         self._offset = BrokerOffset(wall() * 1000 - elapsed_ms())
 
     def elapsed_ms(self) -> float:
-        """Milliseconds on the clock by which heartbeats are sent; see `elapsed_ms`."""
+        """Return the milliseconds of the clock for heartbeats; see the function `elapsed_ms`."""
         return elapsed_ms()
 
     @property
@@ -39,17 +39,17 @@ class ClientClock:
 
     @property
     def uncertainty_ms(self) -> float:
-        """By how much `now_ms` may be wrong at the time of the last measurement; infinite before the first."""
+        """The error bound of `now_ms` at the last measurement, in ms; infinite before the first."""
         return self._offset.uncertainty_ms
 
     def observe(self, sent_ms: float, stamp_ms: int, acknowledged_ms: float) -> None:
-        """Learn from one record; the two local instants are `elapsed_ms`, the stamp is the broker's."""
+        """Take a measurement from one record: two instants of `elapsed_ms`, and the broker's timestamp between."""
         self._offset.observe(sent_ms, stamp_ms, acknowledged_ms)
 
     def now_ms(self) -> float:
-        """The broker's time, ms since the epoch."""
+        """Return the broker's time, ms since the epoch."""
         return elapsed_ms() + self._offset.offset_ms
 
     def past_ms(self) -> float:
-        """Everything up to this instant is over for certain: the broker's time; minus infinity while it is unknown."""
+        """Return an instant that has certainly passed: the broker's time, or minus infinity while it is unknown."""
         return self.now_ms() if self._offset.measured_at_ms is not None else float("-inf")

@@ -11,11 +11,11 @@ _CONFIG: Final = {"cleanup.policy": "compact"}
 
 
 def make(connection: Connection, name: str) -> None:
-    """Create such a topic where it is missing.
+    """Create a compacted topic of one partition if it is missing.
 
     Args:
-        connection: the cluster.
-        name: the topic.
+        connection: connection to the cluster.
+        name: name of the topic.
 
     Raises:
         KafkaException: the broker refuses.

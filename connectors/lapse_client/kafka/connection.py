@@ -29,7 +29,7 @@ COMMANDS: Final = ".commands"
 _RETRY_S: Final = 0.1
 _PROPAGATION_S: Final = 2.0
 _ALONE_S: Final = 0.3
-"""The same where there is one broker: it has nobody to learn from but itself."""
+"""The same for a single broker, in seconds: it need not learn of topics from others."""
 
 _ELECTING: Final = frozenset(
     {
@@ -39,7 +39,7 @@ _ELECTING: Final = frozenset(
         KafkaError._UNKNOWN_PARTITION,
     }
 )
-"""What brokers say for a moment after a topic was created, or a broker was lost."""
+"""Errors that brokers return for a moment after a topic was created, or a broker was lost."""
 
 Options = Mapping[str, str | int | float | bool]
 
@@ -54,18 +54,18 @@ def _name() -> str:
 
 @dataclass(frozen=True)
 class Connection:
-    """Where the cluster is and who we are there; opens nothing by itself, and may be shared by any number of clients.
+    """The address of a cluster, and who the client is there. It opens nothing, and any number of clients may share it.
 
     Attributes:
         bootstrap_servers: `host:port[,host:port]`; the environment variable KAFKA_BOOTSTRAP_SERVERS by default.
         options: further librdkafka options for every producer and consumer, such as `security.protocol`.
-        client: a name for people, as peeks and refusals show it; host and process id by default.
-        user: lapse's own user, where users are configured (X4).
-        secret: the key that signs the user's commands; of several lines the first.
+        client: a readable name of this client, shown by peeks and refusals; host and process id by default.
+        user: name of the lapse user, if users are configured (X4).
+        secret: the key that signs the user's commands; the first line if there are several.
         transport: how the cluster is reached; through librdkafka by default.
-        tracer_provider: whose spans clients make, OpenTelemetry's; None = the program's, if it has set one.
-        insists: whether calls wait for an answer until their timeout although no worker runs, for one may be about to
-            start; the log tells of it within 5 s. Without it they end then.
+        tracer_provider: OpenTelemetry's tracer provider for clients' spans; None = the program's global one, if set.
+        insists: whether calls wait until their timeout even if no worker runs, because one may be about to start. A
+            warning is logged within 5 s. If False, calls fail at that time.
     """
 
     bootstrap_servers: str = field(default_factory=_servers)
@@ -81,12 +81,12 @@ class Connection:
     def from_environment(cls, bootstrap_servers: str | None = None, properties: Path | None = None) -> Connection:
         """Read KAFKA_BOOTSTRAP_SERVERS, LAPSE_KAFKA_CONFIG, LAPSE_USER and LAPSE_SECRET.
 
-        LAPSE_KAFKA_CONFIG names a file of client properties, with Java's names or librdkafka's; LAPSE_SECRET_FILE one
-        with the secret in it.
+        LAPSE_KAFKA_CONFIG names a file of client properties, with Java's or librdkafka's option names.
+        LAPSE_SECRET_FILE names a file with the secret, and replaces LAPSE_SECRET.
 
         Args:
-            bootstrap_servers: instead of the environment's.
-            properties: a file instead of that of LAPSE_KAFKA_CONFIG.
+            bootstrap_servers: servers to use instead of the environment's.
+            properties: file of client properties to use instead of LAPSE_KAFKA_CONFIG.
 
         Raises:
             LapseError: a file cannot be read, or a property is unknown or has no counterpart in librdkafka.
@@ -112,17 +112,17 @@ class Connection:
             raise LapseError(f"secret of user {self.user} {error}. Set LAPSE_SECRET or LAPSE_SECRET_FILE") from error
 
     def deliveries(self, entity: str) -> str:
-        """The topic on which an entity speaks to this user."""
+        """Return the name of the topic with an entity's deliveries and answers for this user."""
         return topic.deliveries(entity, self.user)
 
     def signed(self, name: str, partition: int, at_ms: int, value: bytes) -> list[tuple[str, str | bytes | None]]:
-        """The headers with which a command says who it is from (X4); none without a user.
+        """Return the headers that authenticate a command (X4); none without a user.
 
         Args:
-            name: the commands topic.
-            partition: its partition.
-            at_ms: now, by the broker's clock, ms since the epoch.
-            value: the command.
+            name: name of the commands topic.
+            partition: partition of the commands topic.
+            at_ms: the present time by the broker's clock, ms since the epoch.
+            value: the encoded command.
         """
         if not self.user:
             return []
@@ -135,7 +135,7 @@ class Connection:
         return self.transport.producer(self._config(durable, options))
 
     def consumer(self, **options: Any) -> Consumer:
-        """Open a consumer that commits nothing; it is for `assign`, not for groups."""
+        """Open a consumer that commits nothing. It is meant for `assign`, not for consumer groups."""
         return self.transport.consumer(
             self._config(
                 {
@@ -152,14 +152,14 @@ class Connection:
         )
 
     def admin(self) -> AdminClient:
-        """Open an administrator's connection."""
+        """Open a Kafka admin client."""
         return self.transport.admin(self._config({}, {}))
 
     def partitions(self, *expected: str) -> dict[str, int]:
         """Return every topic of the cluster and its number of partitions.
 
         Args:
-            expected: if none of these is there, wait a moment: brokers learn of a new topic one after the other.
+            expected: names of topics. If none of them exists, wait a moment: brokers learn of a new topic one by one.
 
         Raises:
             ConnectionFailed: no broker answered.
@@ -175,27 +175,27 @@ class Connection:
             time.sleep(_RETRY_S)
 
     def unknown(self, what: str, name: str, known: Iterable[str], *topics: str) -> UnknownEntity:
-        """Why there is no entity or topic of a name: there is none, or the brokers do not let this user see it.
+        """Return the error for a name without an entity or topic: none exists, or the brokers hide it from this user.
 
         Args:
-            what: `queue`, `SOW topic` or the like, for the error's text.
-            name: what was asked for.
-            known: what there is of that kind.
-            topics: that would be there.
+            what: the kind, such as `queue` or `SOW topic`, for the error's text.
+            name: the name that was asked for.
+            known: the existing names of that kind.
+            topics: topics that would exist if the name did.
         """
         return UnknownEntity(what, name, known, () if self.transport.settles else self._metadata.hidden(topics))
 
     def hidden(self, name: str) -> UnknownEntity | None:
-        """That the brokers do not let this user see a topic, if that is so."""
+        """Return an error if the brokers hide a topic from this user, else None."""
         found = self._metadata.hidden([name])
         return UnknownEntity("topic", name, (), found) if found else None
 
     def blind(self, what: str, prefix: str) -> LapseError | None:
-        """That the brokers do not let this user see topics of a kind, if that is so: a list of them may lack all.
+        """Return an error if the brokers hide topics with a prefix from this user, because a list of them may lack all.
 
         Args:
-            what: these are, for the error's text.
-            prefix: with which their names begin.
+            what: what the topics are, for the error's text.
+            prefix: prefix of the topics' names.
         """
         if self.transport.settles or not self._metadata.hidden([f"{prefix}{uuid4().hex}"]):
             return None
@@ -205,7 +205,7 @@ class Connection:
         )
 
     def no_partition(self, place: str, topics: Mapping[str, int]) -> UnknownEntity:
-        """Why a message cannot be where a bookmark says: its topic is not there, or has fewer partitions.
+        """Return the error for a bookmark whose topic does not exist, or has fewer partitions.
 
         Args:
             place: the partition, `topic:number`.
@@ -228,7 +228,7 @@ class Connection:
         self._metadata.ask(timeout_s)
 
     def queues(self) -> list[str]:
-        """Names of all queues; of those only on which this user may do something.
+        """Return the names of all queues on which this user has any right.
 
         Raises:
             ConnectionFailed: no broker answered.
@@ -242,7 +242,7 @@ class Connection:
         Args:
             what: `queue`, `SOW topic` or `queue or SOW topic`.
             name: the entity.
-            known: the topics of the cluster with their partitions, where they were asked for already.
+            known: the topics of the cluster with their partitions, if the caller has them already.
 
         Raises:
             UnknownEntity: no entity of this kind has this name.
@@ -269,7 +269,7 @@ class Connection:
         return found
 
     def _is_queue(self, name: str) -> bool:
-        """Whether an entity is a queue: it has no compacted topic, not even one that may not be seen."""
+        """Return whether an entity is a queue: it has no compacted topic, not even a hidden one."""
         state = topic.sow(name)
         return state not in self.partitions(state) and (self.transport.settles or not self._metadata.hidden([state]))
 
@@ -280,7 +280,7 @@ class Connection:
 
     @functools.cached_property
     def _metadata(self) -> Metadata:
-        """Where is asked what there is."""
+        """The source of metadata about brokers and topics."""
         return Metadata(self.bootstrap_servers, self._config({}, {}), self.transport.admin, log)
 
     def _config(self, defaults: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
@@ -290,7 +290,7 @@ class Connection:
 
 
 def log_bounds(consumer: Consumer, place: TopicPartition) -> tuple[int, int]:
-    """The first offset of a partition and the one behind its last; waits while a leader is being elected.
+    """Return the first offset of a partition and its end offset; wait while a leader is being elected.
 
     Raises:
         KafkaException: no answer in time, or a refusal.
@@ -306,7 +306,7 @@ def log_bounds(consumer: Consumer, place: TopicPartition) -> tuple[int, int]:
 
 
 def log_end(consumer: Consumer, name: str, partition: int) -> TopicPartition:
-    """The end as it is now: unlike librdkafka's OFFSET_END it cannot move past an answer to what is sent next.
+    """Return the present end of a partition. Unlike OFFSET_END, it cannot skip the answer to a command sent next.
 
     Raises:
         KafkaException: no answer in time, or a refusal.
@@ -317,9 +317,9 @@ def log_end(consumer: Consumer, name: str, partition: int) -> TopicPartition:
 
 
 def arrived(consumer: Consumer, most: int, wait_s: float) -> list[Message]:
-    """What has come, at most so many records; the first one is waited for.
+    """Return up to `most` records that have arrived; wait up to `wait_s` seconds for the first one.
 
-    librdkafka's `consume` by itself waits the whole time, unless that many have come.
+    librdkafka's `consume` alone would wait the whole time unless `most` records had arrived.
     """
     first = consumer.poll(wait_s)
     return [] if first is None else [first, *consumer.consume(most - 1, 0)]
@@ -331,7 +331,7 @@ def _of_kind(what: str, topics: Mapping[str, int]) -> list[str]:
 
 
 def entities(topics: Mapping[str, int], *, sow: bool) -> list[str]:
-    """Names of the queues among a cluster's topics, or of the SOW topics."""
+    """Return the names of the queues, or of the SOW topics, from the topics of a cluster."""
     names = [
         name[len(topic.PREFIX) : -len(COMMANDS)]
         for name in topics
@@ -343,12 +343,12 @@ def entities(topics: Mapping[str, int], *, sow: bool) -> list[str]:
 
 
 def is_for_people(name: str) -> bool:
-    """Whether a topic is neither of Kafka's own nor of lapse's own: people publish there, or read it."""
+    """Return whether a topic belongs to applications: neither to Kafka itself nor to lapse."""
     return not name.startswith(("__", topic.PREFIX)) and not name.endswith("-changelog")
 
 
 def identity(prefix: str = "LAPSE") -> tuple[str, str]:
-    """Read a user and their key from the environment: `<prefix>_USER`, and `<prefix>_SECRET` or `<prefix>_SECRET_FILE`.
+    """Read a user and secret from `<prefix>_USER`, and `<prefix>_SECRET_FILE` or `<prefix>_SECRET`.
 
     Raises:
         LapseError: the file cannot be read.

@@ -1,4 +1,4 @@
-"""Kafka's errors that do not go away by waiting, and what to do about them."""
+"""Kafka's errors that waiting does not cure, and what to do about them."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from confluent_kafka import KafkaError, Producer
 from lapse_client.error import LapseError
 
 PURGED: Final = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
-"""A record was given up before it was sent."""
+"""Errors of records that were dropped before they were sent."""
 
 NOT_THERE: Final = frozenset(
     {KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION}
 )
-"""There is no such topic, or no such partition."""
+"""Errors for a missing topic or partition."""
 
 FORBIDDEN: Final = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED})
-"""This user may not write."""
+"""Errors that say that this user may not write."""
 
 LACKS_RIGHT: Final = FORBIDDEN | frozenset(
     {KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED}
 )
-"""A right is missing, of whatever kind: no further try mends it."""
+"""Errors that say that this user lacks a right, so that retrying does not help."""
 
 BEHIND_REFUSAL: Final = frozenset({KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, KafkaError._STATE})
-"""What librdkafka makes of the transaction behind one in which a record was refused; abort it, and begin again."""
+"""Errors of the transaction after one in which a record was refused. Abort it, and begin again."""
 
 
 def written_or_refused(producer: Producer, refused: Sequence[object], timeout_s: float) -> None:
-    """Wait until a transaction's records are written, or one of them was refused: then the others are never sent."""
+    """Wait until a transaction's records are written, or one was refused, after which the others are never sent."""
     give_up = time.monotonic() + timeout_s
     while len(producer) and not refused and time.monotonic() < give_up:
         producer.poll(0.05)
@@ -44,7 +44,7 @@ def abort(producer: Producer, timeout_s: float) -> None:
         KafkaException: another producer has taken over, or the brokers do not answer.
     """
     producer.purge()
-    producer.flush(timeout_s)  # the abortion waits for what nobody was told of, and tells nobody
+    producer.flush(timeout_s)  # abort_transaction would wait for reports that it does not serve itself
     producer.abort_transaction(timeout_s)
 
 
@@ -54,12 +54,12 @@ _UNREADABLE: Final = NOT_THERE | frozenset(
 
 
 def unwritable(name: str, error: KafkaError) -> LapseError:
-    """The error for a topic that this user may not write."""
+    """Return the error for a topic that this user may not write."""
     return LapseError(f"{name} cannot be written: {error}. Have Write on it granted (docs/operations.md, Rights)")
 
 
 def unreadable(name: str, error: KafkaError) -> LapseError | None:
-    """The error for a topic that cannot be read; None if librdkafka reconnects by itself."""
+    """Return the error for a topic that cannot be read; None if librdkafka reconnects by itself."""
     if not error.fatal() and error.code() not in _UNREADABLE:
         return None
     return LapseError(

@@ -10,6 +10,6 @@ Headers = list[tuple[str, bytes | None]]
 
 
 def headers_of(message: Message) -> Headers:
-    """All headers in order, repeated names included; an empty list if there are none."""
-    # The client library's types allow for serialised text as well; nothing serialises here.
+    """Return all headers in order, repeated names included; an empty list if there are none."""
+    # The library's types also allow text, for serializers; no serializer is used here.
     return cast("Headers", message.headers() or [])

@@ -1,4 +1,4 @@
-"""The log of librdkafka: lines that it repeats while no broker answers are logged twice a minute."""
+"""The log of librdkafka. A line that it repeats while no broker answers is logged at most twice a minute."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _NUMBER: Final = re.compile(r"\d+")
 
 
 class Seldom(logging.Filter):
-    """Lets a warning or an error through once in a while; the next one like it tells how many were left out.
+    """Passes a repeated warning or error at most once per interval, with the number of suppressed lines.
 
-    librdkafka begins anew with the addresses it was given when no broker answers, and logs each attempt: twenty lines
-    a second for each consumer. Lines that differ in numbers only are alike.
+    While no broker answers, librdkafka tries all addresses again and again, and logs each attempt: twenty lines a
+    second for each consumer. Lines that differ only in numbers count as the same.
 
     Args:
-        every_s: how often a repeated line is logged, s.
-        clock: seconds that only go on.
+        every_s: interval in which a repeated line is logged once, in seconds.
+        clock: a monotonic clock, in seconds.
     """
 
     def __init__(self, every_s: float = _EVERY_S, clock: Callable[[], float] = time.monotonic) -> None:
@@ -33,7 +33,7 @@ class Seldom(logging.Filter):
         self._lock = threading.Lock()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether a line is logged."""
+        """Return whether a line is logged."""
         if record.levelno < logging.WARNING:
             return True
         text, now_s = record.getMessage(), self._clock()
@@ -52,5 +52,5 @@ class Seldom(logging.Filter):
 
 
 log = logging.getLogger("lapse_client.kafka")
-log.addHandler(logging.NullHandler())  # librdkafka's lines are for a log that somebody set up, not for the terminal
+log.addHandler(logging.NullHandler())  # librdkafka's lines go to a configured log only, not to the terminal
 log.addFilter(Seldom())

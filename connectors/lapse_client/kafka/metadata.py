@@ -1,4 +1,4 @@
-"""The brokers' metadata of themselves and of all topics, over one connection that is opened when it is first needed."""
+"""The cluster's metadata of brokers and topics, asked over one admin client."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from lapse.silence import Silence
 from lapse_client.error import ConnectionFailed
 
 METADATA_TIMEOUT_S: Final = 15.0
-"""How long an answer is waited for where there was one before: the brokers may be starting again."""
+"""How long to wait for an answer after an earlier one, in seconds: the brokers may be restarting."""
 
 FIRST_ANSWER_S: Final = 4.0
-"""How long the first one is waited for: a wrong address is reported within 5 s (X7)."""
+"""How long to wait for the first answer, in seconds, so that a wrong address is reported within 5 s (X7)."""
 
 _LOOK_S: Final = 1.0
-"""How long the first try takes at most, s; then we check whether the brokers refuse us: waiting does not help then.
+"""How long the first try takes at most, in seconds. Then we check whether the brokers refuse this client.
 
 Each further try may take twice as long. A cluster with thousands of topics may need seconds for an answer, and each try
 begins anew.
@@ -30,7 +30,7 @@ begins anew.
 _LEAST_S: Final = 0.05
 
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
-"""What Kafka takes as a topic's name. There is no topic of another one, so there is nothing to be hidden."""
+"""The names that Kafka allows for topics. No topic can have another name, so none can be hidden."""
 
 
 class Metadata:
@@ -39,8 +39,8 @@ class Metadata:
     Args:
         servers: the brokers, for the errors' text.
         settings: how librdkafka reaches them.
-        opened: opens an administrator's connection with librdkafka's settings.
-        log: gets librdkafka's lines.
+        opened: opens a Kafka admin client with librdkafka's settings.
+        log: receives librdkafka's log lines.
     """
 
     def __init__(
@@ -52,13 +52,13 @@ class Metadata:
         self._answered = False
 
     def ask(self, timeout_s: float | None = None) -> ClusterMetadata:
-        """Ask what there is, and notice at once when the brokers refuse us.
+        """Ask for all brokers and topics, and notice at once if the brokers refuse this client.
 
         Args:
-            timeout_s: how long to wait, seconds; None = for the first answer shortly, later for longer.
+            timeout_s: how long to wait, in seconds; None = `FIRST_ANSWER_S`, then `METADATA_TIMEOUT_S`.
 
         Raises:
-            ConnectionFailed: no broker answered in time, or they refuse us.
+            ConnectionFailed: no broker answered in time, or the brokers refuse this client.
         """
         if timeout_s is None:
             timeout_s = METADATA_TIMEOUT_S if self._answered else FIRST_ANSWER_S
@@ -69,7 +69,7 @@ class Metadata:
             try:
                 found = self._admin.list_topics(timeout=max(_LEAST_S, min(try_s, left_s)))
             except KafkaException as error:
-                self._admin.poll(0)  # brings what was noted
+                self._admin.poll(0)  # serves librdkafka's error callbacks
                 if refusal := self._silence.refusal:
                     raise ConnectionFailed(self._servers, refusal, refused=True) from error
                 left_s, try_s = timeout_s - (time.monotonic() - began), 2 * try_s
@@ -80,9 +80,9 @@ class Metadata:
                 return found
 
     def hidden(self, topics: Iterable[str]) -> list[str]:
-        """Those of some topics that exist and that the brokers do not let this user see."""
+        """Return those of some topics that the brokers hide from this user."""
         found: list[str] = []
-        names = [*filter(_NAME.fullmatch, topics)]  # Kafka's client ends the process over one that is no UTF-8
+        names = [*filter(_NAME.fullmatch, topics)]  # librdkafka aborts the process for a name that is not UTF-8
         if not names:
             return found
         for name, future in self._admin.describe_topics(TopicCollection(names), request_timeout=_LOOK_S).items():

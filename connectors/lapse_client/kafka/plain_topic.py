@@ -1,4 +1,4 @@
-"""Topics of one partition that a tool makes for itself."""
+"""Topics of one partition that a tool creates for itself."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _FROM_BROKER: Final = -1
 
 
 def make(connection: Connection, name: str, config: Mapping[str, str]) -> None:
-    """Create such a topic where it is missing.
+    """Create a topic of one partition if it is missing.
 
     Args:
-        connection: the cluster.
-        name: the topic.
-        config: its settings.
+        connection: connection to the cluster.
+        name: name of the topic.
+        config: Kafka's settings of the topic.
 
     Raises:
         LapseError: the broker refuses.
@@ -33,13 +33,13 @@ def make(connection: Connection, name: str, config: Mapping[str, str]) -> None:
 
 
 def create(connection: Connection, name: str, config: Mapping[str, str]) -> None:
-    """Do the same.
+    """Create a topic of one partition if it is missing, like `make`, with Kafka's own error.
 
     Raises:
         KafkaException: the broker refuses.
     """
     new = NewTopic(name, 1, _FROM_BROKER, config=dict(config))
-    admin = connection.admin()  # it has to live until the answer
+    admin = connection.admin()  # must stay referenced until the answer
     try:
         admin.create_topics([new], operation_timeout=_PATIENCE_S)[name].result()
     except KafkaException as error:

@@ -1,4 +1,4 @@
-"""A span of topics: their records from one instant to another."""
+"""Reads the records of topics between two instants."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _POLL_S: Final = 0.5
 _AT_ONCE: Final = 5_000
 _Name = tuple[str, int]
 Progress = Callable[[int, int], None]
-"""Called with how many offsets of how many are done."""
+"""Called with the number of offsets read, and the number of all offsets to read."""
 
 
 def _nobody(done: int, total: int) -> None:
-    """Nobody wants to know."""
+    """Ignore the progress."""
 
 
 def span(
@@ -29,14 +29,14 @@ def span(
     until: Callable[[str], int | None] = lambda topic: None,
     progress: Progress = _nobody,
 ) -> Iterator[Message]:
-    """Yield the records of topics that were written at or after an instant, up to where they end now.
+    """Yield the records of topics that were written at or after an instant, up to their present ends.
 
     Args:
         connection: the cluster.
         topics: which topics, and how many partitions each has.
         since_ms: the instant, ms since the epoch; None = from the beginning.
-        until: asked again and again: an instant after which a topic is of no interest; None = to the end.
-        progress: called with how far it is.
+        until: called for each record with its topic; returns the last instant of interest, or None for no limit.
+        progress: called with the number of offsets read, and of all.
 
     Raises:
         LapseError: a topic cannot be read.

@@ -1,4 +1,4 @@
-"""One look at the broker's clock, for tools that send no commands of their own (C3)."""
+"""Measures the broker's clock once, for tools that send no commands of their own (C3)."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from lapse_client.kafka.metadata import METADATA_TIMEOUT_S
 
 _ANSWER_S: Final = 5.0
 _TICKS: Final = 2
-"""The first one opens the connection, and says little; the second one is quick."""
+"""Number of ticks. The first one opens the connection and measures badly, the second one is quick."""
 
 
 def now_ms(connection: Connection, name: str, warn: Callable[[str], None]) -> int:
-    """The broker's time, ms since the epoch. If it cannot be found, this machine's time, with a warning.
+    """Return the broker's time, ms since the epoch. If it is unknown, return this machine's time, with a warning.
 
     Args:
         connection: the cluster.
         name: an entity, or its dead-letter topic.
-        warn: called with what is wrong, a sentence.
+        warn: called with a sentence that says what is wrong.
     """
     try:
         measure(connection, name)
@@ -36,10 +36,10 @@ def now_ms(connection: Connection, name: str, warn: Callable[[str], None]) -> in
 
 
 def measure(connection: Connection, name: str = "") -> None:
-    """Measure the connection's clock by ticks, unless it is measured already.
+    """Measure the broker's clock with ticks, unless the connection has measured it already.
 
-    A tick changes nothing: it makes a shard look at its timers. It is written to the entity of the name where there is
-    one, else to another one.
+    A tick changes nothing: it makes a shard look at its timers. It is written to the named entity if that exists,
+    else to another one.
 
     Args:
         connection: the cluster.

@@ -1,4 +1,4 @@
-"""Reads all partitions of a topic, without a consumer group."""
+"""Readers of all partitions of a topic, without a consumer group."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ T = TypeVar("T")
 
 
 class PacedReader(ABC, Generic[T]):
-    """Reads a topic of records of one kind."""
+    """Reads a topic, and converts its records to one kind of object."""
 
     @abstractmethod
     def paced(self) -> Iterator[T | None]:
-        """Iterate over the records, and yield None after each half second without one: somebody may want to stop."""
+        """Iterate over the records, and yield None after each half second without one, so that the caller can stop."""
 
     def __iter__(self) -> Iterator[T]:
         """Iterate over the records, in order per partition.
@@ -40,10 +40,10 @@ class TopicReader(PacedReader[Message]):
     Args:
         connection: the cluster.
         topic: the topic.
-        partitions: how many it has.
-        follow: wait for new records too; otherwise it ends with those that there were at the beginning.
-        since_ms: only records written at or after this instant, ms since the epoch; None = all.
-        newer: only records that are written after it has begun.
+        partitions: its number of partitions.
+        follow: whether to wait for new records; otherwise stop after the records that existed at the beginning.
+        since_ms: read only records written at or after this instant, ms since the epoch; None = all.
+        newer: whether to read only records that are written after the reader has begun.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class TopicReader(PacedReader[Message]):
         self._newer = newer
 
     def paced(self) -> Iterator[Message | None]:
-        """Iterate over the records, and yield None after each half second without one: somebody may want to stop.
+        """Iterate over the records, and yield None after each half second without one, so that the caller can stop.
 
         Raises:
             LapseError: the topic cannot be read.

@@ -1,7 +1,7 @@
 """How a connection reaches its cluster: through librdkafka, or through a replacement in tests.
 
-Everything that a client knows of Kafka's side, records, topics and time, it learns through the transport of its
-connection. `lapse.testing` has one without a broker; the client above it is the same.
+A client learns of records, topics and the broker's time only through the transport of its connection. `lapse.testing`
+has a transport without a broker. The client's code above it is the same.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Transport:
     """Opens librdkafka's clients. Its waits take real time.
 
     Attributes:
-        settles: whether it knows when nothing more can happen, so that waiting for longer has no sense.
+        settles: whether it knows when nothing more can happen, so that waiting longer is pointless.
         lingers: whether acknowledgments wait for others, which costs time and saves commands.
     """
 
@@ -36,25 +36,25 @@ class Transport:
         return Consumer(config)
 
     def admin(self, config: dict[str, Any]) -> AdminClient:
-        """Open an administrator's connection with librdkafka's settings."""
+        """Open a Kafka admin client with librdkafka's settings."""
         return AdminClient(config)
 
     def clock(self) -> ClientClock:
-        """A clock that learns the broker's time; one for each connection."""
+        """Return a new clock that measures the broker's time; each connection has one."""
         return ClientClock()
 
     def settle(self) -> None:
-        """Wait until nothing more can happen by itself, where that is known; else do not wait."""
+        """Wait until nothing more can happen by itself, if the transport knows; else return at once."""
 
     def wake(self) -> None:
-        """Have the threads that wait for records look at what has changed, where that costs nothing."""
+        """Wake the threads that wait for records, if the transport can do that cheaply."""
 
     def patience(self, timeout_s: float, lingering_s: Callable[[], float] = lambda: 0.0) -> float:
-        """How long to wait for something that should come within a timeout, in seconds.
+        """Return how long to wait for something that should come within a timeout, in seconds.
 
         Args:
             timeout_s: how long the caller would wait for the cluster, in seconds.
-            lingering_s: says how long the client itself may take, with nothing happening at the cluster, in seconds.
+            lingering_s: returns how long the client itself may delay its commands, in seconds.
         """
         return timeout_s
 
@@ -63,14 +63,14 @@ _default = Transport()
 
 
 def default() -> Transport:
-    """The transport of connections that name none."""
+    """Return the transport of connections that name none."""
     return _default
 
 
 @contextmanager
 def defaulting_to(transport: Transport) -> Iterator[None]:
-    """Make it the transport of every connection that names none, until the block ends."""
-    global _default  # noqa: PLW0603  # what is swapped is the process's
+    """Use a transport for every connection that names none, until the block ends."""
+    global _default  # noqa: PLW0603  # the default belongs to the process
     before, _default = _default, transport
     try:
         yield

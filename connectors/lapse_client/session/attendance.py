@@ -1,4 +1,4 @@
-"""Whether any worker runs the shards that do not answer. If none does, the client says so before its timeout (X7)."""
+"""Checks whether any worker runs the silent shards. If none does, the client says so before its timeout (X7)."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from lapse_client.session.shard import Shard
 log = logging.getLogger("lapse_client")
 
 SILENCE_S: Final = 2.0
-"""After this time without an answer the client looks whether a worker runs, s."""
+"""After this time without an answer the client checks whether a worker runs, in seconds."""
 
 _ANSWER_S: Final = 1.5
-"""How long that answer is waited for, s: any shard gives it at once, whatever else it does."""
+"""How long the check waits for its answer, in seconds. A shard that runs answers it at once."""
 
 _LEAST_S: Final = 5.0
-"""A timeout below this is soon enough, so no look is taken, s."""
+"""Calls with a timeout up to this one make no check, in seconds: they fail soon enough anyway."""
 
 _PING: Final = Command(command="depth", top_n=0)
-"""It asks for the publish target only, so it costs a shard nothing."""
+"""A question that costs a shard nothing, because it asks for the publish target only."""
 
 _LONG: Final = frozenset({"purge", "rewind", "delete"})
-"""Commands behind which a shard may be silent for long, as it is behind any with a filter; it does them in their order,
-so nobody could ask meanwhile whether it is there."""
+"""Commands that may keep a shard busy for long, as every command with a filter may. A shard carries out commands in
+order, so it cannot answer a check meanwhile."""
 
 
 class Attendance:
-    """Looks whether workers run the shards of entities.
+    """Checks whether workers run the shards of entities.
 
     Args:
         send: sends a command to a shard.
-        insists: whether calls go on waiting until their timeouts, for a worker may be about to start; else they end.
-        settles: whether waiting has no sense, because all is known that can happen.
+        insists: whether calls wait until their timeouts even if no worker runs, because one may be about to start.
+        settles: whether the transport knows that nothing more can happen, so that waiting is pointless.
     """
 
     def __init__(self, send: Callable[[Shard, Command], Future[Answer]], insists: bool, settles: bool) -> None:
@@ -47,11 +47,11 @@ class Attendance:
         self._settles = settles
 
     def first_wait_s(self, timeout_s: float) -> float:
-        """How long to wait before `check` is called, of a timeout, in seconds."""
+        """Return how much of a timeout to wait before `check` is called, in seconds."""
         return timeout_s if self._settles or timeout_s <= _LEAST_S else SILENCE_S
 
     def check_first(self, asked: Sequence[tuple[Shard, Command]], timeout_s: float) -> bool:
-        """Look before shards are asked for what takes long; returns whether that was so.
+        """Check the shards before a command that may take long; return whether the check was made.
 
         Raises:
             AnswerTimeout: as `check` does.
@@ -63,18 +63,18 @@ class Attendance:
         return True
 
     def check(self, silent: Sequence[Shard], command: str, timeout_s: float) -> float:
-        """Ask silent shards whether a worker runs them; the log tells if none does.
+        """Ask silent shards whether a worker runs them, and log a warning if none does.
 
         Args:
             silent: shards that have not answered.
-            command: what they were asked.
-            timeout_s: how long the answer is waited for in all, in seconds.
+            command: name of the command that they have not answered.
+            timeout_s: timeout of the call in all, in seconds.
 
         Returns:
-            How much of the timeout is left, in seconds.
+            The rest of the timeout, in seconds.
 
         Raises:
-            AnswerTimeout: nobody attends to them, and to go on waiting is not wanted.
+            AnswerTimeout: no worker runs them, and the connection does not insist.
         """
         self._check(silent, command, _ANSWER_S, timeout_s)
         return timeout_s - SILENCE_S - _ANSWER_S

@@ -1,7 +1,7 @@
 """A channel: sends commands to the shards of entities, and reads their answers and deliveries.
 
 One thread reads the deliveries topics, matches answers with commands, measures the broker's clock, and calls its
-listener; what only this thread may do is in `ChannelThread`. Whoever uses the channel sends from any thread.
+listener. `ChannelThread` has what only this thread may do. Commands may be sent from any thread.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ from lapse_client.subscriber.settlement import asked_twice
 log = logging.getLogger("lapse_client")
 
 _PURGE_S: Final = 1.0
-"""How long the reports of commands that were given up are waited for, s."""
+"""How long a close waits for the delivery reports of purged commands, in seconds."""
 
 _REPORT_S: Final = 2.0
-"""How long to wait for the delivery report of a command whose answer is here already."""
+"""How long to wait for the delivery report of a command that is already answered, in seconds."""
 
 MOST_AT_ONCE: Final = 5_000
-"""Records taken from librdkafka in one go."""
+"""The most records that are taken from librdkafka at once."""
 
 _PROPAGATION_MS: Final = 3_000
-"""How long all brokers may take to hear of a topic; one that is not there then was deleted."""
+"""How long all brokers may take to learn of a topic, in ms. A topic that is missing after that was deleted."""
 
 _GONE: Final = "deleted: nothing can be asked of it any more"
 
@@ -63,7 +63,7 @@ T = TypeVar("T")
 
 
 class Channel(Generic[T]):
-    """Commands to the shards of some entities, and the way back.
+    """Sends commands to the shards of some entities, and reads what they send back.
 
     Args:
         connection: the cluster.
@@ -73,7 +73,7 @@ class Channel(Generic[T]):
     def __init__(self, connection: Connection, entities: Sequence[tuple[str, int]]) -> None:
         self.clock = connection.clock
         self.ours: set[bytes] = set()
-        """Subscriptions and command ids whose records are for the listener."""
+        """Names of subscriptions, and ids of commands, whose records go to the listener."""
         self.shards: list[Shard] = []
         for entity, count in entities:
             for partition in range(count):
@@ -99,20 +99,20 @@ class Channel(Generic[T]):
 
     @property
     def endpoints(self) -> tuple[Producer, Consumer]:
-        """What sends its commands, and what reads the way back."""
+        """The producer of its commands, and the consumer of the deliveries topics."""
         return self._producer, self._consumer
 
     @property
     def is_started(self) -> bool:
-        """Whether it has begun to read."""
+        """Whether the channel has begun to read."""
         return self.thread is not None
 
     def start(self, listener: Listener[T], failed: Callable[[BaseException], None]) -> None:
-        """Position at the end of every partition, and begin to read.
+        """Begin to read at the end of every partition.
 
         Args:
-            listener: who gets what comes back.
-            failed: called when the channel cannot go on, by its thread.
+            listener: receives answers and deliveries.
+            failed: called by the channel's thread with the error after which the channel cannot go on.
 
         Raises:
             ConnectionFailed: no broker answered.
@@ -125,7 +125,7 @@ class Channel(Generic[T]):
         self.thread.start()
 
     def close(self) -> None:
-        """Stop reading; commands that are on their way still go out. May be called twice, from any thread."""
+        """Stop reading, and send the commands that are still queued. May be called twice, from any thread."""
         with self._closing:
             if self._closed:
                 return
@@ -136,17 +136,17 @@ class Channel(Generic[T]):
         if self.thread is not None and threading.current_thread() is not self.thread:
             self.thread.join()
         if self._producer.flush(METADATA_TIMEOUT_S if healthy else 0):
-            self._producer.purge()  # what Kafka did not take fails, so that its sender learns of it
+            self._producer.purge()  # unsent commands fail, so that their senders learn of it
             self._producer.flush(_PURGE_S)
         self._producer.close()
         self._consumer.close()
         self._abandon(Closed("the channel"))
 
     def send(self, shard: Shard, command: Command) -> Future[Answer]:
-        """Send a command, and return its future answer; cancel the future when no answer matters any more.
+        """Send a command, and return the future of its answer. Cancel the future if the answer is not needed any more.
 
-        With `answer="none"` or `"errors"` the future ends when Kafka has the command, with an empty answer; what is
-        refused then reaches `Listener.refused`. Raises nothing: what goes wrong ends the future.
+        With `answer="none"` or `"errors"` the future gets an empty answer when Kafka has the command, and a refusal
+        goes to `Listener.on_refused`. This method raises nothing: an error goes into the future.
         """
         future: Future[Answer] = Future()
         if self._stopping.is_set():
@@ -181,12 +181,12 @@ class Channel(Generic[T]):
         return future
 
     def _not_there(self, shard: Shard, future: Future[Answer]) -> None:
-        """The topic of commands is gone, so the entity was deleted: it was there when the channel was opened."""
+        """Fail a command whose topic is gone. It existed when the channel was opened, so the entity was deleted."""
         self._vanished.append(shard)
         _fail(future, EntityDeleted(shard.entity, _GONE))
 
     def _not_produced(self, shard: Shard, token: bytes, future: Future[Answer], error: BaseException) -> None:
-        """Fail a future; where nothing can be sent any more, with the cause, of which the thread is about to hear."""
+        """Fail the future of a command that could not be produced; after a fatal error, with the thread's error."""
         code = error.args[0].code() if isinstance(error, KafkaException) else None
         if code in NOT_THERE:
             self._not_there(shard, future)
@@ -200,8 +200,8 @@ class Channel(Generic[T]):
     def ask(self, asked: Sequence[tuple[Shard, Command]], timeout_s: float) -> list[Answer]:
         """Send commands and wait for all of their answers.
 
-        What a crash may have left unanswered is sent again after a take-over: inquiries, and settlements that name
-        their messages. A message that a repeated settlement finds settled already counts as settled by it (C55).
+        After a take-over, unanswered inquiries and settlements by bookmark are sent again, because a crash may have
+        lost their answers. If a repeated settlement finds a message settled, it counts as settled by it (C55).
 
         Raises:
             AnswerTimeout: a shard did not answer within `timeout_s` seconds; or no worker runs it, and the connection
@@ -212,7 +212,7 @@ class Channel(Generic[T]):
         looked = self.attendance.check_first(asked, timeout_s)
         asked = [(shard, replace(command, id=command.id or uuid4().hex)) for shard, command in asked]
         repeatable = self._repeated.wait(asked)
-        self._connection.transport.settle()  # what was acknowledged goes before, where nothing has to wait
+        self._connection.transport.settle()  # earlier acknowledgments go first, if the transport can wait for them
         futures = [self.send(shard, command) for shard, command in asked]
         try:
             late = self._await_all(asked, futures, timeout_s, looked)
@@ -236,7 +236,7 @@ class Channel(Generic[T]):
         timeout_s: float,
         looked: bool,
     ) -> list[int]:
-        """Wait until all have ended, or the timeout is over; returns the partitions of those that have not."""
+        """Wait for all answers until the timeout; return the partitions of the shards that have not answered."""
 
         def late() -> list[Shard]:
             return [shard for (shard, _), future in zip(asked, futures, strict=True) if not future.done()]
@@ -248,11 +248,11 @@ class Channel(Generic[T]):
         return [shard.partition for shard in late()]
 
     def patience(self, timeout_s: float) -> float:
-        """How long to wait for an answer that should come within a timeout; see `Transport.patience`."""
+        """Return how long to wait for an answer, given a timeout in seconds; see `Transport.patience`."""
         return self._connection.transport.patience(timeout_s)
 
     def _stamp(self, command: Command) -> dict[str, str]:
-        """What a command states as it is sent; to make another command of it costs more than to write it."""
+        """Return the id and client of a command. They are kept apart because a copy of the command would cost more."""
         return {"id": command.id or uuid4().hex, "client": command.client or self._connection.client}
 
     def _produce(self, shard: Shard, value: bytes, reported: Callable[[KafkaError | None, Message], None]) -> None:
@@ -270,7 +270,7 @@ class Channel(Generic[T]):
         self, sent_ms: float, future: Future[Answer], command: Command, error: KafkaError | None, message: Message
     ) -> None:
         if error is not None:
-            # For those the error says it.
+            # The senders of these commands get the error.
             level = logging.DEBUG if error.code() in PURGED | FORBIDDEN else logging.WARNING
             log.log(level, "%s on %s was not sent: %s", command.command, message.topic(), error)
             if error.code() in FORBIDDEN:
@@ -294,11 +294,11 @@ class Channel(Generic[T]):
                     shard = self._vanished.popleft()
                     if not shard.gone:
                         listener.on_deleted(thread, shard.entity)
-                # One record is waited for; what came with it is taken without waiting.
+                # Wait for one record, then take all that came with it without waiting.
                 first = self._consumer.poll(wait_s)
                 if first is not None:
                     self._take([first, *self._consumer.consume(MOST_AT_ONCE, 0)], listener, thread)
-        except BaseException as error:  # callers that wait for the channel have to learn why it ends
+        except BaseException as error:  # callers that wait for the channel must learn why it stopped
             self._ended_by = error
             self._stopping.set()
             self._abandon(error)
@@ -307,10 +307,10 @@ class Channel(Generic[T]):
                 raise
 
     def _poll(self) -> None:
-        """Hear what became of commands.
+        """Serve the delivery reports of commands.
 
         Raises:
-            LapseError: the brokers refuse them, which waiting does not mend.
+            LapseError: the brokers refuse the commands, and waiting does not help.
         """
         try:
             self._producer.poll(0)
@@ -326,7 +326,7 @@ class Channel(Generic[T]):
             (self._consumer.pause if full else self._consumer.resume)(self._consumer.assignment())
 
     def _take(self, messages: list[Message], listener: Listener[T], thread: ChannelThread) -> None:
-        """Sort out what came in. This is the hot path: a few hundred ns per record matter."""
+        """Pass records on to callers and the listener. This is the hot path: a few hundred ns per record matter."""
         ours = self.ours
         by_partition = self._by_partition
         kept: list[T] = []
@@ -352,12 +352,12 @@ class Channel(Generic[T]):
                 if (shards := fields.get(header.SHARDS)) is not None:
                     listener.on_size(shard.entity, int(shards))
             elif kind == _ANSWER:
-                if kept:  # an answer may not overtake the deliveries before it
+                if kept:  # an answer must not overtake earlier deliveries
                     listener.on_received(kept)
                     kept = []
                 self._answered(shard, message, fields, listener, thread)
             elif fields.get(header.SUBSCRIPTION) in ours or fields.get(header.COMMAND_ID) in ours:
-                # At once: headers kept by many records cost the garbage collector more than all else here.
+                # Convert at once: the headers of many records cost the garbage collector more than all else here.
                 kept.append(read(shard, message, fields))
         if kept:
             listener.on_received(kept)
@@ -384,9 +384,9 @@ class Channel(Generic[T]):
             future.set_result(answer)
 
     def _sign_again(self, token: bytes, future: Future[Answer]) -> bool:
-        """Repeat a command that was signed before the broker's clock was known; it was refused, so nothing was done."""
+        """Repeat a refused command that was signed before the broker's clock was known; return whether it was sent."""
         guessed = self._signed_by_guess.pop(token, None)
-        # The report of the first one measures the clock. On a busy machine the answer may be here before it.
+        # The report of the first attempt measures the clock. On a busy machine the answer may come before the report.
         give_up = time.monotonic() + _REPORT_S
         while guessed is not None and not self.clock.is_measured and time.monotonic() < give_up:
             self._producer.poll(0.05)
@@ -402,7 +402,7 @@ class Channel(Generic[T]):
         self._signed_by_guess.pop(token, None)
 
     def _ask_again(self, shard: Shard) -> None:
-        """Send unanswered commands again, with the same ids. The first answer counts."""
+        """Send a shard's unanswered commands again, with the same ids. The first answer counts."""
 
         def waits(ident: str) -> bool:
             future = self._waiting.get(ident.encode())
@@ -437,14 +437,14 @@ def _fail(future: Future[Answer], error: BaseException) -> None:
 
 
 def _ignored(error: KafkaError | None, message: Message) -> None:
-    """The one who waits gets a timeout."""
+    """Ignore a delivery report: the caller that waits gets a timeout."""
 
 
 def tells_of_end(answer: Answer) -> bool:
-    """Whether a shard says that its entity was deleted: nothing will come from it any more."""
+    """Return whether an answer says that the entity was deleted, so that the shard sends nothing more."""
     return answer.code == ErrorCode.DELETED
 
 
 def forgotten(answer: Answer) -> bool:
-    """Whether a shard says that it does not know the subscription: it has forgotten it, or never knew it."""
+    """Return whether an answer says that the shard does not know the subscription."""
     return answer.code == ErrorCode.UNKNOWN_SUBSCRIPTION

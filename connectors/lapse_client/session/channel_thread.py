@@ -1,4 +1,4 @@
-"""The permission of a channel's reading thread: what only this thread may do."""
+"""What only a channel's reading thread may do: add and remove shards."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from lapse_client.session.shard import Shard
 
 
 class ChannelThread:
-    """Stands for the thread that reads for a channel; a channel makes it, and hands it to its listener's `on_` methods.
+    """Represents the reading thread of a channel. The channel passes it to its listener's `on_` methods.
 
-    Whoever gets it as an argument is called by that thread. It is not to be kept.
+    A method that gets this argument is called by that thread. It must not keep the object.
 
     Args:
         connection: the cluster.
-        shards: all shards of the channel; further ones are added here only.
-        by_partition: the shard that speaks on a partition of a deliveries topic.
-        consumer: what reads the deliveries topics.
+        shards: all shards of the channel. Only this class adds shards.
+        by_partition: the shard that writes to each partition of a deliveries topic.
+        consumer: consumer of the deliveries topics.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class ChannelThread:
         self._thread = threading.get_ident()
 
     def join(self, entity: str, ends: Sequence[TopicPartition]) -> None:
-        """Take in the shards of one more entity, or more shards of one, read from `ends` on."""
+        """Add shards of an entity, and read their deliveries from the offsets `ends` on."""
         self._check()
         for end in ends:
             shard = Shard(len(self._shards), entity, end.partition)
@@ -46,7 +46,7 @@ class ChannelThread:
         self._consumer.incremental_assign(list(ends))
 
     def leave(self, entity: str) -> list[int]:
-        """Go on without an entity that was deleted; returns the numbers of its shards."""
+        """Stop reading a deleted entity's deliveries; return the numbers of its shards."""
         self._check()
         gone = [shard for shard in self._shards if shard.entity == entity and not shard.gone]
         for shard in gone:

@@ -18,7 +18,7 @@ from lapse_client.session.lifecycle import Lifecycle, Phase
 from lapse_client.session.session import Session
 
 _LEFT_S: Final = 5.0
-"""How long the answers to the end of a client that nobody closed are waited for, s."""
+"""How long an unclosed client waits for the answers to its `unsubscribe`, in seconds."""
 
 T = TypeVar("T")
 
@@ -27,13 +27,13 @@ class Client(ABC, Generic[T]):
     """A client object and its session.
 
     Args:
-        what: the object, for the texts of errors: `the subscriber of orders`.
-        connection: the cluster; from the environment by default.
+        what: description for error messages, such as `the subscriber of orders`.
+        connection: connection to the cluster; from the environment by default.
         timeout_s: how long to wait for answers, in seconds.
     """
 
     _warns: ClassVar[bool] = False
-    """Whether shards keep something for it, so that leaving it unclosed is worth a warning."""
+    """Whether shards keep state for it, so that leaving it unclosed deserves a warning."""
 
     def __init__(self, what: str, connection: Connection | None, timeout_s: float) -> None:
         self._connection = connection or Connection.from_environment()
@@ -42,20 +42,20 @@ class Client(ABC, Generic[T]):
         self._session: Session[T] | None = None
 
     def start(self) -> Self:
-        """Connect, and subscribe where it is a subscription; `with` does so too.
+        """Connect, and subscribe if this is a subscription. `with` calls this method.
 
         Raises:
             UnknownEntity: there is no such queue or SOW topic; the text names those that exist.
             CommandFailed: a shard refused, for instance the filter.
             AnswerTimeout: no worker answered.
             ConnectionFailed: no broker answered.
-            Closed: it was closed, perhaps meanwhile.
+            Closed: the client was closed before or during the start.
         """
         self._lifecycle.start(self._open, self._undo)
         return self
 
     def close(self) -> None:
-        """Leave and disconnect; from any thread, twice if you like. A start that is under way ends with `Closed`."""
+        """Unsubscribe and disconnect. May be called twice, from any thread. A start under way raises `Closed`."""
         self._lifecycle.close(lambda: self._leave(self._timeout_s))
 
     @property
@@ -63,14 +63,14 @@ class Client(ABC, Generic[T]):
         """The session.
 
         Raises:
-            Closed: it is closed, or was never started.
-            LapseError: what ended it.
+            Closed: the client is closed, or was never started.
+            LapseError: the error that ended the session.
         """
         return self._live()
 
     @property
     def transport(self) -> Transport:
-        """How its cluster is reached."""
+        """The transport of its connection."""
         return self._connection.transport
 
     def __enter__(self) -> Self:
@@ -87,23 +87,23 @@ class Client(ABC, Generic[T]):
     def __del__(
         self, warn: Callable[..., None] = warnings.warn, is_ending: Callable[[], bool] = sys.is_finalizing
     ) -> None:
-        """Warn of a subscription that nobody closed, and end it, so that its messages return."""
+        """Warn of an unclosed subscription, and end it, so that its messages return."""
         lifecycle = getattr(self, "_lifecycle", None)
         if not self._warns or lifecycle is None or lifecycle.phase in (Phase.NEW, Phase.CLOSED):
             return
         warn(f"never closed: {self!r}; use `with`, or call close()", ResourceWarning, source=self, stacklevel=2)
-        if is_ending():  # a thread that is started now may never run, and starting it never ends
+        if is_ending():  # a thread started now may never run, and its start may block forever
             return
         leave = functools.partial(self._abandoned(), _LEFT_S)
-        with contextlib.suppress(RuntimeError):  # the interpreter ends, and starts no more threads
+        with contextlib.suppress(RuntimeError):  # the interpreter is shutting down and starts no more threads
             threading.Thread(target=lifecycle.close, args=(leave,), name="lapse close", daemon=True).start()
 
     @abstractmethod
     def _open(self) -> None:
-        """Make the session, and open it: each kind of client has one of its own."""
+        """Make the session of this kind of client, and open it."""
 
     def _undo(self) -> None:
-        """Leave nothing of a start that failed."""
+        """Undo a start that failed."""
         if (session := self._session) is not None:
             self._session = None
             session.undo()
@@ -114,16 +114,16 @@ class Client(ABC, Generic[T]):
         self._session.leave(timeout_s)
 
     def _abandoned(self) -> Callable[[float], None]:
-        """What ends the session when this object is gone; does not refer to it."""
+        """Return a function that ends the session, and that does not refer to this object."""
         assert self._session is not None
         return self._session.leave
 
     def _live(self) -> Session[T]:
-        """The session.
+        """Return the session.
 
         Raises:
-            Closed: it is closed, or was never started.
-            LapseError: what ended it.
+            Closed: the client is closed, or was never started.
+            LapseError: the error that ended the session.
         """
         self._lifecycle.check()
         assert self._session is not None

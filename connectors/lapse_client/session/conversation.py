@@ -13,12 +13,12 @@ from lapse_client.session.session import Session
 
 
 class Conversation(Client[None]):
-    """Asks and gets answers; a context manager.
+    """Sends commands and waits for their answers; a context manager.
 
     Args:
-        connection: the cluster.
-        entity: queue or SOW topic.
-        shards: how many it has.
+        connection: connection to the cluster.
+        entity: name of the queue or SOW topic.
+        shards: how many shards it has.
     """
 
     def __init__(self, connection: Connection, entity: str, shards: int) -> None:
@@ -27,11 +27,11 @@ class Conversation(Client[None]):
 
     @property
     def partitions(self) -> range:
-        """All shards."""
+        """The numbers of all shards."""
         return range(self._entities[0][1])
 
     def shard_of(self, partition: int) -> int:
-        """Which shard has the messages of an underlying partition: the partition's own, or the only one (Q17)."""
+        """Return the number of the shard that has the messages of an underlying partition (Q17)."""
         return self._live().shard_of(partition)
 
     def ask(self, partitions: Iterable[int], command: Command, timeout_s: float) -> list[Answer]:

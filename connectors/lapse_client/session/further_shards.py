@@ -1,4 +1,4 @@
-"""Further shards that queues get while a session is open, after their topics got partitions (C81)."""
+"""New shards that queues get while a session is open, because their topics got more partitions (C81)."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ log = logging.getLogger("lapse_client")
 
 _TRIES: Final = 20
 _PAUSE_S: Final = 1.0
-"""How often further shards are looked for, and the pause between tries: brokers learn of them one by one."""
+"""Number of tries to find new shards, and the pause between them, in seconds: brokers learn of them one by one."""
 
 
 class FurtherShards:
-    """Finds the shards that the queues of a session have got. Only the channel's thread calls its methods.
+    """Finds new shards of the queues of a session. Only the channel's thread calls its methods.
 
     Args:
-        connection: the cluster.
-        session: which is to have them.
+        connection: connection to the cluster.
+        session: the session that the new shards join.
     """
 
     def __init__(self, connection: Connection, session: Session[Any]) -> None:
         self._connection = connection
         self._session = session
         self._sizes: dict[str, int] = {}
-        self._found: deque[tuple[str, Sequence[TopicPartition]]] = deque()  # filled by the threads that look
+        self._found: deque[tuple[str, Sequence[TopicPartition]]] = deque()  # filled by the threads that run `_look`
 
     def told(self, queue: str, shards: int) -> None:
-        """A shard says how many there are; those that are not known are looked for, beside what is under way."""
+        """Take a queue's number of shards from a shard's record, and look for unknown ones."""
         known = sum(1 for shard in self._session.shards if shard.entity == queue and not shard.gone)
         known = max(known, self._sizes.get(queue, 0))
         if known and shards > known:
@@ -50,11 +50,11 @@ class FurtherShards:
             threading.Thread(target=self._look, args=(queue, range(known, shards)), name=name, daemon=True).start()
 
     def forget(self, queue: str) -> None:
-        """A queue was deleted."""
+        """Forget the number of shards of a deleted queue."""
         self._sizes.pop(queue, None)
 
     def found(self) -> Iterator[tuple[str, Sequence[TopicPartition]]]:
-        """Take out, one queue after the other, where the deliveries of further shards end."""
+        """Remove and yield each queue whose new shards were found, with the ends of their deliveries."""
         while self._found:
             yield self._found.popleft()
 
@@ -65,7 +65,7 @@ class FurtherShards:
                 return
             consumer = self._connection.consumer()
             try:
-                producer.list_topics(topic.commands(queue), timeout=METADATA_TIMEOUT_S)  # it refuses what it knows not
+                producer.list_topics(topic.commands(queue), timeout=METADATA_TIMEOUT_S)  # it refuses unknown partitions
                 deliveries = self._connection.deliveries(queue)
                 self._found.append((queue, [log_end(consumer, deliveries, shard) for shard in shards]))
             except (LapseError, KafkaException) as error:
@@ -79,26 +79,26 @@ class FurtherShards:
 
 
 class GrowingListener(Listener[None]):
-    """Listens for nothing but further shards of the queues that are asked.
+    """Listens only for new shards of the queues of a session without a subscription.
 
     Args:
-        connection: the cluster.
-        session: by which they are asked.
+        connection: connection to the cluster.
+        session: the session that asks these queues.
     """
 
     def __init__(self, connection: Connection, session: Session[None]) -> None:
         self._further = FurtherShards(connection, session)
 
     def on_size(self, entity: str, shards: int) -> None:
-        """See whether there are more than are asked."""
+        """Look for new shards if the number has grown."""
         self._further.told(entity, shards)
 
     def on_tick(self, thread: ChannelThread) -> float:
-        """Have those asked as well that were found."""
+        """Add the new shards that were found to the session."""
         for queue, ends in self._further.found():
             thread.join(queue, ends)
             self.joined(queue, len(ends))
         return TICK_S
 
     def joined(self, queue: str, count: int) -> None:
-        """Add a number of shards of a queue behind the session's last."""
+        """Handle `count` new shards of a queue, which come after the session's last shard."""

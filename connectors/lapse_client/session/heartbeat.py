@@ -15,9 +15,9 @@ class Heartbeat:
     """The heartbeats of one subscription; for the channel's thread.
 
     Args:
-        session: whose subscription it is.
+        session: session of the subscription.
         asked_ms: the heartbeat timeout that the client asks for, in ms; None = the entity's own.
-        assumed_ms: what holds until a shard's answer has the entity's own, in ms.
+        assumed_ms: the timeout to assume until a shard's answer has the entity's own, in ms.
     """
 
     def __init__(self, session: Session[Any], asked_ms: int | None, assumed_ms: int) -> None:
@@ -27,13 +27,13 @@ class Heartbeat:
         self._timeout_ms = asked_ms or assumed_ms
 
     def told(self, answer: Answer) -> None:
-        """Beat by the entity's timeout where none was asked for; of several entities by the shortest."""
+        """Take the entity's timeout from an answer if the client asked for none; of several entities the shortest."""
         told_ms = answer.counts.get("heartbeat_timeout_ms")
         if self._asked_ms is None and told_ms:
             self._timeout_ms = self._told_ms = min(self._told_ms or told_ms, told_ms)
 
     def beat(self, shards: Iterable[Shard]) -> None:
-        """Send one to each shard that has heard nothing for a third of the timeout."""
+        """Send a heartbeat to each shard that got no command for a third of the timeout."""
         before_ms = self._session.clock.elapsed_ms() - self._timeout_ms / 3
         for shard in shards:
             if shard.sent_at_ms <= before_ms and not shard.gone:
@@ -41,5 +41,5 @@ class Heartbeat:
 
     @property
     def wait_s(self) -> float:
-        """After how many seconds at most one may be due."""
+        """The longest wait until the next call of `beat`, in seconds."""
         return min(TICK_S, self._timeout_ms / 12_000)

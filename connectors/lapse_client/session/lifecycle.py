@@ -1,4 +1,4 @@
-"""The lifecycle of a client object, from its start to its close: written once, for every object that has one.
+"""The lifecycle of a client object, from its start to its close. All client objects use this class.
 
 ::
 
@@ -17,16 +17,16 @@ from lapse_client.error import Closed
 
 
 class Phase(StrEnum):
-    """Where in its life an object is."""
+    """The phases of a client object."""
 
     NEW = "new"
     STARTING = "starting"
     RUNNING = "running"
     STOPPING = "stopping"
-    """No more messages are handed out. Those that were handed out can still be settled."""
+    """The object hands out no more messages. Messages that it handed out can still be settled."""
     CLOSED = "closed"
     FAILED = "failed"
-    """It cannot go on; `Lifecycle.error` says why."""
+    """The object cannot go on; `Lifecycle.error` says why."""
 
 
 _OPEN = frozenset({Phase.STARTING, Phase.RUNNING, Phase.STOPPING})
@@ -36,12 +36,12 @@ class Lifecycle:
     """The phase of one object. Every method may be called from any thread.
 
     Args:
-        what: the object, for the texts of errors: `the subscriber of orders`.
+        what: description for error messages, such as `the subscriber of orders`.
 
     Attributes:
-        phase: where it is now.
-        error: what ended it, or its start; None while nothing did.
-        gate: held while a phase changes, and while something is sent that must not be sent after the end.
+        phase: the current phase.
+        error: the error that ended the object or its start; None if there was none.
+        gate: lock held while the phase changes, and while a command is sent that must not follow `unsubscribe`.
     """
 
     def __init__(self, what: str) -> None:
@@ -56,19 +56,19 @@ class Lifecycle:
 
     @property
     def is_open(self) -> bool:
-        """Whether commands may still be sent on its behalf."""
+        """Whether commands may still be sent for the object."""
         return self.phase in _OPEN
 
     def start(self, connect: Callable[[], None], undo: Callable[[], None]) -> None:
-        """Start it; does nothing where it runs already. After a start that failed by itself it may be started again.
+        """Start the object. Do nothing if it runs already. After a failed start it may be started again.
 
         Args:
-            connect: does the work; ends early where `await_ready` raises.
-            undo: leaves nothing of a start that failed, or that `stop` or `close` ended.
+            connect: makes the connection, and waits with `await_ready`.
+            undo: undoes a start that failed, or that `stop` or `close` ended.
 
         Raises:
-            Closed: it was stopped or closed before, or meanwhile.
-            BaseException: what `connect` raised, or what ended the object before.
+            Closed: the object was stopped or closed before or during the start.
+            BaseException: the error that `connect` raised, or that ended the object before.
         """
         with self._one_start:
             with self.gate:
@@ -85,7 +85,7 @@ class Lifecycle:
                     self.phase = Phase.RUNNING
                     self._start_under_way = False
             except BaseException as error:  # Ctrl-C, too
-                with self.gate:  # nothing that this start sends follows what `undo` sends
+                with self.gate:  # no command of this start may follow the commands of `undo`
                     self.error = self.error or error
                     self.phase = Phase.FAILED
                 try:
@@ -98,11 +98,11 @@ class Lifecycle:
                 raise
 
     def await_ready(self, is_ready: Callable[[], bool], timeout_s: float) -> bool:
-        """Wait, during a start, until `changed` is called and it is ready; returns whether it is.
+        """Wait during a start until `changed` is called and `is_ready()` holds; return whether it holds.
 
         Raises:
             Closed: the object was stopped or closed meanwhile.
-            BaseException: what ended it meanwhile.
+            BaseException: the error that ended the object meanwhile.
         """
         with self.gate:
             self._changed.wait_for(lambda: is_ready() or not self.is_open, timeout_s)
@@ -110,23 +110,23 @@ class Lifecycle:
             return is_ready()
 
     def changed(self) -> None:
-        """Let `await_ready` look again."""
+        """Have `await_ready` check its condition again."""
         with self.gate:
             self._changed.notify_all()
 
     def check(self) -> None:
-        """Do nothing while it is open.
+        """Raise an error unless the object is open.
 
         Raises:
-            Closed: it is closed, or was never started.
-            BaseException: what ended it.
+            Closed: the object is closed, or was never started.
+            BaseException: the error that ended the object.
         """
         if self.is_open:
             return
         raise self.error or Closed(self.what)
 
     def fail(self, error: BaseException) -> bool:
-        """Note that it cannot go on. Returns whether this is what ended it, not something before."""
+        """Mark the object as failed. Return whether it was open until then."""
         with self.gate:
             if not self.is_open:
                 return False
@@ -136,7 +136,7 @@ class Lifecycle:
             return True
 
     def stop(self) -> None:
-        """Hand out no more. A start that is under way ends with `Closed`, and one that comes later, too."""
+        """Stop handing out messages. A start under way, or a later one, raises `Closed`."""
         with self.gate:
             self._unwanted = True
             if self._start_under_way:
@@ -147,10 +147,10 @@ class Lifecycle:
                 self.phase = Phase.STOPPING
 
     def close(self, leave: Callable[[], None]) -> None:
-        """End it, once: later calls do nothing, and a start that is under way leaves by itself.
+        """Close the object once. Later calls do nothing, and a start under way undoes itself.
 
         Args:
-            leave: says goodbye and disconnects; called by the thread that closes, in the phase `closed`.
+            leave: unsubscribes and disconnects; called by the closing thread, in the phase `closed`.
         """
         with self.gate:
             self.stop()

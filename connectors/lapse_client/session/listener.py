@@ -11,33 +11,33 @@ from lapse_client.session.channel_thread import ChannelThread
 from lapse_client.session.shard import Shard
 
 TICK_S: Final = 0.05
-"""The channel's thread looks for due work at least this often."""
+"""The channel's thread looks for due work at least this often, in seconds."""
 
 Fields = dict[str, bytes]
-"""A record's headers by name; of a repeated name the first, which is the shard's."""
+"""A record's headers by name. Of a repeated name it has the first value, which is the shard's."""
 
 T = TypeVar("T")
 
 
 class Listener(Generic[T]):
-    """The user of a channel. This one gets only answers that a caller waits for.
+    """Receives what a channel reads. This base class ignores all but the answers that a caller waits for.
 
-    Only the channel's thread calls what begins with `on_`. Methods that may change what is read get the
-    `ChannelThread`.
+    Only the channel's thread calls the methods whose names begin with `on_`. Those that may add or remove shards
+    get the `ChannelThread`.
     """
 
     def on_record(self, shard: Shard, message: Message, fields: Fields) -> T:
-        """Make a client's object of a record for this client."""
+        """Convert a record for this client into an object of the client."""
         raise NotImplementedError  # nothing is `ours` in a channel with this listener
 
     def on_received(self, records: list[T]) -> None:
-        """Handle objects that were read, in the order of each shard."""
+        """Handle converted records, in the order of each shard."""
 
     def on_refused(self, shard: Shard, answer: Answer) -> None:
         """Handle a shard's refusal that no call waits for."""
 
     def on_taken_over(self, shard: Shard) -> None:
-        """Handle a take-over of a shard: earlier commands may never be answered."""
+        """Handle a take-over of a shard, after which earlier commands may stay unanswered."""
 
     def on_size(self, entity: str, shards: int) -> None:
         """Handle an entity's number of shards, which may have grown (C81)."""
@@ -47,11 +47,11 @@ class Listener(Generic[T]):
         return False
 
     def on_tick(self, thread: ChannelThread) -> float:
-        """Do what is due. Returns the greatest number of seconds until the next call."""
+        """Do what is due. Return the longest wait until the next call, in seconds."""
         return TICK_S
 
     def is_full(self) -> bool:
-        """Whether to stop reading for now."""
+        """Return whether the channel should stop reading for now."""
         return False
 
     def failed(self, error: BaseException) -> None:

@@ -10,20 +10,20 @@ from lapse_client.session.shard import Shard
 
 
 class RepeatedCommands:
-    """The commands that wait for answers and may be sent again."""
+    """Keeps the commands that wait for answers and may be sent again."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, tuple[Shard, Command]] = {}
         self._repeated: set[str] = set()
 
     def wait(self, asked: Sequence[tuple[Shard, Command]]) -> list[str]:
-        """Note commands that are about to be sent; returns the ids of those that may be sent again."""
+        """Keep the repeatable ones of commands that are about to be sent; return their ids."""
         noted = {command.id: (shard, command) for shard, command in asked if bears_repetition(command)}
         self._waiting.update(noted)
         return list(noted)
 
     def unanswered(self, shard: Shard, waits: Callable[[str], bool]) -> Iterator[Command]:
-        """The commands of a shard that are to be sent again; from here on they count as sent again.
+        """Yield a shard's unanswered commands for sending again, and count them as sent again.
 
         Args:
             shard: the shard.
@@ -35,7 +35,7 @@ class RepeatedCommands:
                 yield command
 
     def end(self, idents: Sequence[str]) -> set[str]:
-        """Let go of commands; returns the ids of those that were sent again."""
+        """Drop commands; return the ids of those that were sent again."""
         for ident in idents:
             self._waiting.pop(ident, None)
         again = self._repeated.intersection(idents)

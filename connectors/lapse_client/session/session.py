@@ -1,7 +1,7 @@
 """A session with the shards of some entities: the connection, a channel, the broker's clock and a lifecycle.
 
-All client objects use one: subscriptions to queues and SOW topics, queries, and commands without a subscription. A
-session with a subscription begins when every shard has confirmed it, and sends `unsubscribe` at its end.
+All client objects use one: subscriptions to queues and SOW topics, queries, and commands without a subscription.
+A session with a subscription is open when every shard has confirmed it, and sends `unsubscribe` when it is closed.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class Session(Generic[T]):
     Args:
         connection: the cluster.
         entities: names of queues or SOW topics, each with its number of shards.
-        lifecycle: of the object that opens it.
-        subscription: its name at the shards; empty = none.
+        lifecycle: lifecycle of the client object that opens the session.
+        subscription: name of the subscription; empty = none.
 
     Attributes:
         channel: sends commands to the shards, and reads answers and deliveries.
         shards: all shards of the session, by their numbers.
-        clock: the broker's, as the session measures it.
-        lifecycle: from start to close.
+        clock: the broker's clock, as the session measures it.
+        lifecycle: lifecycle of the client object.
     """
 
     def __init__(
@@ -64,18 +64,18 @@ class Session(Generic[T]):
     # From start to end
 
     def open(self, listener: Listener[T], timeout_s: float, how: str = "subscribe") -> None:
-        """Begin to read; with a subscription, wait until every shard has confirmed it.
+        """Begin to read. With a subscription, wait until every shard has confirmed it.
 
         Args:
-            listener: gets answers and deliveries, and subscribes.
+            listener: receives answers and deliveries, and sends the subscribe commands.
             timeout_s: how long to wait, in seconds.
-            how: the command that subscribes, for the error's text.
+            how: name of the subscribe command, for error messages.
 
         Raises:
             ConnectionFailed: no broker answered.
             AnswerTimeout: a shard did not confirm the subscription.
             Closed: the object was stopped or closed meanwhile.
-            LapseError: what ended it meanwhile.
+            LapseError: the error that ended the session meanwhile.
         """
         self.lifecycle.check()
         self._listener = listener
@@ -92,11 +92,11 @@ class Session(Generic[T]):
         return self.lifecycle.await_ready(lambda: not self._unconfirmed, wait_s)
 
     def _late(self) -> list[Shard]:
-        """The shards that have not confirmed the subscription."""
+        """Return the shards that have not confirmed the subscription."""
         return [self.shards[index] for index in sorted(self._unconfirmed)]
 
     def undo(self) -> None:
-        """Leave without an answer; after a failed start, so that a late confirmation does not hold messages."""
+        """Unsubscribe without waiting, so that a late confirmation of a failed start does not hold messages."""
         if self._subscription and self.channel.is_started:
             for shard in list(self.shards):
                 self.channel.send(shard, self.command("unsubscribe", answer="none"))
@@ -105,7 +105,7 @@ class Session(Generic[T]):
     def leave(self, timeout_s: float) -> None:
         """Unsubscribe and disconnect. A missing answer within `timeout_s` seconds is logged, not raised.
 
-        A callback of the thread that reads the answers waits for none.
+        In the channel's thread, it does not wait for answers, because this thread reads them.
         """
         if threading.current_thread() is self.channel.thread:
             self.undo()
@@ -119,28 +119,28 @@ class Session(Generic[T]):
         self.channel.close()
 
     def fail(self, error: BaseException) -> None:
-        """End the session with an error, which all waiting calls raise."""
+        """End the session with an error. All waiting calls raise it."""
         if self.lifecycle.fail(error) and self._listener is not None:
             self._listener.failed(error)
 
     # The subscription
 
     def confirm(self, *shards: int) -> None:
-        """Note that shards have confirmed the subscription, or do not exist any more."""
+        """Mark shards, by their numbers, as confirmed. Shards of a deleted entity count as confirmed, too."""
         if self._unconfirmed:
             self._unconfirmed.difference_update(shards)
             self.lifecycle.changed()
 
     def is_confirmed(self, shard: int) -> bool:
-        """Whether a shard has confirmed the subscription."""
+        """Return whether a shard has confirmed the subscription."""
         return shard not in self._unconfirmed
 
     def command(self, name: str, **fields: Any) -> Command:
-        """Make a command of the subscription."""
+        """Return a command with the subscription's name."""
         return Command.of(command=name, subscription=self._subscription, **fields)
 
     def send_if_open(self, shard: Shard, command: Command) -> Future[Answer] | None:
-        """Send a command that must not follow the `unsubscribe`; None if the end has begun, and nothing was sent."""
+        """Send a command that must not follow `unsubscribe`. Return None, and send nothing, in a closing session."""
         with self.lifecycle.gate:
             return self.channel.send(shard, command) if self.lifecycle.is_open else None
 
@@ -148,11 +148,11 @@ class Session(Generic[T]):
 
     @property
     def partitions(self) -> range:
-        """All shards of the only entity."""
+        """The numbers of all shards, for a session with one entity."""
         return range(len(self.shards))
 
     def shard_of(self, partition: int) -> int:
-        """Which shard has the messages of an underlying partition: the partition's own, or the only one (Q17)."""
+        """Return the number of the shard that has the messages of an underlying partition (Q17)."""
         return 0 if len(self.shards) == 1 else partition
 
     def ask(self, partitions: Iterable[int], command: Command, timeout_s: float) -> list[Answer]:

@@ -8,12 +8,12 @@ class Shard:
 
     Attributes:
         index: its number among the shards of a channel.
-        entity: queue or SOW topic.
-        partition: partition of the commands and deliveries topics.
-        epoch: the highest epoch seen; what lower ones write later is void.
-        epoch_text: the same as the header has it, so that equality is seen without parsing.
-        gone: its entity was deleted, and the client goes on without it.
-        sent_at_ms: when the last command went there, by `clock.elapsed_ms`.
+        entity: name of the queue or SOW topic.
+        partition: its partition of the commands and deliveries topics.
+        epoch: the highest epoch seen. Later records of lower epochs are void.
+        epoch_text: the same epoch as header bytes, so that records can be compared without parsing.
+        gone: whether its entity was deleted, and the client goes on without it.
+        sent_at_ms: when the last command was sent to the shard, by `clock.elapsed_ms`.
     """
 
     __slots__ = ("entity", "epoch", "epoch_text", "gone", "index", "partition", "sent_at_ms")
@@ -31,7 +31,7 @@ class Shard:
         return f"<shard {self.partition} of {self.entity}>"
 
     def enters(self, epoch: bytes | None) -> bool:
-        """Whether a record with this epoch counts; if it begins a new epoch, remember that."""
+        """Return whether a record with this epoch counts. Remember a new epoch."""
         if epoch is None:
             return True
         try:
