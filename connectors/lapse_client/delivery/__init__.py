@@ -1,1 +1,1 @@
-"""Deliveries: how they arrive, wait for the application, and are read."""
+"""Deliveries: their arrival, their buffers, and access to keys, values and headers."""

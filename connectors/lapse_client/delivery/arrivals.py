@@ -1,4 +1,4 @@
-"""Deliveries that wait for the application; the channel's thread adds them, any other takes them."""
+"""Buffers of deliveries for the application. The channel's thread adds items, any other thread takes them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Waiting(ABC, Generic[T]):
-    """What takers wait for; a buffer behind it says what there is."""
+    """Blocks threads until a buffer has items. Subclasses hold the buffer."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -22,7 +22,7 @@ class Waiting(ABC, Generic[T]):
         self._error: BaseException | None = None
         self._waiters = 0
         self.on_change: Callable[[], None] | None = None
-        """Called after items came or the end was reached, from another thread; for an event loop to wake up."""
+        """Called in another thread after items came or the end was reached, to wake up an event loop."""
 
     @property
     def ended(self) -> bool:
@@ -30,7 +30,7 @@ class Waiting(ABC, Generic[T]):
         return self._ended
 
     def end(self, error: BaseException | None = None) -> None:
-        """Note that nothing more will come. Takers get the remaining items, and then the error, or nothing."""
+        """Mark the end of the items. Takers get the remaining items, and then the error or an empty list."""
         with self._changed:
             self._ended = True
             self._error = self._error or error
@@ -41,14 +41,14 @@ class Waiting(ABC, Generic[T]):
         """Remove and return up to `most` items, waiting for the first one.
 
         Args:
-            most: the greatest number.
-            timeout_s: how long to wait; None = until something comes, or the end.
+            most: the greatest number of items.
+            timeout_s: how long to wait, in seconds; None = until an item or the end comes.
 
         Returns:
-            An empty list after the timeout, or at the end.
+            The items; an empty list after the timeout, or at the end.
 
         Raises:
-            BaseException: what ended the arrivals, if it was an error.
+            BaseException: the error that `end` got, if it got one.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         with self._changed:
@@ -73,7 +73,7 @@ class Waiting(ABC, Generic[T]):
         """Remove and return up to `most` items; the caller holds the lock."""
 
     def _wake(self, count: int) -> None:
-        """Let takers have what came; under the lock."""
+        """Wake takers after `count` items came. The caller holds the lock."""
         if self._waiters:
             self._changed.notify_all() if count > 1 else self._changed.notify()
 
@@ -83,7 +83,7 @@ class Waiting(ABC, Generic[T]):
 
 
 class Arrivals(Waiting[T]):
-    """A buffer with waiting; it moves whole lists, so that its lock costs nothing per item."""
+    """A buffer of items with waiting. It moves whole lists, so that its lock costs nothing per item."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ class Arrivals(Waiting[T]):
         self._tell()
 
     def pop(self) -> T | None:
-        """Remove and return the first item if there is one; never waits, and needs no lock."""
+        """Remove and return the first item, or None; never waits, and needs no lock."""
         try:
             return self._items.popleft()
         except IndexError:
@@ -124,7 +124,7 @@ class Arrivals(Waiting[T]):
         return dropped
 
     def _pop_some(self, most: int) -> list[T]:
-        """Up to `most` items; other threads may be taking some at the same time."""
+        """Remove and return up to `most` items, while `pop` in other threads may take some."""
         popleft = self._items.popleft
         taken: list[T] = []
         try:

@@ -1,4 +1,4 @@
-"""Deliveries: messages handed to this subscription, and what the application does with them."""
+"""Deliveries: messages handed to a subscription, to be read and settled by the application."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ _FOREVER: Final = float("inf")
 
 
 class Delivery:
-    """A message under a lease. As a context manager it acknowledges, and on an exception cancels; it takes `Retry`.
+    """A message under a lease. As a context manager it acknowledges at the end, and cancels after an exception.
+
+    An exception `Retry` cancels with its delay, and is not raised again.
 
     Attributes:
-        lot: the messages that it came with.
-        at: its index there.
-        lease_ends_ms: when the lease is over by the broker's clock, ms since the epoch; infinite without a lease.
-        settled_as: how it was settled; empty while it is not.
+        lot: the messages that were handed out together with it.
+        at: its index in the lot.
+        lease_ends_ms: end of the lease by the broker's clock, ms since the epoch; infinite without a lease.
+        settled_as: how it was settled, such as `acknowledge`; empty while it is not settled.
     """
 
     __slots__ = ("_processing", "at", "lease_ends_ms", "lot", "settled_as")
@@ -42,27 +44,27 @@ class Delivery:
 
     @property
     def queue(self) -> str:
-        """The queue it came from."""
+        """Name of the queue."""
         return self.lot.shard.entity
 
     @property
     def shard(self) -> Shard:
-        """Where it came from, and where its settlement goes."""
+        """The shard that handed it out, and that gets its settlement."""
         return self.lot.shard
 
     @property
     def is_barrier(self) -> bool:
-        """Whether it is a barrier: it has no lease, and settling it does nothing."""
+        """Whether the message is a barrier, which has no lease, so that settling it does nothing."""
         return self.lot.is_barrier
 
     @property
     def place(self) -> bytes:
-        """The bookmark as it is on the wire."""
+        """The bookmark as bytes, as commands have it."""
         return b"%b:%d" % (self.lot.source, self.lot.offsets[self.at])
 
     @property
     def token(self) -> bytes:
-        """Which delivery it is, as settlements say it: `count@epoch`, or `count`; empty for none."""
+        """The fencing token for settlements: `count@epoch`, or `count`; empty without a lease."""
         return self.lot.token_of(self.at)
 
     @property
@@ -83,7 +85,7 @@ class Delivery:
 
     @property
     def payload(self) -> Any:
-        """What the subscriber's deserializer made of the value; the value where there is no deserializer."""
+        """The deserialized value; the value itself if the subscriber has no deserializer."""
         return self.value
 
     @property
@@ -93,12 +95,12 @@ class Delivery:
 
     @property
     def delivery_count(self) -> int:
-        """How often the message was delivered, this time included; the fencing token."""
+        """How often the message was delivered, this delivery included. It is the fencing token."""
         return self.lot.delivery_counts[self.at]
 
     @property
     def lease_until_ms(self) -> int | None:
-        """When the lease is over, ms since the epoch; None for at-most-once deliveries and barriers."""
+        """End of the lease, ms since the epoch; None for at-most-once deliveries and barriers."""
         return None if self.lease_ends_ms == _FOREVER else int(self.lease_ends_ms)
 
     @property
@@ -112,7 +114,7 @@ class Delivery:
         return self.lot.timestamp_ms(self.at)
 
     def acknowledge(self) -> None:
-        """Acknowledge the message: it leaves the queue. Acknowledgments are sent in batches, in the background.
+        """Acknowledge the message, so that it leaves the queue. Acknowledgments are sent in batches, in the background.
 
         Raises:
             AlreadySettled: it was settled before.
@@ -123,8 +125,8 @@ class Delivery:
         """Return the message to its original place in the queue.
 
         Args:
-            delay_ms: how long it waits before its next delivery, in ms; 0 = not at all; None = as the message's
-                `lapse-retry-delay-ms` or the queue's `retry` says.
+            delay_ms: delay before its next delivery, in ms; 0 = no delay; None = the delay of the message's header
+                `lapse-retry-delay-ms`, or of the queue's `retry`.
 
         Raises:
             AlreadySettled: it was settled before.
@@ -132,10 +134,10 @@ class Delivery:
         self.lot.settler.command("cancel", (self,), delay_ms=delay_ms)
 
     def expire(self, fault: str = "") -> None:
-        """Make the message leave the queue now, as a dead letter.
+        """Expire the message now: it leaves the queue and becomes a dead letter.
 
         Args:
-            fault: what is wrong with the message, for its letter and its event; at most 500 characters are kept.
+            fault: what is wrong with the message, for its dead letter and its event. 500 characters are kept.
 
         Raises:
             AlreadySettled: it was settled before.
@@ -143,10 +145,10 @@ class Delivery:
         self.lot.settler.command("expire", (self,), fault=fault)
 
     def renew(self, lease_ms: int | None = None) -> None:
-        """Ask for a longer lease; `lease_until_ms` changes when the shard has answered.
+        """Renew the lease. `lease_until_ms` changes when the shard has answered.
 
         Args:
-            lease_ms: how long from now, in ms; None = the queue's lease period.
+            lease_ms: length of the lease from now, in ms; None = the queue's lease period.
 
         Raises:
             AlreadySettled: it was settled before.
@@ -154,38 +156,38 @@ class Delivery:
         self.lot.settler.command("renew", (self,), lease_ms=lease_ms)
 
     def reply(self, value: Any, key: Payload = None, *, headers: OwnHeaders | None = None) -> Bookmark:
-        """Reply to a request, and wait until Kafka has the reply: what is settled then has been answered.
+        """Reply to a request, and wait until Kafka has the reply. Reply first, and then acknowledge.
 
-        The reply goes to the queue or topic that the header `reply_to` names, with the request's `correlation_id` and
-        its deadline. It settles nothing, and may be repeated: the first one counts.
+        The reply goes to the queue or topic in the request's header `reply_to`, with the request's `correlation_id` and
+        deadline. It settles nothing. If there are several replies to a request, the first one counts.
 
         Args:
-            value: the payload, text as UTF-8, or whatever the subscriber's serializer writes.
-            key: the record's key, text as UTF-8.
+            value: the payload: bytes, text (sent as UTF-8), or an object that the subscriber's serializer takes.
+            key: the record's key: bytes, or text (sent as UTF-8).
             headers: further headers.
 
         Returns:
-            Where the reply stands.
+            The reply's bookmark.
 
         Raises:
-            InvalidPublication: nobody waits for a reply to this message, or a header is not right; nothing was sent.
-            UnknownEntity: what `reply_to` names is not there, or no longer.
-            PublishFailed: Kafka did not take the reply.
+            InvalidPublication: the message asks for no reply, or a header is not valid; nothing was sent.
+            UnknownEntity: the queue or topic in `reply_to` does not exist.
+            PublishFailed: Kafka did not accept the reply.
         """
         return self.lot.settler.reply(self, value, key, headers)
 
     def transaction(self) -> Transaction:
-        """Return a transaction: outputs and the acknowledgment of this delivery, all or none (X9).
+        """Return a transaction that commits outputs and the acknowledgment of this delivery together (X9).
 
         Open it with `with`, or with `async with`. See `Transaction`, and docs/exactly-once.md for what it promises.
 
         Raises:
-            InvalidPublication: there is no lease: it was delivered at most once, or it is a barrier.
+            InvalidPublication: the delivery has no lease, because it is at most once, or a barrier.
         """
         return self.lot.settler.transaction((self,))
 
     def check_unsettled(self) -> None:
-        """Do nothing for a delivery that may still be settled.
+        """Raise an error if the delivery is settled.
 
         Raises:
             AlreadySettled: it was settled before.
@@ -194,7 +196,7 @@ class Delivery:
             raise AlreadySettled(self.bookmark, self.settled_as)
 
     def mark(self, how: Settling) -> None:
-        """Note how it is being settled.
+        """Mark the delivery as settled by an action. A renewal does not settle it.
 
         Raises:
             AlreadySettled: it was settled before.
@@ -217,11 +219,11 @@ class Delivery:
         try:
             return self._settle(kind, error)
         finally:
-            failed = not isinstance(error, Retry)  # who asks for another try has not failed
+            failed = not isinstance(error, Retry)  # a `Retry` is not a failure
             self._processing.__exit__(*((kind, error, traceback) if failed else (None, None, None)))
 
     def _settle(self, kind: type[BaseException] | None, error: BaseException | None) -> bool:
-        """Settle a delivery that the application has not settled: acknowledge it, or cancel it after an exception."""
+        """Settle a delivery that the application has not settled. Return whether the exception ends here."""
         if self.settled_as:
             return False
         if isinstance(error, Retry):

@@ -1,4 +1,4 @@
-"""Lots: messages of one partition that were handed out together, under one lease; each is read when it is asked for."""
+"""Lots: messages of one partition that were handed out together, under one lease, and are decoded on demand."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ _OWN: Final = frozenset(
         EXPIRES_AT_MS,
     }
 )
-"""Headers that the delivery sets; they are attributes here."""
+"""Headers that the shard sets on a delivery. They are attributes of `Delivery`, not among its headers."""
 
 
 _UNKNOWN: Final = float("-inf")
 
 
 def landed_ms(message: Message, fields: Mapping[str, bytes]) -> float:
-    """When a delivery reached Kafka, ms since the epoch; minus infinity where its deadlines are not to be judged by it.
+    """Return when a delivery reached Kafka, ms since the epoch; minus infinity if deadlines are not checked.
 
-    That is so where the queue does not act on lifetimes (L6), and where the topic does not have the broker's clock.
+    They are not checked if the queue ignores lifetimes (L6), or if the topic lacks the broker's timestamps.
     """
     kind, stamp_ms = message.timestamp()
     ignored = fields.get(header.LIFETIMES) == header.LIFETIMES_IGNORED
@@ -51,26 +51,26 @@ def landed_ms(message: Message, fields: Mapping[str, bytes]) -> float:
 
 
 def _over(deadlines_ms: Sequence[int], landed: float) -> Collection[int]:
-    """Which of some deadlines had passed at an instant, by their indexes."""
+    """Return the indexes of the deadlines that had passed at an instant."""
     if not len(deadlines_ms) or min(deadlines_ms) > landed:
         return ()
     return frozenset(at for at, deadline_ms in enumerate(deadlines_ms) if deadline_ms <= landed)
 
 
 class Lot(ABC):
-    """Messages that came together; a delivery is one of them, by its index.
+    """Messages that were handed out together. A `Delivery` names one of them by its index.
 
     Attributes:
-        settler: passes settlements on.
-        shard: where they came from, and where their settlements go.
-        source: their partition as bookmarks have it, `topic:partition`.
-        offsets: one of each message, in the order of delivery.
-        delivery_counts: one of each message.
-        lease_ends_ms: when their leases are over by the broker's clock, ms since the epoch; infinite without a lease.
-        token: which delivery they all are, as settlements say it: `count@epoch`, or `count`, or empty for none; None
-            where their counts differ.
-        is_barrier: whether it is a barrier.
-        overdue: indexes of the messages that had expired when their delivery reached Kafka: nobody gets them (L10).
+        settler: sends the settlements.
+        shard: the shard that handed them out, and that gets their settlements.
+        source: their underlying partition, `topic:partition`.
+        offsets: the offset of each message, in the order of delivery.
+        delivery_counts: the delivery count of each message.
+        lease_ends_ms: end of their leases by the broker's clock, ms since the epoch; infinite without a lease.
+        token: their common fencing token, `count@epoch` or `count`, empty without a lease; None if their counts
+            differ.
+        is_barrier: whether the only message is a barrier.
+        overdue: indexes of messages that had expired when their delivery reached Kafka. They are skipped (L10).
     """
 
     __slots__ = (
@@ -113,11 +113,11 @@ class Lot(ABC):
         return len(self.offsets)
 
     def left(self, first: int = 0) -> int:
-        """How many messages there are to hand out from an index on."""
+        """Return how many messages from an index on can be handed out."""
         return len(self) - first - sum(at >= first for at in self.overdue)
 
     def token_of(self, at: int) -> bytes:
-        """Which delivery a message is, as settlements say it."""
+        """Return the fencing token of a message."""
         return self._token_of(self.delivery_counts[at]) if self.token is None else self.token
 
     def _token_of(self, count: int) -> bytes:
@@ -127,27 +127,27 @@ class Lot(ABC):
 
     @abstractmethod
     def key(self, at: int) -> bytes | None:
-        """The key of a message, untouched."""
+        """Return the key of a message, unchanged."""
 
     @abstractmethod
     def value(self, at: int) -> bytes | None:
-        """The value of a message, untouched."""
+        """Return the value of a message, unchanged."""
 
     @abstractmethod
     def headers(self, at: int) -> Headers:
-        """The own headers of a message in order, repeated names included."""
+        """Return a message's own headers in order, repeated names included."""
 
     @abstractmethod
     def timestamp_ms(self, at: int) -> int:
-        """The arrival of a message, ms since the epoch."""
+        """Return the arrival of a message, ms since the epoch."""
 
     @abstractmethod
     def deadline_ms(self, at: int) -> int | None:
-        """The deadline of a message, ms since the epoch; None without one."""
+        """Return the deadline of a message, ms since the epoch; None without one."""
 
 
 class SingleLot(Lot):
-    """One message, in a record of its own; or a barrier."""
+    """One message in a record of its own, or a barrier."""
 
     __slots__ = ("_deadline", "_message", "_own", "_stamp", "is_barrier")
 
@@ -163,8 +163,8 @@ class SingleLot(Lot):
         self._message = message
         self._stamp = get(header.TIMESTAMP_MS)
         self._deadline = get(EXPIRES_AT_MS)
-        # The library would keep all headers with the message: a prefetched delivery then weighs a kilobyte more, and
-        # a dozen more objects for the garbage collector to visit, which halves the throughput.
+        # The library would keep all headers with the message. Each prefetched delivery would take a kilobyte more, and
+        # a dozen more objects for the garbage collector, which halves the throughput.
         own = None if _OWN.issuperset(fields) else [item for item in headers_of(message) if item[0] not in _OWN]
         self._own = own or None
         message.set_headers([])
@@ -193,7 +193,7 @@ class SingleLot(Lot):
 
 
 class PackedLot(Lot):
-    """Messages of a packed delivery; its bytes are kept while one of them is."""
+    """Messages of a packed delivery. Its bytes stay in memory as long as one of its messages."""
 
     __slots__ = ("_packed",)
 
@@ -235,17 +235,17 @@ class PackedLot(Lot):
 
 
 class ReferencedLot(Lot):
-    """Messages that a range of a reference named, as they were read from the underlying topic.
+    """Messages that were delivered by reference, as read from the underlying topic.
 
     Args:
-        settler: passes settlements on.
-        shard: who handed them out.
-        some: the range.
-        messages: its records, those that Kafka still has.
-        deadlines_ms: deadline of each offset of the range, `NEVER` without one; empty = none has one.
-        lease: end of the leases, as the header has it; None at most once.
-        epoch: the epoch that handed them out, as the header has it.
-        landed: see `landed_ms`.
+        settler: sends the settlements.
+        shard: the shard that handed them out.
+        some: the range of bookmarks in the reference.
+        messages: those records of the range that Kafka still has.
+        deadlines_ms: deadline of each offset of the range, `NEVER` without one; empty if none has one.
+        lease: end of the leases, as in the header; None for at-most-once deliveries.
+        epoch: the shard's epoch, as in the header.
+        landed: when the delivery reached Kafka; see `landed_ms`.
     """
 
     __slots__ = ("_deadlines_ms", "_first", "_messages")

@@ -1,4 +1,4 @@
-"""Prefetched deliveries; an object is made only when the application asks for one."""
+"""The buffer of prefetched messages. A `Delivery` is made only when the application takes one."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from lapse_client.session.shard import Shard
 
 
 class Prefetched(Waiting[Delivery]):
-    """Lots in the order of their arrival.
+    """A buffer of lots, in the order of their arrival.
 
     Args:
-        past_ms: an instant that the broker's clock has passed, ms since the epoch.
-        forget: called with a shard, and with how many messages were dropped because their leases are over.
+        past_ms: returns an instant that the broker's clock has passed, ms since the epoch.
+        forget: called with a shard, and the number of its messages that were dropped because their leases are over.
         delivery: the class of the deliveries that the application gets.
     """
 
@@ -32,20 +32,20 @@ class Prefetched(Waiting[Delivery]):
         self._forget = forget
         self._delivery = delivery
         self._back: deque[Delivery] = deque()
-        """What was taken and put back; it comes first."""
+        """Deliveries that were taken and put back. They are handed out first."""
         self._lots: deque[Lot] = deque()
         self._at = 0
         """Index of the next message of the first lot."""
 
     def __len__(self) -> int:
-        lots = tuple(self._lots)  # other threads take meanwhile
+        lots = tuple(self._lots)  # other threads may take lots meanwhile
         first = lots[0].left(self._at) - lots[0].left() if lots else 0
         return sum(lot.left() for lot in lots) + first + len(self._back)
 
     def put(self, lots: list[Lot]) -> None:
         """Add lots in order; none of them is empty. After the end they are dropped.
 
-        What had expired when its delivery reached Kafka is passed over when its turn comes (L10).
+        A message that had expired when its delivery reached Kafka is skipped when it would be taken (L10).
         """
         if not lots:
             return
@@ -71,7 +71,7 @@ class Prefetched(Waiting[Delivery]):
             return next(iter(self._pop_some(1)), None)
 
     def drop(self, unwanted: Callable[[Lot], bool]) -> int:
-        """Drop lots, and return how many messages that were."""
+        """Drop unwanted lots, and return how many messages were dropped."""
         with self._lock:
             before = len(self)
             self._back = deque(delivery for delivery in self._back if not unwanted(delivery.lot))

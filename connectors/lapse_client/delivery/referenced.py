@@ -1,4 +1,4 @@
-"""Deliveries by reference: the shard names ranges of bookmarks, and the client reads the records itself (D4)."""
+"""Deliveries by reference: the shard sends ranges of bookmarks, and the client reads the records itself (D4)."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from lapse_client.subscriber.settler import Settler
 _AT_ONCE: Final = 2_000
 _POLL_S: Final = 0.2
 _SKIP: Final = 2_000
-"""The longest gap in the log that is read over, in offsets. For a longer one, or a step back, a seek is cheaper."""
+"""The longest gap in the log that is read through, in offsets. For a longer one, or a step back, a seek is cheaper."""
 
 
 @dataclass(frozen=True, slots=True)
 class Referenced:
-    """Messages that are ours, and still have to be read.
+    """A delivery by reference whose records are still to be read.
 
     Attributes:
-        shard: who handed them out.
-        messages: which ones.
-        lease: end of their leases, as the header has it; None at most once.
-        epoch: the epoch that handed them out, as the header has it.
-        generation: the subscription's generation at the shard when they came.
-        landed: see `landed_ms`.
+        shard: the shard that handed the messages out.
+        messages: the ranges of bookmarks.
+        lease: end of their leases, as in the header; None for at-most-once deliveries.
+        epoch: the shard's epoch, as in the header.
+        generation: how often the shard had forgotten the subscription when the delivery came.
+        landed: when the delivery reached Kafka; see `landed_ms`.
     """
 
     shard: Shard
@@ -49,19 +49,19 @@ class Referenced:
 
     @classmethod
     def read(cls, shard: Shard, message: Message, fields: dict[str, bytes], generation: int) -> Referenced:
-        """Read a record of kind `reference`."""
+        """Decode a record of kind `reference`."""
         messages, lease = reference.decode(message.value() or b""), fields.get(header.LEASE_UNTIL_MS)
         return cls(shard, messages, lease, fields[header.EPOCH], generation, landed_ms(message, fields))
 
 
 class RecordReader:
-    """Reads what references name, in their order, in a thread of its own.
+    """Reads the records that references name, in the order of the references, in a thread of its own.
 
     Args:
         connection: the cluster.
-        settler: whose deliveries they become.
-        arrived: gets what a reference named, which may be fewer messages: Kafka no longer has the rest.
-        failed: called when it cannot go on.
+        settler: sends the settlements of their deliveries.
+        arrived: called with a reference and its messages. They are fewer if Kafka no longer has all records.
+        failed: called with the error after which the reader cannot go on.
     """
 
     def __init__(
@@ -83,17 +83,17 @@ class RecordReader:
         self._thread.start()
 
     def add(self, referenced: Referenced) -> None:
-        """Read these after those that were added before."""
+        """Read a reference's records after those of the earlier references."""
         self._added += 1
         self._waiting.put(referenced)
 
     @property
     def is_busy(self) -> bool:
-        """Whether something that was added has not been read yet."""
+        """Whether records of an added reference are still to be read."""
         return self._done < self._added
 
     def close(self) -> None:
-        """Stop, and forget references that were not read."""
+        """Stop, and drop the references that were not read."""
         self._stopping.set()
         self._waiting.put(None)
         self._thread.join()
@@ -135,7 +135,7 @@ class RecordReader:
 
 
 class LogPlace:
-    """One partition of an underlying topic, as far as it is read."""
+    """A reader of one partition of an underlying topic, and its position."""
 
     def __init__(self, topic: str, partition: int, consumer: Consumer, stopping: threading.Event) -> None:
         self.consumer = consumer
@@ -145,10 +145,10 @@ class LogPlace:
         self._next = -1
         self._fetched: list[Message] = []
         self._at = 0
-        """Index of the first of what was fetched that was not asked for yet."""
+        """Index of the first fetched record that no range has used yet."""
 
     def read(self, some: BookmarkRange) -> list[Message]:
-        """The records of a range that Kafka still has."""
+        """Return those records of a range that Kafka still has."""
         some = BookmarkRange(some.topic, some.partition, offset_of(some.first), offset_of(some.last))
         if not 0 <= some.first - self._next <= _SKIP or self._next < 0:
             self._fetched, self._at = [], 0
@@ -162,12 +162,12 @@ class LogPlace:
             stop = bisect_right(self._fetched, some.last, first, key=_offset_of)
             found += self._fetched[first:stop]
             self._at = stop
-            # What the range names before the next record is no longer there.
+            # Kafka no longer has the range's offsets before the next record.
             self._next = some.last + 1 if stop < len(self._fetched) else _offset_of(self._fetched[-1]) + 1
         return found
 
     def _fetch(self, last: int) -> bool:
-        """Get more records; at the end of the log, give up the rest of the range."""
+        """Fetch more records; return whether there were any. At the end of the log, give up the rest of the range."""
         first = self.consumer.poll(_POLL_S)
         if first is None:
             return False

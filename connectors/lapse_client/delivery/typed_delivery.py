@@ -1,4 +1,4 @@
-"""Deliveries whose payloads were read by the subscriber's deserializer; what does not fit leaves as a dead letter."""
+"""Deliveries with deserialized payloads. A message whose payload does not fit becomes a dead letter."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ log = logging.getLogger("lapse_client")
 
 
 LATER_MS: Final = 1_000
-"""How long a message waits whose deserializer failed for a reason of its own, such as a registry that is away."""
+"""Delay of a message if the deserializer failed for another reason, such as an unreachable registry, in ms."""
 
 
 class TypedDelivery(Delivery):
-    """A delivery whose payload was read.
+    """A delivery with a deserialized payload.
 
     Args:
-        lot: the messages that it came with.
-        at: its index there.
-        payload: what the deserializer made of the value; None where there is no value, or a barrier's does not fit.
+        lot: the messages that were handed out together with it.
+        at: its index in the lot.
+        payload: the deserialized value; None without a value, or if a barrier's value does not fit.
     """
 
     __slots__ = ("_payload",)
@@ -35,17 +35,17 @@ class TypedDelivery(Delivery):
 
     @property
     def payload(self) -> Any:
-        """What the subscriber's deserializer made of the value."""
+        """The deserialized value."""
         return self._payload
 
 
 def typed(
     deserializer: DeserializerLike, deliveries: Iterable[Delivery], kind: type[TypedDelivery] = TypedDelivery
 ) -> list[Delivery]:
-    """Deliveries with their payloads; what does not fit is expired with its fault, and not among them.
+    """Return deliveries with deserialized payloads, without those whose payloads do not fit. These are expired.
 
-    A message that was delivered at most once is gone already, so its fault is only logged. Where the deserializer fails
-    for another reason, the message returns to the queue for a while.
+    A message that was delivered at most once is gone already, so its fault is only logged. If the deserializer fails
+    for another reason, the message is cancelled with a delay of `LATER_MS`.
     """
     fitting: list[Delivery] = []
     for delivery in deliveries:

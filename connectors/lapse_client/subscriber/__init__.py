@@ -1,1 +1,1 @@
-"""Subscribers to queues: credits, settlements, and every way to receive."""
+"""Subscribers to queues: credits, settlements, and the ways to receive messages."""

@@ -1,4 +1,4 @@
-"""Acknowledgments that wait to be sent together, per shard (X3)."""
+"""Buffers acknowledgments per shard, so that they are sent together (X3)."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ _lot_of: Callable[[Delivery], Lot] = attrgetter("lot")
 
 
 class Acknowledgments:
-    """Collects from any thread; `send` is called with a shard, its ranges of bookmarks, and how many messages they are.
+    """The acknowledgments that are not sent yet. Every method may be called from any thread.
 
     Args:
-        shards: of the subscription.
-        enough: how many of a shard are worth a command.
-        send: sends them; called by the thread that brought the last one, or that flushes.
+        shards: the shards of the subscription.
+        enough: returns how many acknowledgments of a shard are worth a command.
+        send: sends a shard's ranges of bookmarks, which name so many messages; called by the thread that adds or
+            flushes them.
     """
 
     def __init__(
@@ -40,25 +41,25 @@ class Acknowledgments:
         self._closed = False
 
     def grow(self, count: int) -> None:
-        """Make room for more shards, before they are among the subscription's."""
+        """Add room for `count` new shards. Called before they join the subscription."""
         with self._lock:
             self._batches += [SettlementBatch() for _ in range(count)]
             self._since_ms += [0.0] * count
 
     def close(self) -> None:
-        """Send all, and take no more."""
+        """Send all acknowledgments, and accept no more."""
         with self._lock:
             self._closed = True
         self.flush_all()
 
     def add(self, deliveries: Sequence[Delivery]) -> bool:
-        """Collect; a shard's are sent as soon as they are enough.
+        """Add acknowledgments of deliveries, and mark these as settled. Send those of a shard once they are enough.
 
         Returns:
-            False after `close`: nothing was collected or marked.
+            False after `close`: nothing was added or marked.
 
         Raises:
-            AlreadySettled: one was settled before; those in front of it are collected.
+            AlreadySettled: a delivery was settled before. The deliveries in front of it are added.
         """
         touched: set[Shard] = set()
         try:
@@ -76,7 +77,7 @@ class Acknowledgments:
         return True
 
     def _add(self, lot: Lot, deliveries: Iterator[Delivery]) -> None:
-        """Collect neighbours of one lot; once for each message, so kept short."""
+        """Add consecutive deliveries of one lot. The loop runs for each message, so it is kept short."""
         offsets: list[int] = []
         of_lot, token, put = lot.offsets, lot.token, offsets.append
         batch = self._batches[lot.shard.index]
@@ -96,7 +97,7 @@ class Acknowledgments:
                 batch.extend(lot.source, token, offsets)
 
     def flush(self, shard: Shard) -> None:
-        """Send a shard's acknowledgments, however few."""
+        """Send a shard's acknowledgments, even if they are few."""
         with self._lock:
             batch = self._batches[shard.index]
             count = batch.size
@@ -105,12 +106,12 @@ class Acknowledgments:
             self._send(shard, ranges, count)
 
     def flush_all(self) -> None:
-        """Send all."""
+        """Send the acknowledgments of all shards."""
         for shard in self._shards:
             self.flush(shard)
 
     def flush_older(self, age_ms: float) -> None:
-        """Send those of shards where the first one has waited for `age_ms`."""
+        """Send the acknowledgments of each shard whose first one has waited for `age_ms`."""
         now_ms = elapsed_ms()
         for shard in self._shards:
             if self._batches[shard.index].size and now_ms - self._since_ms[shard.index] >= age_ms:

@@ -1,13 +1,13 @@
-"""Credits: how a subscription's backlog is dealt out over its shards (Q3).
+"""Credits: the division of a subscription's backlog among its shards (Q3).
 
-A shard knows nothing of the others, so each gets a credit of its own, and the credits never add up to more than the
-subscription's backlog. With a backlog of at least one per shard every shard keeps its share for good. With less, a
-credit of one travels: a shard that has had nothing to deliver for a while gives it back, and only when the shard has
-answered, so that no delivery can still be on its way, does the next shard get it.
+Shards know nothing of each other. So each one gets a credit of its own, and the credits never add up to more than the
+subscription's backlog. If the backlog is at least one per shard, every shard keeps its share. If it is smaller, credits
+of one travel: a shard that has had nothing to deliver for a while is set to zero. The next shard gets the credit only
+when that shard has answered, because then no delivery can still be on its way.
 
-A message that is acknowledged here stays leased until the shard has read the acknowledgment. This does not matter while
-the shard keeps its credit, because it counts for itself. If it has delivered more than its present credit, an
-acknowledgment frees a credit for others only with the answer to a `subscribe` that was sent after it.
+A message that is acknowledged here stays leased until the shard has read the acknowledgment. While a shard keeps its
+credit, this does not matter, because the shard counts its leases itself. If a shard has delivered more than its present
+credit, an acknowledgment frees credit for others only after the answer to a `subscribe` that was sent later.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from collections.abc import Callable, Iterable
 from typing import Concatenate, Final, NamedTuple, ParamSpec, TypeVar
 
 IDLE_MS: Final = 50.0
-"""How long a credited shard may deliver nothing before its credit travels on."""
+"""How long a shard with a travelling credit may deliver nothing before the credit travels on, in ms."""
 
 MAX_BACKOFF: Final = 8
-"""While all shards are idle the credit travels ever slower, down to this fraction of the speed."""
+"""The greatest factor by which `IDLE_MS` grows while all shards are idle."""
 
 
 class Grant(NamedTuple):
-    """What a shard is to be sent: `subscribe` again, with this `max_backlog`."""
+    """A `subscribe` command to send to a shard, with the credit as its `max_backlog`."""
 
     shard: int
     credit: int
@@ -36,7 +36,7 @@ R = TypeVar("R")
 
 
 def _locked(method: Callable[Concatenate[Credits, P], R]) -> Callable[Concatenate[Credits, P], R]:
-    """Let a method run in one thread at a time."""
+    """Make a method hold the lock of its object."""
 
     @functools.wraps(method)
     def locked(self: Credits, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -47,14 +47,14 @@ def _locked(method: Callable[Concatenate[Credits, P], R]) -> Callable[Concatenat
 
 
 class Credits:
-    """Who may deliver how much; it neither sends nor reads a clock. Every method may be called from any thread.
+    """The credits of all shards. It neither sends nor reads a clock. Every method may be called from any thread.
 
     Args:
-        shards: how many there are.
+        shards: the number of shards.
         max_backlog: most deliveries that may be unsettled at once, over all shards.
         idle_ms: see `IDLE_MS`.
-        after_caps: deal nothing out before every shard has said what its queue allows: of several queues the smallest
-            cap counts, from the first delivery on (Q3).
+        after_caps: whether to deal out nothing until every shard has said how much its queue allows. With several
+            queues, the smallest limit must hold from the first delivery on (Q3).
     """
 
     def __init__(self, shards: int, max_backlog: int, idle_ms: float = IDLE_MS, *, after_caps: bool = False) -> None:
@@ -66,14 +66,14 @@ class Credits:
         self._shards = shards
         self._idle_ms = idle_ms
         self._told = [0] * shards
-        self._held = [0] * shards  # the greater of the credit that was sent, and the one that it confirmed
-        self._waiting = [True] * shards  # sent, and no answer yet
-        self._settled = [0] * shards  # since the last one was sent
-        self._owed = [0] * shards  # settled beyond its credit, and perhaps not known to it yet
+        self._held = [0] * shards  # the greater of the credit sent to a shard and the credit that it confirmed last
+        self._waiting = [True] * shards  # sent or to be sent, and not answered yet
+        self._settled = [0] * shards  # settled since the last `subscribe` was sent
+        self._owed = [0] * shards  # settled beyond its credit, and perhaps not known to the shard yet
         self._active_at_ms = [0.0] * shards
         self._to_tell: set[int] = set(range(shards))
         self._idle_moves = 0
-        self._goals: list[int] = []  # what shards are raised to as others give back; empty = all have theirs
+        self._goals: list[int] = []  # credits to reach as others are given back; empty = all are reached
         self._gone: set[int] = set()
         self._deal()
 
@@ -84,25 +84,25 @@ class Credits:
 
     @property
     def round_trip_ms(self) -> float:
-        """How long a credit that travels may take until it was at every shard."""
+        """The longest time in which a travelling credit visits every shard, in ms."""
         return 2 * self._shards * self._idle_ms * MAX_BACKOFF
 
     def credit(self, shard: int) -> int:
-        """The backlog that was sent to a shard last, or is to be sent."""
+        """Return the credit that was sent to a shard last, or is to be sent."""
         return self._told[shard]
 
     @_locked
     def total(self) -> int:
-        """Most deliveries that may become unsettled with what the shards know now; never above `max_backlog`."""
+        """Return the most deliveries that can be unsettled by the shards' present knowledge; at most `max_backlog`."""
         return sum(map(self._counted, range(self._shards)))
 
     def _counted(self, shard: int) -> int:
-        """Most that a shard may count as delivered and unsettled."""
+        """Return the most messages that a shard may count as delivered and unsettled."""
         return max(self._held[shard], self.outstanding[shard] + self._owed[shard])
 
     @_locked
     def delivered(self, shard: int, count: int, now_ms: float) -> None:
-        """Deliveries came from a shard."""
+        """Count deliveries that came from a shard."""
         if shard in self._gone:
             return
         self.outstanding[shard] += count
@@ -111,7 +111,7 @@ class Credits:
 
     @_locked
     def settled(self, shard: int, count: int, now_ms: float) -> None:
-        """Deliveries of a shard are settled, or no longer ours."""
+        """Count deliveries of a shard that are settled, or not leased by this subscription any more."""
         count = min(count, self.outstanding[shard])
         self._owed[shard] += min(count, self._counted(shard) - self._held[shard])
         self.outstanding[shard] -= count
@@ -121,13 +121,13 @@ class Credits:
 
     @_locked
     def answered(self, shard: int, credit: int, now_ms: float) -> None:
-        """Note that a shard confirms its credit. An answer to an older `subscribe` is ignored."""
+        """Record that a shard has confirmed its credit. An answer to an older `subscribe` is ignored."""
         if credit != self._told[shard] or not self._waiting[shard]:
             return
         self._waiting[shard] = False
         self._held[shard] = credit
         self._active_at_ms[shard] = now_ms
-        # What was settled behind the command that is answered here, the shard may not have known when it answered.
+        # The shard may not have known of settlements sent after this `subscribe` when it answered.
         settled = self._settled[shard]
         self._owed[shard] = min(settled, max(0, self.outstanding[shard] + settled - credit))
         self._ask_for_owed(shard)
@@ -140,7 +140,7 @@ class Credits:
 
     @_locked
     def lost(self, shard: int) -> None:
-        """A shard did not answer, or does not know the subscription: `subscribe` is to be sent again."""
+        """Have `subscribe` sent again to a shard that did not answer, or does not know the subscription."""
         if shard in self._gone:
             return
         self._waiting[shard] = True
@@ -148,7 +148,7 @@ class Credits:
 
     @_locked
     def allows(self, shard: int, max_backlog: int | None) -> None:
-        """A shard says how much its queue allows a subscription; None = as much as it asks for."""
+        """Record how much a shard's queue allows one subscription; None = any backlog."""
         if max_backlog is not None:
             self._allowed = min(self._allowed, max_backlog)
         self._unheard.discard(shard)
@@ -161,7 +161,7 @@ class Credits:
 
     @_locked
     def grow(self, count: int) -> None:
-        """Take in more shards; they get credit as the others confirm that they have less."""
+        """Add `count` shards. They get credit as the others confirm that they have less."""
         for shard in range(self._shards, self._shards + count):
             self.outstanding.append(0)
             self._settled.append(0)
@@ -176,7 +176,7 @@ class Credits:
 
     @_locked
     def drop(self, shards: Iterable[int]) -> None:
-        """Go on without some shards. The others get their credit, and nothing is sent to them any more."""
+        """Remove shards. The others get their credit, and nothing is sent to the removed ones any more."""
         for shard in shards:
             self._gone.add(shard)
             self._forget(shard)
@@ -191,7 +191,7 @@ class Credits:
         self._to_tell.discard(shard)
 
     def _share_anew(self) -> None:
-        """Aim at equal shares: a shard with too much gets less now, and others get that once it is given back."""
+        """Aim at equal shares: lower too high credits now, and raise the others once these are confirmed."""
         shares = self._shares()
         most = [min(1, self.max_backlog)] * self._shards if self._travelling else shares
         for shard, credit in enumerate(most):
@@ -200,7 +200,7 @@ class Credits:
         self._goals = [] if self._travelling else shares
 
     def _shares(self) -> list[int]:
-        """What each shard has if the backlog is dealt out evenly; whether credits travel is found out with it."""
+        """Return each shard's equal share of the backlog, and set whether credits travel."""
         there = [shard for shard in range(self._shards) if shard not in self._gone]
         self._travelling = 0 < self.max_backlog < len(there)
         share, rest = divmod(self.max_backlog, max(1, len(there)))
@@ -211,7 +211,7 @@ class Credits:
 
     @_locked
     def due(self, now_ms: float) -> list[Grant]:
-        """What is to be sent to which shard now; the caller sends it."""
+        """Return the `subscribe` commands that are due; the caller sends them."""
         if self._travelling:
             self._take_back(now_ms)
             self._pass_on()
@@ -226,7 +226,7 @@ class Credits:
         return grants
 
     def _raise(self) -> None:
-        """Give shards free credit, until each has its goal."""
+        """Give free credit to shards until each has its goal."""
         free = self.max_backlog - self.total()
         for shard, goal in enumerate(self._goals):
             more = min(goal - self._told[shard], free)

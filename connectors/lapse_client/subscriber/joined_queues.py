@@ -1,4 +1,4 @@
-"""The queues that a subscription is to: named at the start, joined later, or deleted meanwhile (Q3)."""
+"""The queues of a subscription: named at the start, joined later, or deleted meanwhile (Q3)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from confluent_kafka import TopicPartition
 from lapse_client.kafka.clock import elapsed_ms
 
 CLEANUP_MS: Final = 10_000.0
-"""How long the topics of a deleted queue may still be there; it is not joined again before."""
+"""How long the topics of a deleted queue may still exist, in ms. The queue is not joined again before."""
 
 
 class JoinedQueues:
-    """Names of queues. Every method may be called from any thread; queues are taken in by the channel's thread.
+    """The names of a subscription's queues. Every method may be called from any thread.
 
     Args:
-        names: those that are subscribed to from the start.
+        names: the queues that are subscribed to from the start.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
@@ -27,12 +27,12 @@ class JoinedQueues:
         self._waiting: deque[tuple[str, Sequence[TopicPartition]]] = deque()
 
     def may_join(self, queue: str) -> bool:
-        """Whether a queue is new; one that was deleted is, once its topics had the time to go."""
+        """Return whether a queue is new, or was deleted at least `CLEANUP_MS` ago."""
         left_at_ms = self._left_at_ms.get(queue)
         return queue not in self._names and (left_at_ms is None or elapsed_ms() - left_at_ms >= CLEANUP_MS)
 
     def join(self, queue: str, ends: Sequence[TopicPartition]) -> None:
-        """Ask for one more queue, whose deliveries end there."""
+        """Have the channel's thread join a queue, whose deliveries are read from the offsets `ends` on."""
         if queue not in self._names:
             self._names.add(queue)
             self._waiting.append((queue, ends))
@@ -43,6 +43,6 @@ class JoinedQueues:
             yield self._waiting.popleft()
 
     def left(self, queue: str) -> None:
-        """A queue was deleted."""
+        """Remove a deleted queue."""
         self._names.discard(queue)
         self._left_at_ms[queue] = elapsed_ms()

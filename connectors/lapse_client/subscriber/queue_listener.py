@@ -1,4 +1,4 @@
-"""The listener of a queue subscription: credits, heartbeats, deliveries (Q3, Q5)."""
+"""The listener of a queue subscription: it handles credits, heartbeats and deliveries (Q3, Q5)."""
 
 from __future__ import annotations
 
@@ -35,26 +35,27 @@ from lapse_client.subscriber.terms import Terms
 log = logging.getLogger("lapse_client")
 
 _HEARTBEAT_TIMEOUT_MS: Final = 10_000
-"""Assumed until a shard's answer has the queue's own."""
+"""The heartbeat timeout that is assumed until a shard's answer has the queue's own, in ms."""
 
 _READING_S: Final = 5.0
 
 RESEND_MS: Final = 15_000.0
-"""A `subscribe` without an answer is sent again after this time."""
+"""A `subscribe` without an answer is sent again after this time, in ms."""
 
 
 class QueueListener(Listener[Lot | Referenced | None]):
-    """Keeps up a queue subscription and takes in what comes; `close` and `failed` are for any thread.
+    """Keeps a queue subscription alive, and passes on its deliveries. Any thread may call `close` and `failed`.
 
     Args:
-        connection: the cluster.
-        session: the subscription's.
-        terms: what is asked for.
-        queues: which queues it is to.
-        credits: how the backlog is dealt out.
-        settler: who sends settlements.
-        arrivals: where deliveries wait for the application.
-        by_pattern: the queues are not named one by one: it goes on when one of them is deleted (Q3).
+        connection: connection to the cluster.
+        session: session of the subscription.
+        terms: settings of the subscription.
+        queues: names of its queues.
+        credits: divides the backlog among the shards.
+        settler: sends the settlements.
+        arrivals: buffer of deliveries for the application.
+        by_pattern: whether the queues come from a regular expression, so that the subscription goes on when one of
+            them is deleted (Q3).
     """
 
     def __init__(
@@ -79,9 +80,9 @@ class QueueListener(Listener[Lot | Referenced | None]):
         self._heartbeat = Heartbeat(session, terms.heartbeat_timeout_ms, _HEARTBEAT_TIMEOUT_MS)
         self._subscribing: dict[int, tuple[float, Future[Answer]]] = {}
         self._subscribed: deque[tuple[Grant, Future[Answer]]] = deque()  # filled by the thread that ends a future
-        self._generations = [0] * len(session.shards)  # one more each time that a shard has forgotten us
+        self._generations = [0] * len(session.shards)  # per shard: how often it has forgotten the subscription
         self._returning: set[int] = set()
-        """Shards that have forgotten us, and have not answered to the `subscribe` after that."""
+        """Shards that have forgotten the subscription, and have not yet answered the next `subscribe`."""
         self._first = len(session.shards)
         self._advised: set[str] = set()
         self._lingers = connection.transport.lingers
@@ -90,25 +91,25 @@ class QueueListener(Listener[Lot | Referenced | None]):
             self._records = RecordReader(connection, settler, self._read_records, session.fail)
 
     def close(self) -> None:
-        """Read no more of what references name; by any thread."""
+        """Stop reading the records of references. May be called from any thread."""
         if self._records is not None:
             self._records.close()
 
     @property
     def reading_s(self) -> float:
-        """How long the records of references that came may take to be read, in seconds; 0 = there are none."""
+        """How long the reading of referenced records may still take, in seconds; 0 = none are to be read."""
         return _READING_S if self._records is not None and self._records.is_busy else 0.0
 
     def failed(self, error: BaseException) -> None:
-        """Let takers know; by any thread."""
+        """Pass the error on to threads that take deliveries. May be called from any thread."""
         self._settler.close()
         self._arrivals.end(error)
 
     def on_record(self, shard: Shard, message: Message, fields: Fields) -> Lot | Referenced | None:
-        """Make a lot of a record, or a reference to one; None of what cannot be read.
+        """Decode a delivery record into a lot or a reference; None if it cannot be decoded.
 
         Raises:
-            LapseError: a worker of another version wrote it, and will go on to.
+            LapseError: a worker of another version wrote it, and will write more such records.
         """
         kind = fields.get(header.KIND)
         try:
@@ -128,7 +129,7 @@ class QueueListener(Listener[Lot | Referenced | None]):
             return None
 
     def on_received(self, records: Sequence[Lot | Referenced | None]) -> None:
-        """Take deliveries in, and count them."""
+        """Count deliveries and buffer them for the application."""
         arrived: list[Lot] = []
         counts: dict[int, int] = {}
         for record in records:
@@ -136,7 +137,7 @@ class QueueListener(Listener[Lot | Referenced | None]):
                 continue
             index = record.shard.index
             if isinstance(record, Referenced):
-                if self._records is not None:  # the reader may be quicker than this: so it counts first
+                if self._records is not None:  # count first, because the reader's thread may be faster
                     self._credits.delivered(index, len(record.messages), elapsed_ms())
                     self._records.add(record)
                 continue
@@ -149,7 +150,7 @@ class QueueListener(Listener[Lot | Referenced | None]):
         self._put(arrived)
 
     def on_refused(self, shard: Shard, answer: Answer) -> None:
-        """Subscribe again where the subscription is unknown; report refused settlements."""
+        """Subscribe again if the shard does not know the subscription, and report refused settlements."""
         if answer.status != "ok":
             if forgotten(answer):
                 self._lost(shard)
@@ -158,11 +159,11 @@ class QueueListener(Listener[Lot | Referenced | None]):
         self._settler.tell(answer)
 
     def on_size(self, entity: str, shards: int) -> None:
-        """Look for the shards that a queue has got (C81)."""
+        """Look for new shards of a queue (C81)."""
         self._further.told(entity, shards)
 
     def on_deleted(self, thread: ChannelThread, entity: str) -> bool:
-        """Leave a queue that was deleted if more than names were subscribed to."""
+        """Leave a deleted queue if the queues come from a regular expression. Else return False."""
         if not self._by_pattern:
             return False
         log.warning("%s was deleted; the subscription goes on without it", entity)
@@ -179,7 +180,7 @@ class QueueListener(Listener[Lot | Referenced | None]):
         return True
 
     def on_tick(self, thread: ChannelThread) -> float:
-        """Send what is due: acknowledgments, credits, heartbeats."""
+        """Send due acknowledgments, credits and heartbeats."""
         self._settler.flush_older(self._terms.ack_interval_ms if self._lingers else 0)
         while self._subscribed:
             self._take_answer(thread, *self._subscribed.popleft())
@@ -226,7 +227,7 @@ class QueueListener(Listener[Lot | Referenced | None]):
             return
         error = future.exception()
         if error is not None:
-            return  # it is sent again
+            return  # `_grant` sends it again
         answer = future.result()
         if answer.status != "ok":
             self._refused_subscription(thread, shard, answer)
@@ -245,12 +246,12 @@ class QueueListener(Listener[Lot | Referenced | None]):
             return
         refused = CommandFailed(shard.entity, answer)
         if shard.index >= self._first:
-            log.warning("the subscription goes on without it: %s", refused)  # one that was not asked for by name
+            log.warning("the subscription goes on without it: %s", refused)  # a shard that joined later
         else:
-            self._session.fail(refused)  # asking again would be refused again
+            self._session.fail(refused)  # another try would be refused, too
 
     def _advise(self, queue: str, answer: Answer) -> None:
-        """Warn, once for each queue, where prefetching can use up a message's deliveries (C24)."""
+        """Warn, once for each queue, if prefetching can use up a message's deliveries (C24)."""
         most = min(self._terms.max_backlog, answer.counts.get("max_per_subscription_backlog", self._terms.max_backlog))
         advice = prefetch.advice(queue, answer.counts.get("max_deliveries", 0), most)
         if advice is not None and queue not in self._advised:
@@ -258,9 +259,9 @@ class QueueListener(Listener[Lot | Referenced | None]):
             log.warning("%s", advice)
 
     def _lost(self, shard: Shard) -> None:
-        """Subscribe again, once: what else was sent before that is answered in the same way.
+        """Subscribe again, once for all commands that a shard refuses because it does not know the subscription.
 
-        Such answers may come behind deliveries of the new subscription, which must not be dropped (C5).
+        Further such answers may come after deliveries of the new subscription, which must not be dropped (C5).
         """
         if shard.gone or shard.index in self._returning:
             return
@@ -272,7 +273,7 @@ class QueueListener(Listener[Lot | Referenced | None]):
         self._credits.settled(shard.index, dropped, elapsed_ms())
 
     def _read_records(self, referenced: Referenced, lots: list[Lot]) -> None:
-        """Records that references named were read; called by the `RecordReader`'s thread."""
+        """Pass on the records of a reference. Called by the `RecordReader`'s thread."""
         index = referenced.shard.index
         if referenced.generation != self._generations[index]:
             lots = []
@@ -281,7 +282,7 @@ class QueueListener(Listener[Lot | Referenced | None]):
         self._put(lots)
 
     def _put(self, lots: list[Lot]) -> None:
-        """Let takers have lots. What landed late is cancelled first: it is past its deadline, so that ends its life."""
+        """Buffer lots. First cancel the messages that came after their deadlines: the queue then expires them."""
         for lot in lots:
             if lot.overdue:
                 log.info(

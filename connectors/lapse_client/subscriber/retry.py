@@ -1,4 +1,4 @@
-"""`raise Retry(after=…)`: a consumer gives its message back, to be delivered again later (Q24)."""
+"""`raise Retry(after=…)`: a consumer returns its message, to be delivered again later (Q24)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from datetime import timedelta
 from typing import Final
 
 _LONGEST_S: Final = 3_650_000 * 86_400
-"""Ten thousand years; an instant so far ahead is within 64 bits."""
+"""Ten thousand years, in seconds: an instant so far ahead still fits in 64 bits."""
 
 
 class Retry(Exception):
-    """Raised while a delivery is handled: the message is cancelled, and delivered again after a while.
+    """An exception for handlers: the message is cancelled, and delivered again after a delay.
 
     ::
 
@@ -19,18 +19,18 @@ class Retry(Exception):
             if rates.are_missing():
                 raise Retry(after=30)
 
-    The `with` block of the delivery handles it, and so does `run`, which logs nothing. The delay has precedence over
+    The `with` block of the delivery catches it, and so does `run`, which logs nothing. The delay has precedence over
     those of the message's header and of the queue. The delivery and the cancel count as usual.
 
     Args:
-        after: how long the message waits, in seconds, or as a `timedelta`; 0 = delivered again at once; None = as the
-            message's `lapse-retry-delay-ms` or the queue's `retry` says.
+        after: the delay, in seconds or as a `timedelta`; 0 = no delay; None = the delay of the message's header
+            `lapse-retry-delay-ms`, or of the queue's `retry`.
 
     Attributes:
-        delay_ms: the same in ms, rounded up.
+        delay_ms: the delay in ms, rounded up; None = as for `after`.
 
     Raises:
-        ValueError: no number of seconds from 0 to ten thousand years.
+        ValueError: `after` is not between 0 and ten thousand years.
     """
 
     def __init__(self, after: float | timedelta | None = None) -> None:

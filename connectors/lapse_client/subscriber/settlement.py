@@ -1,4 +1,4 @@
-"""Settlements: collected per shard, joined into ranges (Q8), and their results (C16)."""
+"""Settlements, collected per shard and joined into ranges (Q8), and their results (C16)."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ SETTLED: Final = "settled"
 ALREADY_SETTLED: Final = "already_settled"
 
 NOT_SENT: Final = "not_sent"
-"""The client's own result: the subscriber was closed, or Kafka did not take the command."""
+"""The client's own result: the subscriber was closed, or Kafka did not accept the command."""
 
 MOST_RANGES: Final = 5_000
-"""Ranges in one command; more go into a second one, so that no command exceeds Kafka's record size."""
+"""The most ranges in one command. Further ranges go into another one, so that none exceeds Kafka's record size."""
 
 
 class SettlementResult(NamedTuple):
-    """What became of messages that a settlement named.
+    """The result of a settlement for some messages.
 
     Attributes:
-        messages: which ones.
+        messages: the messages.
         result: `settled`, `already_settled`, `not_leased`, `not_holder`, `stale`, `time_limit`, `scheduled`,
-            `unknown`, `transferring`; or `not_sent`: the client was closed, or Kafka did not take the command.
+            `transferring`, `unknown`; or `not_sent`: the client was closed, or Kafka did not accept the command.
     """
 
     messages: BookmarkRange
@@ -38,7 +38,7 @@ class SettlementResult(NamedTuple):
 
 
 class SettlementBatch:
-    """Messages of one shard that are to be settled alike; not thread-safe.
+    """Messages of one shard for one settlement command; not thread-safe.
 
     Offsets are kept per partition and token, so that joining thousands of them costs one sort.
     """
@@ -53,9 +53,9 @@ class SettlementBatch:
         """Add a message.
 
         Args:
-            source: its partition, `topic:partition`.
-            token: which delivery it is, `count` or `count@epoch`; empty for none.
-            offset: its own.
+            source: its underlying partition, `topic:partition`.
+            token: its fencing token, `count` or `count@epoch`; empty for none.
+            offset: its offset.
         """
         key = (source, token)
         offsets = self._offsets.get(key)
@@ -65,14 +65,14 @@ class SettlementBatch:
         self.size += 1
 
     def extend(self, source: bytes, token: bytes, offsets: list[int]) -> None:
-        """Add messages of one partition and one token; the list becomes the batch's."""
+        """Add messages of one partition and one token. The batch keeps and changes the list `offsets`."""
         known = self._offsets.setdefault((source, token), offsets)
         if known is not offsets:
             known += offsets
         self.size += len(offsets)
 
     def take(self) -> list[str]:
-        """Empty the batch and return what it held as `topic:partition:first[-last][#delivery_count[@epoch]]`."""
+        """Empty the batch, and return its ranges as `topic:partition:first[-last][#delivery_count[@epoch]]`."""
         ranges: list[str] = []
         for (partition, delivery), offsets in self._offsets.items():
             token = f"#{delivery.decode()}" if delivery else ""
@@ -85,18 +85,18 @@ class SettlementBatch:
 
 
 def chunks(ranges: list[str]) -> Iterator[tuple[str, ...]]:
-    """Split what one settlement names into as many commands as it needs."""
+    """Split the ranges of a settlement into parts for one command each."""
     for start in range(0, len(ranges), MOST_RANGES):
         yield tuple(ranges[start : start + MOST_RANGES])
 
 
 def results(answer: Answer) -> list[SettlementResult]:
-    """What an answer says of each message."""
+    """Return the results of an answer."""
     return [SettlementResult(BookmarkRange.parse(item.bookmarks), item.result) for item in answer.settlements]
 
 
 def asked_twice(answer: Answer) -> Answer:
-    """The answer to a settlement that was sent again: it was itself what settled the messages before (C55)."""
+    """Correct the answer to a repeated settlement: messages settled already were settled by its first copy (C55)."""
     if answer.command == "renew":
         return answer
     settlements = tuple(

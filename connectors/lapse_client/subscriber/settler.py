@@ -1,4 +1,4 @@
-"""Settlers: pass on an application's settlements of its deliveries."""
+"""The protocol of settlers, which send an application's settlements of its deliveries."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ Settling = Literal["acknowledge", "cancel", "expire", "renew"]
 
 
 class Settler(Protocol):
-    """Passes settlements on; deliveries are those of `lapse_client.delivery.delivery`.
+    """Sends settlements. The deliveries are objects of `lapse_client.delivery.delivery`.
 
     Attributes:
-        tracing: makes the spans of processing and settling; None = nobody wants any.
+        tracing: makes the spans of processing and settling; None = no spans.
     """
 
     tracing: Tracing | None
 
     def acknowledge(self, deliveries: Sequence[Any]) -> None:
-        """Done with these; sent in batches."""
+        """Acknowledge deliveries; the acknowledgments are sent in batches."""
 
     def command(
         self,
@@ -34,7 +34,7 @@ class Settler(Protocol):
         lease_ms: int | None = None,
         fault: str = "",
     ) -> object:
-        """Settle these otherwise, at once."""
+        """Settle deliveries with a command that is sent at once."""
 
     def reply(
         self, request: Any, value: str | bytes | None, key: str | bytes | None, headers: Headers | None
@@ -42,4 +42,4 @@ class Settler(Protocol):
         """Send a reply to a delivery, and wait until Kafka has it."""
 
     def transaction(self, deliveries: Sequence[Any]) -> Transaction:
-        """A transaction over deliveries."""
+        """Return a transaction over deliveries."""

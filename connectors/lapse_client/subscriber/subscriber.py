@@ -1,4 +1,4 @@
-"""The queue subscriber: deliveries by iterator, in batches, or to a callback (X3)."""
+"""The queue subscriber: it hands out deliveries by iterator, in batches, or to a callback (X3)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from lapse_client.transaction.transaction import Transaction
 log = logging.getLogger("lapse_client")
 
 LOOK_EVERY_S: Final = 5.0
-"""How often queues are looked for that match a regular expression and came later."""
+"""How often a subscriber with a regular expression looks for new queues, in seconds."""
 
 Handler = Callable[[Delivery], object]
 
@@ -45,38 +45,38 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
                     handle(delivery.value)
 
     It sends heartbeats by itself, subscribes again if a worker has forgotten it, and drops prefetched messages whose
-    lease is over. `close` returns unsettled messages at once. If `max_backlog` is below the queue's number of
-    partitions, credits have to move between them, which costs latency.
+    lease is over. `close` returns unsettled messages at once. If `max_backlog` is less than the queue's number of
+    partitions, the partitions take turns in delivering, which costs latency.
 
     Args:
-        queue: its name, or a compiled regular expression for all queues whose whole name matches. At least one has
-            to exist at the start; others are joined within seconds. When one is deleted, the subscriber goes on with
-            the others, or waits for new ones.
-        max_backlog: the greatest number of unsettled deliveries, over all partitions; 0 = barriers only.
-        connection: the cluster; from the environment by default.
-        name: of the subscription, for people and for peeks; unique by default.
-        filter: an expression; only messages that match are delivered.
-        payload: `packed`: many messages come in one record; `inline`: each comes in a record of its own, as for
-            clients in other languages; `reference`: the queue sends bookmarks only, and the client reads the records
+        queue: name of the queue, or a compiled regular expression for all queues whose whole names match. At least
+            one must exist at the start. New ones are joined within seconds. When one is deleted, the subscriber goes
+            on with the others, or waits for new ones.
+        max_backlog: most unsettled deliveries at once, over all partitions; 0 = barriers only.
+        connection: connection to the cluster; from the environment by default.
+        name: name of the subscription, as shown by peeks; unique by default.
+        filter: an expression. Only messages that match are delivered.
+        payload: `packed`: many messages come in one record. `inline`: each comes in a record of its own, as for
+            clients in other languages. `reference`: the queue sends bookmarks only, and the client reads the records
             from the underlying topics, which requires the right to do so.
-        heartbeat_timeout_ms: silence after which the leases return, in ms; None = the queue's
+        heartbeat_timeout_ms: time without heartbeats after which the messages return, in ms; None = the queue's
             `heartbeat_timeout`.
         ack_batch_size: the greatest number of acknowledgments in one command.
         ack_interval_ms: how long an acknowledgment may wait for others, in ms.
-        deserializer: reads the payloads, for `delivery.payload`: a `JsonSerde`, an `AvroSerde`, one of Confluent's
-            deserializers, or a function of bytes. A message that does not fit is not handed out; it becomes a dead
-            letter.
-        serializer: writes the payloads of replies, as `deserializer` reads those of messages.
-        transactional_id: Kafka's name for the transactions of `delivery.transaction()`; a later subscriber with this
-            name aborts those of an earlier one. Unique by default.
+        deserializer: converts values for `delivery.payload`: a `JsonSerde`, an `AvroSerde`, one of Confluent's
+            deserializers, or a function of bytes. A message whose value does not fit is not handed out, and becomes
+            a dead letter.
+        serializer: converts the payloads of replies to bytes: a serde, one of Confluent's serializers, or a function.
+        transactional_id: Kafka's `transactional.id` for `delivery.transaction()`. A later subscriber with the same id
+            aborts the open transaction of an earlier one. Unique by default.
         timeout_s: how long to wait for answers to subscribe, to unsubscribe and to `settle`, in seconds.
-        on_refused: called with refused settlements that nobody waits for, by a background thread.
+        on_refused: called with each refused settlement that no call waits for, by a background thread.
 
     Attributes:
         delivery_types: the classes of the application's deliveries, without a deserializer and with one.
 
     Raises:
-        ValueError: a number out of range; the text names it.
+        ValueError: a number is out of range; the text names it.
     """
 
     _warns: ClassVar[bool] = True
@@ -129,18 +129,18 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
         return self.terms.name
 
     def stop(self) -> None:
-        """Hand out no more messages; those handed out can still be settled until `close`, which is still necessary."""
+        """Stop handing out messages. Messages handed out before can be settled until `close`, which is still needed."""
         self._stopping.set()
         self._lifecycle.stop()
         if (subscription := self._subscription) is not None:
             subscription.stop()
 
     def close(self) -> None:
-        """Send what was acknowledged, give the rest back, wait for the answers; from any thread, twice if you like.
+        """Send acknowledgments, return all other messages, and wait for answers. Callable twice, from any thread.
 
-        Handlers of `run` that are at work finish first. Called by a handler, it lets `run` end, which then closes.
-        A `start` that is under way in another thread ends with `Closed`, and leaves no subscription behind. What is
-        settled later is not sent: the log and `on_refused` tell, and `settle(wait=True)` raises `Closed`.
+        Running handlers of `run` finish first. If a handler calls this method, `run` stops, and then closes.
+        A `start` under way in another thread raises `Closed`, and leaves no subscription behind. Later settlements
+        are not sent: they are logged and go to `on_refused`, and `settle(wait=True)` raises `Closed`.
         """
         self.stop()
         if threading.get_ident() not in self._handlers:
@@ -154,17 +154,19 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
         """Iterate over deliveries.
 
         Args:
-            timeout: the iteration ends after this time without one, s; None = only `close` ends it.
+            timeout: time without a delivery after which the iteration stops, in seconds; None = only `stop` or
+                `close` stops it.
         """
         while (delivery := self.receive(timeout)) is not None:
             yield delivery
 
     def batches(self, max_size: int = 1_000, timeout: float | None = None) -> Iterator[list[Delivery]]:
-        """Iterate over lists of deliveries, each what has arrived by then; the fast way together with `acknowledge`.
+        """Iterate over lists of the deliveries that have arrived. This is the fast way, together with `acknowledge`.
 
         Args:
-            max_size: deliveries in one list at most.
-            timeout: the iteration ends after this time without one, s; None = only `close` ends it.
+            max_size: most deliveries in one list.
+            timeout: time without a delivery after which the iteration stops, in seconds; None = only `stop` or
+                `close` stops it.
         """
         while batch := self.subscription.take(max_size, timeout):
             yield batch
@@ -173,22 +175,22 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
         """Wait for one delivery.
 
         Args:
-            timeout: for how many seconds; None = until there is one, or `close`.
+            timeout: how long to wait, in seconds; None = until a delivery comes, or `stop` or `close` is called.
 
         Returns:
-            None after the timeout or `close`.
+            The delivery; None after the timeout, `stop` or `close`.
         """
         return self.subscription.receive(timeout)
 
     def run(self, handler: Handler, threads: int = 1) -> None:
-        """Hand every delivery to a callback, until `close`; the subscriber is closed then.
+        """Call a handler with every delivery until `stop` or `close` is called, and then close the subscriber.
 
-        A delivery that the handler leaves unsettled is acknowledged when it returns, and cancelled when it raises;
-        the exception is logged, unless it is `Retry`, and the next delivery follows.
+        A delivery that the handler leaves unsettled is acknowledged when the handler returns, and cancelled when it
+        raises. The exception is logged, unless it is `Retry`, and the next delivery follows.
 
         Args:
-            handler: called with each delivery, by as many threads as asked for; its result is ignored.
-            threads: how many; more than `max_backlog` never have work at the same time.
+            handler: called with each delivery, by any of the threads; its result is ignored.
+            threads: number of threads. At most `max_backlog` of them have work at the same time.
         """
         subscription = self.subscription
         failures: list[BaseException] = []
@@ -212,7 +214,7 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
             work()
             for thread in others:
                 thread.join()
-        except BaseException as error:  # Ctrl-C once more, or no more threads: `close` waits for no handler then
+        except BaseException as error:  # a second Ctrl-C, or too many threads: `close` then waits for no handler
             subscription.arrivals.end(error)
             raise
         finally:
@@ -223,10 +225,10 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
             raise failures[0]
 
     def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
-        """Acknowledge many deliveries; cheaper than one by one.
+        """Acknowledge many deliveries, which is cheaper than one by one.
 
         Raises:
-            AlreadySettled: one of them was settled before; those in front of it are acknowledged.
+            AlreadySettled: a delivery was settled before. The deliveries in front of it are acknowledged.
         """
         self.subscription.settler.acknowledge(deliveries)
 
@@ -240,21 +242,24 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
         lease_ms: int | None = None,
         fault: str = "",
     ) -> list[SettlementResult]:
-        """Settle many deliveries at once, and learn what became of each if wanted.
+        """Settle many deliveries at once, and return the results if `wait` is set.
 
         Args:
-            how: acknowledge, cancel, expire or renew.
-            deliveries: what to settle.
-            wait: wait for the answers; without it the list is empty, and refusals go to `on_refused`.
-            delay_ms: of cancel: how long the messages stay undeliverable, in ms; None = as they or the queue say.
-            lease_ms: of renew: how long from now, in ms.
-            fault: of expire: what is wrong with the messages, for their letters.
+            how: `acknowledge`, `cancel`, `expire` or `renew`.
+            deliveries: the deliveries to settle.
+            wait: whether to wait for the answers. Otherwise the list is empty, and refusals go to `on_refused`.
+            delay_ms: for cancel: delay before the next delivery, in ms; None = the message's or the queue's delay.
+            lease_ms: for renew: length of the lease from now, in ms; None = the queue's lease period.
+            fault: for expire: what is wrong with the messages, for their dead letters.
+
+        Returns:
+            One result for each range of messages; empty without `wait`.
 
         Raises:
-            AlreadySettled: one of them was settled before.
-            AnswerTimeout: a shard did not answer; whether it settled is not known.
-            CommandFailed: a shard refused the command as a whole.
-            Closed: with `wait`, after `close`; the deliveries are not settled then.
+            AlreadySettled: a delivery was settled before.
+            AnswerTimeout: a shard did not answer. It is unknown whether it has settled the messages.
+            CommandFailed: a shard refused the whole command.
+            Closed: with `wait`, after `close`. The deliveries are not settled then.
         """
         subscription = self.subscription
         asked = subscription.settler.command(
@@ -273,23 +278,23 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
         return [result for answer in answers for result in results(answer)]
 
     def transaction(self, deliveries: Sequence[Delivery]) -> Transaction:
-        """Return a transaction over many deliveries: their acknowledgments and the outputs, all or none (X9).
+        """Return a transaction that commits outputs and the acknowledgments of many deliveries together (X9).
 
         Raises:
-            InvalidPublication: one has no lease: it was delivered at most once, or it is a barrier.
+            InvalidPublication: a delivery has no lease, because it is at most once, or a barrier.
         """
         return self.subscription.settler.transaction(deliveries)
 
     def flush(self) -> None:
-        """Send the acknowledgments that wait for others now."""
+        """Send all waiting acknowledgments now."""
         self.subscription.settler.flush()
 
     @property
     def subscription(self) -> Subscription:
-        """What runs behind it.
+        """The subscription of the started subscriber.
 
         Raises:
-            Closed: it was never started.
+            Closed: the subscriber was never started.
         """
         if (subscription := self._subscription) is None:
             raise Closed(self._lifecycle.what)
@@ -339,7 +344,7 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
         return [(name, self._connection.shards("queue", name)) for name in matching]
 
     def look_for(self, pattern: re.Pattern[str]) -> None:
-        """Join queues that came later and match (Q3)."""
+        """Join new queues that match the regular expression (Q3)."""
         try:
             for name in self._connection.queues():
                 if pattern.fullmatch(name) and self.subscription.queues.may_join(name):
@@ -348,7 +353,7 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
             log.info("could not look for further queues: %s", error)
 
     def _ends(self, queue: str) -> list[TopicPartition]:
-        """Where the deliveries of a queue end now; its topics may be about to go, so nobody else waits for this."""
+        """Return the present ends of a queue's deliveries, by a consumer of its own, because it may wait long."""
         consumer = self._connection.consumer()
         try:
             shards = self._connection.shards("queue", queue)
@@ -358,7 +363,7 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
 
 
 def _look_out(looked_for: weakref.ref[QueueSubscriber], pattern: re.Pattern[str], stopping: threading.Event) -> None:
-    """Look for further queues until the subscriber is closed, or nobody has it any more."""
+    """Look for new queues until the subscriber is closed or garbage-collected."""
     while not stopping.wait(LOOK_EVERY_S):
         subscriber = looked_for()
         if subscriber is None:

@@ -1,4 +1,4 @@
-"""A queue subscription: deliveries that wait for the application, and what it does with them (Q3, Q5, Q8)."""
+"""A queue subscription: its session, its buffer of deliveries, and its settlements (Q3, Q5, Q8)."""
 
 from __future__ import annotations
 
@@ -34,21 +34,22 @@ log = logging.getLogger("lapse_client")
 
 
 class Subscription:
-    """The standing request, from `subscribe` to `unsubscribe`. Every method may be called from any thread.
+    """One subscription, from `subscribe` to `unsubscribe`. Every method may be called from any thread.
 
-    What the channel's thread does for it is in `QueueListener`; settlements go through `settler`.
+    `QueueListener` has the work of the channel's thread. `settler` sends the settlements.
 
     Args:
-        connection: the cluster.
-        queues: names and numbers of shards.
-        terms: what is asked for.
-        lifecycle: of the subscriber.
-        on_refused: called with settlements that were refused and that nobody waits for, by the channel's thread.
-        by_pattern: the queues are not named one by one: it goes on when one of them is deleted (Q3).
-        deserializer: reads the payloads; None = they stay as they are.
+        connection: connection to the cluster.
+        queues: names of queues, each with its number of shards.
+        terms: settings of the subscription.
+        lifecycle: lifecycle of the subscriber.
+        on_refused: called with each refused settlement that no call waits for, by a background thread.
+        by_pattern: whether the queues come from a regular expression, so that the subscription goes on when one of
+            them is deleted (Q3).
+        deserializer: converts values to payloads; None = values stay bytes.
         delivery_types: the classes of the application's deliveries, without a deserializer and with one.
-        transactional_id: Kafka's id of the client that commits transactions; None = a unique one.
-        serializer: writes the payloads of replies; None = they are bytes, or text.
+        transactional_id: Kafka's `transactional.id` for transactions; None = a unique one.
+        serializer: converts the payloads of replies to bytes; None = they are bytes or text.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class Subscription:
 
     @property
     def channel(self) -> Channel[Lot | Referenced | None]:
-        """Commands to the shards, and the way back."""
+        """The channel of the session."""
         return self.session.channel
 
     def open(self, timeout_s: float) -> None:
@@ -97,21 +98,21 @@ class Subscription:
         self.session.open(self._listener, timeout_s)
 
     def undo(self) -> None:
-        """Leave nothing of a start that failed."""
+        """Undo a start that failed."""
         self.session.undo()
         self._listener.close()
         self._replier.close()
 
     def stop(self) -> None:
-        """Hand out no more messages. Those that were handed out can still be settled."""
+        """Stop handing out messages. Messages that were handed out can still be settled."""
         self.arrivals.end()
         self.arrivals.drop(lambda _: True)
 
     def leave(self, timeout_s: float) -> None:
         """Send settlements, return all other messages, and wait for the shards' answers.
 
-        Prefetched deliveries return to the queue at once. Where no answer comes, they return when the heartbeats
-        are missed; that is logged, not raised.
+        Prefetched deliveries return to the queue at once. If no answer comes, they return when the heartbeats
+        are missed. A warning is logged, and nothing is raised.
         """
         self.stop()
         if self._in_doubt is not None:
@@ -123,7 +124,7 @@ class Subscription:
         self._work.close()
 
     def take(self, most: int, timeout_s: float | None) -> list[Delivery]:
-        """Return up to `most` deliveries whose leases still hold, waiting for the first one as `Arrivals.take` does."""
+        """Return up to `most` deliveries whose leases still hold; wait for the first one as `Waiting.take` does."""
         if self._tracing is None:
             return self._take(most, timeout_s)
         began_ns = time.time_ns()
@@ -144,11 +145,11 @@ class Subscription:
             timeout_s = None if deadline is None else max(0.0, deadline - time.monotonic())
 
     def patience(self, timeout_s: float) -> float:
-        """How long to wait for a delivery that should come within a timeout; see `Transport.patience`."""
+        """Return how long to wait for a delivery, given a timeout in seconds; see `Transport.patience`."""
         return self._transport.patience(timeout_s, self._lingering_s)
 
     def _lingering_s(self) -> float:
-        """How long a credit may travel, or a record be read."""
+        """Return how long travelling credits and the reading of references may delay a delivery, in seconds."""
         travelling_s = self._credits.round_trip_ms / 1000 if self._credits.travelling else 0.0
         return travelling_s + self._listener.reading_s
 
@@ -165,16 +166,14 @@ class Subscription:
         return self._connection.shards("queue", queue)
 
     def _screen(self) -> None:
-        """From now on, set aside messages that another transaction may have committed before (X9)."""
-        if (
-            self._in_doubt is None and not self._transport.settles
-        ):  # `lapse.testing` settles by itself, and has no such thread
+        """From now on, check messages that another transaction may have committed already (X9)."""
+        if self._in_doubt is None and not self._transport.settles:  # in `lapse.testing` this thread is not needed
             past_ms = self.session.clock.past_ms
             self._in_doubt = InDoubt(
                 self._connection, self._shards_of, self.settler, self.arrivals.put_back, past_ms, self._forget
             )
 
     def _forget(self, shard: Shard, count: int) -> None:
-        """Their leases were over before the application saw them: the queue has them again."""
+        """Count and log prefetched messages that were dropped because their leases are over."""
         log.info("%d prefetched deliveries dropped: their leases are over", count)
         self._credits.settled(shard.index, count, elapsed_ms())

@@ -1,4 +1,4 @@
-"""The settlements of a queue subscription: sends them in time, and reports their results (Q8)."""
+"""The settler of a queue subscription: it sends settlements in time, and reports their results (Q8)."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ from lapse_client.transaction.transaction import Transaction
 log = logging.getLogger("lapse_client")
 
 _SHOWN: Final = 5
-"""Ranges that a line of the log names."""
+"""The most ranges that a log line names."""
 
 
 class SubscriptionSettler:
     """Sends the settlements of a subscription's deliveries. Every method may be called from any thread.
 
     Args:
-        session: the subscription's.
-        credits: counts what is settled.
-        ack_batch_size: acknowledgments in one command at most.
-        on_refused: called with settlements that were refused or not sent, and that nobody waits for.
+        session: session of the subscription.
+        credits: counts the settled deliveries.
+        ack_batch_size: most acknowledgments in one command.
+        on_refused: called with each settlement that was refused or not sent, and that no call waits for.
         replier: sends replies.
 
     Attributes:
         work: commits transactions.
-        tracing: makes the spans of processing and settling; None = nobody wants any.
+        tracing: makes the spans of processing and settling; None = no spans.
     """
 
     def __init__(
@@ -70,9 +70,9 @@ class SubscriptionSettler:
         self._acknowledgments = Acknowledgments(session.shards, self._enough, self._send_acks)
 
     def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
-        """Collect acknowledgments; a shard's are sent when they are enough, or old enough.
+        """Collect acknowledgments. Those of a shard are sent when they are enough, or old enough.
 
-        Once the subscription has ended, they are reported as not sent, and not marked as settled.
+        After the end of the subscription, they are reported as not sent, and the deliveries stay unsettled.
         """
         if self.tracing is not None:
             with self.tracing.settling("acknowledge", deliveries):
@@ -89,16 +89,16 @@ class SubscriptionSettler:
         return self._replier.reply(request, value, key, headers)
 
     def transaction(self, deliveries: Sequence[Delivery]) -> Transaction:
-        """A transaction over deliveries; see `AtomicWork.begin`."""
+        """Return a transaction over deliveries; see `AtomicWork.begin`."""
         assert self.work is not None
         return self.work.begin(deliveries)
 
     def renewed(self, deliveries: Sequence[Delivery], timeout_s: float) -> list[SettlementResult]:
-        """Renew leases, and wait for what became of it.
+        """Renew leases, wait up to `timeout_s` seconds for the answers, and return the results.
 
         Raises:
             AnswerTimeout: a shard did not answer.
-            CommandFailed: a shard refused the command as a whole.
+            CommandFailed: a shard refused the whole command.
             Closed: the subscription has ended.
         """
         answers = self._session.channel.ask(self.command("renew", deliveries, answer=True), timeout_s)
@@ -107,19 +107,19 @@ class SubscriptionSettler:
         return [result for answer in answers for result in results(answer)]
 
     def flush(self) -> None:
-        """Send all acknowledgments that were collected."""
+        """Send all collected acknowledgments."""
         self._acknowledgments.flush_all()
 
     def flush_older(self, age_ms: float) -> None:
-        """Send those of shards where the first one has waited for `age_ms`."""
+        """Send the acknowledgments of each shard whose first one has waited for `age_ms`."""
         self._acknowledgments.flush_older(age_ms)
 
     def grow(self, count: int) -> None:
-        """Make room for more shards, before they are among the subscription's."""
+        """Add room for `count` new shards. Called before they join the subscription."""
         self._acknowledgments.grow(count)
 
     def close(self) -> None:
-        """Send all acknowledgments that were collected, and take no more."""
+        """Send all collected acknowledgments, and accept no more."""
         self._acknowledgments.close()
 
     def command(
@@ -132,22 +132,22 @@ class SubscriptionSettler:
         fault: str = "",
         answer: bool = False,
     ) -> list[tuple[Shard, Command]]:
-        """Settle at once, not in the batch.
+        """Settle deliveries at once, without collecting.
 
         Args:
-            how: the command.
-            deliveries: what is settled.
-            delay_ms: of cancel.
-            lease_ms: of renew.
-            fault: of expire; cut to what a command may say.
-            answer: return the commands unsent, for `Channel.ask`.
+            how: name of the settle action.
+            deliveries: the deliveries to settle.
+            delay_ms: for cancel: delay before the next delivery, in ms.
+            lease_ms: for renew: length of the lease from now, in ms.
+            fault: for expire: what is wrong with the messages. It is cut to the length that a command allows.
+            answer: whether to return the commands unsent, for `Channel.ask`.
 
         Returns:
-            The commands that still have to be sent: none unless `answer`.
+            The unsent commands; none without `answer`.
 
         Raises:
-            AlreadySettled: one of them was settled before.
-            Closed: with `answer`, once the subscription has ended. Without it, they are reported as not sent.
+            AlreadySettled: a delivery was settled before.
+            Closed: with `answer`, after the end of the subscription. Otherwise they are reported as not sent.
         """
         spanned = nullcontext() if self.tracing is None else self.tracing.settling(how, deliveries)
         with spanned, self._session.lifecycle.gate:
@@ -166,7 +166,7 @@ class SubscriptionSettler:
                     self._on_refused(result)
 
     def note_renewal(self, answer: Answer, deliveries: Sequence[Delivery]) -> None:
-        """Set the new end of the leases that an answer says are renewed."""
+        """Set the new end of the leases that an answer reports as renewed."""
         if answer.lease_until_ms is None:
             return
         settled = {str(place) for result in results(answer) if result.settled for place in result.messages}
@@ -200,7 +200,7 @@ class SubscriptionSettler:
         return asked
 
     def _enough(self, shard: Shard) -> int:
-        """Acknowledgments that are worth a command: no more than half the credit, so that the shard never runs dry."""
+        """Return how many acknowledgments are worth a command: at most half the credit, so that no shard waits."""
         return min(self._most, max(1, self._credits.credit(shard.index) // 2))
 
     def _send_acks(self, shard: Shard, ranges: list[str], count: int) -> None:
@@ -219,12 +219,12 @@ class SubscriptionSettler:
             self.tell(answer)
 
     def _too_late(self, how: str, bookmarks: Iterable[str]) -> None:
-        """Report settlements of messages that left with their queue."""
+        """Report settlements of messages whose queue was deleted as `already_settled`."""
         settlements = tuple(Settlement(bookmarks=text, result="already_settled") for text in bookmarks)
         self.tell(Answer(id="", command=how, status="ok", settlements=settlements))
 
     def _ended(self, how: str, deliveries: Iterable[Delivery], raising: bool = False) -> None:
-        """Tell of a settlement that comes after the end; the deliveries stay unsettled."""
+        """Report or raise that a settlement came after the end. The deliveries stay unsettled."""
         batch = SettlementBatch()
         for delivery in deliveries:
             delivery.check_unsettled()
@@ -235,7 +235,7 @@ class SubscriptionSettler:
         self._not_sent(how, batch.take(), "the subscriber is closed; settle before close()")
 
     def _tell_failure(self, how: str, bookmarks: Sequence[str], future: Future[Answer]) -> None:
-        """Tell of a settlement that Kafka does not take."""
+        """Report a settlement as not sent if its command fails."""
 
         def done(sent: Future[Answer]) -> None:
             if not sent.cancelled() and (error := sent.exception()) is not None:

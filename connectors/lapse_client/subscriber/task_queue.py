@@ -1,4 +1,4 @@
-"""Functions that are called through a queue: their arguments travel as JSON, checked on both sides (X3)."""
+"""Functions that are called through a queue. Arguments are sent as JSON, and checked on both sides (X3)."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Task(Generic[P, R]):
-    """A function of a task queue. Calling it runs it here; submitting it lets a consumer of the queue run it.
+    """A function of a task queue. A call runs it in this program; `submit` has a consumer of the queue run it.
 
     Attributes:
-        name: as it stands in messages.
-        function: it.
+        name: name of the task in messages.
+        function: the function itself.
         queue: its task queue.
-        options: of its publications, such as `ttl_ms`; those of `Publisher.publish`.
+        shape: types of the function's arguments.
+        options: options of `Publisher.publish` for its messages, such as `ttl_ms`.
     """
 
     name: str
@@ -43,15 +44,15 @@ class Task(Generic[P, R]):
     options: Mapping[str, Any]
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the function, as if it were no task."""
+        """Call the function in this program."""
         return self.function(*args, **kwargs)
 
     def submit(self, *args: P.args, **kwargs: P.kwargs) -> Bookmark:
-        """Publish a call, and return where its message stands once Kafka has it.
+        """Publish a call, and return its message's bookmark once Kafka has it.
 
         Raises:
             InvalidPublication: the arguments do not fit the function; nothing was sent.
-            PublishFailed: Kafka did not take it.
+            PublishFailed: Kafka did not accept the message.
         """
         return self.begin(*args, **kwargs).result()
 
@@ -66,12 +67,12 @@ class Task(Generic[P, R]):
         return self.queue.publisher.submit(self.queue.name, value, **self.options)
 
     def with_options(self, **options: Any) -> Task[P, R]:
-        """The same task, published with `ttl_ms`, `enqueue_at_ms`, `key`, `headers` and so on."""
+        """Return the task with other publish options, such as `ttl_ms`, `enqueue_at_ms`, `key` or `headers`."""
         return replace(self, options={**self.options, **options})
 
 
 class TaskQueue:
-    """Turns functions into tasks of a queue; a context manager that closes what it opened.
+    """Turns functions into tasks of a queue; a context manager.
 
     ::
 
@@ -83,16 +84,16 @@ class TaskQueue:
         send.submit("a@example.org", text="hello")      # here
         emails.run(threads=4)                           # elsewhere
 
-    A message whose arguments do not fit, or whose task is unknown, becomes a dead letter with the cause. A task that
-    raises is delivered again as the queue says; `raise Retry(after=30)` sets the delay.
+    A message whose arguments do not fit, or whose task is unknown, becomes a dead letter with the cause. If a task
+    raises, its message returns to the queue, and is delivered again. `raise Retry(after=30)` sets the delay.
 
     Args:
-        name: the queue's.
-        connection: the cluster; from the environment by default.
-        options: of the subscriber, such as `heartbeat_timeout_ms`.
+        name: name of the queue.
+        connection: connection to the cluster; from the environment by default.
+        options: options of the `QueueSubscriber`, such as `heartbeat_timeout_ms`.
 
     Raises:
-        LapseError: pydantic is missing; with the first task.
+        LapseError: pydantic is missing; raised by the first `task`.
     """
 
     task_type: ClassVar[type[Task[Any, Any]]] = Task
@@ -113,15 +114,16 @@ class TaskQueue:
     def task(self, /, *, name: str | None = None) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 
     def task(self, function: Any = None, /, *, name: str | None = None) -> Any:
-        """Make a function a task; a decorator, with or without arguments.
+        """Turn a function into a task; a decorator, with or without arguments.
 
         Args:
-            function: its parameters need names and should have types: what pydantic knows. It may be asynchronous.
-            name: as it stands in messages; the function's by default.
+            function: the function, which may be asynchronous. Its parameters need names, and should have types that
+                pydantic knows.
+            name: name of the task in messages; the function's name by default.
 
         Raises:
-            LapseError: there is a task of this name, or pydantic is missing.
-            TypeError: a parameter is `*args` or `**kwargs`, or of a type that pydantic does not know.
+            LapseError: the queue has a task of this name already, or pydantic is missing.
+            TypeError: a parameter is `*args` or `**kwargs`, or has a type that pydantic does not know.
         """
         if function is None:
             return lambda decorated: self.task(decorated, name=name)
@@ -133,14 +135,14 @@ class TaskQueue:
 
     @property
     def publisher(self) -> Publisher:
-        """What publishes its calls; opened when it is first asked for."""
+        """The publisher of its calls, opened at the first use."""
         with self._lock:
             if self._publisher is None:
                 self._publisher = Publisher(self._connection)
             return self._publisher
 
     def run(self, threads: int = 1) -> None:
-        """Work on the queue, until `close`; one call a thread at a time."""
+        """Run the queue's tasks in a number of threads, until `close` is called."""
         with self._lock:
             subscriber = QueueSubscriber(self.name, threads, connection=self._connection, **self._options)
             self._subscriber = subscriber
@@ -148,12 +150,12 @@ class TaskQueue:
             subscriber.run(self.handle, threads)
 
     def handle(self, delivery: Delivery) -> None:
-        """Run the task that a message names; for programs that receive messages by themselves."""
+        """Run the task that a message names, for programs that receive messages themselves."""
         if (call := self.call_of(delivery)) is not None and inspect.iscoroutine(done := call()):
             asyncio.run(done)
 
     def call_of(self, delivery: Delivery) -> functools.partial[Any] | None:
-        """What a message asks for; None: it is no call that fits, and goes to the dead letters."""
+        """Return the call in a message. Expire a message that is not a valid call, and return None."""
         try:
             function, arguments = self._read(delivery.value)
         except InvalidPayload as error:
@@ -162,7 +164,7 @@ class TaskQueue:
         return functools.partial(function, **arguments)
 
     def close(self) -> None:
-        """Let `run` end when the running calls are done, and flush submitted calls."""
+        """Stop `run` after the running calls, and flush submitted calls."""
         with self._lock:
             subscriber, publisher, self._publisher = self._subscriber, self._publisher, None
         if subscriber is not None:

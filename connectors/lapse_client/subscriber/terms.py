@@ -1,4 +1,4 @@
-"""The terms of a queue subscription: its options, checked."""
+"""The terms of a queue subscription: its validated options."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from uuid import uuid4
 from lapse.protocol.command_field import CHECKS, OPTIONAL, SHOWN_CHARACTERS
 
 Payload = Literal["inline", "packed", "reference"]
-"""How deliveries come: with their payloads, each in a record of its own or many in one; or as bookmarks only."""
+"""The form of deliveries: one message per record, many messages per record, or bookmarks only."""
 
 _LEAST: Final = {"max_backlog": 0, "heartbeat_timeout_ms": 100, "ack_batch_size": 1, "ack_interval_ms": 0}
 
 
 def check(what: str, value: object, field: str = "") -> None:
-    """Check an option by the rules of its command field, because a subscription sends it repeatedly.
+    """Check an option by the rules of its command field at once, because the `subscribe` command is sent later.
 
     Args:
-        what: the name of the option.
-        value: its value.
-        field: the command's field; of the same name by default.
+        what: name of the option.
+        value: value of the option.
+        field: field of the command; the option's name by default.
 
     Raises:
-        ValueError: the value is not permitted.
+        ValueError: the value is not allowed.
     """
     field = field or what
     if value is None and field in OPTIONAL:
@@ -38,15 +38,15 @@ def _unique_name() -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Terms:
-    """What a subscription asks for.
+    """The options of a subscription.
 
     Attributes:
         max_backlog: most unsettled deliveries at once, over all shards.
-        name: the subscription; unique by default.
-        filter: which messages, as an expression; None = all.
-        heartbeat_timeout_ms: silence after which it counts as lost and its leases return, in ms; None = the queue's.
-        payload: how deliveries come.
-        ack_batch_size: acknowledgments in one command at most.
+        name: name of the subscription; unique by default.
+        filter: an expression for the messages to deliver; None = all.
+        heartbeat_timeout_ms: time without heartbeats after which its messages return, in ms; None = the queue's.
+        payload: the form of deliveries.
+        ack_batch_size: most acknowledgments in one command.
         ack_interval_ms: how long an acknowledgment may wait for others, in ms.
     """
 
@@ -78,5 +78,5 @@ class Terms:
 
     @staticmethod
     def unique_name() -> str:
-        """A name that no other subscription has."""
+        """Return a name that no other subscription has."""
         return _unique_name()
