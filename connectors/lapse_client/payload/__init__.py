@@ -1,1 +1,1 @@
-"""Payloads: how values become bytes, and bytes values."""
+"""Payloads: conversion between objects and bytes."""

@@ -1,4 +1,4 @@
-"""Payloads in Avro's single-object encoding, by schemas that both sides have (S1); no registry is needed."""
+"""Payloads in Avro's single-object encoding, with schemas that both sides have, so that no registry is needed (S1)."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from lapse_client.payload.serde import Serde
 from lapse_client.payload.shape import Shape
 
 SchemaLike = Mapping[str, Any] | str | PathLike[str]
-"""A schema: parsed, as the text of an `.avsc` file, or the file's path."""
+"""A schema: parsed, or the text of an `.avsc` file, or the file's path."""
 
 
 class AvroSerde(Serde):
     """Payloads as Avro records in single-object encoding: a marker, the schema's fingerprint, the body.
 
-    A payload that was written with one of the further schemas is read by Avro's rules of resolution. Workers read such
-    payloads with `value_format = "avro"`. For Confluent's wire format, take Confluent's own `AvroSerializer` and
-    `AvroDeserializer`.
+    A payload written with one of the further schemas is read by Avro's rules of schema resolution. Workers read such
+    payloads if the entity has `value_format = "avro"`. For Confluent's wire format, use Confluent's own
+    `AvroSerializer` and `AvroDeserializer`.
 
     Args:
-        schema: of the records, as they are written and read. Logical types are read as what they are stored as.
-        type: what a record becomes: a pydantic model, a dataclass or a `TypedDict`; a dictionary without it.
-        writers: further schemas that records may be written with.
+        schema: schema to write with, and to read as. Values of logical types are read as their underlying types.
+        type: Python type of the records: a pydantic model, a dataclass or a `TypedDict`; None = dictionaries.
+        writers: further schemas with which payloads may have been written.
 
     Raises:
-        ValueError: no schema, or what is written with one of the others cannot be read with it.
-        LapseError: there is a type, and pydantic is missing.
+        ValueError: a schema is not valid, or payloads of a further schema cannot be read as `schema`.
+        LapseError: a type is given, and pydantic is missing.
     """
 
     def __init__(self, schema: SchemaLike, type: Any = None, *, writers: Iterable[SchemaLike] = ()) -> None:  # noqa: A002

@@ -1,4 +1,4 @@
-"""Payloads in JSON: plain, or of a type that pydantic can check (models, dataclasses, typed dictionaries)."""
+"""Payloads in JSON: plain, or of a type that pydantic checks (models, dataclasses, typed dictionaries)."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class JsonSerde(Serde):
         QueueSubscriber("orders", deserializer=JsonSerde(Order))
 
     Args:
-        type: of the payloads: a pydantic model, a dataclass, a `TypedDict` or any other type that pydantic knows; needs
-            `pip install 'lapse[payloads]'`. Without it any JSON is taken, as dictionaries, lists, texts and numbers.
+        type: Python type of the payloads: a pydantic model, a dataclass, a `TypedDict` or any other type that pydantic
+            knows; needs `pip install 'lapse[payloads]'`. None = any JSON, as dictionaries, lists, texts and numbers.
 
     Raises:
         LapseError: pydantic is missing.
-        TypeError: pydantic knows no such type.
+        TypeError: pydantic does not know the type.
     """
 
     def __init__(self, type: Any = None) -> None:  # noqa: A002  # the natural word

@@ -1,4 +1,4 @@
-"""Numbers that JSON has no form for: NaN and the infinities, which writers of JSON turn into `null` without a word."""
+"""Refuses NaN and infinities in JSON, which JSON writers would silently turn into `null`."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ def refuse_unwritable_numbers(value: Any, written: bytes) -> None:
     """Refuse a value in which a number was written as `null`.
 
     Args:
-        value: of dictionaries, lists, dataclasses and plain values.
-        written: the same in JSON. Without a `null` there is nothing to look for.
+        value: dictionaries, lists, dataclasses and plain values.
+        written: the value as JSON. If it has no `null`, nothing is searched.
 
     Raises:
-        InvalidPayload: one of its numbers is not finite; the text names its place.
+        InvalidPayload: a number is not finite; the text names its field.
     """
     if b"null" in written and (place := _place(value)) is not None:
         raise InvalidPayload(f"the payload is no JSON: {place or 'it'} is NaN or infinite, which JSON cannot say")
 
 
 def _place(value: Any) -> str | None:
-    """Where the first number is that is not finite; "" = it is the value itself, None = there is none."""
+    """Return the path of the first number that is not finite; "" = the value itself, None = there is none."""
     if isinstance(value, float):
         return None if math.isfinite(value) else ""
     parts: Iterable[tuple[Any, Any]] = ()

@@ -1,4 +1,4 @@
-"""Serdes: how payloads become bytes and bytes payloads; lapse's own, Confluent's, or any function (X3)."""
+"""Serdes convert between payloads and bytes: lapse's own, Confluent's, or any function (X3)."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from lapse_client.error import InvalidPayload, InvalidPublication
 
 
 class Serde(ABC):
-    """Writes payloads and reads them. Both may be called from any thread."""
+    """Converts payloads to bytes and back. Both methods may be called from any thread."""
 
     @abstractmethod
     def serialize(self, value: Any) -> bytes:
-        """Write a payload.
+        """Convert a payload to bytes.
 
         Raises:
-            InvalidPayload: it does not fit.
+            InvalidPayload: the payload does not fit.
         """
 
     @abstractmethod
     def deserialize(self, data: bytes) -> Any:
-        """Read a payload.
+        """Convert bytes to a payload.
 
         Raises:
-            InvalidPayload: it does not fit.
+            InvalidPayload: the bytes do not fit.
         """
 
 
@@ -47,22 +47,22 @@ DeserializerLike = Serde | Deserializer | Callable[[bytes], Any]
 
 
 _MISFITS: Final = (ValueError, TypeError, LookupError, EOFError, struct.error, SerializationError)
-"""What deserializers raise of damaged bytes. Everything else says nothing about the payload."""
+"""Errors that deserializers raise for damaged bytes. Other errors say nothing about the payload."""
 
 _NO_SUCH_SCHEMA: Final = 404
-"""What a registry says of a schema's id that it does not know."""
+"""The HTTP status of a schema registry for an unknown schema id."""
 
 
 def write(serializer: SerializerLike, value: Any, topic: str) -> bytes | None:
-    """Write the payload of a record; None, which deletes, stays None.
+    """Convert the payload of a record to bytes. None, which deletes, stays None.
 
     Args:
-        serializer: by which.
+        serializer: converts the payload.
         value: the payload.
-        topic: where the record goes; Confluent's serializers name the schema by it.
+        topic: topic of the record. Confluent's serializers name the schema by it.
 
     Raises:
-        InvalidPublication: it does not fit.
+        InvalidPublication: the payload does not fit.
     """
     if value is None:
         return None
@@ -81,16 +81,16 @@ def write(serializer: SerializerLike, value: Any, topic: str) -> bytes | None:
 
 
 def read(deserializer: DeserializerLike, data: bytes | None, topic: str) -> Any:
-    """Read the payload of a record; None stays None.
+    """Convert the bytes of a record to a payload. None stays None.
 
     Args:
-        deserializer: by which.
-        data: the payload's bytes.
-        topic: where the record stands; Confluent's deserializers are told.
+        deserializer: converts the bytes.
+        data: the record's value.
+        topic: topic of the record, for Confluent's deserializers.
 
     Raises:
-        InvalidPayload: it does not fit.
-        Exception: anything else that the deserializer raises, such as a registry that does not answer.
+        InvalidPayload: the bytes do not fit.
+        Exception: any other error of the deserializer, for example if a registry does not answer.
     """
     if data is None:
         return None
@@ -109,16 +109,16 @@ def read(deserializer: DeserializerLike, data: bytes | None, topic: str) -> Any:
 
 
 def payload_of(deserializer: DeserializerLike | None, data: bytes | None, topic: str, what: object) -> Any:
-    """What a deserializer makes of a value; the value where there is none.
+    """Convert a record's value to a payload. Without a deserializer, return the value.
 
     Args:
-        deserializer: by which; None = by none.
+        deserializer: converts the value; None = no conversion.
         data: the value.
-        topic: where it stands.
-        what: names it in an error.
+        topic: topic of the record.
+        what: name of the record in errors.
 
     Raises:
-        InvalidPayload: it does not fit.
+        InvalidPayload: the value does not fit.
     """
     if deserializer is None:
         return data

@@ -1,4 +1,4 @@
-"""Shapes of payloads: a type, and pydantic's checks of its values."""
+"""Shapes: Python types of payloads, whose values pydantic checks."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ _NAMELESS: Final = (
 
 
 _UNEXPECTED: Final = re.compile(r"Expected `(.*?)` - .*?\[field_name='(.*?)', input_value=.*, input_type=(.*?)\]")
-"""What pydantic's serializer says of a value of another type than its field's: the value is in it, too."""
+"""The text of pydantic's serializer for a field's value of another type. It contains the value."""
 
 
 class Shape:
-    """A type whose values are checked.
+    """A type of payloads whose values are checked.
 
     Args:
         type: a pydantic model, a dataclass, a `TypedDict`, or any other type that pydantic knows.
 
     Attributes:
-        name: the type's.
+        name: name of the type.
 
     Raises:
         LapseError: pydantic is missing.
-        TypeError: pydantic knows no such type.
+        TypeError: pydantic does not know the type.
     """
 
     def __init__(self, type: Any) -> None:  # noqa: A002  # the natural word
@@ -50,10 +50,10 @@ class Shape:
             raise TypeError(f"{self.name} is no type of payloads: {error}") from error
 
     def to_json(self, value: Any) -> bytes:
-        """A value in JSON.
+        """Convert a value to JSON.
 
         Raises:
-            InvalidPayload: it is none of this type.
+            InvalidPayload: the value is not of this type.
         """
         try:
             checked = self._adapter.validate_python(value)
@@ -65,10 +65,10 @@ class Shape:
         return data
 
     def from_json(self, data: bytes) -> Any:
-        """A value that was written in JSON.
+        """Convert JSON to a value.
 
         Raises:
-            InvalidPayload: it is none of this type.
+            InvalidPayload: the JSON does not fit this type.
         """
         try:
             return self._adapter.validate_json(data)
@@ -76,10 +76,10 @@ class Shape:
             raise self._misfit(error) from error
 
     def to_fields(self, value: Any) -> Any:
-        """A value as dictionaries, lists and plain values.
+        """Convert a value to dictionaries, lists and plain values.
 
         Raises:
-            InvalidPayload: it is none of this type.
+            InvalidPayload: the value is not of this type.
         """
         try:
             return self._adapter.dump_python(self._adapter.validate_python(value), warnings="error")
@@ -87,10 +87,10 @@ class Shape:
             raise self._misfit(error) from error
 
     def from_fields(self, fields: Any) -> Any:
-        """A value of dictionaries, lists and plain values.
+        """Convert dictionaries, lists and plain values to a value.
 
         Raises:
-            InvalidPayload: it is none of this type.
+            InvalidPayload: they do not fit this type.
         """
         try:
             return self._adapter.validate_python(fields)
@@ -98,7 +98,7 @@ class Shape:
             raise self._misfit(error) from error
 
     def _misfit(self, error: Any) -> InvalidPayload:
-        """What does not fit, without the values: letters and logs are read by others than payloads are."""
+        """Return an error without the values, because letters and logs have other readers than payloads."""
         if not isinstance(error, self._faults):
             found = _UNEXPECTED.findall(str(error))
             why = "; ".join(
@@ -116,15 +116,15 @@ class Shape:
 
 
 def arguments_of(name: str, function: Callable[..., Any]) -> Any:
-    """The type of a function's arguments: a model with a field for each parameter.
+    """Return a type for a function's arguments: a pydantic model with a field for each parameter.
 
     Args:
-        name: of the type.
-        function: it.
+        name: name of the type.
+        function: the function.
 
     Raises:
         LapseError: pydantic is missing.
-        TypeError: a parameter has no name that a message can say, or is of a type that pydantic does not know.
+        TypeError: a parameter cannot be passed by name, or has a type that pydantic does not know.
     """
     try:
         import pydantic  # optional

@@ -1,4 +1,4 @@
-"""Publications: the options of a publish, checked before anything is sent (L2 to L5, X6, X7)."""
+"""Publications: the options of a publish, which are checked before anything is sent (L2 to L5, X6, X7)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Headers = Mapping[str, str | bytes | None] | Iterable[tuple[str, str | bytes | N
 BuiltHeaders = list[tuple[str, str | bytes | None]]
 
 _LATEST_MS: Final = 253_402_300_799_999
-"""The end of the year 9999. A lifetime that can be honoured from here on can be at any arrival; no clock is needed."""
+"""The end of the year 9999. A lifetime that is valid from this arrival on is valid from any; so no clock is needed."""
 
 _LONGEST_MS: Final = lifetime.NEVER - _LATEST_MS - 1
-"""A relative lifetime up to this can be honoured at any arrival."""
+"""The longest relative lifetime that is valid for any arrival, in ms."""
 
 _TYPED_LIFETIMES: Final = (lifetime.TTL_MS, lifetime.EXPIRES_AT_MS, lifetime.EXPIRE_TIME, lifetime.CE_EXPIRYTIME)
 
@@ -30,18 +30,18 @@ def headers(
     message_id: str | None = None,
     delta: bool = False,
 ) -> BuiltHeaders:
-    """Build the headers of a record, and refuse what a worker would have to refuse.
+    """Build the headers of a record, and refuse values that a worker would refuse.
 
     Args:
         own: further headers; text is sent as UTF-8.
         ttl_ms: relative lifetime, ms; 0 = never expires.
         expires_at_ms: deadline, ms since the epoch.
         enqueue_at_ms: invisible before this instant, ms since the epoch.
-        message_id: a repeat of it within the entity's window is dropped.
-        delta: merge into the stored record of a SOW topic, instead of replacing it.
+        message_id: id of the message. A second message with it within the entity's window is dropped.
+        delta: whether to merge into the stored record of a SOW topic, instead of replacing it.
 
     Raises:
-        InvalidPublication: a value out of range, or two lifetimes at once.
+        InvalidPublication: a value is out of range, or there are two lifetimes.
     """
     built: BuiltHeaders = [_checked(*item) for item in items(own)]
     is_plain = not any(name in lifetime.NAMES for name, _ in built)
@@ -56,16 +56,16 @@ def headers(
         built.append((header.MESSAGE_ID, _text("message_id", message_id)))
     if delta:
         built.append((header.COMMAND, b"delta"))
-    if not is_plain:  # nearly all records state one lifetime or none, in which there is nothing to be found
+    if not is_plain:  # nearly all records have one plain lifetime or none, and need no further check
         _check_lifetimes(built)
     return built
 
 
 def payload(what: str, value: object) -> bytes | None:
-    """A payload or key as it is sent; text as UTF-8.
+    """Return the bytes of a payload or key; text as UTF-8.
 
     Raises:
-        InvalidPublication: it is neither text nor bytes.
+        InvalidPublication: the value is neither text nor bytes nor None.
     """
     if value is None or isinstance(value, bytes):
         return value
@@ -76,7 +76,7 @@ def payload(what: str, value: object) -> bytes | None:
 
 
 def items(own: Headers | None) -> Iterable[tuple[str, str | bytes | None]]:
-    """Headers as pairs, in whichever form they were given."""
+    """Return headers as pairs, from a mapping or from pairs."""
     if own is None:
         return ()
     return own.items() if isinstance(own, Mapping) else own
@@ -87,7 +87,7 @@ def _checked(name: object, value: object) -> tuple[str, bytes | None]:
         raise InvalidPublication(f"header name {name!r}: expected text that is not empty")
     if value is not None and not isinstance(value, str | bytes):
         raise InvalidPublication(f"header {name} = {value!r}: expected text, bytes or None")
-    if not name.isascii():  # Kafka's client ends the process over a name that is no UTF-8
+    if not name.isascii():  # librdkafka aborts the process for a name that is not UTF-8
         _utf8(f"header name {name!r}", name)
     return name, _utf8(f"header {name}", value) if isinstance(value, str) else value
 
@@ -101,7 +101,7 @@ def _text(what: str, value: object) -> bytes:
 def _utf8(what: str, text: str) -> bytes:
     try:
         return text.encode()
-    except UnicodeEncodeError as error:  # lone surrogates, as a command line has them for bytes that are no UTF-8
+    except UnicodeEncodeError as error:  # lone surrogates, such as Python's for arguments that are not UTF-8
         raise InvalidPublication(f"{what}: no text that UTF-8 can hold: {error}") from error
 
 

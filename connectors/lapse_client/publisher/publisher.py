@@ -1,4 +1,4 @@
-"""The publisher: records with lifetimes, and requests that are answered (L2 to L5, S2, X6, Q27)."""
+"""The publisher: it publishes records with lifetimes, and requests that get replies (L2 to L5, S2, X6, Q27)."""
 
 from __future__ import annotations
 
@@ -26,14 +26,15 @@ class Publisher(RecordPublisher):
     `publish`, `flush` or `close` raises the error.
 
     Args:
-        connection: the cluster; from the environment by default.
-        timeout_s: how long to wait for room in the local buffer, for `flush`, and for workers to make the queue of
-            replies, in seconds.
-        serializer: writes the payloads: a `JsonSerde`, an `AvroSerde`, one of Confluent's serializers, or a function.
-        deserializer: of requests: reads the payloads of replies, for `reply.payload`.
-        deployment: of requests: `app_id` of the workers that create the queue of replies.
-        reply_queue: of requests: the name of that queue, which no other publisher may use at the same time; unique by
-            default.
+        connection: connection to the cluster; from the environment by default.
+        timeout_s: how long to wait for room in the local buffer, for `flush`, and for the creation of the reply
+            queue, in seconds.
+        serializer: converts payloads to bytes: a `JsonSerde`, an `AvroSerde`, one of Confluent's serializers, or a
+            function.
+        deserializer: for requests: converts the values of replies for `reply.payload`.
+        deployment: for requests: `app_id` of the workers that create the reply queue.
+        reply_queue: for requests: name of the reply queue, unique by default. No other publisher may use it at the
+            same time.
     """
 
     def __init__(
@@ -59,25 +60,26 @@ class Publisher(RecordPublisher):
         message_id: str | None = None,
         headers: Headers | None = None,
     ) -> Reply:
-        """Publish a request, and wait for the reply to it.
+        """Publish a request, and wait for its reply.
 
-        The first request makes a temporary queue for the replies, which takes a second or more.
+        The first request creates a temporary queue for the replies, which takes a second or more.
 
         Args:
-            to: a queue that enforces lifetimes, or a topic of one.
-            value: the payload, text as UTF-8, or whatever the serializer writes.
-            key: the record's key, text as UTF-8; decides the partition.
-            timeout: lifetime of the request and of its reply, and how long the reply is waited for, in seconds.
-            message_id: a repeat of it within the queue's window is dropped, and never answered.
+            to: name of a queue that enforces lifetimes, or of a topic of such a queue.
+            value: the payload: bytes, text (sent as UTF-8), or an object that the serializer takes.
+            key: the record's key: bytes, or text (sent as UTF-8). It decides the partition.
+            timeout: lifetime of the request and of its reply, and how long to wait for the reply, in seconds.
+            message_id: id of the request. A second request with it within the queue's window is dropped, and never
+                answered.
             headers: further headers.
 
         Raises:
-            NoReply: none came in time.
-            InvalidPublication: a value out of range, or the queue ignores lifetimes; nothing was sent.
-            UnknownEntity: there is neither a topic nor a queue of this name.
-            PublishFailed: Kafka did not take the request.
-            CommandFailed: the queue of replies is not to be; `code` and the text say why.
-            LapseError: the deployment makes no queues at run time.
+            NoReply: no reply came in time.
+            InvalidPublication: a value is out of range, or the queue ignores lifetimes; nothing was sent.
+            UnknownEntity: no topic or queue has this name.
+            PublishFailed: Kafka did not accept the request.
+            CommandFailed: the reply queue was refused; `code` and the text say why.
+            LapseError: the deployment creates no queues at run time.
         """
         with self.submit_request(to, value, key, timeout=timeout, message_id=message_id, headers=headers) as pending:
             return pending.result()
@@ -92,7 +94,7 @@ class Publisher(RecordPublisher):
         message_id: str | None = None,
         headers: Headers | None = None,
     ) -> PendingReply:
-        """Publish a request as `request` does, and return its reply to come, so that many can be under way."""
+        """Publish a request as `request` does, and return at once, so that many requests can be under way."""
         self._lifecycle.check()
         return self._replies.request(self, to, value, key, timeout, message_id, headers)
 

@@ -25,34 +25,35 @@ from lapse_client.session.lifecycle import Phase
 from lapse_client.tracing import tracing
 
 _FORGET_TOPICS_S: Final = 60.0
-"""How long the list of topics is believed; an unknown name is looked up anew."""
+"""How long the list of topics is cached, in seconds. An unknown name is always looked up."""
 
 _IDLE_S: Final = 1.0
-"""How long the thread that hands out reports outlives the last one, s."""
+"""How long the thread that serves delivery reports waits for further records before it stops, in seconds."""
 
 _POLL_S: Final = 0.1
-"""How long the reports are waited for at a time."""
+"""The longest wait for delivery reports at a time, in seconds."""
 
 _ENDED: Final = frozenset({KafkaError._FATAL, KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
-"""A record was not taken, for nothing can be sent any more; the cause has a report of its own."""
+"""Errors of records that were dropped because the producer has failed. The cause is reported separately."""
 
 _CAUSE_S: Final = 1.0
-"""How long the cause is waited for; it is at most some milliseconds away."""
+"""How long to wait for that cause, in seconds. It usually comes within milliseconds."""
 
 Payload = str | bytes | None
 _Tell = Callable[[Bookmark | PublishFailed], None]
 
 
 class RecordPublisher(Client[None]):
-    """Publishes with lifetimes; a context manager that flushes at its end.
+    """Publishes records with lifetimes; a context manager that flushes at its end.
 
-    Records go out in the background, idempotently and with `acks=all`. What Kafka refused is raised by the next call
-    of `publish`, `flush` or `close`.
+    Records are sent in the background, idempotently and with `acks=all`. If Kafka refuses one, the next call of
+    `publish`, `flush` or `close` raises the error.
 
     Args:
-        connection: the cluster; from the environment by default.
+        connection: connection to the cluster; from the environment by default.
         timeout_s: how long to wait for room in the local buffer, and for `flush`, in seconds.
-        serializer: writes the payloads: a `JsonSerde`, an `AvroSerde`, one of Confluent's serializers, or a function.
+        serializer: converts payloads to bytes: a `JsonSerde`, an `AvroSerde`, one of Confluent's serializers, or a
+            function.
     """
 
     def __init__(
@@ -67,9 +68,9 @@ class RecordPublisher(Client[None]):
         self._tracing = tracing(self._connection.tracer_provider)
         self._producer = self._connection.producer(linger_ms=5)
         self._fatal: KafkaError | None = None
-        """Why nothing can be sent any more: the brokers refuse it, or lost the producer's state."""
+        """The error after which nothing can be sent any more: brokers refuse it, or have lost the producer's state."""
         self._unexplained: list[tuple[_Tell, Message, KafkaError]] = []
-        """Records of `submit` that were not taken before the cause was known."""
+        """Records of `submit` that were dropped before the cause was known."""
         self._failure: tuple[Message, KafkaError] | None = None
         self._failures = 0
         self._targets: dict[str, str] = {}
@@ -93,25 +94,25 @@ class RecordPublisher(Client[None]):
         headers: Headers | None = None,
         delta: bool = False,
     ) -> None:
-        """Publish a record, in the background.
+        """Publish a record in the background.
 
         Args:
-            to: a topic; or a queue, then it goes to the queue's `default_publish_target` (Q2).
-            value: the payload, text as UTF-8, or whatever the serializer writes; None deletes the key's record from a
-                SOW topic (S3).
-            key: the record's key, text as UTF-8; decides the partition.
-            ttl_ms: lifetime from arrival, or from the scheduled instant, ms; 0 = never expires.
+            to: name of a topic or a queue. A queue's messages go to its `default_publish_target` (Q2).
+            value: the payload: bytes, text (sent as UTF-8), or an object that the serializer takes. None deletes the
+                key's record from a SOW topic (S3).
+            key: the record's key: bytes, or text (sent as UTF-8). It decides the partition.
+            ttl_ms: lifetime from arrival, or from `enqueue_at_ms`, in ms; 0 = never expires.
             expires_at_ms: deadline, ms since the epoch; not together with `ttl_ms`.
-            enqueue_at_ms: invisible before this instant, ms since the epoch.
-            message_id: a repeat of it within the entity's window is dropped.
+            enqueue_at_ms: the message is invisible before this instant, ms since the epoch.
+            message_id: id of the message. A second message with it within the entity's window is dropped.
             headers: further headers.
-            delta: merge into the stored record of a SOW topic, instead of replacing it.
+            delta: whether to merge into the stored record of a SOW topic, instead of replacing it.
 
         Raises:
-            InvalidPublication: a value out of range, two lifetimes at once, or a topic that only lapse writes; nothing
-                was sent.
-            UnknownEntity: there is neither a topic nor a queue of this name.
-            PublishFailed: an *earlier* record was not taken, or there is no room for this one.
+            InvalidPublication: a value is out of range, there are two lifetimes, or only lapse writes to the topic;
+                nothing was sent.
+            UnknownEntity: no topic or queue has this name.
+            PublishFailed: an *earlier* record was not accepted, or there is no room for this one.
         """
         built = self._headers(value, headers, ttl_ms, expires_at_ms, enqueue_at_ms, message_id, delta)
         self._send(to, value, key, built, self._reported)
@@ -131,9 +132,9 @@ class RecordPublisher(Client[None]):
         headers: Headers | None = None,
         delta: bool = False,
     ) -> Future[Bookmark]:
-        """Publish as `publish` does, and return the record's bookmark as a future; its failure ends the future.
+        """Publish as `publish` does, and return a future of the record's bookmark, or of its `PublishFailed`.
 
-        It may be waited for at once, by `result()` or by whatever waits for futures.
+        The future may be waited for at once: no call of `flush` or `poll` is needed.
         """
         built = self._headers(value, headers, ttl_ms, expires_at_ms, enqueue_at_ms, message_id, delta)
         future: Future[Bookmark] = Future()
@@ -151,18 +152,18 @@ class RecordPublisher(Client[None]):
         return future
 
     def submit_all(self, to: str, publications: Sequence[Publication]) -> Future[list[Outcome]]:
-        """Publish records in their order, each as `submit` does, and return what became of all as one future.
+        """Publish records in their order, each as `submit` does, and return one future of all outcomes.
 
         Args:
             to: see `publish`.
-            publications: of each record its value, key, headers and other options.
+            publications: value, key, headers and further options of each record.
 
         Returns:
-            The bookmark of each record, or the error by which it was refused, in their order.
+            A future of the bookmark or the error of each record, in their order.
 
         Raises:
-            UnknownEntity: there is neither a topic nor a queue of this name.
-            Closed: the publisher is.
+            UnknownEntity: no topic or queue has this name.
+            Closed: the publisher is closed.
         """
         batch = PublicationBatch(len(publications))
         sent = 0
@@ -179,7 +180,7 @@ class RecordPublisher(Client[None]):
         return batch.future
 
     def _report_to(self, tell: _Tell) -> Callable[[KafkaError | None, Message], None]:
-        """The callback for librdkafka's report on a record, which passes the outcome on."""
+        """Return a callback for a record's delivery report that passes the outcome to `tell`."""
 
         def reported(error: KafkaError | None, message: Message) -> None:
             with self._lock:
@@ -195,7 +196,7 @@ class RecordPublisher(Client[None]):
         return reported
 
     def _await(self, count: int) -> None:
-        """Let librdkafka hand out reports, also those of this many further records."""
+        """Have a thread serve delivery reports, including those of `count` further records."""
         with self._lock:
             self._awaited += count
             if self._server is None and (self._awaited or self._unexplained):
@@ -205,10 +206,10 @@ class RecordPublisher(Client[None]):
                 self._wanted.notify()
 
     def poll(self, timeout_s: float = 0.0) -> int:
-        """Wait up to `timeout_s` seconds for reports; returns how many records were reported on."""
+        """Wait up to `timeout_s` seconds for delivery reports, and return their number."""
         try:
             return self._producer.poll(timeout_s)
-        except KafkaException as error:  # nothing can be sent any more: what waits fails
+        except KafkaException as error:  # the producer has failed: all waiting records fail
             with self._lock:
                 self._fatal = error.args[0]
             self._explain()
@@ -216,7 +217,7 @@ class RecordPublisher(Client[None]):
             return self._producer.poll(0)
 
     def _cause(self, error: object) -> object:
-        """Why a record was not taken: what was purged has a cause, whose report may be about to come."""
+        """Return why a record was not accepted. If it was dropped, wait briefly for the cause."""
         if isinstance(error, KafkaError) and error.code() in _ENDED:
             give_up = time.monotonic() + self._connection.transport.patience(_CAUSE_S)
             while self._fatal is None and time.monotonic() < give_up:
@@ -224,14 +225,14 @@ class RecordPublisher(Client[None]):
         return self._fatal or error
 
     def _explain(self) -> None:
-        """Tell those that wait for records why these were not taken."""
+        """Report the cause for records that were dropped before it was known."""
         with self._lock:
             unexplained, self._unexplained = self._unexplained, []
         for tell, message, error in unexplained:
             tell(_failed(message, self._fatal or error))
 
     def _serve(self) -> None:
-        """Hand out reports while futures wait for them, whatever the threads that wait do."""
+        """Serve delivery reports as long as futures wait for them. This thread runs `_serve` only."""
 
         def is_needed() -> bool:
             return self._awaited > 0 or bool(self._unexplained) or self._lifecycle.phase is not Phase.RUNNING
@@ -245,13 +246,13 @@ class RecordPublisher(Client[None]):
             self.poll(_POLL_S)
 
     def flush(self) -> None:
-        """Wait until Kafka has everything.
+        """Wait until Kafka has all records.
 
         Raises:
-            PublishFailed: a record was not taken, or not within the publisher's timeout.
+            PublishFailed: a record was not accepted, or not within the publisher's timeout.
         """
         give_up = time.monotonic() + self._timeout_s
-        # By polling: `flush` brings what is fatal in a way that Python takes for a fault of its own.
+        # Poll instead of `flush`: that would raise SystemError if a fatal error comes meanwhile.
         while (left := len(self._producer)) and time.monotonic() < give_up:
             self.poll(_POLL_S)
         self._raise_failure()
@@ -259,29 +260,29 @@ class RecordPublisher(Client[None]):
             raise PublishFailed("", None, f"{left} records are still unsent after {self._timeout_s:g} s", left)
 
     def topic_of(self, to: str) -> str:
-        """The topic to which a publish to a name goes.
+        """Return the topic that a publish to a topic or queue goes to.
 
         Raises:
-            UnknownEntity: there is neither a topic nor a queue of this name.
-            InvalidPublication: the queue says no such topic, or it is one that only lapse writes.
+            UnknownEntity: no topic or queue has this name.
+            InvalidPublication: the queue has no `default_publish_target`, or only lapse writes to the topic.
         """
         known = self._targets.get(to) if time.monotonic() < self._targets_until else None
         return known or self._target(to)
 
     def forget_topics(self) -> None:
-        """Look every name up anew, because its topic or queue may have been deleted."""
+        """Drop the cached topics, because topics or queues may have been deleted."""
         self._targets_until = 0.0
 
     def close(self) -> None:
-        """Flush, and refuse to publish from then on.
+        """Flush and close. Later calls raise `Closed`.
 
         Raises:
-            PublishFailed: as `flush` does.
+            PublishFailed: see `flush`.
         """
         super().close()
 
     def _open(self) -> None:
-        """Nothing: the producer connects by itself."""
+        """Do nothing: the producer connects by itself."""
 
     def _leave(self, timeout_s: float) -> None:
         try:
@@ -362,12 +363,12 @@ class RecordPublisher(Client[None]):
                 cause = error.args[0] if isinstance(error, KafkaException) else error
                 raise PublishFailed(target, _bytes(key), self._cause(cause)) from error
             else:
-                if self._server is None:  # else it hands out the reports: each call costs more than the record
+                if self._server is None:  # else that thread serves the reports: a call here costs more than the record
                     self.poll()
                 return
 
     def _target(self, to: str) -> str:
-        """The topic that a name means: looked up first, for librdkafka would create what does not exist."""
+        """Look up the topic for a name. This is needed because librdkafka would create a missing topic."""
         existing = self._connection.partitions(to, topics.commands(to))
         if time.monotonic() >= self._targets_until:
             self._targets.clear()

@@ -1,1 +1,1 @@
-"""A queue as a whole, without a subscription: depth, peek, settlement, purge, rewind."""
+"""Queues as a whole, without a subscription: depth, peek, settlement, purge and rewind."""

@@ -1,4 +1,4 @@
-"""The end of a queue or SOW topic: its topics go a few seconds after the decision (C4)."""
+"""Deletion of a queue or SOW topic, whose topics are removed a few seconds after the decision (C4)."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def wait_until_gone(connection: Connection, entity: str, timeout_s: float) -> No
     """Wait until the topics of a deleted entity are removed.
 
     Raises:
-        LapseError: they still exist after this time. The text says what that means.
+        LapseError: some topics still exist after `timeout_s` seconds.
         ConnectionFailed: no broker answered.
     """
     own = {topic.commands(entity), topic.deliveries(entity), connection.deliveries(entity), topic.sow(entity)}
     if connection.transport.settles:
-        return  # the topics go as time moves, and it does not move by waiting
+        return  # in `lapse.testing` time does not pass by waiting
     give_up = time.monotonic() + timeout_s
     while left := own & connection.partitions().keys():
         if time.monotonic() >= give_up:

@@ -1,4 +1,4 @@
-"""Who is subscribed to a queue or SOW topic, over all shards (Q15)."""
+"""The open subscriptions of a queue or SOW topic, over all shards (Q15)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def open_subscriptions(session: Session[Any], timeout_s: float) -> list[OpenSubs
     """Ask all shards for their open subscriptions.
 
     Args:
-        session: of the entity.
+        session: session with the entity's shards.
         timeout_s: how long to wait for each answer, in seconds.
 
     Returns:
@@ -32,7 +32,7 @@ def open_subscriptions(session: Session[Any], timeout_s: float) -> list[OpenSubs
 
 
 def merged(parts: Iterable[OpenSubscription]) -> list[OpenSubscription]:
-    """Join the shards' answers about each subscription: the sum of its messages, and its earliest beginning."""
+    """Merge the shards' answers about each subscription: the sum of its messages, and its earliest start."""
     by_name: dict[str, OpenSubscription] = {}
     for one in parts:
         known = by_name.get(one.subscription)

@@ -1,4 +1,4 @@
-"""A queue as a whole: depth, peek, who is subscribed, settlement, pause, resume, purge, deletion (C4, Q8, Q15, Q21)."""
+"""A queue as a whole: depth, peek, subscriptions, settlement, pause, purge and deletion (C4, Q8, Q15, Q21)."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Queue(Client[None]):
     """Inspects and manages a queue as a whole; a context manager.
 
     Args:
-        name: the queue.
-        connection: the cluster; from the environment by default.
+        name: name of the queue.
+        connection: connection to the cluster; from the environment by default.
         timeout_s: how long to wait for answers, in seconds.
     """
 
@@ -35,30 +35,29 @@ class Queue(Client[None]):
         self.name = name
 
     def depth(self, *, filter: str | None = None) -> dict[str, Any]:  # noqa: A002  # the command's word
-        """Figures over all shards: messages by state, depth, subscriptions, oldest_age_ms.
+        """Return figures over all shards: messages by state, `depth`, `subscriptions`, `oldest_age_ms`.
 
         With a filter, an expression, only messages by state, of those that match.
-
-        All are whole numbers; `oldest_age_ms` is None where there is no message. `paused` is 1 while deliveries are
-        held back, and missing otherwise.
+        All figures are whole numbers. `oldest_age_ms` is None if there is no message. `paused` is 1 while deliveries
+        are paused, and missing otherwise.
         """
         return figures_of(self._ask(Command.of(command="depth", filter=filter)))
 
     def peek(
         self,
         *,
-        filter: str | None = None,  # noqa: A002  # the command\'s word
+        filter: str | None = None,  # noqa: A002  # the command's word
         top_n: int | None = None,
         skip: int = 0,  # the command's word
         state: str = "",
     ) -> list[QueuedMessage]:
-        """What the queue holds, shard by shard in order; takes no lease.
+        """Return the queue's messages, shard by shard in order, without a lease.
 
         Args:
-            filter: an expression; only messages that match.
+            filter: an expression. Only messages that match are returned.
             top_n: the greatest number of messages; None = all.
-            skip: how many to leave out first.
-            state: only messages in this state, such as `scheduled`.
+            skip: number of messages to leave out first.
+            state: return only messages in this state, such as `scheduled`; empty = all.
 
         Raises:
             ValueError: there is no such state.
@@ -79,15 +78,15 @@ class Queue(Client[None]):
         return messages[skip:] if most is None else messages[skip:most]
 
     def subscriptions(self) -> list[OpenSubscription]:
-        """Who is subscribed, since when, and how many messages each holds; over all shards, the oldest first.
+        """Return the open subscriptions, with their start and their number of messages, the oldest first.
 
         Raises:
-            CommandFailed: the user may see a part of the queue only.
+            CommandFailed: the user may see only a part of the queue.
         """
         return open_subscriptions(self._live(), self._timeout_s)
 
     def look_at(self, bookmark: str) -> QueuedMessage | None:
-        """What the queue says now of one message, topic:partition:offset; None if it holds no such message."""
+        """Return the present state of the message `topic:partition:offset`; None if the queue has no such message."""
         session = self._live()
         name = BookmarkRange.parse(bookmark)
         command = Command.of(command="sow", bookmarks=[bookmark])
@@ -95,17 +94,17 @@ class Queue(Client[None]):
         return next(iter(answer.messages), None)
 
     def acknowledge(self, bookmarks: Iterable[str] = (), *, filter: str | None = None) -> list[SettlementResult]:  # noqa: A002
-        """Settle as done; by `topic:partition:first[-last][#count]`, or by filter."""
+        """Acknowledge messages by `topic:partition:first[-last][#count]`, or by filter; see `settle`."""
         return self.settle("acknowledge", bookmarks, filter=filter)
 
     def cancel(
         self,
         bookmarks: Iterable[str] = (),
         *,
-        filter: str | None = None,  # noqa: A002  # the command\'s word
+        filter: str | None = None,  # noqa: A002  # the command's word
         delay_ms: int | None = None,
     ) -> list[SettlementResult]:
-        """Return leased messages, or withdraw scheduled ones; undeliverable for `delay_ms`, or as the queue says."""
+        """Return leased messages after `delay_ms`, or the queue's delay; withdraw scheduled ones. See `settle`."""
         return self.settle("cancel", bookmarks, filter=filter, delay_ms=delay_ms)
 
     def expire(
@@ -115,7 +114,7 @@ class Queue(Client[None]):
         filter: str | None = None,  # noqa: A002  # the command's word
         fault: str = "",
     ) -> list[SettlementResult]:
-        """Expire messages now; their letters say `fault`, 500 characters at most."""
+        """Expire messages now. Their dead letters have `fault`, at most 500 characters. See `settle`."""
         return self.settle("expire", bookmarks, filter=filter, fault=fault)
 
     def settle(
@@ -130,14 +129,17 @@ class Queue(Client[None]):
         """Settle messages by bookmark, or by a filter on every shard.
 
         Args:
-            how: acknowledge, cancel or expire.
-            bookmarks: `topic:partition:first[-last][#count]`; each goes to the shard of its partition.
-            filter: instead of bookmarks.
-            delay_ms: of cancel, in ms.
-            fault: of expire: what is wrong with the messages.
+            how: `acknowledge`, `cancel` or `expire`.
+            bookmarks: ranges `topic:partition:first[-last][#count]`.
+            filter: an expression for the messages to settle, instead of bookmarks.
+            delay_ms: for cancel: delay before the next delivery, in ms; None = the message's or the queue's delay.
+            fault: for expire: what is wrong with the messages.
+
+        Returns:
+            One result for each range of messages.
 
         Raises:
-            ValueError: neither bookmarks nor a filter, or both; a bookmark of another form.
+            ValueError: there are neither bookmarks nor a filter, or both; or a bookmark is not valid.
             CommandFailed: a shard refused, for instance the filter.
         """
         by_partition: dict[int, list[str]] = {}
@@ -152,22 +154,23 @@ class Queue(Client[None]):
         return [result for answer in answers for result in results(answer)]
 
     def pause(self) -> None:
-        """Deliver nothing until `resume`; survives restarts."""
+        """Pause deliveries until `resume`, also across restarts of workers."""
         self._ask(Command(command="pause"))
 
     def resume(self) -> None:
-        """Deliver again."""
+        """Resume deliveries."""
         self._ask(Command(command="resume"))
 
     def purge(self, *, filter: str | None = None, leased: bool = False) -> dict[str, int]:  # noqa: A002
-        """Remove all messages, or those that match, scheduled ones included.
-
-        Counts `removed` and `skipped`, and how many of each state: `available`, `delayed`, `leased`, `scheduled` and
-        `held` were removed, `skipped_leased` and so on were not.
+        """Remove all messages, or those that match a filter, scheduled ones included.
 
         Args:
-            filter: an expression.
-            leased: remove leased messages, too.
+            filter: an expression; None = all messages.
+            leased: whether to remove leased messages, too.
+
+        Returns:
+            The numbers `removed` and `skipped`. `available`, `delayed`, `leased`, `scheduled` and `held` divide the
+            removed messages by state; `skipped_leased` and so on divide the skipped ones.
         """
         total: dict[str, int] = {}
         for answer in self._ask(Command.of(command="purge", filter=filter, leased=leased)):
@@ -186,28 +189,28 @@ class Queue(Client[None]):
         command_id: str = "",
         timeout_s: float = 600.0,
     ) -> dict[str, int]:
-        """Bring back messages that have left, as far as Kafka still has their records (Q22).
+        """Bring back messages that have left the queue, if Kafka still has their records (Q22).
 
-        They are new messages, `orders:0:17~1`, behind those in the queue, which stay as they are.
+        They become new messages with bookmarks such as `orders:0:17~1`, behind the present messages.
 
         Args:
-            to: from where on: `beginning`, an instant in ms since the epoch, or a bookmark.
-            filter: an expression; only messages that match.
-            lifetimes: whether relative lifetimes count from now, or are kept as they were.
-            handed_over: also bring back messages that were handed over or forwarded.
-            dry_run: only count.
-            command_id: the id of this rewind: with the same id it is resumed, and never done twice. New by default.
-            timeout_s: how long to wait, in seconds; the rewind goes on when it is over.
+            to: where to begin: `beginning`, an instant in ms since the epoch, or a bookmark.
+            filter: an expression. Only messages that match are brought back.
+            lifetimes: `new`: relative lifetimes count from now; `kept`: deadlines stay as they were.
+            handed_over: whether to bring back messages that were handed over or forwarded, too.
+            dry_run: whether to count only.
+            command_id: id of the rewind. A rewind with the same id is resumed, and never done twice. New by default.
+            timeout_s: how long to wait, in seconds. The rewind goes on after that.
 
         Returns:
-            How many messages are `rewound`, and how many records are left out: `live`, `elsewhere` (handed over or
-            forwarded), `repeated`, `dead_on_arrival`, `not_here` (of another queue, or never confirmed), `no_match`,
-            `expired` (they would expire at once), and `invalid_lifetime` (counted from now, their lifetime would end
-            behind the last instant of 64 bits; with `lifetimes="kept"` they come back).
+            The number of messages that were `rewound`, and of records that were left out: `live`, `elsewhere` (handed
+            over or forwarded), `repeated`, `dead_on_arrival`, `not_here` (of another queue, or never confirmed),
+            `no_match`, `expired` (they would expire at once), and `invalid_lifetime` (counted from now, their
+            deadline would not fit in 64 bits; with `lifetimes="kept"` they come back).
 
         Raises:
             CommandFailed: a shard refused.
-            AnswerTimeout: a shard is not done in time; ask again with the same `command_id`.
+            AnswerTimeout: a shard has not finished in time. Ask again with the same `command_id`.
         """
         session, name = self._live(), command_id or uuid4().hex
         command = Command.of(
@@ -226,19 +229,21 @@ class Queue(Client[None]):
         return total
 
     def delete(self, *, force: bool = False) -> dict[str, int]:
-        """Delete the queue, all shards or none, and wait until its topics are gone; closes the client.
+        """Delete the queue, all shards or none, wait until its topics are gone, and close the client.
 
-        Underlying topics, dead letters and events stay, unless it is temporary and they came with it (C4, C65).
+        Underlying topics, dead letters and events stay, unless the queue is temporary and they were created with it
+        (C4, C65).
 
         Args:
-            force: delete the queue with all messages, leased or not, which leave with the reason `purged`.
+            force: whether to delete the queue even if it has messages, leased or not. They leave with the reason
+                `purged`.
 
         Returns:
-            How many messages were there, by state.
+            The number of its messages by state.
 
         Raises:
-            CommandFailed: it is not empty; the text says how many messages there are, and who has leased which.
-            LapseError: it is deleted, and its topics are still there.
+            CommandFailed: the queue is not empty. The text has the number of messages, and the holders of leases.
+            LapseError: the queue is deleted, but its topics still exist.
         """
         (answer,) = self._live().ask([0], Command(command="delete", force=force), self._timeout_s)
         self.close()

@@ -1,4 +1,4 @@
-"""Many queues, or SOW topics, at a glance: one connection asks all of them, and each answers by itself (Q15)."""
+"""The figures of many queues, or SOW topics, over one connection (Q15)."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from lapse_client.session.shard import Shard
 _OLDEST: Final = "oldest_age_ms"
 _SUBSCRIPTIONS: Final = "subscriptions"
 _HIGHEST: Final = frozenset({_OLDEST, _SUBSCRIPTIONS, "paused"})
-"""Figures of which the highest of all shards counts, not their sum: a subscription is one with every shard."""
+"""Figures that are the maximum over all shards, not the sum: each shard counts the same subscriptions."""
 
 Figures = dict[str, Any]
 
 
 def figures_of(answers: Iterable[Answer]) -> Figures:
-    """The figures of a queue from what its shards say of their depth; see `Queue.depth`."""
+    """Combine the shards' answers to `depth` into the figures of the queue; see `Queue.depth`."""
     total: Figures = {}
     for answer in answers:
-        if _SUBSCRIPTIONS in answer.counts:  # the whole queue, and not what one user may see of it
+        if _SUBSCRIPTIONS in answer.counts:  # missing if the user sees only a part of the queue
             total.setdefault(_OLDEST, None)
         for name, figure in answer.counts.items():
             if figure is not None:
@@ -42,10 +42,10 @@ class Queues(Client[None]):
     """Asks many queues, or many SOW topics, for their figures; a context manager.
 
     Args:
-        names: which. Those that do not exist, or are deleted later, are named when they are asked.
+        names: names of the entities. For those that do not exist, or are deleted later, `depth` returns an error.
         sow: whether they are SOW topics.
-        connection: the cluster; from the environment by default.
-        timeout_s: how long to wait for answers at its end, in seconds.
+        connection: connection to the cluster; from the environment by default.
+        timeout_s: how long to wait at the start, in seconds.
     """
 
     def __init__(
@@ -58,13 +58,13 @@ class Queues(Client[None]):
         self._by_name: dict[str, list[Shard]] = {}
 
     def depth(self, name: str) -> Future[Figures]:
-        """Ask one queue for its figures, and return them as a future; cancel it when no answer matters any more.
+        """Ask one queue for its figures, and return their future. Cancel it if the answer is not needed any more.
 
-        It ends with an `UnknownEntity`, `EntityDeleted`, `CommandFailed` or `ConnectionFailed`. A queue that nobody
-        runs never answers.
+        The future's exception may be `UnknownEntity`, `EntityDeleted`, `CommandFailed` or `ConnectionFailed`. If no
+        worker runs the queue, the future never gets a result.
 
         Raises:
-            Closed: it is closed, or was never started.
+            Closed: the client is closed, or was never started.
         """
         session = self._live()
         if name not in self._by_name:
@@ -92,7 +92,7 @@ class Queues(Client[None]):
 
 
 class _Undisturbed(GrowingListener):
-    """Goes on with the other queues when one of them is deleted."""
+    """A listener that goes on with the other queues when one of them is deleted."""
 
     def __init__(self, connection: Connection, session: Session[None], by_name: dict[str, list[Shard]]) -> None:
         super().__init__(connection, session)
@@ -100,11 +100,11 @@ class _Undisturbed(GrowingListener):
         self._by_name = by_name
 
     def joined(self, queue: str, count: int) -> None:
-        """Ask them from now on, too."""
+        """Add new shards to those that are asked."""
         self._by_name[queue] = [*self._by_name[queue], *self._shards[-count:]]
 
     def on_deleted(self, thread: ChannelThread, entity: str) -> bool:
-        """Read no more of it."""
+        """Stop reading the deliveries of a deleted queue."""
         thread.leave(entity)
         return True
 
@@ -113,11 +113,11 @@ class _Inquiry:
     """One question to all shards of a queue.
 
     Args:
-        session: by which it is asked.
-        shards: the queue's.
+        session: session that asks the shards.
+        shards: shards of the queue.
 
     Attributes:
-        future: the queue's figures.
+        future: future of the queue's figures.
     """
 
     def __init__(self, session: Session[None], shards: Sequence[Shard]) -> None:

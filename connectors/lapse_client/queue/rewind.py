@@ -1,4 +1,4 @@
-"""A rewind in words: where it begins, and which messages it left out (Q22)."""
+"""Texts of rewinds: parses where a rewind begins, and describes the messages that it left out (Q22)."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ _LEFT_OUT: Final = {
 
 
 def left_out(counts: Mapping[str, int]) -> str:
-    """What a rewind left out, as people say it; empty if nothing.
+    """Return a readable list of the messages that a rewind left out; empty if there are none.
 
     Args:
-        counts: the answer to the rewind.
+        counts: the counts in the answer to the rewind.
     """
     return ", ".join(f"{count:,} {_LEFT_OUT[why]}" for why, count in counts.items() if count and why in _LEFT_OUT)
 
 
 def point(text: str) -> str:
-    """From where on a rewind goes, as its command says it.
+    """Parse where a rewind begins into the command's field `to`.
 
     Args:
-        text: `beginning`, an instant in ms since the epoch or ISO 8601, or a bookmark, or several with commas.
+        text: `beginning`, an instant in ms since the epoch or ISO 8601, or bookmarks separated by commas.
 
     Raises:
-        ValueError: it is none of them.
+        ValueError: the text is none of these.
     """
     wanted = text.strip()
     if wanted == "beginning":

@@ -1,4 +1,4 @@
-"""What a message waits for now, by the queues that may have it (C48)."""
+"""Finds out what a message waits for, by asking the queues that may have it (C48)."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _MOST_ASKED: Final = 10
 
 
 def ask(name: Bookmark, queues: Iterable[str], connection: Connection) -> tuple[dict[str, QueuedMessage], list[str]]:
-    """Ask queues, side by side, what a message waits for; of many the first ones (`asked_first`).
+    """Ask at most ten queues in parallel what a message waits for, in the order of `asked_first`.
 
     Returns:
-        By queue the message that waits for something; and the queues that do not answer.
+        The waiting message by queue, and the queues that did not answer.
     """
     asked = asked_first(name.topic, queues)[:_MOST_ASKED]
     found: dict[str, QueuedMessage] = {}
@@ -34,7 +34,7 @@ def ask(name: Bookmark, queues: Iterable[str], connection: Connection) -> tuple[
             message = answer.result()
         except AnswerTimeout:
             silent.append(queue)
-        except LapseError:  # it does not let this user ask
+        except LapseError:  # this user may not ask this queue
             continue
         else:
             if message is not None and message.waits_for:
@@ -43,7 +43,7 @@ def ask(name: Bookmark, queues: Iterable[str], connection: Connection) -> tuple[
 
 
 def asked_first(topic: str, queues: Iterable[str]) -> list[str]:
-    """The order in which queues are asked about a message without events: most queues have their topic's name."""
+    """Sort queues by name, the one with the topic's name first, because most queues have their topic's name."""
     return sorted(queues, key=lambda queue: (queue != topic, queue))
 
 

@@ -1,4 +1,4 @@
-"""Newer records: which keys of a SOW topic have a record that is later than a dead letter (C84)."""
+"""Checks whether a SOW topic has a newer record for the key of a dead letter (C84)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from lapse_client.letters.dead_letter import DeadLetter
 
 
 class NewerRecords:
-    """The current records of SOW topics, read from their compacted topics when a letter first asks for them.
+    """The current records of SOW topics. Each compacted topic is read at the first question about it.
 
     Args:
-        connection: the cluster.
+        connection: connection to the cluster.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -25,7 +25,7 @@ class NewerRecords:
         self._known: dict[str, dict[bytes, tuple[Bookmark | None, int]]] = {}
 
     def is_newer(self, letter: DeadLetter, entity: str) -> bool:
-        """Whether a SOW topic has a record of the letter's key that came later; false of what is no SOW topic.
+        """Return whether a SOW topic has a later record of the letter's key; False if the entity is no SOW topic.
 
         Raises:
             LapseError: its compacted topic cannot be read.

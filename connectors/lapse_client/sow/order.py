@@ -1,4 +1,4 @@
-"""The order of query results, so that those of several shards can be merged (S5)."""
+"""The order of query results, by which the results of several shards are merged (S5)."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ _DIRECTION: Final = re.compile(r"\s+(ASC|DESC)\s*\Z", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """`order_by` as a shard understands it: numbers before texts; NULL and what cannot be compared last either way."""
+    """The order of `order_by` at the shards: numbers before texts. All other values come last in both directions."""
 
     descending: bool
 
     @classmethod
     def parse(cls, text: str) -> Order:
-        """Read the direction, ASC (the default) or DESC, behind an expression, which the shards judge."""
+        """Read the direction after the expression, ASC (the default) or DESC. The shards check the expression."""
         match = _DIRECTION.search(text)
         return cls(match is not None and match[1].upper() == "DESC")
 
     def key(self, record: SowRecord) -> tuple[int, Any]:
-        """What to compare, the larger one first if `descending`; the shard sends it, whatever the payload is."""
+        """Return a record's sort key, made from the value that the shard sent with it."""
         value = record.order_value
         if isinstance(value, str):
             return 1, value

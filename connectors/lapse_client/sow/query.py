@@ -1,6 +1,6 @@
-"""One query of a SOW topic: a command to every shard, and their results as one (S5).
+"""One query of a SOW topic: it sends a command to every shard, and merges their results (S5).
 
-A shard that is taken over forgets its queries. The client asks it again, and leaves out records that came already.
+A shard that is taken over forgets its queries. The client asks again, and skips records that it has already.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class SowQuery:
     """A running query.
 
     Args:
-        channel: to the topic's shards.
-        command: the query as the user means it, over all shards.
-        timeout_s: how long a shard may keep silent, in seconds.
+        channel: channel to the topic's shards.
+        command: the query over all shards.
+        timeout_s: how long to wait for the next result, in seconds.
     """
 
     def __init__(self, channel: Channel[SowRecord], command: Command, timeout_s: float) -> None:
@@ -52,11 +52,11 @@ class SowQuery:
         self._over = False
 
     def records(self) -> Iterator[SowRecord]:
-        """Ask, and yield the results as they come; in order if an order is asked for.
+        """Send the query, and yield the results as they come, or in the order of `order_by`.
 
         Raises:
-            CommandFailed: a shard refused the query; the text shows the spot.
-            AnswerTimeout: a shard fell silent.
+            CommandFailed: a shard refused the query. The text shows the wrong part of an expression.
+            AnswerTimeout: no result came within the timeout.
         """
         skip, top_n = self._command.skip or 0, self._command.top_n
         try:
@@ -70,7 +70,7 @@ class SowQuery:
             self._channel.ours.difference_update([ident.encode() for ident in list(self._ids)])
 
     def received(self, records: list[SowRecord]) -> None:
-        """Take in what answers this query (by the channel's thread)."""
+        """Add results of this query. Called by the channel's thread."""
         arrived: list[tuple[int, SowRecord | None]] = []
         for record in records:
             shard = self._ids.get(record.command_id)
@@ -80,7 +80,7 @@ class SowQuery:
             self.arrivals.put(arrived)
 
     def taken_over(self, shard: Shard) -> None:
-        """Ask a shard again that another worker has now (by the channel's thread)."""
+        """Send the query again to a shard after its take-over. Called by the channel's thread."""
         if self._over or shard.index not in self._running:
             return
         for ident in [ident for ident, asked in self._ids.items() if asked is shard]:
@@ -110,7 +110,7 @@ class SowQuery:
             error = CommandFailed(shard.entity, future.result())
         if error is not None:
             self.arrivals.end(error)
-        else:  # follows the group's end, and stands for it where that was missed
+        else:  # comes after `group-end`, and replaces one that was missed
             self.arrivals.put([(shard.index, None)])
 
     def _stream(self) -> Iterator[SowRecord]:

@@ -35,25 +35,25 @@ _OWN: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SowRecord:
-    """The current state of one key, or what became of it.
+    """The current state of one key, or an update of it.
 
     Attributes:
-        kind: `sow` (result of a query), `publish` (new or replaced), `delta` (the value has the changed fields only),
-            `oof` (out of focus: deleted, expired, or it no longer matches); of a subscription also `group-end` (all
-            that matched at the beginning has come) and `resubscribed` (a shard had forgotten the subscription:
-            what changed meanwhile comes anew with `sow_and_subscribe`, and is missing otherwise).
+        kind: `sow` (result of a query), `publish` (new or replaced), `delta` (the value has only the changed fields),
+            or `oof` (out of focus: deleted, expired, or no longer a match). Subscriptions also yield `group-end` (all
+            records that matched at the beginning have come) and `resubscribed` (a shard had forgotten the
+            subscription; changes meanwhile come again with `sow_and_subscribe`, and are missing otherwise).
         key: the record's key.
-        value: its payload.
-        bookmark: where its last update stands; None where there is none.
+        value: the record's value.
+        bookmark: bookmark of its last update; None if there is none.
         expires_at_ms: its deadline, ms since the epoch; None without one.
         timestamp_ms: its last update, ms since the epoch; -1 if unknown.
-        partition: the shard.
-        operation: of an `oof`, why: `deleted`, `expired` or `no_longer_matches`.
-        reasons: of an `oof`, the removal's reasons (L14).
-        command_id: of a query's result, the command that asked.
+        partition: number of the shard.
+        operation: for `oof`: the cause, `deleted`, `expired` or `no_longer_matches`.
+        reasons: for `oof`: the reasons of the removal (L14).
+        command_id: for a query's result: id of the query's command.
         headers: the record's own headers.
-        order_value: of a query's result in an order, what that goes by; None where it is NULL or cannot be compared.
-        deserializer: reads the value for `payload`; None = nothing does.
+        order_value: for a query with `order_by`: the value to order by; None if it is NULL or cannot be compared.
+        deserializer: converts the value for `payload`; None = the value is the payload.
     """
 
     kind: str
@@ -72,17 +72,17 @@ class SowRecord:
 
     @property
     def payload(self) -> Any:
-        """What the client's deserializer makes of the value, anew each time; the value where there is none.
+        """The value, deserialized at each access; the value itself if the client has no deserializer.
 
         Raises:
-            InvalidPayload: it does not fit. A delta has the changed fields only.
+            InvalidPayload: the value does not fit. A delta has only the changed fields.
         """
         topic = "" if self.bookmark is None else self.bookmark.topic
         return payload_of(self.deserializer, self.value, topic, self.bookmark or "the record")
 
 
 def read(shard: Shard, message: Message, fields: Fields, deserializer: DeserializerLike | None = None) -> SowRecord:
-    """Read a record of the deliveries topic."""
+    """Decode a record of the deliveries topic."""
     place = fields.get(header.BOOKMARK)
     deadline = fields.get(EXPIRES_AT_MS)
     stamp = fields.get(header.TIMESTAMP_MS)

@@ -24,7 +24,7 @@ from lapse_client.sow.record import SowRecord, read
 from lapse_client.sow.subscription import Manner, SowSubscription
 
 _MOST_WAITING: Final = 50_000
-"""Results that may wait for the application before reading pauses."""
+"""The most results that wait for the application before the channel stops reading."""
 
 
 class SowClient(Client[SowRecord]):
@@ -40,10 +40,10 @@ class SowClient(Client[SowRecord]):
                     ...
 
     Args:
-        topic: the SOW topic.
-        connection: the cluster; from the environment by default.
+        topic: name of the SOW topic.
+        connection: connection to the cluster; from the environment by default.
         timeout_s: how long to wait for answers, in seconds.
-        deserializer: reads the payloads, for `record.payload`: a `JsonSerde`, an `AvroSerde`, one of Confluent's
+        deserializer: converts values for `record.payload`: a `JsonSerde`, an `AvroSerde`, one of Confluent's
             deserializers, or a function of bytes.
     """
 
@@ -71,20 +71,21 @@ class SowClient(Client[SowRecord]):
         batch_size: int | None = None,
         select: Iterable[str] = (),
     ) -> Iterator[SowRecord]:
-        """Yield the current records, none of them expired; it asks when the first one is wanted.
+        """Yield the current records, none of them expired. The query is sent when the first record is asked for.
 
         Args:
             filter: an expression; None = all records.
-            order_by: an expression with ASC or DESC behind it.
-            top_n: the greatest number of records.
-            skip: how many to leave out first.
-            keys: only these; None = any.
-            batch_size: records that a shard sends at once.
-            select: which fields, by paths such as `/id`; `-/notes` is left out; empty = all.
+            order_by: an expression, followed by ASC (the default) or DESC.
+            top_n: the greatest number of records; None = all.
+            skip: number of records to leave out first.
+            keys: keys of the records to return; None = any.
+            batch_size: number of records that a shard sends at once.
+            select: paths of the fields to return, such as `/id`, or of fields to leave out, such as `-/notes`; empty
+                = all fields.
 
         Raises:
-            ValueError: an argument out of range.
-            CommandFailed: a shard refused; the text shows the spot in the expression.
+            ValueError: an argument is out of range.
+            CommandFailed: a shard refused the query. The text shows the wrong part of an expression.
             AnswerTimeout: a shard did not answer.
         """
         some_keys = None if keys is None else tuple(map(_bytes, keys))
@@ -108,17 +109,17 @@ class SowClient(Client[SowRecord]):
             self._queries.remove(query)
 
     def depth(self) -> dict[str, Any]:
-        """Figures over all shards: `records`, `scheduled` updates, `dying` letters, and `subscriptions`."""
+        """Return figures over all shards: `records`, `scheduled`, `dying` (pending letters), `subscriptions`."""
         session = self._live()
         figures = figures_of(session.ask(session.partitions, Command(command="depth"), self._timeout_s))
         figures.pop("oldest_age_ms", None)
         return figures
 
     def subscriptions(self) -> list[OpenSubscription]:
-        """Who is subscribed, and since when; over all shards, the oldest first.
+        """Return the open subscriptions with their start, the oldest first.
 
         Raises:
-            CommandFailed: the user may see a part of the SOW topic only.
+            CommandFailed: the user may see only a part of the SOW topic.
         """
         return open_subscriptions(self._live(), self._timeout_s)
 
@@ -133,13 +134,13 @@ class SowClient(Client[SowRecord]):
         """Delete records by keys, by data, by filter or by bookmarks, and return how many were removed (S3).
 
         Args:
-            keys: of these keys.
-            data: payloads; the records with the same key fields, where the key is in the payload.
-            filter: an expression; those that match.
-            bookmarks: those whose last update stands there; also withdraws a scheduled update.
+            keys: keys of the records.
+            data: payloads with the key fields of the records, for a topic whose key is in the payload.
+            filter: an expression that the records match.
+            bookmarks: bookmarks of the records' last updates. A bookmark of a scheduled update withdraws it.
 
         Raises:
-            ValueError: none of the four, or more than one; a bookmark of another form.
+            ValueError: none of the four is given, or more than one; or a bookmark is not valid.
             CommandFailed: a shard refused.
         """
         some_keys, some_data, some_bookmarks = tuple(map(_bytes, keys)), tuple(map(_bytes, data)), tuple(bookmarks)
@@ -161,15 +162,15 @@ class SowClient(Client[SowRecord]):
         top_n: int | None = None,
         skip: int = 0,
     ) -> list[ScheduledUpdate]:
-        """Updates whose instant has not come, the next ones first (L5).
+        """Return the scheduled updates, those that are due next first (L5).
 
         Args:
-            filter: an expression; those whose payload matches, and no deletes.
-            top_n: the greatest number; None = all.
-            skip: how many to leave out first.
+            filter: an expression. Only updates whose payload matches are returned, and no deletes.
+            top_n: the greatest number of updates; None = all.
+            skip: number of updates to leave out first.
 
         Raises:
-            ValueError: an argument out of range.
+            ValueError: an argument is out of range.
             CommandFailed: a shard refused, for instance the filter.
         """
         session, most = self._live(), None if top_n is None else top_n + skip
@@ -193,14 +194,14 @@ class SowClient(Client[SowRecord]):
         filter: str | None = None,  # noqa: A002  # the command's word
         bookmarks: Iterable[str] = (),
     ) -> int:
-        """Withdraw scheduled updates by filter or by bookmarks, and return how many; records stay as they are (L5).
+        """Withdraw scheduled updates by filter or by bookmarks, and return how many. Records stay as they are (L5).
 
         Args:
-            filter: an expression; `TRUE` means all that do not delete.
+            filter: an expression. `TRUE` means all updates that are not deletes.
             bookmarks: `topic:partition:first[-last]`. An update that has taken effect meanwhile stays.
 
         Raises:
-            ValueError: neither of the two, or both; a bookmark of another form.
+            ValueError: neither of the two is given, or both; or a bookmark is not valid.
             CommandFailed: a shard refused.
         """
         named = tuple(bookmarks)
@@ -214,19 +215,20 @@ class SowClient(Client[SowRecord]):
         return sum(answer.counts.get("removed", 0) for answer in answers)
 
     def delete_topic(self, *, force: bool = False) -> dict[str, int]:
-        """Delete the whole SOW topic, all shards or none, and wait until its topics are gone; closes the client.
+        """Delete the SOW topic, all shards or none, wait until its topics are gone, and close the client.
 
-        Underlying topic, dead letters and events stay, unless it is temporary and they came with it (C4, C65).
+        Underlying topic, dead letters and events stay, unless the SOW topic is temporary and they were created with
+        it (C4, C65).
 
         Args:
-            force: take along the records that are there, with the reason `purged`.
+            force: whether to delete it even if it has records. They leave with the reason `purged`.
 
         Returns:
-            How many records and scheduled versions there were.
+            The numbers of its records, scheduled updates and pending letters.
 
         Raises:
-            CommandFailed: it is not empty; the text says how many records there are.
-            LapseError: it is deleted, and its topics are still there.
+            CommandFailed: the SOW topic is not empty. The text has the number of records.
+            LapseError: the SOW topic is deleted, but its topics still exist.
         """
         (answer,) = self._live().ask([0], Command(command="delete", force=force), self._timeout_s)
         self.close()
@@ -240,7 +242,7 @@ class SowClient(Client[SowRecord]):
         heartbeat_timeout_ms: int | None = None,
         select: Iterable[str] = (),
     ) -> SowSubscription:
-        """Return updates from now on, to be opened with `with`; see `SowSubscription`."""
+        """Return a subscription to updates from now on, to be opened with `with`; see `SowSubscription`."""
         return self._subscription("subscribe", filter, heartbeat_timeout_ms, select)
 
     def sow_and_subscribe(
@@ -250,7 +252,7 @@ class SowClient(Client[SowRecord]):
         heartbeat_timeout_ms: int | None = None,
         select: Iterable[str] = (),
     ) -> SowSubscription:
-        """Return the current records, then updates, without a gap or a repeat between them."""
+        """Return a subscription to the current records and then updates, without a gap or a repeat between them."""
         return self._subscription("sow_and_subscribe", filter, heartbeat_timeout_ms, select)
 
     def delta_subscribe(
@@ -260,7 +262,7 @@ class SowClient(Client[SowRecord]):
         heartbeat_timeout_ms: int | None = None,
         select: Iterable[str] = (),
     ) -> SowSubscription:
-        """Return updates from now on, changed fields only."""
+        """Return a subscription to updates from now on, with the changed fields only."""
         return self._subscription("delta_subscribe", filter, heartbeat_timeout_ms, select)
 
     def sow_and_delta_subscribe(
@@ -270,7 +272,7 @@ class SowClient(Client[SowRecord]):
         heartbeat_timeout_ms: int | None = None,
         select: Iterable[str] = (),
     ) -> SowSubscription:
-        """Return the current records, then what changes in them: changed fields only, without a gap or a repeat."""
+        """Return a subscription to the current records and then their changed fields, without a gap or a repeat."""
         return self._subscription("sow_and_delta_subscribe", filter, heartbeat_timeout_ms, select)
 
     def _subscription(
@@ -300,11 +302,11 @@ class SowClient(Client[SowRecord]):
 
 
 class SowQueries(Listener[SowRecord]):
-    """Hands results to their queries.
+    """A listener that hands results to their queries.
 
     Args:
-        queries: those that run; changed by the threads that ask.
-        deserializer: reads the payloads; None = nothing does.
+        queries: the running queries; changed by the threads that ask.
+        deserializer: converts values to payloads; None = values stay bytes.
     """
 
     def __init__(self, queries: list[SowQuery], deserializer: DeserializerLike | None = None) -> None:
@@ -312,7 +314,7 @@ class SowQueries(Listener[SowRecord]):
         self._deserializer = deserializer
 
     def on_record(self, shard: Shard, message: Message, fields: Fields) -> SowRecord:
-        """Read a result."""
+        """Decode a result."""
         return read(shard, message, fields, self._deserializer)
 
     def on_received(self, records: list[SowRecord]) -> None:
@@ -321,16 +323,16 @@ class SowQueries(Listener[SowRecord]):
             query.received(records)
 
     def on_taken_over(self, shard: Shard) -> None:
-        """Ask the shard again."""
+        """Send the running queries to the shard again."""
         for query in list(self._queries):
             query.taken_over(shard)
 
     def is_full(self) -> bool:
-        """Whether the application lags behind."""
+        """Return whether the application lags behind."""
         return any(len(query.arrivals) > _MOST_WAITING for query in list(self._queries))
 
     def failed(self, error: BaseException) -> None:
-        """Let those who wait know."""
+        """Pass the error on to the running queries."""
         for query in list(self._queries):
             query.arrivals.end(error)
 

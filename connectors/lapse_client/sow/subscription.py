@@ -1,4 +1,4 @@
-"""A subscription to a SOW topic: updates, and what goes out of focus (S6, S7)."""
+"""A subscription to a SOW topic, with its updates and out-of-focus records (S6, S7)."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ log = logging.getLogger("lapse_client")
 Manner = Literal["subscribe", "sow_and_subscribe", "delta_subscribe", "sow_and_delta_subscribe"]
 
 _MOST_WAITING: Final = 50_000
-"""Updates that may wait for the application before reading pauses."""
+"""The most updates that wait for the application before the channel stops reading."""
 
 _UNTIL_TOLD_MS: Final = 3_000
 """The heartbeat timeout that is assumed until the topic's is known, in ms."""
 
 _UNANSWERED_MS: Final = 15_000
-"""After this time without an answer, the worker of a `subscribe` may have died. The next refusal counts again."""
+"""After this time without an answer to `subscribe`, in ms, its worker may have died, and the next refusal counts."""
 
 _BEGIN: Final = "group-begin"
 _END: Final = "group-end"
@@ -47,22 +47,23 @@ _END: Final = "group-end"
 class SowSubscription(Client[SowRecord]):
     """Updates of a SOW topic as an iterator; a context manager.
 
-    It heartbeats by itself, and subscribes again where a worker has forgotten it, which a record of kind
-    `resubscribed` tells.
+    It sends heartbeats by itself. If a worker has forgotten it, it subscribes again, and yields a record of kind
+    `resubscribed`.
 
     Args:
-        connection: the cluster.
-        entity: the SOW topic.
-        shards: how many it has.
-        manner: subscribe, sow_and_subscribe, delta_subscribe or sow_and_delta_subscribe.
-        filter: which records; None = all.
-        select: which of their fields; empty = all.
-        heartbeat_timeout_ms: silence after which the subscription ends, in ms; None = the topic's `heartbeat_timeout`.
+        connection: connection to the cluster.
+        entity: name of the SOW topic.
+        shards: its number of shards.
+        manner: `subscribe`, `sow_and_subscribe`, `delta_subscribe` or `sow_and_delta_subscribe`.
+        filter: an expression that the records match; None = all.
+        select: paths of the fields to send; empty = all.
+        heartbeat_timeout_ms: time without heartbeats after which the subscription ends, in ms; None = the topic's
+            `heartbeat_timeout`.
         timeout_s: how long to wait for answers, in seconds.
-        deserializer: reads the payloads, for `record.payload`; None = nothing does.
+        deserializer: converts values for `record.payload`; None = the payload is the value.
 
     Raises:
-        ValueError: filter or heartbeat_timeout_ms cannot be sent.
+        ValueError: `filter` or `heartbeat_timeout_ms` is not valid.
     """
 
     _warns: ClassVar[bool] = True
@@ -99,7 +100,7 @@ class SowSubscription(Client[SowRecord]):
         """Iterate over updates, in the order of each shard.
 
         Args:
-            timeout: the iteration ends after this time without one, s; None = only `close` ends it.
+            timeout: time without an update after which the iteration stops, in seconds; None = only `close` stops it.
         """
         transport = self.transport
         while taken := self.arrivals.take(1, transport.patience(timeout) if timeout else timeout):
@@ -125,16 +126,16 @@ class SowSubscription(Client[SowRecord]):
 
 
 class SowListener(Listener[SowRecord]):
-    """Keeps up a subscription to a SOW topic and takes in what comes.
+    """Keeps a subscription to a SOW topic alive, and passes on its updates.
 
     Args:
-        session: the subscription's.
-        manner: subscribe, sow_and_subscribe, delta_subscribe or sow_and_delta_subscribe.
-        filter: which records; None = all.
-        heartbeat_timeout_ms: what the client asks for, in ms; None = the topic's.
-        arrivals: where updates wait for the application.
-        select: which of the records' fields; empty = all.
-        deserializer: reads the payloads; None = nothing does.
+        session: session of the subscription.
+        manner: the command that subscribes.
+        filter: an expression that the records match; None = all.
+        heartbeat_timeout_ms: the heartbeat timeout that the client asks for, in ms; None = the topic's.
+        arrivals: buffer of updates for the application.
+        select: paths of the fields to send; empty = all.
+        deserializer: converts values to payloads; None = values stay bytes.
     """
 
     def __init__(
@@ -159,14 +160,14 @@ class SowListener(Listener[SowRecord]):
         self._to_subscribe = deque(session.shards)
         self._subscribed: deque[tuple[Shard, Future[Answer]]] = deque()  # filled by the thread that ends a future
         self._returning: dict[int, float] = {}
-        """Shards that have forgotten us, and have not answered to the `subscribe` after that: since when."""
+        """Shards that have forgotten the subscription, and not yet answered the next `subscribe`: since when, in ms."""
 
     def on_record(self, shard: Shard, message: Message, fields: Fields) -> SowRecord:
-        """Read an update."""
+        """Decode an update."""
         return read(shard, message, fields, self._deserializer)
 
     def on_received(self, records: list[SowRecord]) -> None:
-        """Take updates in."""
+        """Buffer updates for the application, and handle the marks of groups."""
         updates: list[SowRecord] = []
         for record in records:
             index = record.partition
@@ -183,7 +184,7 @@ class SowListener(Listener[SowRecord]):
             self._arrivals.put(updates)
 
     def on_refused(self, shard: Shard, answer: Answer) -> None:
-        """Subscribe again where the subscription is unknown; once, though all that was sent before is refused, too."""
+        """Subscribe again, once for all refused commands, if the shard does not know the subscription."""
         if answer.status == "ok" or not self._session.lifecycle.is_open:
             return
         if not forgotten(answer):
@@ -198,7 +199,7 @@ class SowListener(Listener[SowRecord]):
         self._to_subscribe.append(shard)
 
     def on_tick(self, thread: ChannelThread) -> float:
-        """Subscribe where that is due, and send heartbeats."""
+        """Send due subscribe commands and heartbeats."""
         while self._to_subscribe:
             self._subscribe(self._to_subscribe.popleft())
         while self._subscribed:
@@ -207,11 +208,11 @@ class SowListener(Listener[SowRecord]):
         return self._heartbeat.wait_s
 
     def is_full(self) -> bool:
-        """Whether the application lags behind."""
+        """Return whether the application lags behind."""
         return len(self._arrivals) > _MOST_WAITING
 
     def failed(self, error: BaseException) -> None:
-        """Let takers know; by any thread."""
+        """Pass the error on to threads that take updates. May be called from any thread."""
         self._arrivals.end(error)
 
     def _subscribe(self, shard: Shard) -> None:
