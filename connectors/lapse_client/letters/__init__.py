@@ -1,1 +1,1 @@
-"""Dead letters: read, sent back, and deleted."""
+"""Dead letters: they are read, redriven and deleted."""

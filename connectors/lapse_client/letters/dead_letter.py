@@ -26,28 +26,28 @@ _POLL_S: Final = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
-    """One message that left for the dead letters.
+    """A dead letter: a message that left an entity, with the reasons.
 
     Attributes:
-        key: the original key, untouched.
-        value: the original value, untouched.
-        headers: all headers as they stand on the letter, the original ones included.
-        bookmark: where the letter itself stands.
+        key: the original key, unchanged.
+        value: the original value, unchanged.
+        headers: all headers of the letter, the original ones included.
+        bookmark: bookmark of the letter itself.
         timestamp_ms: when the letter was written, ms since the epoch.
-        origin: bookmark of the message; None if the letter does not say.
-        entity: who lost it; of another system's letter the share group, connector or consumer group, else the
-            letter's topic without `dlq.` (C54).
-        reasons: why (L14); of another system's letter the exception's class.
-        message: the same for people.
-        delivery_count: how often it was delivered.
-        cancel_count: how often it was cancelled.
+        origin: bookmark of the message; None if the letter has none.
+        entity: the entity that the message left. For another system's letter, the share group, connector or consumer
+            group, else the letter's topic without `dlq.` (C54).
+        reasons: the reasons (L14); for another system's letter, the exception's class.
+        message: the reasons as readable text.
+        delivery_count: how often the message was delivered.
+        cancel_count: how often the message was cancelled.
         expires_at_ms: its deadline, ms since the epoch; None without one.
-        expired_at_ms: the instant of the decision, ms since the epoch.
-        redriven_count: how often it was sent back before.
-        lapse_id: the same for every copy of this letter.
-        unconfirmed_transfer: id of the transfer that put the record there and had not confirmed it; empty = none.
-        record_key: the key that its payload makes at a SOW topic with `key`; None where the letter does not say.
-        null_value: whether the message's value was null; else a value of None is a payload that is lost.
+        expired_at_ms: the instant at which it left, ms since the epoch.
+        redriven_count: how often it was redriven before.
+        lapse_id: id of the letter, which all its copies share.
+        unconfirmed_transfer: id of the transfer that put the message and had not confirmed it; empty = none.
+        record_key: the key that a SOW topic with `key` computes from the payload; None if the letter has none.
+        null_value: whether the message's value was null. If False, a value of None means that the payload is lost.
     """
 
     key: bytes | None
@@ -70,7 +70,7 @@ class DeadLetter:
     null_value: bool = False
 
     def facts(self) -> dict[str, Any]:
-        """What it says of the message, for JSON: all but the entity, and the message's own key, value and headers."""
+        """Return the letter for JSON, without the entity and the message's key, value and headers."""
         return {
             "letter": str(self.bookmark),
             "origin": None if self.origin is None else str(self.origin),
@@ -86,11 +86,11 @@ class DeadLetter:
 
 
 _GENERATION: Final = re.compile(r"~([1-9]\d{0,4})/\d+\Z", re.ASCII)
-"""The generation of a message that a rewind brought back, in the letter's id (C61)."""
+"""Finds in a letter's id the generation of a message that a rewind brought back (C61)."""
 
 
 def read(message: Message) -> DeadLetter:
-    """Read a record of a dead-letter topic; a header that is missing or unreadable counts as not given."""
+    """Decode a record of a dead-letter topic. A missing or unreadable header counts as not given."""
     return letter_of(
         Replayed(
             bookmark=Bookmark(message.topic() or "", message.partition() or 0, message.offset() or 0),
@@ -103,7 +103,7 @@ def read(message: Message) -> DeadLetter:
 
 
 def letter_of(record: Replayed) -> DeadLetter:
-    """A record of a dead-letter topic as the letter that it is."""
+    """Convert a record of a dead-letter topic to a letter."""
     headers = record.headers
     last = dict(headers)
     texts = {name: value.decode("utf-8", "replace") for name, value in last.items() if value is not None}
@@ -134,15 +134,15 @@ class DeadLetterReader(PacedReader[DeadLetter]):
     """Reads dead letters from the beginning, without a consumer group; a crash's duplicates are dropped.
 
     Args:
-        name: an entity, then its default topic `dlq.<name>` is read, or else its letters on the topic that its
-            definition names; or a dead-letter topic as it is called.
-        connection: the cluster; from the environment by default.
-        follow: wait for new letters too; otherwise it ends with those that there were at the beginning.
-        since_ms: only letters written at or after this instant, ms since the epoch.
-        entity: only letters of this queue or SOW topic; empty = of all on the topic.
+        name: name of a dead-letter topic, or of an entity. For an entity, its default topic `dlq.<name>` is read, or
+            else its letters on the topic that its definition names.
+        connection: connection to the cluster; from the environment by default.
+        follow: whether to wait for new letters; otherwise stop after the letters that existed at the beginning.
+        since_ms: read only letters written at or after this instant, ms since the epoch; None = all.
+        entity: read only letters of this queue or SOW topic; empty = all letters on the topic.
 
     Attributes:
-        copies: the duplicates that it has come by so far.
+        copies: the duplicates that were dropped so far.
     """
 
     def __init__(
@@ -174,10 +174,10 @@ class DeadLetterReader(PacedReader[DeadLetter]):
         """Read one letter.
 
         Args:
-            place: where it stands on the dead-letter topic.
+            place: its bookmark on the dead-letter topic.
 
         Raises:
-            NoRecord: Kafka has no letter there, or no longer.
+            NoRecord: Kafka has no letter there, or has it no longer.
         """
         if place.topic == self.topic:
             for record in replay(place, connection=self._connection):
@@ -187,7 +187,7 @@ class DeadLetterReader(PacedReader[DeadLetter]):
         raise NoRecord(f"{place} is no letter of {self.topic}; `lapse dlq show` lists those that there are")
 
     def paced(self) -> Iterator[DeadLetter | None]:
-        """Iterate over the letters, and yield None after each half second without one: somebody may want to stop."""
+        """Iterate over the letters, and yield None after each half second without one, so that the caller can stop."""
         seen: set[str] = set()
         for message in self._reader.paced():
             if message is None:
@@ -205,13 +205,13 @@ class DeadLetterReader(PacedReader[DeadLetter]):
 
 
 def _of_origin(family: LetterFamily, headers: Sequence[tuple[str, bytes | None]]) -> dict[str, bytes]:
-    """The headers that count for where a message came from: the last of a name, or the first where they pile up."""
+    """Return the headers that name a message's origin: the last of each name, or the first if copies add headers."""
     found = dict(reversed(headers)) if family.piles_up else dict(headers)
     return {name: value for name, value in found.items() if value is not None}
 
 
 def _origin(family: LetterFamily, headers: Sequence[tuple[str, bytes | None]]) -> Bookmark | None:
-    """Where the message came from; None if the letter does not say, or nobody can read it."""
+    """Return the bookmark of the original message; None if the letter has none, or it is unreadable."""
     said = _of_origin(family, headers)
     texts = {name: value.decode("utf-8", "replace") for name, value in said.items()}
     if family.binary:
@@ -241,13 +241,13 @@ _DIGITS: Final = re.compile(r"[0-9]{1,19}\Z", re.ASCII)
 
 
 def _number(texts: dict[str, str], name: str, most: int = _INT64) -> int | None:
-    """A header's decimal number; None if it is no number, or too large."""
+    """Return a header's decimal number; None if it is not a number, or too large."""
     text = texts.get(name, "")
     return int(text) if _DIGITS.match(text) and int(text) <= most else None
 
 
 def _binary(said: dict[str, bytes], name: str, width: int) -> int | None:
-    """A header's big-endian number; None of another width, and of a negative one."""
+    """Return a header's big-endian number; None if it is negative, or has another width in bytes."""
     value = said.get(name, b"")
     number = int.from_bytes(value, "big", signed=True)
     return number if len(value) == width and number >= 0 else None

@@ -1,6 +1,6 @@
-"""Deleting dead letters: all of a topic that were written before an instant (D5).
+"""Deletes the dead letters of a topic that were written before an instant (D5).
 
-Kafka deletes only from the beginning of a partition, so letters can be selected by time only.
+Kafka deletes only from the beginning of a partition, so letters can only be selected by time.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from lapse_client.letters.dead_letter import DeadLetterReader
 
 
 class Span(NamedTuple):
-    """Letters of one partition that are to go.
+    """The letters of one partition that are to be deleted.
 
     Attributes:
-        partition: which.
-        first: offset of the first.
-        stop: the offset behind the last.
+        partition: number of the partition.
+        first: offset of the first letter.
+        stop: the offset after the last letter.
     """
 
     partition: int
@@ -34,12 +34,12 @@ class LetterPurge:
     """Deletes the older letters of one topic.
 
     Args:
-        name: an entity, or a dead-letter topic as it is called.
-        connection: the cluster.
+        name: name of an entity or a dead-letter topic.
+        connection: connection to the cluster.
 
     Raises:
         UnknownEntity: there is no such dead-letter topic.
-        LapseError: the entity names a topic for its letters, where those of others may be.
+        LapseError: the entity's letters are on a topic that may have letters of other entities.
     """
 
     def __init__(self, name: str, connection: Connection) -> None:
@@ -53,10 +53,10 @@ class LetterPurge:
             )
 
     def plan(self, until_ms: int) -> list[Span]:
-        """Return which letters were written before an instant, ms since the epoch; deletes nothing.
+        """Return the letters that were written before an instant, ms since the epoch, without deleting them.
 
         Raises:
-            LapseError: the topic holds something else than dead letters, or cannot be read.
+            LapseError: the topic has other records than dead letters, or cannot be read.
         """
         first = next(iter(self._letters), None)
         if first is not None and not first.lapse_id:
@@ -81,10 +81,10 @@ class LetterPurge:
             consumer.close()
 
     def carry_out(self, spans: Sequence[Span]) -> None:
-        """Delete them.
+        """Delete the letters of a plan.
 
         Raises:
-            LapseError: the broker refuses; the text says for which partition.
+            LapseError: the broker refuses; the text names the partition.
         """
         places = [TopicPartition(self.topic, span.partition, span.stop) for span in spans]
         admin = self._connection.admin()

@@ -1,4 +1,4 @@
-"""Queues over dead-letter topics: a letter that is redriven counts as settled there (C75)."""
+"""Queues over dead-letter topics, at which redriven letters are acknowledged (C75)."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _LEASED: Final = "not_holder"
 class LetterQueues:
     """Acknowledges letters at the queues over their topics.
 
-    If a queue does not answer, a warning names it. Its consumers get the letters, although they were sent back.
+    If a queue does not answer, a warning names it. Its consumers get the letters, although they were redriven.
 
     Args:
-        connection: the cluster.
-        readers: queues by the topics that they read; one that is called like the topic is known without.
+        connection: connection to the cluster.
+        readers: names of queues by the topics that they read. A queue with the topic's name is always included.
     """
 
     def __init__(self, connection: Connection, readers: Mapping[str, Collection[str]] | None = None) -> None:
@@ -35,7 +35,7 @@ class LetterQueues:
         self._untold: set[str] = set()
 
     def settle(self, letters: Iterable[DeadLetter]) -> int:
-        """Acknowledge letters. Those that have left already stay as they are. Returns how many this call settled."""
+        """Acknowledge letters at their queues, and return how many this call settled."""
         places: defaultdict[str, list[str]] = defaultdict(list)
         for letter in letters:
             for queue in self._queues_over(letter.bookmark.topic):

@@ -1,4 +1,4 @@
-"""Sending letters back, in transactions with the records that say so; one that Kafka does not take is left out (D5)."""
+"""Redrives letters, in transactions with the records that note it. Letters that Kafka refuses are left out (D5)."""
 
 from __future__ import annotations
 
@@ -34,20 +34,21 @@ _OF_THE_LETTER: Final = frozenset(
         KafkaError._UNKNOWN_TOPIC,
     }
 )
-"""Errors that say nothing of other letters: these are sent all the same."""
+"""Errors that concern one letter only. The other letters are still sent."""
 
 
 class LetterSender:
-    """Sends letters of a plan, a transaction at a time.
+    """Sends the letters of a plan, in one transaction after the other.
 
     Args:
-        connection: the cluster.
-        redriven: remembers what is sent.
-        queues: where letters that are sent count as settled (C75).
-        sent: called with each letter that is safe, and with each that was not taken, with the error.
+        connection: connection to the cluster.
+        redriven: notes the letters that are sent.
+        queues: acknowledges letters that are sent (C75).
+        sent: called with each line, and with an empty text if its letter is committed, else with the error.
 
     Attributes:
-        untaken: letters that Kafka did not take, with its errors.
+        queues: see above.
+        untaken: letters that Kafka refused, with its errors.
 
     Raises:
         KafkaException: Kafka cannot be reached.
@@ -64,14 +65,14 @@ class LetterSender:
         self._producer = self._opened()
 
     def send(self, lines: Sequence[Line]) -> int:
-        """Send letters together; where Kafka does not take one of them, find it by halves, and send the others.
+        """Send letters in one transaction. If Kafka refuses some, find these by halving, and send the others.
 
         Returns:
-            How many were sent.
+            The number of letters that were sent.
 
         Raises:
-            PublishFailed: Kafka takes none of them now, whichever they are.
-            KafkaException: so does it.
+            PublishFailed: the transaction failed for another reason than a single letter.
+            KafkaException: the transaction could not be begun or committed.
         """
         if not lines:
             return 0
@@ -81,7 +82,7 @@ class LetterSender:
                 self._sent(line, "")
             self.queues.settle(line.letter for line in lines)
             return len(lines)
-        del self._producer  # its next transaction would fail, for the gap that this one left
+        del self._producer  # its next transaction would fail, because this one left a gap in the sequence numbers
         self._producer = self._opened()
         if len(lines) > 1:
             half = len(lines) // 2
@@ -96,10 +97,10 @@ class LetterSender:
         return producer
 
     def _commit(self, lines: Sequence[Line]) -> list[tuple[Line, KafkaError]]:
-        """Send letters, and remember that they are sent, in one transaction.
+        """Send letters, and the notes that they are sent, in one transaction.
 
         Returns:
-            Letters that Kafka does not take, with its errors. Where there is one, none of all is sent.
+            The letters that Kafka refused, with its errors. If there are any, the transaction is aborted.
         """
         producer, failures = self._producer, list[tuple[Line, KafkaError]]()
 
@@ -138,7 +139,7 @@ class LetterSender:
 
 @contextmanager
 def _until_it_fails() -> Iterator[None]:
-    """End where a record has failed meanwhile: a transaction takes no more then, and its report says why."""
+    """Leave the block quietly if a record has failed: the transaction takes no more, and the report has the cause."""
     try:
         yield
     except KafkaException as error:

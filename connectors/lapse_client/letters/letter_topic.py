@@ -1,4 +1,4 @@
-"""The dead-letter topics of entities that name a topic of their own (D1)."""
+"""Finds the dead-letter topics that entities' definitions name (D1)."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ _PREFIX: Final = topic.definitions("")
 
 
 def named(connection: Connection, topics: Mapping[str, int], entity: str) -> str:
-    """The dead-letter topic that an entity's definition names; empty where there is none, or none may be read.
+    """Return the dead-letter topic that an entity's definition names; empty if none does, or it may not be read.
 
     Args:
-        connection: the cluster.
-        topics: its topics with their partitions.
-        entity: the queue or SOW topic.
+        connection: connection to the cluster.
+        topics: topics of the cluster with their numbers of partitions.
+        entity: name of the queue or SOW topic.
     """
     return all_named(connection, topics).get(entity, "")
 
 
 def all_named(connection: Connection, topics: Mapping[str, int]) -> dict[str, str]:
-    """The dead-letter topics that definitions name and that are there, by entity; as far as they may be read.
+    """Return the existing dead-letter topics that readable definitions name, by entity.
 
     Args:
-        connection: the cluster.
-        topics: its topics with their partitions.
+        connection: connection to the cluster.
+        topics: topics of the cluster with their numbers of partitions.
     """
     found: dict[str, str] = {}
     for name in topics:
@@ -48,7 +48,7 @@ def all_named(connection: Connection, topics: Mapping[str, int]) -> dict[str, st
 
 
 def _said(definition: bytes | None) -> str:
-    """Which topic a definition names for its dead letters; empty where it names none, or is none."""
+    """Return the topic that a definition names for its dead letters; empty if there is none."""
     with suppress(ValueError):
         known = orjson.loads(definition or b"{}")
         settings = known.get("settings") if isinstance(known, dict) else None

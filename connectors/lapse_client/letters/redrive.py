@@ -1,4 +1,4 @@
-"""Redrive: dead letters go back to where they came from, or elsewhere (D5, C29, C30)."""
+"""Redrive: it sends dead letters back to their topics, or to another topic (D5, C29, C30)."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from lapse_client.letters.redriven import Redriven
 from lapse_client.sow.newer_records import NewerRecords
 
 _BATCH = 1_000
-"""How many letters one transaction sends, unless a rate asks for fewer."""
+"""The most letters in one transaction. A low rate makes transactions smaller."""
 
 _BEFORE = "sent before"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """Which dead letters.
+    """A choice of dead letters.
 
     Attributes:
-        entity: of this queue or SOW topic; empty = of all.
-        reasons: for any of these; empty = for all.
-        since_ms: died at this instant or later, ms since the epoch.
-        until_ms: died before this instant, ms since the epoch.
-        filter: an expression (X1) over payload, headers, key, topic, partition, offset of the original.
-        max_redrives: a letter is refused if its message was redriven this often already.
-        again: also letters that were sent before (C58).
-        overwrite: also where a SOW topic has a newer record of the key (C84).
+        entity: choose letters of this queue or SOW topic; empty = all.
+        reasons: choose letters with any of these reasons; empty = all.
+        since_ms: choose letters whose messages left at this instant or later, ms since the epoch.
+        until_ms: choose letters whose messages left before this instant, ms since the epoch.
+        filter: an expression (X1) over payload, headers, key, topic, partition and offset of the original.
+        max_redrives: refuse a letter whose message was redriven this often already.
+        again: whether to send letters that were sent before (C58).
+        overwrite: whether to send letters for whose key a SOW topic has a newer record (C84).
     """
 
     entity: str = ""
@@ -52,11 +52,11 @@ class Choice:
     overwrite: bool = False
 
     def of(self, letters: Iterable[DeadLetter]) -> Iterator[DeadLetter]:
-        """The letters that are meant.
+        """Yield the chosen letters.
 
         Raises:
-            ExpressionError: the filter is no expression.
-            LapseError: what reads expressions is not installed.
+            ExpressionError: the filter is not valid.
+            LapseError: the package that parses expressions is not installed.
         """
         matches = _compiled(self.filter) if self.filter else None
         for letter in letters:
@@ -73,12 +73,13 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Where letters go, and with which lifetime.
+    """The target of a redrive, and the lifetime of the messages.
 
     Attributes:
-        topic: another topic than the origin; empty = to where each came from.
-        lifetime: `default`: none of its own, so the queue's applies; `original`: its old deadline; `new`: `ttl_ms`.
-        ttl_ms: the new lifetime, ms.
+        topic: the topic to send to; empty = each letter's origin.
+        lifetime: `default`: no lifetime, so that the queue's default applies; `original`: the old deadline; `new`:
+            `ttl_ms`.
+        ttl_ms: the new lifetime, in ms.
     """
 
     topic: str = ""
@@ -87,7 +88,7 @@ class Target:
 
 
 class Original:
-    """A dead letter's message as expressions see it."""
+    """A dead letter's original message, for expressions."""
 
     __slots__ = ("letter",)
 
@@ -104,7 +105,7 @@ class Original:
 
     @property
     def headers(self) -> Mapping[str, bytes]:
-        """The headers; of a repeated name the last counts."""
+        """The headers by name; of a repeated name the last one."""
         return {name: value for name, value in self.letter.headers if value is not None}
 
     @property
@@ -114,33 +115,33 @@ class Original:
 
     @property
     def topic(self) -> str:
-        """Where it came from."""
+        """Topic of the original message; empty if unknown."""
         return "" if self.letter.origin is None else self.letter.origin.topic
 
     @property
     def partition(self) -> int:
-        """Its partition there."""
+        """Partition of the original message; -1 if unknown."""
         return -1 if self.letter.origin is None else self.letter.origin.partition
 
     @property
     def offset(self) -> int:
-        """Its offset there."""
+        """Offset of the original message; -1 if unknown."""
         return -1 if self.letter.origin is None else self.letter.origin.log_offset
 
     @property
     def timestamp_ms(self) -> int:
-        """When it died, ms since the epoch: its own timestamp is not on the letter."""
+        """When the message left, ms since the epoch, because its own timestamp is not in the letter."""
         return _died_ms(self.letter)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """What the cluster knows of letters, beyond themselves.
+    """The state of the cluster by which a redrive judges letters.
 
     Attributes:
-        redriven: what was sent before.
-        newer: the records of SOW topics.
-        topics: partitions by topic.
+        redriven: the letters that were sent before.
+        newer: the current records of SOW topics.
+        topics: numbers of partitions by topic.
     """
 
     redriven: Redriven
@@ -149,25 +150,25 @@ class Known:
 
     @classmethod
     def of(cls, connection: Connection) -> Known:
-        """Ask a cluster.
+        """Read the state of a cluster.
 
         Raises:
-            LapseError: it cannot be asked.
+            LapseError: the cluster cannot be reached, or a topic cannot be read.
         """
         return cls(redriven=Redriven(connection).read(), newer=NewerRecords(connection), topics=connection.partitions())
 
 
 def check_target(target: Target, letters: str, connection: Connection) -> None:
-    """See that letters can go where they are to go.
+    """Check that letters may be sent to the target.
 
     Args:
-        target: where.
-        letters: the dead-letter topic that they are on.
-        connection: the cluster.
+        target: the target of the redrive.
+        letters: the dead-letter topic of the letters.
+        connection: connection to the cluster.
 
     Raises:
-        UnknownEntity: there is no such topic.
-        LapseError: it is no topic for letters, or the cluster cannot be asked.
+        UnknownEntity: the target topic does not exist.
+        LapseError: letters must not be sent to the target topic, or the cluster cannot be reached.
     """
     if not target.topic:
         return
@@ -182,14 +183,14 @@ def check_target(target: Target, letters: str, connection: Connection) -> None:
 def plan(
     letters: Iterable[DeadLetter], choice: Choice, target: Target, now_ms: int, known: Known | None = None
 ) -> Iterator[Line]:
-    """What a redrive would do, letter by letter; nothing is sent.
+    """Yield what a redrive would do with each chosen letter. Nothing is sent.
 
     Args:
-        letters: what there is.
-        choice: which of them.
-        target: where they go.
-        now_ms: the instant to judge original deadlines by, ms since the epoch.
-        known: what the cluster knows of the letters; None = nothing.
+        letters: the letters to choose from.
+        choice: the choice of letters.
+        target: the target of the redrive.
+        now_ms: the instant by which original deadlines are judged, ms since the epoch.
+        known: state of the cluster; None = checks that need it are left out.
     """
     for letter in choice.of(letters):
         origin = letter.origin
@@ -217,7 +218,7 @@ def plan(
 
 
 def _refusal(letter: DeadLetter, choice: Choice, target: Target, known: Known | None) -> str:
-    """Why a letter is not sent; empty = it is."""
+    """Return why a letter is not sent; empty if it is sent."""
     if letter.value is None and not letter.null_value:
         return "no payload"
     if letter.unconfirmed_transfer:
@@ -247,26 +248,26 @@ def send(
     sent: Callable[[Line, str], None] = lambda line, error: None,
     copies: Iterable[DeadLetter] = (),
 ) -> int:
-    """Send what is not refused, and wait until all of it is safe.
+    """Send the letters that are not refused, and wait until Kafka has all of them.
 
-    Letters are sent in transactions with the records that say so: a run that is killed has sent whole transactions, and
-    the next one sends the rest. Of two runs at a time the later one goes on.
+    Letters are sent in transactions with the records that note it. So a killed run has sent whole transactions, and
+    the next run sends the rest. If two runs overlap, the later one fences the earlier one.
 
     Args:
-        lines: the plan.
-        connection: the cluster.
-        redriven: remembers what is sent.
-        queues: where letters that are sent count as settled (C75); None = at queues that are called like their topics.
-        rate: the greatest number per second.
-        sent: called with each record that is safe, and with each that was not taken, with the error.
-        copies: duplicates of letters, which count as settled, too, if theirs was sent; read at the end.
+        lines: lines of the plan.
+        connection: connection to the cluster.
+        redriven: notes the letters that are sent.
+        queues: acknowledges letters that are sent (C75); None = at queues with the names of their topics.
+        rate: the most letters per second; None = no limit.
+        sent: called with each line, and with an empty text if its letter is committed, else with the error.
+        copies: duplicates of letters, read at the end. They are acknowledged, too, if their letter was sent.
 
     Returns:
-        How many were sent.
+        The number of letters that were sent.
 
     Raises:
-        UnknownEntity: there is no such topic.
-        PublishFailed: some were not taken; the text counts them. All others are sent.
+        UnknownEntity: a target topic does not exist.
+        PublishFailed: Kafka refused some letters; the text has their number. All others are sent.
     """
     topics = connection.partitions()
     pending = list[Line]()
@@ -279,7 +280,7 @@ def send(
         size = _BATCH if rate is None else max(1, min(_BATCH, int(rate)))
         for line in lines:
             if line.refused:
-                if line.refused == _BEFORE:  # a run that was killed may not have reached the queues
+                if line.refused == _BEFORE:  # a killed run may not have acknowledged it at the queues
                     earlier.append(line.letter)
                 continue
             if line.topic not in topics:
@@ -307,7 +308,7 @@ def _died_ms(letter: DeadLetter) -> int:
 
 
 def _compiled(text: str) -> Callable[[Any], bool | None]:
-    """Compile a filter; only who filters letters needs the parser's package."""
+    """Compile a filter. The parser's package is imported here, because only filters need it."""
     try:
         from lapse.core.expression import compile_filter
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""A line of a redrive's plan: one letter, and whether and where it is sent (D5)."""
+"""A line of a redrive's plan: one letter, and whether and to which topic it is sent (D5)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class Line:
 
     Attributes:
         letter: the letter.
-        topic: where it goes.
-        partition: which partition of it; None = the key decides.
-        headers: what it is sent with.
-        refused: why it is not sent all the same; empty = it is.
+        topic: the topic that it is sent to.
+        partition: partition of the topic; None = the key decides.
+        headers: headers that it is sent with.
+        refused: why it is not sent; empty if it is sent.
         deadline_passed: whether its original deadline has passed (C30).
     """
 
@@ -29,7 +29,7 @@ class Line:
     deadline_passed: bool = False
 
     def as_dict(self) -> dict[str, Any]:
-        """The line for an audit: which letter was sent where, and why its message had died."""
+        """Return the line for an audit: the letter, its target topic, and the reasons of its message's removal."""
         letter = self.letter
         return {
             "letter": str(letter.bookmark),

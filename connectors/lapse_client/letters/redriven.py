@@ -1,6 +1,6 @@
-"""Redriven letters, remembered on a compacted topic, so that each letter is sent once (C58).
+"""The notes of redriven letters on a compacted topic, so that each letter is sent once (C58).
 
-A record of the topic is written in the transaction that sends the letter's message: either both are there, or neither.
+A note is written in the transaction that sends the letter's message, so that either both exist or neither.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ TOPIC: Final = "lapse.redriven"
 
 
 class Redriven:
-    """The letters that were sent, and how often each message was.
+    """The letters that were sent, and how often each message was sent.
 
-    A message that is redriven and dies again has another letter. All its letters lead back to the first one, by the
-    message id that the redrive gave; the loop limit counts what was sent of all of them.
+    A redriven message that becomes a dead letter again has another letter. All its letters lead back to the first one
+    by the message id that a redrive sets. The loop limit counts all of them together.
 
     Args:
-        connection: the cluster.
+        connection: connection to the cluster.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -38,10 +38,10 @@ class Redriven:
         self._sent: Counter[str] = Counter()
 
     def read(self) -> Redriven:
-        """Read the topic to its end; where there is none, nothing was sent.
+        """Read the topic to its end, and return self. If there is no topic, nothing was sent.
 
         Raises:
-            LapseError: it cannot be read.
+            LapseError: the topic cannot be read.
         """
         topics = self._connection.partitions()
         if TOPIC in topics:
@@ -50,7 +50,7 @@ class Redriven:
         return self
 
     def take(self, key: bytes | None, value: bytes | None) -> None:
-        """Take in a record of the topic; what is no note of a redrive says nothing."""
+        """Apply a record of the topic. A record that is not a note is ignored."""
         with contextlib.suppress(ValueError, TypeError, KeyError):
             told: dict[str, Any] = orjson.loads(value or b"{}")
             first, times = told["first"], told["times"]
@@ -58,7 +58,7 @@ class Redriven:
                 self._take((key or b"").decode(), first, times)
 
     def make_topic(self) -> None:
-        """Create the topic where it is missing.
+        """Create the topic if it is missing.
 
         Raises:
             KafkaException: the broker refuses.
@@ -66,25 +66,25 @@ class Redriven:
         compacted_topic.make(self._connection, TOPIC)
 
     def __contains__(self, letter: object) -> bool:
-        """Whether a letter was sent."""
+        """Return whether a letter was sent."""
         return isinstance(letter, DeadLetter) and self.sent(letter) > 0
 
     def sent(self, letter: DeadLetter) -> int:
-        """How often this letter was sent."""
+        """Return how often this letter was sent."""
         return self._sent[name_of(letter)]
 
     def times(self, letter: DeadLetter) -> int:
-        """How often the letter's message was sent, by this letter or another one."""
+        """Return how often the letter's message was sent, by this letter or others."""
         return max(self._times[self._first_of(letter)], letter.redriven_count)
 
     def note(self, letter: DeadLetter) -> tuple[bytes, bytes]:
-        """Key and value of the record which says that a letter was sent once more."""
+        """Return key and value of a note that a letter is sent once more."""
         name, first = name_of(letter), self._first_of(letter)
         times = self._sent[name] + 1
         return name.encode(), orjson.dumps({"first": first, "times": times, "letter": str(letter.bookmark)})
 
     def count(self, letter: DeadLetter) -> None:
-        """Count a letter as sent once more, after Kafka has the record that remembers it."""
+        """Count a letter as sent once more. Called after Kafka has committed the note."""
         name = name_of(letter)
         self._take(name, self._first_of(letter), self._sent[name] + 1)
 
@@ -94,7 +94,7 @@ class Redriven:
         self._first[name] = first
 
     def _first_of(self, letter: DeadLetter) -> str:
-        """The first letter of its message."""
+        """Return the name of the first letter of its message."""
         for title, value in letter.headers:
             if title == header.MESSAGE_ID and value is not None and value.startswith(REDRIVEN):
                 before = lapse_id_of(value.decode("utf-8", "replace"))
@@ -103,5 +103,5 @@ class Redriven:
 
 
 def name_of(letter: DeadLetter) -> str:
-    """What a letter is remembered by: its id, or where it stands."""
+    """Return the name of a letter in notes: its id, or its bookmark."""
     return letter.lapse_id or str(letter.bookmark)

@@ -1,1 +1,1 @@
-"""What is read back from topics: the life of a message, events, the records from a bookmark on."""
+"""Readers of topics: the life of a message, events, and the records from a bookmark on."""

@@ -1,4 +1,4 @@
-"""Reads the events of an entity (D4)."""
+"""The reader of an entity's events (D4)."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ logger: Final = logging.getLogger(__name__)
 
 
 class EventReader(PacedReader[Event]):
-    """Reads the events of a queue or SOW topic, without a consumer group. After a crash one may come twice.
+    """Reads the events of a queue or SOW topic, without a consumer group. After a crash an event may come twice.
 
     Args:
-        name: the entity.
-        connection: the cluster; from the environment by default.
-        follow: wait for new events too; otherwise it ends with those that there were at the beginning.
-        since_ms: only events written at or after this instant, ms since the epoch; None = all that Kafka has.
-        newer: only events that are written after it has begun.
+        name: name of the entity.
+        connection: connection to the cluster; from the environment by default.
+        follow: whether to wait for new events; otherwise stop after the events that existed at the beginning.
+        since_ms: read only events written at or after this instant, ms since the epoch; None = all.
+        newer: whether to read only events that are written after the reader has begun.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class EventReader(PacedReader[Event]):
         self._reader = TopicReader(cluster, wanted, topics[wanted], follow=follow, since_ms=since_ms, newer=newer)
 
     def paced(self) -> Iterator[Event | None]:
-        """Iterate over the events, and yield None after each half second without one: somebody may want to stop."""
+        """Iterate over the events, and yield None after each half second without one, so that the caller can stop."""
         for message in self._reader.paced():
             if message is None:
                 yield None

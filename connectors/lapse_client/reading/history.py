@@ -1,6 +1,6 @@
 """The life of one message, from the underlying topic, the events, the deliveries and the dead letters (D6).
 
-A message that is forwarded, redriven or handed over goes on as another record: its life is followed to the end (C59).
+A message that is forwarded, redriven or handed over continues as another record. Its life includes these (C59).
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from lapse_client.reading.moment import DEAD_LETTER, END, Moment, Watcher, is_of
 from lapse_client.reading.moment_search import MomentSearch
 
 _PRODUCERS_CLOCK_MS: Final = 300_000
-"""So far a producer's clock may be ahead of the broker's without anything being overlooked."""
+"""How far a producer's clock may be ahead of the broker's without events being missed, in ms."""
 
 _LONGEST_CHAIN: Final = 50
-"""Messages whose lives are shown together."""
+"""The most messages whose lives are combined."""
 
 ABORTED: Final = "aborted"
 
@@ -39,12 +39,12 @@ class History:
     """The life of one message.
 
     Attributes:
-        bookmark: which message.
+        bookmark: bookmark of the message.
         found: whether Kafka still has its record.
-        missing: why there is none, in words; empty where there is one.
-        size: bytes of its value; None without a record, or of a tombstone.
-        moments: what happened, in order.
-        silent: queues that did not answer when they were asked what the message waits for.
+        missing: a text that says why there is no record; empty if there is one.
+        size: size of its value in bytes; None for a tombstone, or without a record.
+        moments: the moments of its life, in order.
+        silent: queues that did not answer the question what the message waits for.
     """
 
     bookmark: Bookmark
@@ -65,14 +65,14 @@ def history(
     """Find everything that happened to a message.
 
     Args:
-        bookmark: which one.
-        entity: the queue or SOW topic of interest; None = all that tell something of it.
-        connection: the cluster; from the environment by default.
-        watcher: called with how far it is.
+        bookmark: bookmark of the message.
+        entity: the queue or SOW topic of interest; None = all entities.
+        connection: connection to the cluster; from the environment by default.
+        watcher: called with the progress of the search; see `Watcher`.
 
     Raises:
-        ValueError: the text is no bookmark.
-        UnknownEntity: there is no such topic, or no such entity.
+        ValueError: the bookmark is not valid.
+        UnknownEntity: there is no such topic or entity.
         NoRecord: the message's partition ends before it.
         LapseError: a topic cannot be read.
     """
@@ -103,7 +103,7 @@ def history(
 
 
 class _Chain:
-    """Tells the lives of a message, of those that it was before and of those that it has become (C59)."""
+    """Finds the moments of a message, of its predecessors and of its successors (C59)."""
 
     def __init__(self, connection: Connection, topics: Mapping[str, int], of: Sequence[str], watcher: Watcher) -> None:
         self._connection = connection
@@ -114,7 +114,7 @@ class _Chain:
         self._lineage = Lineage(connection, cluster, topics, lambda done, total: watcher("steps", done, total))
 
     def moments(self, name: Bookmark, record: Message | None) -> list[Moment]:
-        """All moments of a message and of its chain."""
+        """Return all moments of a message and of its chain."""
         told: list[Moment] = []
         steps: dict[tuple[Bookmark, Bookmark], Step] = {}
         ways: list[tuple[Bookmark, Message | None]] = [(name, record)]
@@ -126,7 +126,7 @@ class _Chain:
             for step in self._steps(bookmark, found, life):
                 steps[step.before, step.after] = step
                 for other in (step.before, step.after):
-                    # Versions replace each other without end: of each message the neighbours are named.
+                    # Chains of versions have no end, so only the neighbours of each message are named.
                     if other not in seen and not step.cluster and step.what != "replaced":
                         seen.add(other)
                         ways.append((other, self._found(other)))
@@ -145,7 +145,7 @@ class _Chain:
         return told
 
     def _life(self, bookmark: Bookmark, record: Message | None) -> list[Moment]:
-        """The moments of one message."""
+        """Return the moments of one message."""
         moments: list[Moment] = []
         since_ms = None
         if record is not None:
@@ -172,7 +172,7 @@ class _Chain:
         yield from lineage.versions(bookmark, record, self._entities)
 
     def _found(self, name: Bookmark) -> Message | None:
-        """The record of a message of the chain; None if there is none any more."""
+        """Return the record of a message of the chain; None if Kafka no longer has it."""
         try:
             return _record(self._connection, name) if name.partition < self._topics.get(name.topic, 0) else None
         except LapseError:
@@ -180,16 +180,16 @@ class _Chain:
 
 
 _RANK: Final = {"arrived": 0, DEAD_LETTER: 2}
-"""The order of moments of the same millisecond: the record first, its letter last."""
+"""The order of moments in the same millisecond: the record first, the dead letter last."""
 
 
 def _waits(
     name: Bookmark, of: Sequence[str], topics: Mapping[str, int], told: Sequence[Moment], connection: Connection
 ) -> tuple[list[Moment], list[str]]:
-    """What a message waits for now: a barrier for others, a dying one for its letter (C48).
+    """Return what a message waits for now, such as a barrier for others, or a dying one for its letter (C48).
 
-    Queues are asked that told something of it, and not its end; where none told anything, as of a barrier, the one of
-    its topic's name, and then the first ones of all. Those that do not answer are told, too.
+    The queues with events of the message are asked, unless it has left them. If no queue has events of it, as with a
+    barrier, the queue with its topic's name and some others are asked. Silent queues are returned, too.
     """
     over = {one.entity for one in told if one.what in END and one.message == name}
     tell = {one.entity for one in told if one.entity and one.message == name}
@@ -207,12 +207,12 @@ def _waits(
         )
         for entity, one in found.items()
     ]
-    # Of the others it is not known whether they have it.
+    # Other silent queues may not have the message at all.
     return moments, [entity for entity in silent if entity in tell or entity == name.topic]
 
 
 def _missing(connection: Connection, name: Bookmark) -> tuple[str, Message | None]:
-    """Why there is no record at a bookmark that its partition has passed; and the record, if it was aborted."""
+    """Return why a bookmark before the end of its partition has no record; and the record if it was aborted."""
     record = _record(connection, name, **{"isolation.level": "read_uncommitted"})
     if record is not None:
         return "its transaction was aborted, so no entity has seen it", record
@@ -227,7 +227,7 @@ def _missing(connection: Connection, name: Bookmark) -> tuple[str, Message | Non
 
 
 def _record(connection: Connection, name: Bookmark, **options: str) -> Message | None:
-    """The message's record; None if Kafka no longer has it."""
+    """Return the message's record; None if Kafka no longer has it."""
     consumer = connection.consumer(**{"enable.partition.eof": True, **options})
     try:
         place = TopicPartition(name.topic, name.partition, name.log_offset)
@@ -247,7 +247,7 @@ def _record(connection: Connection, name: Bookmark, **options: str) -> Message |
 
 
 def _said(record: Message) -> dict[str, Any]:
-    """What a record says of its own life, in its headers."""
+    """Return the facts about a message's life in its record's headers."""
     own = lifetime.NAMES | {
         header.COMMAND,
         header.MESSAGE_ID,

@@ -1,8 +1,8 @@
-"""Lineage: the records that a message became, and those that it was before (C59).
+"""Lineage: the predecessors and successors of a message (C59).
 
 The message id of a forwarded or redriven record names the message before it. The commands of a transfer name both. A
-newer version of a SOW record comes after the older one, under the same key. A dead letter names its message, and may be
-a message itself, of a queue over its topic.
+newer version of a SOW record comes after the older one, under the same key. A dead letter names its message, and may
+itself be a message of a queue over the dead-letter topic.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from lapse_client.letters.dead_letter import read
 from lapse_client.letters.redriven import TOPIC as REDRIVEN_TOPIC
 
 _MARGIN_MS: Final = 60_000
-"""A record, and the records that name it, are written within this time. After a crash they may be written twice."""
+"""The longest time between a record and the records that name it, in ms. After a crash they may be written twice."""
 
 _OWN: Final = (topic.PREFIX, topic.DEAD_LETTER_PREFIX, "__")
 _CHANGELOG: Final = "-changelog"
@@ -41,11 +41,11 @@ class Step(NamedTuple):
     Attributes:
         what: `forwarded`, `redriven`, `transferred`, `replaced`, or `left_as_letter`.
         at_ms: when the later record was written, ms since the epoch.
-        entity: the queue that it left, or the SOW topic that it is in.
-        before: the message.
-        after: the record that it has become, or that took its place.
-        cluster: id of the Kafka cluster of `after`, where that is another one; else empty.
-        detail: the letter's id, or the transfer's.
+        entity: the queue that the message left, or its SOW topic.
+        before: bookmark of the earlier record.
+        after: bookmark of the later record.
+        cluster: id of the Kafka cluster of `after`, if that is another one; else empty.
+        detail: id of the letter or transfer.
     """
 
     what: str
@@ -61,10 +61,10 @@ class Lineage:
     """Finds the steps that lead to a message and away from it.
 
     Args:
-        connection: the cluster.
-        cluster: its id.
-        topics: its topics, and how many partitions each has.
-        progress: called with how far a search is.
+        connection: connection to the cluster.
+        cluster: id of the cluster.
+        topics: topics of the cluster with their numbers of partitions.
+        progress: called with the number of offsets read, and of all.
     """
 
     def __init__(self, connection: Connection, cluster: str, topics: Mapping[str, int], progress: Progress) -> None:
@@ -74,12 +74,12 @@ class Lineage:
         self._progress = progress
 
     def origin(self, bookmark: Bookmark, record: Message) -> Iterator[Step]:
-        """What a record was before, as its headers tell."""
+        """Yield the steps to a record from its predecessors, by its headers."""
         told = {name: value for name, value in headers_of(record) if value is not None}
         at_ms = record.timestamp()[1]
         yield from _lettered(record, told, bookmark, at_ms)
         if header.TRANSFER in told:
-            # Its message id is that of the message whose place it takes.
+            # Its message id is a copy of the predecessor's.
             transfer = told[header.TRANSFER].decode("utf-8", "replace").partition("/")[2]
             yield from self._transferred(entities(self._topics, sow=False), transfer, bookmark, at_ms, back=True)
             return
@@ -91,19 +91,19 @@ class Lineage:
             yield from _named("redriven", sent, at_ms, bookmark)
 
     def forwarded(self, bookmark: Bookmark, queue: str, at_ms: int) -> Iterator[Step]:
-        """What a message has become that a queue forwarded at an instant."""
+        """Yield the step from a message that a queue forwarded at `at_ms`."""
         start = FORWARDED + f"{queue}/{bookmark}/".encode()
         found = self._written(lambda name: name.startswith(start), at_ms)
         if found is not None:
             yield Step("forwarded", found.timestamp()[1], queue, bookmark, place(found))
 
     def lettered(self, bookmark: Bookmark, entity: str, letter: Bookmark, at_ms: int) -> Iterator[Step]:
-        """The letter of a message, where a queue is called like the letter's topic: it is a message of that one."""
+        """Yield the step from a message to its letter, if a queue has the name of the letter's topic."""
         if topic.commands(letter.topic) in self._topics:
             yield Step(LETTERED, at_ms, entity, bookmark, letter)
 
     def redriven(self, bookmark: Bookmark, entity: str, lapse_id: str) -> Iterator[Step]:
-        """What a letter's message has become that was redriven."""
+        """Yield the steps from a message whose letter was redriven."""
         if REDRIVEN_TOPIC not in self._topics:
             return
         for noted in self._span([REDRIVEN_TOPIC]):
@@ -112,17 +112,17 @@ class Lineage:
                 try:
                     name = message_id(lapse_id, int(orjson.loads(told)["times"]) - 1).encode()
                 except (ValueError, TypeError, KeyError):
-                    continue  # somebody else's record
+                    continue  # not a note of a redrive
                 found = self._written(name.__eq__, noted.timestamp()[1])
                 if found is not None:
                     yield Step("redriven", found.timestamp()[1], entity, bookmark, place(found), detail=lapse_id)
 
     def transferred(self, bookmark: Bookmark, queue: str, transfer: str, at_ms: int) -> Iterator[Step]:
-        """Which record took the place of a message that a queue handed over at an instant."""
+        """Yield the step from a message that a queue handed over at `at_ms`."""
         return self._transferred([queue], transfer, bookmark, at_ms, back=False)
 
     def versions(self, bookmark: Bookmark, record: Message | None, of: Iterable[str]) -> Iterator[Step]:
-        """Which version a record of a SOW topic replaced, and which one replaced it, as far as they are known."""
+        """Yield the steps to the older and the newer version of a SOW record, if they are known."""
         for entity in of:
             name = topic.sow(entity)
             if name not in self._topics:
@@ -144,7 +144,7 @@ class Lineage:
                         yield Step("replaced", message.timestamp()[1], entity, bookmark, version)
                     break
                 elif mine is None and own == key and version is not None and _is_behind(version, bookmark):
-                    # Compaction has removed what was known of this version.
+                    # Compaction has removed the record of this version.
                     yield Step("replaced", message.timestamp()[1], entity, bookmark, version)
                     break
                 before[own] = version
@@ -152,7 +152,7 @@ class Lineage:
     def _transferred(
         self, queues: Iterable[str], transfer: str, bookmark: Bookmark, at_ms: int, *, back: bool
     ) -> Iterator[Step]:
-        """The steps of a transfer that a message took, as its commands tell."""
+        """Yield the step of a message in a transfer, by the transfer's commands."""
         of = {topic.commands(queue): queue for queue in queues}
         target: dict[str, str] = {}
         for message in self._span(of, at_ms - _MARGIN_MS):
@@ -176,7 +176,7 @@ class Lineage:
                             return
 
     def _written(self, meant: Callable[[bytes], bool], at_ms: int) -> Message | None:
-        """The record with a message id that is meant, written at about an instant."""
+        """Return the record written at about `at_ms` whose message id fulfils `meant`; None if there is none."""
         names = [name for name in self._topics if not name.startswith(_OWN) and not name.endswith(_CHANGELOG)]
         for message in self._span(names, at_ms - _MARGIN_MS, at_ms + _MARGIN_MS):
             told = {name: value for name, value in headers_of(message) if value is not None}
@@ -192,12 +192,12 @@ class Lineage:
 
 
 def place(message: Message) -> Bookmark:
-    """Where a record stands."""
+    """Return the bookmark of a record."""
     return Bookmark(message.topic() or "", message.partition() or 0, message.offset() or 0)
 
 
 def _lettered(record: Message, told: Mapping[str, bytes], bookmark: Bookmark, at_ms: int) -> Iterator[Step]:
-    """The message whose letter a record is; of a letter's letter also the first one, whose letter may be gone."""
+    """Yield the step from a message to its letter; for a letter's letter also the step from the first message."""
     letter = read(record)
     if letter.origin is None:
         return
@@ -207,7 +207,7 @@ def _lettered(record: Message, told: Mapping[str, bytes], bookmark: Bookmark, at
 
 
 def _named(what: str, name: bytes, at_ms: int, after: Bookmark) -> Iterator[Step]:
-    """The step that an id `entity/topic:partition:offset/number` tells; none if it has another form."""
+    """Yield the step in an id `entity/topic:partition:offset/number`; nothing if it has another form."""
     text = name.decode("utf-8", "replace")
     entity, _, rest = text.partition("/")
     try:

@@ -1,4 +1,4 @@
-"""A moment of a message's life, and the record that shows it (D6)."""
+"""A moment of a message's life, with the record that shows it (D6)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ END: Final = TERMINAL | {EventKind.DELETED}
 """Events after which a message or its entity is gone."""
 
 Watcher = Callable[[str, int, int], None]
-"""Told what is read, how many offsets are done with, and how many there are."""
+"""Called with the kind of topics being read, the number of offsets read, and of all offsets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,12 +23,13 @@ class Moment:
     """One thing that happened to a message.
 
     Attributes:
-        at_ms: when it counts, ms since the epoch.
+        at_ms: when it happened, ms since the epoch.
         entity: the queue or SOW topic; empty for the record itself.
-        what: `arrived`, `aborted`, `delivered`, `dead letter`, the event's kind, or `waits`: what it waits for now.
-        facts: what is known of it, by name.
-        told: bookmark of the record that shows it.
-        message: whose life it belongs to: the message itself, or one that it was before or has become (C59).
+        what: `arrived`, `aborted`, `delivered`, `dead letter`, an event's kind, a kind of `Step`, or `waits` with
+            what the message waits for now.
+        facts: further facts by name.
+        told: bookmark of the record that shows the moment.
+        message: bookmark of the message itself, or of one of its predecessors or successors (C59).
     """
 
     at_ms: int
@@ -40,6 +41,6 @@ class Moment:
 
 
 def is_of(found: Bookmark, name: Bookmark) -> bool:
-    """Whether a message is the one that is asked for: without a generation, all generations are (C61)."""
+    """Return whether a message is the wanted one. A wanted bookmark without a generation means all of them (C61)."""
     same = (*found[:2], found.log_offset) == (*name[:2], name.log_offset)
     return same and name.generation in (0, found.generation)

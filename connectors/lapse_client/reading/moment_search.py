@@ -20,11 +20,11 @@ from lapse_client.reading.lineage import place
 from lapse_client.reading.moment import DEAD_LETTER, END, Moment, Watcher, is_of
 
 _AFTERWARDS_MS: Final = 60_000
-"""How long after a message's end its events are read: after a crash they may come twice."""
+"""How long after a message's end its events are read, in ms: after a crash they may come twice."""
 
 
 class MomentSearch:
-    """Looks for a message in the topics of entities: first the events, which say where else there is something."""
+    """Looks for a message in the topics of entities. The events come first, because they name the letters' topics."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class MomentSearch:
         self._letters: dict[str, int] = {}
 
     def events(self) -> Iterator[Moment]:
-        """What the events tell: of all generations to the last event, for a rewind may come at any time (C61)."""
+        """Yield the moments in the events. All events are read, because a rewind may come at any time (C61)."""
         of = {topic.events(entity): entity for entity in self._entities}
         ended = of if self._bookmark.generation else {}
         for message in self._span("events", of, self._since_ms, ended):
@@ -76,7 +76,7 @@ class MomentSearch:
             )
 
     def deliveries(self) -> Iterator[Moment]:
-        """Where the message was handed out."""
+        """Yield the deliveries of the message."""
         of = {
             name: entity
             for entity in self._entities
@@ -97,7 +97,7 @@ class MomentSearch:
                 )
 
     def letters(self) -> Iterator[Moment]:
-        """The dead letters that the events speak of; each is written just before its event."""
+        """Yield the dead letters that the events mention. Each letter is written just before its event."""
         if not self._letters:
             return
         since_ms = min(self._letters.values()) - _AFTERWARDS_MS
@@ -123,7 +123,7 @@ class MomentSearch:
         )
 
     def _first_in(self, some: Iterable[BookmarkRange]) -> Bookmark | None:
-        """Which generation of the message is the first that some ranges name (C61); None if they name none."""
+        """Return the first generation of the message that is in some ranges (C61); None if there is none."""
         for one in some:
             if (one.topic, one.partition) == self._bookmark[:2]:
                 position = position_of(self._bookmark.log_offset, generation_of(one.first))
@@ -133,9 +133,9 @@ class MomentSearch:
         return None
 
     def _delivered(self, message: Message) -> tuple[Bookmark, dict[str, Any]] | None:
-        """What a record of the deliveries topic says of a delivery of the message, and of which generation.
+        """Return the message's bookmark with its generation, and the facts of a delivery record.
 
-        None if it is about others.
+        Return None if the record delivers other messages.
         """
         name: Bookmark | None
         fields = dict(headers_of(message))
@@ -173,7 +173,7 @@ class MomentSearch:
         return name, facts
 
     def _named(self, text: bytes | None) -> Bookmark | None:
-        """The message that a delivery names, if it is this one."""
+        """Return the bookmark in a delivery if it is the message's, else None."""
         try:
             name = Bookmark.parse((text or b"").decode())
         except ValueError:

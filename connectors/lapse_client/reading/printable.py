@@ -1,12 +1,12 @@
-"""Text of others on a terminal: what the terminal would act on is written as escapes (X7)."""
+"""Makes foreign text safe for a terminal: control characters are escaped (X7)."""
 
 from __future__ import annotations
 
 
 def printable(text: str) -> str:
-    """A text in which nothing moves the cursor, changes colours or rings; ends of lines and tabs stay.
+    """Return a text with control characters escaped, except line ends and tabs.
 
-    Keys, payloads and headers are words of somebody's producer.
+    Keys, payloads and headers come from foreign producers, and could otherwise control the terminal.
     """
     if text.isprintable():
         return text

@@ -17,14 +17,14 @@ _POLL_S = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
-    """A record of an underlying topic, whatever a queue has made of it.
+    """A record of an underlying topic, independent of its state in a queue.
 
     Attributes:
-        bookmark: where it stands.
-        key: its key.
-        value: its value.
-        headers: its headers in order.
-        timestamp_ms: its timestamp, ms since the epoch.
+        bookmark: bookmark of the record.
+        key: key of the record.
+        value: value of the record.
+        headers: headers of the record, in order.
+        timestamp_ms: timestamp of the record, ms since the epoch.
     """
 
     bookmark: Bookmark
@@ -35,17 +35,17 @@ class Replayed:
 
 
 def replay(start: Bookmark | str, *, connection: Connection | None = None, follow: bool = False) -> Iterator[Replayed]:
-    """Yield the records of one partition from a bookmark on; no lease is taken, no state is touched.
+    """Yield the records of one partition from a bookmark on, without leases and without changes of state.
 
     Args:
-        start: the first record.
-        connection: the cluster; from the environment by default.
-        follow: wait for new records too; otherwise it ends with those that there were at the beginning.
+        start: bookmark of the first record.
+        connection: connection to the cluster; from the environment by default.
+        follow: whether to wait for new records; otherwise stop after the records that existed at the beginning.
 
     Raises:
-        ValueError: the text is no bookmark.
-        UnknownEntity: there is no such topic.
-        NoRecord: the bookmark's record is no longer, or not yet, in the log.
+        ValueError: the bookmark is not valid.
+        UnknownEntity: there is no such topic or partition.
+        NoRecord: the bookmark's record is not in the log any more, or not yet.
     """
     for record in paced(start, connection=connection, follow=follow):
         if record is not None:
@@ -55,7 +55,7 @@ def replay(start: Bookmark | str, *, connection: Connection | None = None, follo
 def paced(
     start: Bookmark | str, *, connection: Connection | None = None, follow: bool = False
 ) -> Iterator[Replayed | None]:
-    """Yield as `replay` does, and None after each half second without a record: somebody may want to stop."""
+    """Yield as `replay` does, and None after each half second without a record, so that the caller can stop."""
     first = Bookmark.parse(start) if isinstance(start, str) else start
     cluster = connection or Connection.from_environment()
     topics = cluster.partitions(first.topic)

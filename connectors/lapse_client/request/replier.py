@@ -1,4 +1,4 @@
-"""Sends replies to the address of a request, with its correlation id and its deadline (Q27, C75)."""
+"""The replier: it sends replies to a request's address, with its correlation id and deadline (Q27, C75)."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _OWN: Final = NAMES | {header.CORRELATION_ID}
 
 
 class Replier:
-    """Sends the replies of a subscription; connects with the first one. Every method may be called from any thread.
+    """Sends the replies of a subscription. It connects at the first one. Every method may be called from any thread.
 
     Args:
-        connection: the cluster.
-        serializer: writes the payloads; None = they are bytes, or text.
+        connection: connection to the cluster.
+        serializer: converts payloads to bytes; None = payloads are bytes or text.
     """
 
     def __init__(self, connection: Connection, serializer: SerializerLike | None = None) -> None:
@@ -49,7 +49,7 @@ class Replier:
         try:
             return future.result(_TIMEOUT_S)
         except (PublishFailed, FutureTimeout) as error:
-            publisher.forget_topics()  # it may be gone: looked up anew, that is found at once
+            publisher.forget_topics()  # the target may be gone; the next reply finds that out at once
             if isinstance(error, PublishFailed):
                 raise
             raise PublishFailed(to, None, f"no report from Kafka within {_TIMEOUT_S:g} s") from error
@@ -69,10 +69,10 @@ class Replier:
 
 
 def _address(request: Delivery) -> tuple[str, bytes | None]:
-    """Where a reply goes, and what it refers to.
+    """Return the target of a reply, and its correlation id.
 
     Raises:
-        InvalidPublication: the message says not where to, or names a topic that replies must not go to.
+        InvalidPublication: the request names no target, or a topic that replies must not go to.
     """
     said: dict[str, bytes | None] = {}
     for name, value in request.headers:

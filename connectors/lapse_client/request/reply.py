@@ -1,4 +1,4 @@
-"""Replies to requests, received and awaited ones (Q27, C75)."""
+"""Replies to requests, received and pending ones (Q27, C75)."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from lapse_client.kafka.transport import Transport
 from lapse_client.payload.serde import DeserializerLike, payload_of
 
 _LOOK_S: Final = 0.001
-"""How often threads of a test are looked for, s."""
+"""Pause between two looks at the clock of `lapse.testing`, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """What came back to a request.
+    """A reply to a request.
 
     Attributes:
-        value: the payload.
-        key: the key.
+        value: value of the reply.
+        key: key of the reply.
         headers: the reply's own headers in order, `correlation_id` included.
-        bookmark: where it stands in the topic of replies.
+        bookmark: bookmark of the reply in the reply queue's topic.
         expires_at_ms: its deadline, which is the request's, ms since the epoch; None without one.
-        deserializer: reads the value for `payload`; None = nothing does.
+        deserializer: converts the value for `payload`; None = the payload is the value.
     """
 
     value: bytes | None
@@ -41,26 +41,26 @@ class Reply:
 
     @property
     def payload(self) -> Any:
-        """What the publisher's deserializer makes of the value, anew each time; the value where there is none.
+        """The value, deserialized at each access; the value itself if the publisher has no deserializer.
 
         Raises:
-            InvalidPayload: it does not fit.
+            InvalidPayload: the value does not fit.
         """
         return payload_of(self.deserializer, self.value, self.bookmark.topic, f"the reply {self.bookmark}")
 
 
 class PendingReply:
-    """A reply to come; a context manager that ends the wait for it.
+    """A reply that has not come yet; a context manager that stops waiting at its end.
 
     Args:
-        to: whom the request went to.
-        timeout_s: how long it is waited for from now on, in seconds.
-        transport: of the connection.
-        now_ms: the broker's clock, ms since the epoch.
-        forget: called once nobody waits any more.
+        to: target of the request.
+        timeout_s: how long to wait from now on, in seconds.
+        transport: transport of the connection.
+        now_ms: returns the broker's time, ms since the epoch.
+        forget: called when nobody waits any more.
 
     Attributes:
-        future: ends with the reply, or with what went wrong; not with the timeout.
+        future: gets the reply or an error. The timeout does not end it.
     """
 
     def __init__(
@@ -77,15 +77,15 @@ class PendingReply:
 
     @property
     def left_s(self) -> float:
-        """How long it is still waited for, in seconds."""
+        """The rest of the timeout, in seconds."""
         return max(0.0, self._give_up - time.monotonic())
 
     def result(self) -> Reply:
         """Wait for the reply.
 
         Raises:
-            NoReply: none came in time.
-            PublishFailed: Kafka did not take the request.
+            NoReply: no reply came in time.
+            PublishFailed: Kafka did not accept the request.
             Closed: the publisher was closed meanwhile.
         """
         while self.waits_for_a_test():
@@ -98,11 +98,11 @@ class PendingReply:
             self._forget()
 
     def nothing(self) -> NoReply:
-        """What says that none came in time."""
+        """Return the error for a reply that did not come in time."""
         return NoReply(self._to, self._timeout_s)
 
     def cancel(self) -> None:
-        """Wait no longer; a reply that comes all the same is dropped."""
+        """Stop waiting. A reply that comes later is dropped."""
         self._forget()
 
     def __enter__(self) -> Self:
@@ -114,7 +114,7 @@ class PendingReply:
         self.cancel()
 
     def waits_for_a_test(self) -> bool:
-        """Wait a moment for threads of a test; returns whether to go on, which the test's clock may end."""
+        """Wait a moment for a test's threads; return whether to call again. Outside of tests, return False at once."""
         if not self._transport.settles or self.future.done():
             return False
         self._transport.settle()

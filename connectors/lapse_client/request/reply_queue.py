@@ -1,4 +1,4 @@
-"""The queue of a publisher's replies: temporary, without letters, and created again if it was deleted (Q27, C75)."""
+"""The reply queue of a publisher: temporary, without dead letters, and created again if it was deleted (Q27, C75)."""
 
 from __future__ import annotations
 
@@ -39,29 +39,29 @@ if TYPE_CHECKING:
 log = logging.getLogger("lapse_client")
 
 PREFIX: Final = "replies."
-"""What the names of such queues begin with, unless a program names its own."""
+"""The prefix of reply queues' names, unless a program names its own."""
 
 _SETTINGS: Final = {"expiration": "enabled", "dead_letter": False, "auto_delete_on_idle": "5m"}
 _BACKLOG: Final = 1_000
 _AGAIN_S: Final = 0.2
 _SUBSCRIBE_S: Final = 5.0
 _BELIEVED_S: Final = 60.0
-"""How long it is believed that a queue acts on lifetimes."""
+"""How long the check that a queue enforces lifetimes is cached, in seconds."""
 
 _OWN: Final = frozenset({header.REPLY_TO, header.CORRELATION_ID})
 _GOING: Final = frozenset({ErrorCode.DELETED, ErrorCode.DELETE_IN_PROGRESS, ErrorCode.SHARD_UNAVAILABLE})
-"""What is said of a queue that is just being deleted."""
+"""Codes of answers about a queue that is just being deleted."""
 
 
 class ReplyQueue:
-    """Where a publisher's replies come in, and who waits for them. Every method may be called from any thread.
+    """Receives a publisher's replies, and hands them to waiting requests. Every method may be called from any thread.
 
     Args:
-        connection: the cluster.
+        connection: connection to the cluster.
         deployment: `app_id` of its workers.
-        name: of the queue; None = a unique one.
+        name: name of the queue; None = a unique one.
         timeout_s: how long to wait for workers, in seconds.
-        deserializer: reads the payloads of replies; None = nothing does.
+        deserializer: converts the values of replies; None = the payload is the value.
     """
 
     def __init__(
@@ -97,13 +97,13 @@ class ReplyQueue:
         message_id: str | None,
         headers: Headers | None,
     ) -> PendingReply:
-        """Publish a request, and return its reply to come; the arguments are those of `Publisher.request`."""
+        """Publish a request, and return its pending reply; the arguments are those of `Publisher.request`."""
         ttl_ms = _ttl_ms(timeout_s)
         own = [*items(headers)]
         if taken := sorted(_OWN.intersection(name for name, _ in own)):
             raise InvalidPublication(f"header {taken[0]}: a request sets it by itself; leave it out")
         self._check_lifetimes(to)
-        publisher.topic_of(to)  # nothing is made for a request that has nowhere to go
+        publisher.topic_of(to)  # no reply queue is made if the target does not exist
         self._open()
         ident = uuid4().hex
         pending = PendingReply(
@@ -127,7 +127,7 @@ class ReplyQueue:
         return pending
 
     def close(self) -> None:
-        """Wait for no reply any more. The queue deletes itself once it has been idle for long enough."""
+        """Stop waiting for replies. The queue deletes itself when it has been idle for long enough."""
         with self._lock:
             self._closed = True
             waiting = list(self._pending.values())
@@ -142,10 +142,10 @@ class ReplyQueue:
             thread.join()
 
     def _check_lifetimes(self, to: str) -> None:
-        """Do nothing where requests expire in time.
+        """Check that requests expire in a queue. A plain topic is not checked.
 
         Raises:
-            InvalidPublication: the queue ignores lifetimes, or it is no queue.
+            InvalidPublication: the queue ignores lifetimes, or the entity is a SOW topic.
         """
         if time.monotonic() < self._believed_until.get(to, 0.0):
             return
@@ -165,12 +165,12 @@ class ReplyQueue:
     # The queue
 
     def _open(self) -> None:
-        """Make the queue where there is none, and read it.
+        """Create the queue if it is missing, and start to read it.
 
         Raises:
-            CommandFailed: it is not to be.
-            AnswerTimeout: no worker answered, though it was asked again and again.
-            LapseError: the deployment makes no queues at run time.
+            CommandFailed: the queue was refused.
+            AnswerTimeout: no worker answered, in spite of retries.
+            LapseError: the deployment creates no queues at run time.
         """
         with self._opening:
             if self._closed:
@@ -199,18 +199,18 @@ class ReplyQueue:
                 time.sleep(_AGAIN_S)
 
     def _started(self) -> QueueSubscriber:
-        # Where its topics are just going, no answer comes: a patience of its own leaves time to make it again.
+        # If its topics are just being deleted, no answer comes: a shorter timeout leaves time to create it again.
         patience_s = min(self._timeout_s, _SUBSCRIBE_S)
         return QueueSubscriber(self.name, _BACKLOG, connection=self._connection, timeout_s=patience_s).start()
 
     def _await_end(self) -> None:
-        """Wait until the topics of the former queue are gone: a queue that is being deleted cannot be made again."""
+        """Wait until the topics of the former queue are gone, because it cannot be created again before."""
         give_up = time.monotonic() + _SUBSCRIBE_S
         while topic.commands(self.name) in self._connection.partitions() and time.monotonic() < give_up:
             time.sleep(_AGAIN_S)
 
     def _read(self, subscriber: QueueSubscriber) -> None:
-        """Hand out replies until the end; make the queue again where it is gone and somebody waits."""
+        """Hand out replies until the close. Create the queue again if it was deleted and a request waits."""
         while True:
             try:
                 subscriber.run(self._take)
@@ -235,7 +235,7 @@ class ReplyQueue:
             _fail(future, error)
 
     def _take(self, delivery: Delivery) -> None:
-        """Hand over a reply: the first one of its request. Of a further one, or a late one, nobody knows any more."""
+        """Hand the first reply of a request to its future. Drop later ones."""
         ident = next((value for name, value in delivery.headers if name == header.CORRELATION_ID), None)
         future = self._pending.pop((ident or b"").decode("utf-8", "replace"), None)
         if future is None:

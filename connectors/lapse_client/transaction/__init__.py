@@ -1,1 +1,1 @@
-"""Outputs and acknowledgments in one transaction of Kafka."""
+"""Outputs and acknowledgments in one Kafka transaction."""

@@ -1,9 +1,9 @@
 """Atomic work of a subscription: commits outputs and acknowledgments together (X9).
 
-The order is what makes it atomic. First the outputs and a claim for each message are in Kafka, by a transaction that is
-still open. Then the shard says that the messages are still leased to this subscription: whoever gets one later finds
-the claim, and waits for its outcome. Then the transaction is committed, which decides. The acknowledgment of the queue
-follows; where it is lost, the next one who works on the message finds it decided, and acknowledges it.
+The order makes it atomic. First, an open transaction writes the outputs, and a claim for each message. Then the shard
+confirms that the messages are still leased to this subscription. A subscription that gets one of them later finds the
+claim, and waits for its outcome. Then the transaction is committed, which decides. The acknowledgments follow. If they
+are lost, the next subscription that gets a message finds it committed, and acknowledges it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from lapse_client.transaction.transaction import Transaction
 log = logging.getLogger("lapse_client")
 
 _OPEN_MS: Final = 10_000
-"""How long Kafka lets a transaction stay open whose client is gone, ms; it looks every ten seconds (its default)."""
+"""How long a transaction of a vanished client stays open, in ms. Kafka checks every ten seconds by default."""
 
 _CONTROL_S: Final = 30.0
 _AGAIN_S: Final = 0.2
@@ -38,7 +38,7 @@ _FENCED: Final = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INV
 
 
 class Settles(Protocol):
-    """What atomic work asks of the subscription."""
+    """The parts of a subscription's settler that atomic work needs."""
 
     def acknowledge(self, deliveries: Sequence[Any]) -> None:
         """Acknowledge deliveries."""
@@ -46,24 +46,24 @@ class Settles(Protocol):
     def command(
         self, how: Settling, deliveries: Sequence[Any], *, delay_ms: int | None = None, lease_ms: int | None = None
     ) -> object:
-        """Settle deliveries in another way."""
+        """Settle deliveries by another action than an acknowledgment."""
 
     def flush(self) -> None:
         """Send all acknowledgments now."""
 
     def renewed(self, deliveries: Sequence[Any], timeout_s: float) -> list[SettlementResult]:
-        """Renew leases, and wait for what became of it."""
+        """Renew leases, and return the results."""
 
 
 class AtomicWork:
     """Commits the transactions of a subscription, one at a time. Every method may be called from any thread.
 
     Args:
-        connection: the cluster.
-        settler: of the subscription.
-        shards: says how many shards a queue has.
-        transactional_id: Kafka's id of the client that commits; None = a unique one.
-        begun: called once it has been used.
+        connection: connection to the cluster.
+        settler: settler of the subscription.
+        shards: returns the number of shards of a queue.
+        transactional_id: Kafka's `transactional.id`; None = a unique one.
+        begun: called when a queue's decision log is first used.
     """
 
     def __init__(
@@ -85,13 +85,13 @@ class AtomicWork:
         self._logs: dict[str, DecisionLog] = {}
         self._fenced = False
         self._unknown: set[Claim] = set()
-        """Claims whose outcome was not known here when it was given up."""
+        """Claims of transactions whose outcome was unknown when they failed."""
 
     def begin(self, deliveries: Sequence[Any]) -> Transaction:
-        """A transaction over deliveries.
+        """Return a transaction over deliveries.
 
         Raises:
-            InvalidPublication: there is no lease: it was delivered at most once, or it is a barrier.
+            InvalidPublication: a delivery has no lease, because it is at most once, or a barrier.
         """
         for delivery in deliveries:
             if delivery.is_barrier or delivery.lease_until_ms is None:
@@ -100,16 +100,16 @@ class AtomicWork:
         return Transaction(deliveries, self)
 
     def commit(self, transaction: Transaction) -> bool:
-        """Commit, and acknowledge.
+        """Commit the outputs, and acknowledge the deliveries.
 
         Returns:
-            False: one of the messages had been decided before, so the outputs were dropped. That message is
-            acknowledged; the others, if there are any, return to their queues.
+            False if outputs for one of the messages were committed before. Then the new outputs are dropped, that
+            message is acknowledged, and the others return to their queues.
 
         Raises:
-            TransactionFailed: nothing of it counts, and what is still leased returns to its queue; or its outcome is
-                not known. The client that gets the messages next finds it out.
-            AlreadySettled: a delivery was settled in the block; nothing of it counts.
+            TransactionFailed: nothing was committed, and messages that are still leased return to their queues; or
+                the outcome is unknown, and the client that gets the messages next finds it out.
+            AlreadySettled: a delivery was settled in the block; nothing was committed.
         """
         with self._lock:
             is_decided = False
@@ -120,7 +120,7 @@ class AtomicWork:
                     return False
                 self._commit(transaction)
                 is_decided = True
-                # Before the next transaction: its question about leases must not overtake this.
+                # Before the next transaction, because its renewals must not overtake this.
                 self._acknowledge(transaction.deliveries)
             except (KafkaException, LapseError) as error:
                 if isinstance(error, TransactionFailed) and error.outcome_unknown:
@@ -130,14 +130,14 @@ class AtomicWork:
                 if isinstance(error, LapseError):
                     raise
                 raise TransactionFailed(f"{self._why(error.args[0])}. Nothing of it counts") from error
-            except Exception:  # whatever it is, the messages need not wait for their leases' ends
+            except Exception:  # return the messages now, instead of at the ends of their leases
                 if not is_decided:
                     self.give_up(transaction, None)
                 raise
         return True
 
     def give_up(self, transaction: Transaction, delay_ms: int | None) -> None:
-        """Return the deliveries to their queues."""
+        """Cancel the deliveries that are not settled."""
         left = [delivery for delivery in transaction.deliveries if not delivery.settled_as]
         if left:
             self._settler.command("cancel", left, delay_ms=delay_ms)
@@ -157,7 +157,7 @@ class AtomicWork:
     # Step by step
 
     def _decided_before(self, deliveries: Sequence[Any]) -> bool:
-        """Whether a message had been worked on before, and that is committed; it is acknowledged then.
+        """Return whether outputs for a message were committed before. Such messages are acknowledged, others cancelled.
 
         Raises:
             TransactionFailed: an earlier transaction stays open for too long.
@@ -174,7 +174,7 @@ class AtomicWork:
         return True
 
     def _verdicts(self, again: Sequence[Any]) -> list[Verdict]:
-        """What became of earlier transactions; none of them is open any more."""
+        """Return the outcomes of earlier transactions, after waiting until none of them is open."""
         give_up = time.monotonic() + _CONTROL_S
         queues = [self._log(queue) for queue in dict.fromkeys(one.queue for one in again)]
         while True:
@@ -227,7 +227,7 @@ class AtomicWork:
         self._decide(producer)
 
     def _written(self, producer: Producer, failures: list[tuple[KafkaError, Message]]) -> None:
-        """Wait until outputs and claims are in Kafka; only then the shard may be asked."""
+        """Wait until outputs and claims are in Kafka. The shards may only be asked after that."""
         left = producer.flush(_CONTROL_S)
         if failures:
             error, message = failures[0]
@@ -240,7 +240,7 @@ class AtomicWork:
             raise TransactionFailed(f"{left} records are not in Kafka after {_CONTROL_S:g} s. Nothing of it counts")
 
     def _hold(self, deliveries: Sequence[Any]) -> None:
-        """Have the shards say that the messages are still leased to this subscription."""
+        """Have the shards confirm, by a renewal, that the messages are still leased to this subscription."""
         lost = [one for one in self._settler.renewed(deliveries, _CONTROL_S) if not one.settled]
         if lost:
             raise TransactionFailed(
@@ -249,7 +249,7 @@ class AtomicWork:
             )
 
     def _decide(self, producer: Producer) -> None:
-        """Commit. From here on only Kafka knows, until it has answered."""
+        """Commit the transaction. Until Kafka answers, the outcome is unknown."""
         give_up = time.monotonic() + _CONTROL_S
         while True:
             try:
@@ -274,12 +274,12 @@ class AtomicWork:
     def _abort(self, producer: Producer) -> None:
         try:
             producer.abort_transaction(_CONTROL_S)
-        except KafkaException as error:  # Kafka ends it in its time, and nothing of it is seen
+        except KafkaException as error:  # Kafka aborts it after its timeout, and nobody sees its records
             self._lost(error.args[0])
             log.info("a transaction is left to Kafka to abort: %s", error)
 
     def _lost(self, cause: KafkaError) -> None:
-        """Give up the producer; a new one follows, unless another process has taken the transactional id."""
+        """Drop the producer. The next transaction makes a new one, unless another process has fenced this id."""
         self._producer = None
         self._fenced = self._fenced or (self._named is not None and cause.code() in _FENCED)
 

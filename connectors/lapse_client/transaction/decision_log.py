@@ -1,8 +1,8 @@
 """The decisions about a queue's messages: claims and commits on a transactional topic (X9).
 
-Before a transaction is committed, the log has a claim for each of its messages, written by that transaction. A claim
-that is committed says that the message's outputs are there. Nobody but those who work on a redelivered message reads
-the log, so a transaction that stays open keeps nobody else waiting.
+A transaction writes a claim for each of its messages to the log before it is committed. A committed claim says that the
+message's outputs are committed. The log is read for redelivered messages only, so a transaction that stays open delays
+nothing else.
 """
 
 from __future__ import annotations
@@ -32,40 +32,40 @@ _LOOK_S: Final = 0.1
 _PATIENCE_S: Final = 30.0
 _FORGET_S: Final = 60.0
 _SLACK_MS: Final = 60_000
-"""How much earlier than a message's arrival its claims are looked for: brokers' clocks differ."""
+"""How long before a message's arrival the search for its claims begins, in ms: brokers' clocks differ."""
 
 Claim = bytes
-"""What stands on the log for a message: its bookmark and its arrival, which tells it from that of another topic of the
-same name."""
+"""The log's key for a message: its bookmark and its arrival, because a topic that was deleted and created again has the
+same bookmarks."""
 
 
 def claim(delivery: Any) -> Claim:
-    """The claim for a delivery's message."""
+    """Return the claim for a delivery's message."""
     return b"%b@%d" % (delivery.place, delivery.timestamp_ms)
 
 
 class Verdict(Enum):
-    """What became of a message's earlier transactions."""
+    """The outcome of a message's earlier transactions."""
 
     NONE = auto()
-    """None was committed, and none ever will be."""
+    """No transaction was committed or is open."""
     OPEN = auto()
-    """One may still be committed."""
+    """A transaction is open, and may still be committed."""
     DONE = auto()
-    """One was committed."""
+    """A transaction was committed."""
 
 
 class DecisionLog:
-    """The log of one queue, read as far as it is needed. Not thread-safe.
+    """The decision log of one queue. Each partition is read when it is needed. Not thread-safe.
 
     Args:
-        connection: the cluster.
-        queue: its name.
-        shards: how many it has.
+        connection: connection to the cluster.
+        queue: name of the queue.
+        shards: number of its shards.
 
     Attributes:
-        queue: its name.
-        topic: where the log is.
+        queue: name of the queue.
+        topic: topic of the log.
     """
 
     def __init__(self, connection: Connection, queue: str, shards: int) -> None:
@@ -77,14 +77,14 @@ class DecisionLog:
         self._stamped: dict[str, bool] = {}
 
     def make(self) -> None:
-        """Create the topic where it is missing.
+        """Create the topic if it is missing.
 
         Raises:
             LapseError: the broker refuses.
         """
         if self.topic in self._connection.partitions():
             return
-        admin = self._connection.admin()  # it has to live until the answer
+        admin = self._connection.admin()  # must stay referenced until the answer
         new = NewTopic(self.topic, self._shards, _FROM_BROKER, config=_CONFIG)
         try:
             admin.create_topics([new], operation_timeout=_PATIENCE_S)[self.topic].result()
@@ -96,11 +96,11 @@ class DecisionLog:
                 ) from error
 
     def verdicts(self, deliveries: Sequence[Any]) -> list[Verdict]:
-        """What became of the transactions in which somebody had worked on messages before.
+        """Return the outcome of the earlier transactions of each delivery's message.
 
         Raises:
             KafkaException: the log cannot be read.
-            LapseError: it cannot be read to its end.
+            LapseError: the log could not be read to its end in time.
         """
         found: dict[Claim, Verdict] = {}
         for partition in {delivery.shard.partition for delivery in deliveries}:
@@ -118,15 +118,15 @@ class DecisionLog:
         return part
 
     def _first_ms(self, delivery: Any) -> int:
-        """No claim for a message is older than this, ms since the epoch."""
+        """Return an instant before all claims for a message, ms since the epoch."""
         return max(0, delivery.timestamp_ms - _SLACK_MS) if self._is_broker_stamped(delivery.bookmark.topic) else 0
 
     def _is_broker_stamped(self, source: str) -> bool:
-        """Whether a message's arrival is by the broker's clock; then no claim for it is older."""
+        """Return whether a topic has the broker's timestamps. Then no claim for a message is older than its arrival."""
         known = self._stamped.get(source)
         if known is None:
             asked = ConfigResource(ResourceType.TOPIC, source)
-            admin = self._connection.admin()  # it has to live until the answer
+            admin = self._connection.admin()  # must stay referenced until the answer
             try:
                 (told,) = admin.describe_configs([asked], request_timeout=_PATIENCE_S).values()
                 known = told.result()["message.timestamp.type"].value == "LogAppendTime"
@@ -146,7 +146,7 @@ class DecisionLog:
 
 
 class _Part:
-    """One partition: who has claimed, and whose claim was committed."""
+    """One partition of the log: all claims, and the committed ones."""
 
     def __init__(self, connection: Connection, place: TopicPartition, first_ms: int) -> None:
         self.first_ms = first_ms
@@ -159,7 +159,7 @@ class _Part:
 
     @property
     def is_stale(self) -> bool:
-        """Whether the last question is so long ago that reading anew is cheaper than reading on."""
+        """Whether the partition was last read so long ago that a new start is cheaper than reading on."""
         return time.monotonic() - self._asked > _FORGET_S
 
     def verdicts(self, wanted: Sequence[Claim]) -> dict[Claim, Verdict]:
@@ -182,7 +182,7 @@ class _Part:
 
 
 class _Reader:
-    """Reads a partition to its end, again and again; for `read_committed` the end is the first open transaction."""
+    """Reads a partition to its end repeatedly. For `read_committed`, the end is the first open transaction."""
 
     def __init__(self, connection: Connection, place: TopicPartition, first_ms: int, isolation: str) -> None:
         self._consumer: Consumer = connection.consumer(isolation_level=isolation, enable_partition_eof=True)
@@ -194,7 +194,7 @@ class _Reader:
         self._consumer.assign([TopicPartition(place.topic, place.partition, self.end)])
 
     def news(self) -> Sequence[tuple[Claim, int]]:
-        """The claims since the last time, each with its offset; afterwards `end` is the end as it was asked for."""
+        """Return the claims since the last call, with their offsets, and move `end` to the partition's end."""
         _, end = log_bounds(self._consumer, self._place)
         claims: list[tuple[Claim, int]] = []
         give_up = time.monotonic() + _PATIENCE_S

@@ -1,6 +1,6 @@
-"""Deliveries in doubt: an earlier holder may have committed a transaction over them (X9).
+"""Deliveries in doubt: an earlier subscription may have committed a transaction over them (X9).
 
-They are set aside until that is known, so that nothing else waits for it, and a handler seldom works for nothing.
+They are set aside until that is known. So other deliveries need not wait, and handlers seldom do work that is dropped.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ log = logging.getLogger("lapse_client")
 
 _AGAIN_S: Final = 0.3
 _RENEW_MS: Final = 10_000
-"""A lease that has less left is renewed while its message waits, at most once a second."""
+"""While a message waits, its lease is renewed if less than this is left of it, in ms, at most once a second."""
 
 _RENEW_S: Final = 1.0
 
 
 class InDoubt:
-    """Looks up what became of earlier transactions, in a thread of its own. Every method may be called from any thread.
+    """Looks up the outcomes of earlier transactions in a thread. Every method may be called from any thread.
 
     Args:
-        connection: the cluster.
-        shards: says how many shards a queue has.
-        settler: acknowledges what is decided already, and renews what waits.
-        put_back: takes what is in doubt no longer, to be handed out.
-        past_ms: an instant that the broker's clock has passed, ms since the epoch.
-        forget: called with a shard, and with how many messages were dropped because their leases are over.
+        connection: connection to the cluster.
+        shards: returns the number of shards of a queue.
+        settler: acknowledges committed messages, and renews the leases of waiting ones.
+        put_back: called with deliveries that are not in doubt any more, to be handed out.
+        past_ms: returns an instant that the broker's clock has passed, ms since the epoch.
+        forget: called with a shard, and the number of its messages that were dropped because their leases are over.
     """
 
     def __init__(
@@ -59,14 +59,14 @@ class InDoubt:
         self._changed = threading.Condition()
         self._waiting: list[Delivery] = []
         self._clear: set[int] = set()
-        """Deliveries that were put back, by their identity: they are not set aside again."""
+        """The `id` of each delivery that was put back, so that it is not set aside again."""
         self._renewed_s: dict[int, float] = {}
         self._logs: dict[str, DecisionLog] = {}
         self._thread: threading.Thread | None = None
         self._closed = False
 
     def sift(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
-        """Return what can be handed out, and set the rest aside; never waits."""
+        """Return the deliveries that can be handed out, and set the others aside, without waiting."""
         fine: list[Delivery] = []
         doubtful: list[Delivery] = []
         for delivery in deliveries:
@@ -86,7 +86,7 @@ class InDoubt:
         return fine
 
     def close(self) -> None:
-        """Look up no more; what was set aside returns to its queue."""
+        """Stop the thread. The messages set aside return to their queue with the unsubscribe."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -111,7 +111,7 @@ class InDoubt:
                 one.close()
 
     def _sort_out(self, waiting: Sequence[Delivery]) -> list[Delivery]:
-        """Put back, or acknowledge, what is known; returns what has to wait on."""
+        """Put back or acknowledge deliveries with a known outcome; return those that must still wait."""
         sorted_out: dict[Verdict, list[Delivery]] = {verdict: [] for verdict in Verdict}
         for queue in {delivery.queue for delivery in waiting}:
             asked = [delivery for delivery in waiting if delivery.queue == queue]
@@ -133,12 +133,12 @@ class InDoubt:
                 known = self._logs[queue] = DecisionLog(self._connection, queue, self._shards(queue))
             return known.verdicts(asked)
         except (KafkaException, LapseError) as error:
-            # A transaction asks again before it commits, and fails where it gets no answer.
+            # Hand it out: a transaction asks again before it commits, and fails without an answer.
             log.warning("%s: what was decided before is not known yet: %s", queue, error)
             return [Verdict.NONE] * len(asked)
 
     def _holding(self, still_open: Sequence[Delivery]) -> list[Delivery]:
-        """Keep the leases of what has to wait on; what has lost its lease comes again."""
+        """Renew the leases of waiting deliveries, and return these. Drop those whose lease is over: they come again."""
         kept: list[Delivery] = []
         now_ms, now_s = self._past_ms(), time.monotonic()
         for delivery in still_open:

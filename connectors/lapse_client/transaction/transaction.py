@@ -1,4 +1,4 @@
-"""Transactions: what a handler publishes, and the acknowledgment of what it worked on, all or none (X9)."""
+"""Transactions: the outputs of a handler, and the acknowledgments of its messages, all or none (X9)."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Output(NamedTuple):
     """A record that a transaction publishes.
 
     Attributes:
-        to: a topic; or a queue, then it goes to the queue's `default_publish_target`.
-        value: the payload.
-        key: the record's key.
-        headers: with its lifetime, if it has one.
+        to: name of a topic or a queue. A queue's messages go to its `default_publish_target`.
+        value: value of the record.
+        key: key of the record.
+        headers: headers of the record, its lifetime included.
     """
 
     to: str
@@ -31,35 +31,35 @@ class Output(NamedTuple):
 
 
 class Committing(Protocol):
-    """Commits transactions; deliveries are those of `lapse_client.delivery.delivery`."""
+    """Commits transactions. The deliveries are objects of `lapse_client.delivery.delivery`."""
 
     def commit(self, transaction: Transaction) -> bool:
-        """Commit, and acknowledge; returns whether the outputs count."""
+        """Commit the outputs and acknowledge the deliveries; return whether the outputs were committed."""
 
     def give_up(self, transaction: Transaction, delay_ms: int | None) -> None:
-        """Return the deliveries to their queues."""
+        """Return the deliveries to their queues, after a delay in ms."""
 
 
 class Transaction:
-    """Outputs and the acknowledgment of deliveries, in one Kafka transaction; a context manager of either kind.
+    """Outputs and the acknowledgment of deliveries in one Kafka transaction; for `with` or `async with`.
 
     ::
 
         with delivery.transaction() as tx:
             tx.produce("shipments", ship(delivery.value))
 
-    What is produced is kept until the block ends, and nothing is open in Kafka before. An exception in the block drops
-    it, and cancels the deliveries; it is raised on, unless it is `Retry`.
+    Outputs are kept in memory until the block ends, and no transaction is open in Kafka before. An exception in the
+    block drops them, and cancels the deliveries. The exception is raised again, unless it is `Retry`.
 
     Args:
-        deliveries: what is worked on.
-        work: commits it.
+        deliveries: the deliveries to acknowledge.
+        work: commits the transaction.
 
     Attributes:
-        deliveries: what is worked on.
-        outputs: what was produced.
-        repeated: after the block: somebody had committed outputs for a delivery before, so those of this block were
-            dropped.
+        deliveries: the deliveries to acknowledge.
+        outputs: the outputs so far.
+        repeated: set after the block: whether outputs for a delivery had been committed before, so that those of
+            this block were dropped.
     """
 
     def __init__(self, deliveries: Sequence[Any], work: Committing) -> None:
@@ -81,11 +81,11 @@ class Transaction:
         message_id: str | None = None,
         headers: Headers | None = None,  # as `Publisher.publish` has it
     ) -> None:
-        """Publish a record with the transaction; the arguments are those of `Publisher.publish`.
+        """Add a record to the outputs; the arguments are those of `Publisher.publish`.
 
         Raises:
-            InvalidPublication: a value out of range, two lifetimes at once, a payload or key that is neither text nor
-                bytes, or the block has ended.
+            InvalidPublication: a value is out of range, there are two lifetimes, a payload or key is neither text
+                nor bytes, or the block has ended.
         """
         if self._is_over:
             raise InvalidPublication(f"{to}: the transaction is over, so this would be lost: produce within its block")
