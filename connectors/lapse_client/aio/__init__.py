@@ -1,7 +1,7 @@
-"""The client for asyncio: the same names as `lapse_client`, and the same engine behind them.
+"""The client for asyncio, with the same names as `lapse_client`.
 
-Each class holds its synchronous twin, whose background thread does the work. Calls that wait are coroutines here, and
-iterators are asynchronous. Settling a delivery never waits, so it is a plain call; `reply` is a coroutine.
+Each class holds its synchronous twin, whose background threads do the work. Calls that wait are coroutines here, and
+iterators are asynchronous. Settling a delivery never waits, so it is a plain call. `reply` is a coroutine.
 
 ::
 

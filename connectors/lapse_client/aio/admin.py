@@ -1,4 +1,4 @@
-"""An administrator for asyncio: the same calls, as coroutines (Q23, X3)."""
+"""The `Admin` client for asyncio: the same calls, as coroutines (Q23, X3)."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Admin(AsyncClient[sync_admin.Admin]):
         super().__init__(sync_admin.Admin(deployment, connection=connection, timeout_s=timeout_s))
 
     async def create_queue(self, name: str, **settings: Any) -> Defined:
-        """Create a queue; returns when all its shards serve it, or after two seconds."""
+        """Create a queue. Return when all its shards serve it, or after two seconds."""
         return await asyncio.to_thread(self._twin.create_queue, name, **settings)
 
     async def alter_queue(self, name: str, *, version: int | None = None, **settings: Any) -> Defined:
-        """Change settings of a queue; those that are not named stay."""
+        """Change settings of a queue. Settings that are not named stay."""
         return await asyncio.to_thread(self._twin.alter_queue, name, version=version, **settings)
 
     async def delete_queue(self, name: str, *, force: bool = False) -> dict[str, int]:
@@ -34,11 +34,11 @@ class Admin(AsyncClient[sync_admin.Admin]):
         return await asyncio.to_thread(self._twin.delete_queue, name, force=force)
 
     async def create_sow_topic(self, name: str, **settings: Any) -> Defined:
-        """Create a SOW topic; as `create_queue`."""
+        """Create a SOW topic; see `create_queue`."""
         return await asyncio.to_thread(self._twin.create_sow_topic, name, **settings)
 
     async def alter_sow_topic(self, name: str, *, version: int | None = None, **settings: Any) -> Defined:
-        """Change settings of a SOW topic; as `alter_queue`."""
+        """Change settings of a SOW topic; see `alter_queue`."""
         return await asyncio.to_thread(self._twin.alter_sow_topic, name, version=version, **settings)
 
     async def delete_sow_topic(self, name: str, *, force: bool = False) -> dict[str, int]:

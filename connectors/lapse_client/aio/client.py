@@ -1,4 +1,4 @@
-"""The base of asynchronous client objects: a synchronous one whose calls wait in a thread."""
+"""The base of asynchronous client objects, which run the calls of a synchronous one in threads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from lapse_client.delivery.arrivals import Waiting
 
 _PATIENCE_S: Final = 1.0
-"""How long a cancelled start waits for its end, s. The rest goes on in a thread."""
+"""How long a cancelled start waits for its end, in seconds. After that it goes on in a thread."""
 
 C = TypeVar("C", bound=Client[Any])
 T = TypeVar("T")
@@ -34,16 +34,16 @@ class AsyncClient(Generic[C]):
         self._twin = twin
 
     async def start(self) -> Self:
-        """Connect; `async with` does so too. A cancelled start leaves nothing behind."""
+        """Connect; `async with` calls this method. A cancelled start leaves nothing behind."""
         await started(self._twin.start, self._twin.close)
         return self
 
     async def close(self) -> None:
-        """Leave and disconnect; may be called twice. Where it is cancelled, it goes on in a thread."""
+        """Unsubscribe and disconnect. May be called twice. If it is cancelled, it goes on in a thread."""
         await self._closed()
 
     async def _closed(self) -> None:
-        """Wait until the twin is closed. A cancel ends the wait alone: a thread pool drops what it has not begun."""
+        """Wait until the twin is closed. A cancel only ends the wait: else the pool could drop a queued call."""
         await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, self._twin.close))
 
     async def __aenter__(self) -> Self:
@@ -56,12 +56,12 @@ class AsyncClient(Generic[C]):
 
 
 class Awakening:
-    """Lets a coroutine wait for arrivals that another thread brings; belongs to the event loop that makes it.
+    """Lets a coroutine wait for a buffer that another thread fills. It belongs to the event loop that makes it.
 
     Args:
-        what: the object whose arrivals they are, for the text of an error.
-        arrivals: what is waited for.
-        patience: says how long to wait within a timeout, in seconds, and may wait itself; None = the whole timeout.
+        what: name of the buffer's owner, for error messages.
+        arrivals: the buffer.
+        patience: returns how long to wait for a timeout, both in seconds, and may block; None = the whole timeout.
     """
 
     def __init__(self, what: str, arrivals: Waiting[Any], patience: Callable[[float], float] | None = None) -> None:
@@ -76,7 +76,7 @@ class Awakening:
         """Call `get` until it returns something, or the timeout or the end is reached.
 
         Raises:
-            OtherEventLoop: another event loop started it.
+            OtherEventLoop: the object was started in another event loop.
         """
         self.check_loop()
         if timeout_s and self._patience is not None:
@@ -94,16 +94,16 @@ class Awakening:
             if left is not None and left <= 0:
                 return found
             try:
-                async with asyncio.timeout(left):  # `wait_for` of Python 3.11 forgets a cancel that meets the event
+                async with asyncio.timeout(left):  # `wait_for` of Python 3.11 can lose a cancel
                     await self._event.wait()
             except TimeoutError:
                 continue
 
     def check_loop(self) -> None:
-        """Do nothing in the event loop that started it.
+        """Check that the running event loop is the one that started the object.
 
         Raises:
-            OtherEventLoop: another event loop started it.
+            OtherEventLoop: the object was started in another event loop.
         """
         if asyncio.get_running_loop() is not self._loop:
             raise OtherEventLoop(self._what)
@@ -140,7 +140,7 @@ async def started(start: Callable[[], object], close: Callable[[], None]) -> Non
     except asyncio.CancelledError:
         unwanted.set()
         running.add_done_callback(_heard)
-        # No daemon: it is bounded by the client's own timeouts, and the end of the process waits for it.
+        # Not a daemon: the process waits for it at exit, and the client's timeouts bound it.
         threading.Thread(target=tidy, name="lapse close").start()
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.wait([running], timeout=_PATIENCE_S)
@@ -148,6 +148,6 @@ async def started(start: Callable[[], object], close: Callable[[], None]) -> Non
 
 
 def _heard(running: asyncio.Future[None]) -> None:
-    """Take the exception of a start that nobody wants any more, so that asyncio does not report it."""
+    """Retrieve the exception of a cancelled start, so that asyncio does not report it."""
     if not running.cancelled():
         running.exception()

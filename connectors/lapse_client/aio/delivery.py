@@ -1,4 +1,4 @@
-"""Deliveries for asyncio: settling one is a plain call, and replying waits (Q27)."""
+"""Deliveries for asyncio: settlements are plain calls, and `reply` is a coroutine (Q27)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Delivery(sync_delivery.Delivery):
 
     __slots__ = ()
 
-    async def reply(  # type: ignore[override]  # what waits is a coroutine here
+    async def reply(  # type: ignore[override]  # a coroutine here, because it waits
         self, value: Any, key: Payload = None, *, headers: Headers | None = None
     ) -> Bookmark:
         """Reply to a request, and wait until Kafka has the reply."""
@@ -27,6 +27,6 @@ class Delivery(sync_delivery.Delivery):
 
 
 class TypedDelivery(typed_delivery.TypedDelivery, Delivery):
-    """A delivery whose payload was read; see `lapse_client.delivery.typed_delivery`."""
+    """A delivery with a deserialized payload; see `lapse_client.delivery.typed_delivery`."""
 
     __slots__ = ()

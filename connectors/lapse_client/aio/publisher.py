@@ -1,4 +1,4 @@
-"""The publisher for asyncio: what waits for Kafka, or for a reply, is a coroutine (L2 to L5, Q27, X3)."""
+"""The publisher for asyncio: calls that wait for Kafka or a reply are coroutines (L2 to L5, Q27, X3)."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from lapse_client.request.reply import Reply
 
 
 class Publisher(AsyncClient[sync_publisher.Publisher]):
-    """Publishes with lifetimes; see `lapse_client.Publisher`, whose arguments these are."""
+    """Publishes records with lifetimes; see `lapse_client.Publisher`, whose arguments these are."""
 
     def __init__(self, connection: Connection | None = None, **options: Any) -> None:
         super().__init__(sync_publisher.Publisher(connection, **options))
 
     async def publish(self, to: str, value: Any, key: Payload = None, **options: Any) -> Bookmark:
-        """Publish a record and wait until Kafka has it; the options are those of the synchronous `publish`."""
+        """Publish a record, wait until Kafka has it, and return its bookmark; see the synchronous `publish`."""
         future = await asyncio.to_thread(self._twin.submit, to, value, key, **options)
         return await asyncio.wrap_future(future)
 
     async def request(self, to: str, value: Payload, key: Payload = None, *, timeout: float, **options: Any) -> Reply:  # noqa: ASYNC109  # it is the request's lifetime
-        """Publish a request, and wait for the reply to it; see `lapse_client.Publisher.request`."""
+        """Publish a request, and wait for its reply; see `lapse_client.Publisher.request`."""
         with await asyncio.to_thread(self._twin.submit_request, to, value, key, timeout=timeout, **options) as pending:
             while await asyncio.to_thread(pending.waits_for_a_test):
                 pass
@@ -35,5 +35,5 @@ class Publisher(AsyncClient[sync_publisher.Publisher]):
                 raise pending.nothing() from None
 
     async def flush(self) -> None:
-        """Wait until Kafka has everything."""
+        """Wait until Kafka has all records."""
         await asyncio.to_thread(self._twin.flush)

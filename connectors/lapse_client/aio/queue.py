@@ -1,4 +1,4 @@
-"""A queue without a subscription, for asyncio: the same calls, as coroutines (Q8, Q15, Q21, X3)."""
+"""A queue as a whole, for asyncio: the same calls, as coroutines (Q8, Q15, Q21, X3)."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 class Queue(AsyncClient[sync_queue.Queue]):
-    """Looks into a queue and acts on it as a whole; see `lapse_client.Queue`, whose arguments these are."""
+    """Inspects and manages a queue as a whole; see `lapse_client.Queue`, whose arguments these are."""
 
     def __init__(self, name: str, *, connection: Connection | None = None, timeout_s: float = 30.0) -> None:
         super().__init__(sync_queue.Queue(name, connection=connection, timeout_s=timeout_s))
 
     async def depth(self, *, filter: str | None = None) -> dict[str, Any]:  # noqa: A002  # the command's word
-        """Figures over all shards: messages by state, depth, subscriptions, oldest_age_ms (None where it is empty)."""
+        """Return figures over all shards: messages by state, `depth`, `subscriptions`, `oldest_age_ms`."""
         return await asyncio.to_thread(self._twin.depth, filter=filter)
 
     async def peek(
@@ -35,15 +35,15 @@ class Queue(AsyncClient[sync_queue.Queue]):
         skip: int = 0,
         state: str = "",
     ) -> list[QueuedMessage]:
-        """What the queue holds, shard by shard in order; takes no lease."""
+        """Return the queue's messages, shard by shard in order, without a lease."""
         return await asyncio.to_thread(self._twin.peek, filter=filter, top_n=top_n, skip=skip, state=state)
 
     async def subscriptions(self) -> list[OpenSubscription]:
-        """Who is subscribed, since when, and how many messages each holds; over all shards, the oldest first."""
+        """Return the open subscriptions, with their start and their number of messages, the oldest first."""
         return await asyncio.to_thread(self._twin.subscriptions)
 
     async def look_at(self, bookmark: str) -> QueuedMessage | None:
-        """What the queue says now of one message, topic:partition:offset; None if it holds no such message."""
+        """Return the present state of the message `topic:partition:offset`; None if the queue has no such message."""
         return await asyncio.to_thread(self._twin.look_at, bookmark)
 
     async def acknowledge(
@@ -52,7 +52,7 @@ class Queue(AsyncClient[sync_queue.Queue]):
         *,
         filter: str | None = None,  # noqa: A002  # the command's word
     ) -> list[SettlementResult]:
-        """Settle as done; by `topic:partition:first[-last][#count]`, or by filter."""
+        """Acknowledge messages by `topic:partition:first[-last][#count]`, or by filter."""
         return await self.settle("acknowledge", bookmarks, filter=filter)
 
     async def cancel(
@@ -62,7 +62,7 @@ class Queue(AsyncClient[sync_queue.Queue]):
         filter: str | None = None,  # noqa: A002  # the command's word
         delay_ms: int | None = None,
     ) -> list[SettlementResult]:
-        """Return leased messages, or withdraw scheduled ones; undeliverable for `delay_ms`, or as the queue says."""
+        """Return leased messages after `delay_ms`, or the queue's delay; withdraw scheduled ones."""
         return await self.settle("cancel", bookmarks, filter=filter, delay_ms=delay_ms)
 
     async def expire(
@@ -72,7 +72,7 @@ class Queue(AsyncClient[sync_queue.Queue]):
         filter: str | None = None,  # noqa: A002  # the command's word
         fault: str = "",
     ) -> list[SettlementResult]:
-        """Expire messages now; their letters say `fault`, 500 characters at most."""
+        """Expire messages now. Their dead letters have `fault`, at most 500 characters."""
         return await self.settle("expire", bookmarks, filter=filter, fault=fault)
 
     async def settle(
@@ -88,11 +88,11 @@ class Queue(AsyncClient[sync_queue.Queue]):
         return await asyncio.to_thread(self._twin.settle, how, bookmarks, filter=filter, delay_ms=delay_ms, fault=fault)
 
     async def pause(self) -> None:
-        """Deliver nothing until `resume`; survives restarts."""
+        """Pause deliveries until `resume`, also across restarts of workers."""
         await asyncio.to_thread(self._twin.pause)
 
     async def resume(self) -> None:
-        """Deliver again."""
+        """Resume deliveries."""
         await asyncio.to_thread(self._twin.resume)
 
     async def purge(
@@ -101,7 +101,7 @@ class Queue(AsyncClient[sync_queue.Queue]):
         filter: str | None = None,  # noqa: A002  # the command's word
         leased: bool = False,
     ) -> dict[str, int]:
-        """Remove everything, or what matches; counts `removed` and `skipped`."""
+        """Remove all messages, or those that match a filter; return the counts, such as `removed` and `skipped`."""
         return await asyncio.to_thread(self._twin.purge, filter=filter, leased=leased)
 
     async def rewind(
@@ -115,7 +115,7 @@ class Queue(AsyncClient[sync_queue.Queue]):
         command_id: str = "",
         timeout_s: float = 600.0,
     ) -> dict[str, int]:
-        """Bring back messages that have left, as far as Kafka still has their records (Q22)."""
+        """Bring back messages that have left the queue, if Kafka still has their records (Q22)."""
         return await asyncio.to_thread(
             self._twin.rewind,
             to,
@@ -128,5 +128,5 @@ class Queue(AsyncClient[sync_queue.Queue]):
         )
 
     async def delete(self, *, force: bool = False) -> dict[str, int]:
-        """Delete the queue, all shards or none, and wait until its topics are gone; closes the client."""
+        """Delete the queue, all shards or none, wait until its topics are gone, and close the client."""
         return await asyncio.to_thread(self._twin.delete, force=force)

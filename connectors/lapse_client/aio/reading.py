@@ -1,4 +1,4 @@
-"""Dead letters, replay and the life of a message, for asyncio: what is read without a queue (X3, D2, Q19)."""
+"""Readers of dead letters, events, records and the life of a message, for asyncio (X3, D2, Q19)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class _Reader(Generic[T]):
-    """Reads records of one kind, some at a time, in a thread."""
+    """Reads records of one kind in a thread, some at a time."""
 
     def __init__(self, opened: Callable[[], PacedReader[T]], follow: bool) -> None:
         self._opened = opened
@@ -96,9 +96,9 @@ async def history(
 
 
 async def _in_turns(records: Iterator[T | None], at_once: int) -> AsyncIterator[T]:
-    """Run an iterator in a thread, some records at a time, and close it when nobody wants more.
+    """Run an iterator in a thread, some records at a time, and close it at the end.
 
-    A turn ends where the iterator has nothing for the moment, so that nobody waits long for the thread at the end.
+    A turn also stops when the iterator yields None, so that the thread can be stopped soon.
     """
 
     def turn() -> tuple[list[T], bool]:

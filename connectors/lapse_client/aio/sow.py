@@ -14,7 +14,7 @@ from lapse_client.sow.record import SowRecord
 from lapse_client.sow.subscription import SowSubscription as SyncSowSubscription
 
 _AT_ONCE: Final = 1_000
-"""How many records a thread reads before the event loop has its turn."""
+"""How many records a thread reads at a time."""
 
 
 class SowSubscription(AsyncClient[SyncSowSubscription]):
@@ -26,7 +26,7 @@ class SowSubscription(AsyncClient[SyncSowSubscription]):
         self._awakening: Awakening | None = None
 
     async def start(self) -> SowSubscription:
-        """Subscribe; `async with` does so too. A cancelled start leaves no subscription behind."""
+        """Subscribe; `async with` calls this method. A cancelled start leaves no subscription behind."""
         if self._awakening is not None:
             self._awakening.check_loop()
         await super().start()
@@ -40,7 +40,7 @@ class SowSubscription(AsyncClient[SyncSowSubscription]):
         return self.updates()
 
     async def updates(self, timeout: float | None = None) -> AsyncIterator[SowRecord]:  # noqa: ASYNC109
-        """Iterate over updates; end after `timeout` seconds without one."""
+        """Iterate over updates; stop after `timeout` seconds without one."""
         if self._awakening is None:
             raise Closed(self._what)
         while taken := await self._awakening.take(lambda: self._twin.arrivals.take(1), timeout):
@@ -65,11 +65,11 @@ class SowClient(AsyncClient[sync_sow.SowClient]):
                 yield record
 
     async def depth(self) -> dict[str, Any]:
-        """Figures over all shards: `records`, `scheduled` updates, `dying` letters, and `subscriptions`."""
+        """Return figures over all shards: `records`, `scheduled`, `dying` (pending letters), `subscriptions`."""
         return await asyncio.to_thread(self._twin.depth)
 
     async def subscriptions(self) -> list[OpenSubscription]:
-        """Who is subscribed, and since when; over all shards, the oldest first."""
+        """Return the open subscriptions with their start, the oldest first."""
         return await asyncio.to_thread(self._twin.subscriptions)
 
     async def delete(
@@ -90,7 +90,7 @@ class SowClient(AsyncClient[sync_sow.SowClient]):
         top_n: int | None = None,
         skip: int = 0,
     ) -> list[ScheduledUpdate]:
-        """Updates whose instant has not come, the next ones first (L5)."""
+        """Return the scheduled updates, those that are due next first (L5)."""
         return await asyncio.to_thread(self._twin.scheduled, filter=filter, top_n=top_n, skip=skip)
 
     async def withdraw(
@@ -99,25 +99,25 @@ class SowClient(AsyncClient[sync_sow.SowClient]):
         filter: str | None = None,  # noqa: A002  # the command's word
         bookmarks: Iterable[str] = (),
     ) -> int:
-        """Withdraw scheduled updates by filter or by bookmarks, and return how many; records stay as they are (L5)."""
+        """Withdraw scheduled updates by filter or by bookmarks, and return how many. Records stay as they are (L5)."""
         return await asyncio.to_thread(self._twin.withdraw, filter=filter, bookmarks=bookmarks)
 
     async def delete_topic(self, *, force: bool = False) -> dict[str, int]:
-        """Delete the whole SOW topic, if it is empty, and wait until its topics are gone; closes the client."""
+        """Delete the SOW topic, all shards or none, wait until its topics are gone, and close the client."""
         return await asyncio.to_thread(self._twin.delete_topic, force=force)
 
     def subscribe(self, filter: str | None = None, **options: Any) -> SowSubscription:  # noqa: A002
-        """Return updates from now on, to be opened with `async with`."""
+        """Return a subscription to updates from now on, to be opened with `async with`."""
         return SowSubscription(self._twin.topic, self._twin.subscribe(filter, **options))
 
     def sow_and_subscribe(self, filter: str | None = None, **options: Any) -> SowSubscription:  # noqa: A002
-        """Return the current records, then updates, without a gap or a repeat between them."""
+        """Return a subscription to the current records and then updates, without a gap or a repeat between them."""
         return SowSubscription(self._twin.topic, self._twin.sow_and_subscribe(filter, **options))
 
     def delta_subscribe(self, filter: str | None = None, **options: Any) -> SowSubscription:  # noqa: A002
-        """Return updates from now on, changed fields only."""
+        """Return a subscription to updates from now on, with the changed fields only."""
         return SowSubscription(self._twin.topic, self._twin.delta_subscribe(filter, **options))
 
     def sow_and_delta_subscribe(self, filter: str | None = None, **options: Any) -> SowSubscription:  # noqa: A002
-        """Return the current records, then what changes in them: changed fields only, without a gap or a repeat."""
+        """Return a subscription to the current records and then their changed fields, without a gap or a repeat."""
         return SowSubscription(self._twin.topic, self._twin.sow_and_delta_subscribe(filter, **options))

@@ -1,4 +1,4 @@
-"""The queue subscriber for asyncio: the same names, and the same engine behind them (X3)."""
+"""The queue subscriber for asyncio, on the synchronous one (X3)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class QueueSubscriber(AsyncClient[sync_subscriber.QueueSubscriber]):
         return self._twin.name
 
     async def start(self) -> QueueSubscriber:
-        """Subscribe; `async with` does so too. A cancelled start leaves no subscription behind."""
+        """Subscribe; `async with` calls this method. A cancelled start leaves no subscription behind."""
         if self._awakening is not None:
             self._awakening.check_loop()
         await super().start()
@@ -51,8 +51,8 @@ class QueueSubscriber(AsyncClient[sync_subscriber.QueueSubscriber]):
     async def close(self) -> None:
         """Send acknowledgments, return all other messages, and wait for the answers.
 
-        Handlers of `run` that are at work finish first. Called by a handler, it lets `run` end, which then closes.
-        Where it is cancelled, it waits for no handler, and goes on in a thread.
+        Running handlers of `run` finish first. If a handler calls this method, `run` stops, and then closes. If it is
+        cancelled, it does not wait for handlers, and goes on in a thread.
         """
         self._twin.stop()
         if asyncio.current_task() in self._working:
@@ -68,29 +68,29 @@ class QueueSubscriber(AsyncClient[sync_subscriber.QueueSubscriber]):
     def __aiter__(self) -> AsyncIterator[Delivery]:
         return self.messages()
 
-    async def messages(self, timeout: float | None = None) -> AsyncIterator[Delivery]:  # noqa: ASYNC109  # ends it, raises nothing
-        """Iterate over deliveries; end after `timeout` seconds without one."""
+    async def messages(self, timeout: float | None = None) -> AsyncIterator[Delivery]:  # noqa: ASYNC109  # stops the iteration, raises nothing
+        """Iterate over deliveries; stop after `timeout` seconds without one."""
         while (delivery := await self.receive(timeout)) is not None:
             yield delivery
 
     async def batches(self, max_size: int = _AT_ONCE, timeout: float | None = None) -> AsyncIterator[list[Delivery]]:  # noqa: ASYNC109
-        """Iterate over lists of up to `max_size` deliveries; end after `timeout` seconds without one."""
+        """Iterate over lists of up to `max_size` deliveries; stop after `timeout` seconds without one."""
         while batch := await self._wait(lambda: self._twin.subscription.take(max_size, 0.0), timeout):
             yield cast("list[Delivery]", batch)
 
     async def receive(self, timeout: float | None = None) -> Delivery | None:  # noqa: ASYNC109
-        """Wait for one delivery; None after `timeout` seconds, or `close`."""
+        """Wait for one delivery; return None after `timeout` seconds, or after `close`."""
         return cast("Delivery | None", await self._wait(lambda: self._twin.subscription.receive(0.0), timeout))
 
     async def run(self, handler: Callable[[Delivery], Awaitable[object]], tasks: int = 1) -> None:
-        """Hand every delivery to a coroutine function, `tasks` at a time, until `close`; the subscriber is closed then.
+        """Call a coroutine function with every delivery, `tasks` at a time, until `close`; then close the subscriber.
 
-        A delivery that the handler leaves unsettled is acknowledged when it returns, and cancelled when it raises;
-        the exception is logged, unless it is `Retry`, and the next delivery follows.
+        A delivery that the handler leaves unsettled is acknowledged when the handler returns, and cancelled when it
+        raises. The exception is logged, unless it is `Retry`, and the next delivery follows.
 
         Raises:
             EntityDeleted: the queue was deleted.
-            Closed: it was never started.
+            Closed: the subscriber was never started.
         """
 
         async def work() -> None:
@@ -102,14 +102,14 @@ class QueueSubscriber(AsyncClient[sync_subscriber.QueueSubscriber]):
                     try:
                         async with delivery:
                             await handler(delivery)
-                    except (Exception, asyncio.CancelledError) as error:  # logged, and the message comes again
+                    except (Exception, asyncio.CancelledError) as error:  # logged; the message is delivered again
                         if isinstance(error, asyncio.CancelledError) and task.cancelling():
-                            raise  # it is `run` that is cancelled, not something that the handler waited for
+                            raise  # `run` itself is cancelled, not a task that the handler awaited
                         sync_subscriber.log.exception("the handler failed on %s; it is cancelled", delivery.bookmark)
             finally:
                 self._working.discard(task)
 
-        # No task group: what ends the subscription is raised as it is, as the synchronous `run` does.
+        # No task group, so that the error that ended the subscription is raised without an ExceptionGroup.
         endings = await asyncio.gather(*(work() for _ in range(tasks)), return_exceptions=True)
         await self.close()
         for ended in endings:
@@ -117,7 +117,7 @@ class QueueSubscriber(AsyncClient[sync_subscriber.QueueSubscriber]):
                 raise ended
 
     def acknowledge(self, deliveries: Sequence[SyncDelivery]) -> None:
-        """Acknowledge many deliveries; never waits."""
+        """Acknowledge many deliveries, without waiting."""
         self._twin.acknowledge(deliveries)
 
     def transaction(self, deliveries: Sequence[SyncDelivery]) -> Transaction:
@@ -134,17 +134,17 @@ class QueueSubscriber(AsyncClient[sync_subscriber.QueueSubscriber]):
         lease_ms: int | None = None,
         fault: str = "",
     ) -> list[SettlementResult]:
-        """Settle many deliveries at once, and learn what became of each if wanted."""
+        """Settle many deliveries at once, and return the results if `wait` is set."""
         return await asyncio.to_thread(
             self._twin.settle, how, deliveries, wait=wait, delay_ms=delay_ms, lease_ms=lease_ms, fault=fault
         )
 
     async def flush(self) -> None:
-        """Send the acknowledgments that wait for others now."""
+        """Send all waiting acknowledgments now."""
         await asyncio.to_thread(self._twin.flush)
 
     async def _wait(self, get: Callable[[], T], timeout_s: float | None) -> T:
         if self._awakening is None:
-            self._twin.subscription  # noqa: B018  # raises that it is not started
+            self._twin.subscription  # noqa: B018  # raises `Closed`
             raise AssertionError
         return await self._awakening.take(get, timeout_s)

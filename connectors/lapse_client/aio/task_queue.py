@@ -19,12 +19,12 @@ class Task(task_queue.Task[P, R]):
     """A function of a task queue; see `lapse_client.Task`."""
 
     async def submit(self, *args: P.args, **kwargs: P.kwargs) -> Bookmark:  # type: ignore[override]  # it waits
-        """Publish a call, and return where its message stands once Kafka has it."""
+        """Publish a call, and return its message's bookmark once Kafka has it."""
         return await asyncio.wrap_future(await asyncio.to_thread(self.begin, *args, **kwargs))
 
 
 class CallQueue(task_queue.TaskQueue):
-    """What a task queue for asyncio does with the messages that it gets."""
+    """The handling of messages by a task queue for asyncio."""
 
     task_type: ClassVar[type[task_queue.Task[Any, Any]]] = Task
 
@@ -42,13 +42,13 @@ class TaskQueue(CallQueue):
     """Functions that are called through a queue; see `lapse_client.TaskQueue`. An asynchronous context manager."""
 
     async def run(self, tasks: int = 1) -> None:  # type: ignore[override]  # it waits
-        """Work on the queue, `tasks` calls at a time, until it is cancelled or closed."""
+        """Run the queue's tasks, `tasks` at a time, until it is cancelled or closed."""
         async with QueueSubscriber(self.name, tasks, connection=self._connection, **self._options) as subscriber:
             self._working = subscriber
             await subscriber.run(self.handle, tasks)
 
     async def close(self) -> None:  # type: ignore[override]  # it waits
-        """Let `run` end when the running calls are done, and flush submitted calls."""
+        """Stop `run` after the running calls, and flush submitted calls."""
         if self._working is not None:
             await self._working.close()
         await asyncio.to_thread(super().close)
