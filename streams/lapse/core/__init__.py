@@ -1,5 +1,5 @@
 """The rules of lapse as deterministic state machines: no clock, no I/O, no randomness.
 
-Time and bytes come in, changes and outputs go out. Whoever runs a shard (`lapse.runtime`) writes the
-changes to the journal and sends the outputs; applying the same changes again rebuilds the same state.
+Time and bytes come in, changes and outputs go out. `lapse.runtime` writes the changes to the journal and sends the
+outputs. Applying the same changes again rebuilds the same state.
 """

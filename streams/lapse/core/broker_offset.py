@@ -1,6 +1,6 @@
-"""How far the broker's clock is from a clock that never steps, found from timestamps that the broker gave (C3).
+"""Broker offset: the difference between the broker's clock and a monotonic clock, from record timestamps (C3).
 
-Workers and clients measure alike. The caller has the clock; here are numbers only.
+Workers and clients measure it in the same way. The caller reads the clock.
 """
 
 from __future__ import annotations
@@ -8,23 +8,23 @@ from __future__ import annotations
 from typing import Final
 
 DRIFT: Final = 1e-4
-"""How far two clocks may part per ms, generously; it makes an old measurement yield to a new one."""
+"""An upper bound for the drift between two clocks, in ms per ms. It makes old measurements uncertain."""
 
 _CUT_MS: Final = 0.5
-"""A timestamp is cut to the millisecond: half of one is added, and may be wrong by as much."""
+"""Timestamps are truncated to the millisecond, so half a millisecond is added, with the same uncertainty."""
 
 
 class BrokerOffset:
-    """The offset of the broker's clock, from the narrowest measurement that is not outdated.
+    """The offset of the broker's clock, by the most certain recent measurement.
 
-    A record that was sent at `s`, stamped `b` by the broker and acknowledged at `a` says that the broker's clock
-    showed `b` somewhere between `s` and `a`. A measurement that cannot be true together with the one before tells of
-    a step of the broker's clock, and is followed at once.
+    A record that was sent at `s`, stamped `b` by the broker and acknowledged at `a` shows that the broker's clock
+    read `b` at some instant between `s` and `a`. A measurement that contradicts the previous one means that the
+    broker's clock was stepped, and replaces it at once.
 
     Attributes:
-        offset_ms: what has to be added to the own clock; anything before the first measurement.
-        uncertainty_ms: by how much it may have been wrong when it was measured; infinite before the first measurement.
-        measured_at_ms: when it was measured, by the own clock; None before.
+        offset_ms: difference to add to the own clock, ms; the initial value before the first measurement.
+        uncertainty_ms: greatest error of the offset when it was measured, ms; infinite before the first measurement.
+        measured_at_ms: instant of the measurement by the own clock, ms; None before the first.
     """
 
     __slots__ = ("measured_at_ms", "offset_ms", "uncertainty_ms")
@@ -35,12 +35,12 @@ class BrokerOffset:
         self.measured_at_ms: float | None = None
 
     def observe(self, sent_ms: float, stamp_ms: int, acknowledged_ms: float) -> None:
-        """Learn from one record.
+        """Measure the offset with one record.
 
         Args:
-            sent_ms: when it was sent, by the own clock.
-            stamp_ms: the timestamp that the broker gave it, ms since the epoch.
-            acknowledged_ms: when its acknowledgment came, by the own clock.
+            sent_ms: when the record was sent, by the own clock, ms.
+            stamp_ms: the broker's timestamp of the record, ms since the epoch.
+            acknowledged_ms: when its acknowledgment arrived, by the own clock, ms.
         """
         uncertainty_ms = (acknowledged_ms - sent_ms) / 2 + _CUT_MS
         offset_ms = stamp_ms + _CUT_MS - (sent_ms + acknowledged_ms) / 2

@@ -1,4 +1,4 @@
-"""The calendar: which dates there are, and how many days lie between them (proleptic Gregorian, X1, L3)."""
+"""Days: converts dates of the proleptic Gregorian calendar to day numbers, and back (X1, L3)."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import Final
 
 _MONTH_DAYS: Final = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 _ERA_DAYS: Final = 146_097
-"""Days in 400 years, after which the calendar repeats itself."""
+"""Days in 400 years, after which the calendar repeats."""
 
 
 def days_since_1970(year: int, month: int, day: int) -> int | None:
-    """Days from 1970-01-01 to a date; None if there is no such date."""
+    """Return the number of days from 1970-01-01 to a date; None if the date does not exist."""
     if not 1 <= month <= 12 or not 1 <= day <= _MONTH_DAYS[month - 1] + (month == 2 and _is_leap(year)):
         return None
-    # The year is taken to begin in March, so that leap days end it.
+    # The year is taken to begin in March, so that a leap day is its last day.
     year -= month <= 2
     era, year_of_era = divmod(year, 400)
     day_of_year = (153 * ((month + 9) % 12) + 2) // 5 + day - 1
@@ -21,7 +21,7 @@ def days_since_1970(year: int, month: int, day: int) -> int | None:
 
 
 def date_of(days: int) -> tuple[int, int, int]:
-    """Year, month and day of the date so many days after 1970-01-01."""
+    """Return year, month and day of the date that is a number of days after 1970-01-01."""
     era, day_of_era = divmod(days + 719_468, _ERA_DAYS)
     year_of_era = (day_of_era - day_of_era // 1_460 + day_of_era // 36_524 - day_of_era // 146_096) // 365
     day_of_year = day_of_era - (365 * year_of_era + year_of_era // 4 - year_of_era // 100)

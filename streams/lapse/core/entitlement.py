@@ -1,4 +1,4 @@
-"""Entitlements: what a user may do with an entity, and which messages they may see (X4)."""
+"""Entitlements: a user's rights to an entity, and the filter of what they may see (X4)."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from typing import Final
 
 
 class Right(StrEnum):
-    """What an entitlement grants."""
+    """A right that an entitlement grants."""
 
-    READ = "read"  # to receive and query, and to settle what may be seen
+    READ = "read"  # to receive and query, and to settle visible messages
     PUBLISH = "publish"
     ADMIN = "admin"
-    CREATE = "create"  # to define an entity of this name: to create and to change it (C67)
+    CREATE = "create"  # to create and alter an entity of this name (C67)
 
 
 @dataclass(frozen=True, slots=True)
 class Entitlement:
-    """What a user may do with one entity.
+    """A user's entitlement to one entity.
 
     Attributes:
-        rights: what is granted.
-        filter: an expression; what does not match it is not there for the user. Empty = all is.
+        rights: the rights granted.
+        filter: an expression; messages and records that do not match it do not exist for the user. Empty = all match.
     """
 
     rights: frozenset[Right]
@@ -32,7 +32,7 @@ class Entitlement:
 
     @property
     def row_filter(self) -> str | None:
-        """What is seen and touched at most, as an expression; None = all."""
+        """The filter that limits what the user may see and change; None = no limit."""
         return self.filter or None
 
 
@@ -68,7 +68,7 @@ QUEUE_RIGHTS: Final[Mapping[str, frozenset[Right]]] = _OF_BOTH | {
         _ADMIN,
     ),
 }
-"""Of each command to a queue the rights of which one is needed."""
+"""By queue command: the rights of which the user needs one."""
 
 SOW_RIGHTS: Final[Mapping[str, frozenset[Right]]] = _OF_BOTH | {
     "sow_and_subscribe": _READ,
@@ -76,16 +76,16 @@ SOW_RIGHTS: Final[Mapping[str, frozenset[Right]]] = _OF_BOTH | {
     "sow_and_delta_subscribe": _READ,
     "sow_delete": _PUBLISH,
 }
-"""Of each command to a SOW topic the rights of which one is needed."""
+"""By SOW command: the rights of which the user needs one."""
 
 DEFINITION_RIGHTS: Final[Mapping[str, frozenset[Right]]] = dict.fromkeys(
     ("create_queue", "alter_queue", "create_sow", "alter_sow"), _CREATE
 )
-"""Of each command about definitions the right that is needed on some name; the name itself is looked at later."""
+"""By definition command: the right that the user needs for some name. The name itself is checked later."""
 
 
 def missing(command: str, entitlement: Entitlement, needed: Mapping[str, frozenset[Right]]) -> str:
-    """What a user lacks for a command, in words; empty = they may. A command that is not known needs no right."""
+    """Return which right a user lacks for a command, as text; empty = none. Unknown commands need no right."""
     rights = needed.get(command)
     if rights is None or rights & entitlement.rights:
         return ""
@@ -93,9 +93,9 @@ def missing(command: str, entitlement: Entitlement, needed: Mapping[str, frozens
 
 
 def entitlement_to(entity: str, entitlements: Mapping[str, Entitlement]) -> Entitlement:
-    """Of a user's entitlements the one that counts for an entity.
+    """Return the one of a user's entitlements that applies to an entity.
 
-    The one of the entity's own name, else the first whose name is a regular expression that matches all of it.
+    It is the one with the entity's name, else the first whose name, as a regular expression, matches all of that name.
     """
     own = entitlements.get(entity)
     if own is not None:
@@ -107,15 +107,15 @@ def entitlement_to(entity: str, entitlements: Mapping[str, Entitlement]) -> Enti
 
 
 def narrowed(text: str | None, row_filter: str, compile_filter: Callable[[str], object]) -> str:
-    """One filter that matches what a user's filter and their row filter both match.
+    """Return a filter that matches what both a user's filter and their row filter match.
 
     Args:
-        text: the user's filter; None or empty = all.
-        row_filter: what they may see at most.
-        compile_filter: to see that `text` is a filter by itself, and not a way out of the brackets around it.
+        text: the user's filter; None or empty = everything matches.
+        row_filter: the user's row filter.
+        compile_filter: compiles a filter. It must accept `text` alone, so that `text` cannot close its brackets.
 
     Raises:
-        ValueError: it is none; the text shows the place.
+        ValueError: `text` is not a filter; the message shows where.
     """
     if not text:
         return row_filter

@@ -1,4 +1,4 @@
-"""Why a command is refused: the closed list of codes that answers carry (X2)."""
+"""Error codes: the closed list of codes with which answers refuse commands (X2)."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 
 class ErrorCode(StrEnum):
-    """One kind of refusal; `docs/protocol.md` says of each what a client does about it.
+    """The code of a refusal. `docs/protocol.md` says for each code what a client should do.
 
-    Clients act on codes. The text beside a code is for people and may change.
+    Clients act on codes. The text beside a code is for people, and may change.
     """
 
     MALFORMED = "malformed"
@@ -34,11 +34,11 @@ class ErrorCode(StrEnum):
 
 
 class Refusal(NamedTuple):
-    """Why something is not done.
+    """The refusal of a command.
 
     Attributes:
-        code: for programs.
-        text: for people: what is wrong, where, and what to do.
+        code: the code, for programs.
+        text: what is wrong, where, and what to do, for people.
     """
 
     code: ErrorCode

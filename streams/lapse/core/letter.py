@@ -1,7 +1,7 @@
-"""Dead letters among arriving records: their headers describe the past (C54).
+"""Letters: recognizes dead letters among arriving records, whose headers describe the dead message (C54).
 
-An underlying topic may be a dead-letter topic. What a letter says of lifetimes belongs to the message that died, so
-only the entity's default applies to the letter. The same holds for the id by which a producer's repeats are found.
+An underlying topic may be a dead-letter topic. The lifetime headers of a letter belong to the message that died, so
+only the entity's default applies to the letter. The same holds for the message id, by which repeats are found.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Final
 
 MESSAGE_ID: Final = "lapse-message-id"
 FORWARDER: Final = "lapse-forward"
-"""Name of the subscription by which a queue forwards (Q21)."""
+"""Id of the subscription with which a queue forwards messages (Q21)."""
 
 FORWARDED: Final = b"forward/"
-"""What the id of a forwarded record begins with (C78)."""
+"""Prefix of the message id of a forwarded record (C78)."""
 
 LAPSE_ID: Final = "lapse-id"
 
@@ -33,16 +33,16 @@ MARKERS: Final = frozenset(
         *(f"kafka_dlt-original-{fact}" for fact in ("topic", "partition", "offset")),
     }
 )
-"""Headers that only dead letters have: those of lapse, KIP-1191, Kafka Streams, Kafka Connect and Spring."""
+"""Headers that only dead letters have, of lapse, KIP-1191, Kafka Streams, Kafka Connect and Spring."""
 
 _PUT: Final = frozenset({"lapse-redrive-queue", "lapse-transfer", "lapse-origin"})
-"""Headers of records that lapse itself has put somewhere. What they state of lifetimes is meant, letter or not."""
+"""Headers of records that lapse itself has written. Their lifetime headers apply, even if they are letters."""
 
 
 def is_letter(headers: Sequence[tuple[str, bytes | None]]) -> bool:
-    """Whether a record is a dead letter as its writer left it.
+    """Return whether a record is a dead letter as its writer left it.
 
-    A letter that was forwarded, handed over or replicated is none in this sense: who did so stated its deadline anew.
+    A letter that was forwarded, handed over or replicated does not count, since its deadline was stated again.
     """
     for name, _ in headers:
         if name in MARKERS:

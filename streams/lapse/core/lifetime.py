@@ -1,7 +1,7 @@
-"""Lifetimes: from a record's headers to the instant at which it expires (L1 to L10, C6 to C10).
+"""Lifetimes: from a record's headers to its deadline (L1 to L10, C6 to C10).
 
-The deadline is computed once, on arrival, from the record's own timestamp, and stored: a replay yields the same
-deadline, and a later change of the configuration changes none (L9).
+The deadline is computed once, on arrival, from the record's own timestamp, and stored. So a replay computes the same
+deadline, and a later change of the configuration does not change it (L9).
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _RFC3339: Final = re.compile(
 
 
 class InvalidLifetime(ValueError):
-    """A lifetime or schedule that cannot be honoured; the text says which header and why (L12)."""
+    """A header states an invalid lifetime or schedule. The text says which header and why (L12)."""
 
 
 class ExpirationModel(StrEnum):
-    """How a message's own lifetime and the entity's meet (L7)."""
+    """Whether the entity's default lifetime is only a default, or also the maximum (L7)."""
 
     OVERRIDE = "override"
     CEILING = "ceiling"
@@ -48,12 +48,12 @@ class ExpirationModel(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Expiration:
-    """What an entity does about lifetimes (L6 to L8).
+    """An entity's rule for lifetimes (L6 to L8).
 
     Attributes:
-        enabled: whether deadlines are acted on.
-        default_ms: lifetime of a message without one of its own; None = it never expires.
-        model: whether the message's own lifetime wins, or the default is also the maximum.
+        enabled: whether messages expire at their deadlines.
+        default_ms: lifetime of a message that states none, ms; None = it never expires.
+        model: whether a message's own lifetime overrides the default, or the default is also the maximum.
     """
 
     enabled: bool = False
@@ -61,7 +61,7 @@ class Expiration:
     model: ExpirationModel = ExpirationModel.OVERRIDE
 
     def shortened_by(self, topic_default_ms: int | None) -> Expiration:
-        """Return this expiration with an underlying topic's own duration, the shorter applying (L8, C10)."""
+        """Return this rule with the default shortened to an underlying topic's own, if that is shorter (L8, C10)."""
         if topic_default_ms is None:
             return self
         own = topic_default_ms if self.default_ms is None else min(self.default_ms, topic_default_ms)
@@ -70,12 +70,12 @@ class Expiration:
 
 @dataclass(frozen=True, slots=True)
 class Lifetime:
-    """What a record's headers state.
+    """The lifetime and schedule that a record's headers state.
 
     Attributes:
-        relative_ms: lifetime counted from arrival or from the scheduled instant; None where not stated so.
-        absolute_ms: deadline, ms since the epoch; None where not stated so.
-        enqueue_at_ms: the message is invisible before this instant, ms since the epoch; None = at once (L5).
+        relative_ms: lifetime from arrival, or from the scheduled instant, ms; None = not stated in this form.
+        absolute_ms: deadline, ms since the epoch; None = not stated in this form.
+        enqueue_at_ms: instant before which the message is invisible, ms since the epoch; None = visible at once (L5).
     """
 
     relative_ms: int | None = None
@@ -84,7 +84,7 @@ class Lifetime:
 
     @property
     def stated(self) -> bool:
-        """Whether the message has a lifetime of its own; one of 0 (never) counts."""
+        """Whether the message states a lifetime, which may be 0 (never expires)."""
         return self.relative_ms is not None or self.absolute_ms is not None
 
 
@@ -96,15 +96,14 @@ Headers = Sequence[tuple[str, bytes | None]]
 def read(headers: Headers, timestamp_ms: int) -> Lifetime:
     """Read the lifetime and schedule that a record's headers state (L2 to L5, C7, C8).
 
-    Those of a dead letter are history: it states none (C54).
+    The headers of a dead letter do not count, since they describe the dead message (C54).
 
     Args:
-        headers: the record's headers; other names are ignored, a name may be repeated.
-        timestamp_ms: the record's timestamp, ms since the epoch; it decides whether two statements mean
-            the same instant.
+        headers: the record's headers. Other names are ignored, and names may be repeated.
+        timestamp_ms: the record's timestamp, ms since the epoch, by which two headers can be compared.
 
     Raises:
-        InvalidLifetime: a value that its rule does not allow, or two that state different instants.
+        InvalidLifetime: a value is invalid, or two values state different instants.
     """
     if is_letter(headers):
         return NO_LIFETIME
@@ -142,17 +141,17 @@ def read(headers: Headers, timestamp_ms: int) -> Lifetime:
 
 
 def deadline_ms(lifetime: Lifetime, timestamp_ms: int, expiration: Expiration) -> int:
-    """Compute the instant at which a message expires, ms since the epoch; `NEVER` if it does not (L6 to L9).
+    """Return the instant at which a message expires, ms since the epoch; `NEVER` if it does not (L6 to L9).
 
-    The deadline is computed whether or not expiration is enabled: while it is disabled it is only kept (L6, L9).
+    The deadline is also computed if expiration is disabled. It is then only stored (L6, L9).
 
     Args:
-        lifetime: what the message states.
+        lifetime: the lifetime that the message states.
         timestamp_ms: its arrival, the record's timestamp, ms since the epoch.
-        expiration: the entity's setting, an underlying topic's own already counted in.
+        expiration: the entity's rule, with the underlying topic's own lifetime included.
 
     Raises:
-        InvalidLifetime: the deadline is beyond 64 bits, or would count from a timestamp that the record does not have.
+        InvalidLifetime: the deadline exceeds 64 bits, or depends on a timestamp that the record does not have.
     """
     start_ms = _start(timestamp_ms, lifetime.enqueue_at_ms)
     ceiling_ms = expiration.default_ms if expiration.model is ExpirationModel.CEILING else None
@@ -174,12 +173,12 @@ def deadline_ms(lifetime: Lifetime, timestamp_ms: int, expiration: Expiration) -
 
 
 def rfc3339_ms(value: bytes | None) -> int:
-    """Read an RFC 3339 instant, cut to the millisecond, never rounded up (L3, C7).
+    """Parse an RFC 3339 instant, truncated to the millisecond (L3, C7).
 
-    An instant before 1970 is returned as 1970: it is past as well, and no deadline is negative.
+    An instant before 1970 is returned as 1970, which is past as well, so that no deadline is negative.
 
     Raises:
-        InvalidLifetime: another form, or an instant that does not exist.
+        InvalidLifetime: the text has another form, or the instant does not exist.
     """
     match = None if value is None else _RFC3339.match(value)
     if match is None:
@@ -203,7 +202,7 @@ def rfc3339_ms(value: bytes | None) -> int:
 
 
 def _start(timestamp_ms: int, enqueue_at_ms: int | None) -> int:
-    """From when a relative lifetime counts: arrival, or the scheduled instant if that is later (L5)."""
+    """Return the begin of a relative lifetime: arrival, or the scheduled instant if that is later (L5)."""
     return timestamp_ms if enqueue_at_ms is None else max(timestamp_ms, enqueue_at_ms)
 
 
@@ -217,7 +216,7 @@ def _sum(start_ms: int, relative_ms: int, what: str) -> int:
 
 
 def _instant(start_ms: int, relative_ms: int | None, absolute_ms: int | None) -> int | None:
-    """The instant that one header states; None = never."""
+    """Return the deadline that one header states; None = never."""
     if absolute_ms is not None:
         return absolute_ms
     return start_ms + relative_ms if relative_ms else None
@@ -233,7 +232,7 @@ def _decimal(name: str, value: bytes | None) -> int:
 
 
 def _typed(value: bytes | None) -> tuple[int | None, int | None]:
-    """MQe's typed field: its width says whether it is relative or absolute (L4, C7)."""
+    """Read MQe's typed field, whose width says whether it is relative or absolute (L4, C7)."""
     width = 0 if value is None else len(value)
     if value is None or width not in (4, 8):
         raise InvalidLifetime(

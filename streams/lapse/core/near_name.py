@@ -1,4 +1,4 @@
-"""The name that somebody probably meant (X7)."""
+"""Near names: suggests the known name that an unknown one probably means (X7)."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from difflib import get_close_matches
 from typing import Final
 
 _COMPARED_CHARACTERS: Final = 40
-"""Names are short: of a longer text only the beginning is compared."""
+"""How many characters of a name are compared, since names are short."""
 
 _ALIKE: Final = 0.75
-"""How much of two names must be the same, so that `explode` is not taken for `expire`."""
+"""The least similarity, from 0 to 1, of two near names. It keeps `explode` apart from `expire`."""
 
 
 def question(name: str, known: Iterable[str]) -> str:
-    """Ask whether the nearest known name was meant, in brackets behind a space; empty where none is near.
+    """Return a question in brackets, after a space, whether the nearest known name was meant; empty without one.
 
     Args:
-        name: what is not known.
-        known: what is.
+        name: the unknown name.
+        known: the known names.
     """
     near = get_close_matches(name[:_COMPARED_CHARACTERS], known, 1, _ALIKE)
     return f" (did you mean {near[0]!r}?)" if near else ""

@@ -1,4 +1,4 @@
-"""Long work in portions: after each portion the caller decides whether others have a turn first (C60, C90)."""
+"""Portions: long work that pauses, so that the caller can do other work in between (C60, C90)."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any, Final, TypeVar
 T = TypeVar("T")
 
 Portions = Generator[None, None, T]
-"""Work that pauses after each portion, which takes well below a millisecond, and returns its result."""
+"""A generator that pauses after each portion, which takes well below a millisecond, and returns a result."""
 
 PORTION: Final = 256
-"""How many small items are handled at a time."""
+"""How many small items a portion handles."""
 
 
 def whole(work: Portions[T]) -> T:
-    """Do all of it in one go."""
+    """Do all portions of some work at once, and return the result."""
     while True:
         try:
             next(work)
@@ -26,14 +26,14 @@ def whole(work: Portions[T]) -> T:
 
 
 def in_lots(items: Iterable[T], size: int = PORTION) -> Iterator[list[T]]:
-    """Items by so many at a time, each of which is taken when it is asked for."""
+    """Yield items in lists of `size`, taking them from the iterable lazily."""
     left = iter(items)
     while lot := list(islice(left, size)):
         yield lot
 
 
 def emptying(*items: dict[Any, Any] | list[Any]) -> Portions[None]:
-    """Take everything out of what nobody needs any more: letting go of very much takes long as well."""
+    """Empty containers that are no longer needed, in portions, because freeing very many objects takes long."""
     for some in items:
         while some:
             if isinstance(some, list):

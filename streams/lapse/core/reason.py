@@ -1,4 +1,4 @@
-"""Why a message left: the closed vocabulary of L14."""
+"""Reasons: why a message left, the closed list of L14."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from enum import StrEnum
 from typing import Final
 
 UNCONFIRMED: Final = "put here by a transfer that was not confirmed"
-"""The detail for such a record when it leaves (C84): the message itself is, or was, at the other deployment."""
+"""The detail for the removal of an unconfirmed record (C84), whose message is or was at the other deployment."""
 
 
 class Reason(StrEnum):
-    """One cause for a removal; a removal carries one or more, in this order (L14, C22)."""
+    """A reason for a removal. A removal has one or more, in this order (L14, C22)."""
 
     TIME_LIMIT = "time_limit"
     FORCED_EXPIRE = "forced_expire"

@@ -1,4 +1,4 @@
-"""What the core asks of a Kafka record; aiokafka's `ConsumerRecord` is one as it comes."""
+"""The interface of a Kafka record for the core, which aiokafka's `ConsumerRecord` satisfies."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ from typing import NamedTuple, Protocol
 
 
 class Record(Protocol):
-    """One record of one partition."""
+    """A record of a partition."""
 
     @property
     def offset(self) -> int:
-        """Its offset in the partition."""
+        """The record's offset."""
 
     @property
     def timestamp(self) -> int:
-        """Its timestamp, ms since the epoch; -1 = none (L1)."""
+        """The record's timestamp, ms since the epoch; -1 = none (L1)."""
 
     @property
     def key(self) -> bytes | None:
-        """Its key, untouched."""
+        """The record's key bytes."""
 
     @property
     def value(self) -> bytes | None:
-        """Its value, untouched; None is a tombstone."""
+        """The record's value bytes; None = a tombstone."""
 
     @property
     def headers(self) -> Sequence[tuple[str, bytes]]:
-        """Its headers in order, repeated names included."""
+        """The record's headers in order, repeated names included."""
 
 
 class Reborn(NamedTuple):
-    """A record as that of a message that a rewind brought back: its offset is the message's position (C61)."""
+    """The record of a message that a rewind brought back. Its offset is the message's position (C61)."""
 
     offset: int
     timestamp: int

@@ -1,7 +1,7 @@
-"""Message ids that were seen within a window, so that a repeat is dropped (X6, C43).
+"""Repeats: message ids that were seen within a window, so that repeats are dropped (X6, C43).
 
-By source, and by the records' own timestamps: reading the log again decides the same. The ids of one batch are kept,
-journaled and forgotten together.
+Ids are kept by source, with the records' own timestamps, so reading the log again gives the same result. The ids of
+one batch are kept, journaled and forgotten together, as a chunk.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from lapse.core.letter import is_letter
 from lapse.core.portions import Portions, emptying
 
 _LONGEST: Final = 40
-"""A longer id, or one that JSON would write longer, is kept as its digest: those of a step share one RecordBatch."""
+"""Longer ids, and ids that JSON would escape, are kept as digests, so that a step's ids fit into one RecordBatch."""
 
 _DIGEST: Final = "#"
 _WRITTEN_LONGER: Final = frozenset('"\\')
 
 
 class Chunk(NamedTuple):
-    """Ids of messages that came together.
+    """The ids of a batch.
 
     Attributes:
         source: number of the source.
-        newest_ms: latest of their timestamps, ms since the epoch.
-        ids: each with its timestamp.
+        newest_ms: latest timestamp of the messages, ms since the epoch.
+        ids: the ids, each with its timestamp, ms since the epoch.
     """
 
     source: int
@@ -44,18 +44,18 @@ class Repeats:
         self._seen: dict[tuple[int, str], tuple[int, int]] = {}
 
     def add(self, number: int, chunk: Chunk) -> None:
-        """Remember ids."""
+        """Remember a chunk under a number."""
         self.chunks[number] = chunk
         self.next_number = max(self.next_number, number + 1)
         for name, at_ms in chunk.ids:
             self._seen[chunk.source, name] = at_ms, number
 
     def emptying(self) -> Portions[None]:
-        """Let go of all ids."""
+        """Free all ids, in portions."""
         yield from emptying(self._seen, self.chunks)
 
     def forget(self, number: int) -> None:
-        """Forget a chunk; what was seen again in a later one stays."""
+        """Forget a chunk, except ids that were seen again in a later one."""
         chunk = self.chunks.pop(number, None)
         if chunk is None:
             return
@@ -64,7 +64,7 @@ class Repeats:
                 del self._seen[chunk.source, message_id]
 
     def outdated(self, source: int, now_ms: int, window_ms: int) -> Iterator[int]:
-        """Numbers of chunks of a source of which nothing can be repeated any more, oldest first."""
+        """Yield the numbers of a source's chunks that are outside the window, oldest first."""
         for number, chunk in self.chunks.items():
             if chunk.source == source:
                 if chunk.newest_ms + window_ms > now_ms:
@@ -72,18 +72,18 @@ class Repeats:
                 yield number
 
     def seen_ms(self, source: int, message_id: str) -> int | None:
-        """Timestamp of the last message of a source with an id, ms since the epoch; None if none is remembered."""
+        """Return the timestamp of a source's last message with an id, ms since the epoch; None = not remembered."""
         seen = self._seen.get((source, message_id))
         return None if seen is None else seen[0]
 
 
 class Batch:
-    """The ids of one batch of one source, while it is looked through.
+    """The ids of a batch of one source while it is examined.
 
     Args:
-        repeats: the ids that are remembered.
+        repeats: the remembered ids.
         source: number of the source.
-        window_ms: how long an id counts, ms.
+        window_ms: time within which an equal id is a repeat, ms.
     """
 
     __slots__ = ("_repeats", "_source", "_window_ms", "fresh", "newest_ms")
@@ -98,7 +98,7 @@ class Batch:
         """Latest timestamp of a message with an id, ms since the epoch."""
 
     def is_repeat(self, message_id: str, at_ms: int) -> bool:
-        """Whether a message with this id came before, within the window."""
+        """Return whether a message with this id came before, within the window."""
         self.newest_ms = max(self.newest_ms, at_ms)
         before_ms = self.fresh.get(message_id)
         if before_ms is None:
@@ -106,21 +106,21 @@ class Batch:
         return before_ms is not None and at_ms - before_ms < self._window_ms
 
     def occupy(self, message_id: str, at_ms: int) -> None:
-        """Note that a message with this id came; not of one that is dead-lettered on arrival (C43)."""
+        """Note the id of a message. Do not call this for one that is dead-lettered on arrival (C43)."""
         self.fresh[message_id] = at_ms
 
     def chunk(self) -> Chunk:
-        """What is to be remembered of the batch."""
+        """Return the chunk to remember."""
         return Chunk(self._source, self.newest_ms, tuple(self.fresh.items()))
 
 
 def chunk_of(source: int, newest_ms: int, ids: Sequence[Sequence[str | int]]) -> Chunk:
-    """A chunk from what the journal holds."""
+    """Return the chunk of a journal record's values."""
     return Chunk(source, newest_ms, tuple((str(message_id), int(at_ms)) for message_id, at_ms in ids))
 
 
 def name_of(raw: bytes) -> str:
-    """An id as it is kept."""
+    """Return the form of an id that is kept."""
     if len(raw) <= _LONGEST and raw.isascii():
         text = raw.decode()
         if text.isprintable() and not _WRITTEN_LONGER & set(text) and not text.startswith(_DIGEST):
@@ -129,9 +129,9 @@ def name_of(raw: bytes) -> str:
 
 
 def id_of(headers: Sequence[tuple[str, bytes | None]]) -> bytes | None:
-    """The message id that headers state: the first that is not empty; None without one.
+    """Return the first non-empty message id of a record's headers; None without one.
 
-    A dead letter has none: the one that it bears belonged to the message, which may have died in several queues (C54).
+    A dead letter has none. Its header belongs to the dead message, which may have died in several queues (C54).
     """
     found = next((value for name, value in headers if name == MESSAGE_ID and value), None)
     return None if found is not None and is_letter(headers) else found

@@ -1,4 +1,4 @@
-"""Records whose parts stand in columns, so that what is asked of each is asked of all at once."""
+"""Rows: records in columns, so that one operation handles all records of a batch."""
 
 from __future__ import annotations
 
@@ -10,17 +10,14 @@ from numpy import int32, int64
 from numpy.typing import NDArray
 
 SILENT: Final = -1
-"""A record's headers state no lifetime, and nothing else that decides what becomes of the record."""
+"""The value for a record whose headers state neither a lifetime nor anything else that matters to lapse."""
 
 INVOLVED: Final = -2
-"""A record's headers state something that has to be looked at."""
+"""The value for a record whose headers must be examined."""
 
 
 class Rows(Sequence[Any]):
-    """Records of one partition, in the order of their offsets; one by one they are what `Record` says.
-
-    A record is made when it is asked for by its index, and all are when somebody goes through them.
-    """
+    """Records of one partition by offset. Each item is a `Record`, made when it is accessed."""
 
     __slots__ = ()
 
@@ -32,47 +29,47 @@ class Rows(Sequence[Any]):
 
     @abstractmethod
     def __getitem__(self, at: int | slice) -> Any:
-        """One of them, or some that follow each other."""
+        """Return one record, or consecutive records as `Rows`."""
 
     @property
     @abstractmethod
     def offsets(self) -> NDArray[int64]:
-        """Their offsets."""
+        """The records' offsets."""
 
     @property
     @abstractmethod
     def timestamps_ms(self) -> NDArray[int64]:
-        """Their timestamps, ms since the epoch; -1 = none (L1)."""
+        """The records' timestamps, ms since the epoch; -1 = none (L1)."""
 
     @property
     @abstractmethod
     def stated_ms(self) -> NDArray[int64]:
-        """Their plainly stated lifetimes, ms; `SILENT` or `INVOLVED` of the others."""
+        """The records' lifetimes, ms, if plainly stated; `SILENT` or `INVOLVED` for others."""
 
     @abstractmethod
     def at(self, offsets: NDArray[int64]) -> Rows | None:
-        """Those at some offsets, ascending; None if one is missing."""
+        """Return the records at ascending offsets; None if one is missing."""
 
     @abstractmethod
     def alike(self) -> int:
-        """How many of the first ones have the same headers."""
+        """Return how many records, from the first on, have the same headers."""
 
     @abstractmethod
     def headers(self) -> Sequence[tuple[str, bytes | None]]:
-        """The headers of the first."""
+        """Return the headers of the first record."""
 
     @abstractmethod
     def sizes(self) -> tuple[NDArray[int32], NDArray[int32]]:
-        """How many bytes their keys and their values have; -1 = there is none."""
+        """Return the sizes of keys and of values, bytes; -1 = there is none."""
 
     @abstractmethod
     def keys(self) -> list[bytes]:
-        """Their keys, if all have one."""
+        """Return the keys. All records must have one."""
 
     @abstractmethod
     def values(self) -> list[bytes]:
-        """Their values, if all have one."""
+        """Return the values. All records must have one."""
 
     @abstractmethod
     def size_bytes(self) -> int:
-        """About how many bytes they take in memory."""
+        """Return about how much memory the records take, bytes."""

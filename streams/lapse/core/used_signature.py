@@ -1,7 +1,7 @@
-"""Used signatures: a command that somebody copied does nothing a second time (X4).
+"""Used signatures: they make a copied command ineffective (X4).
 
-What is remembered follows from the commands topic alone: of every command that counted, within two spans of validity
-of the newest. So whoever reads that part of the log again, at a take-over, comes to the same verdicts (C1).
+The signatures of all valid commands within `REMEMBERED_MS` of the newest are remembered. They follow from the commands
+topic alone. So a new owner that reads this part of the log again reaches the same verdicts (C1).
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from collections import deque
 from typing import Final
 
 VALID_MS: Final = 120_000
-"""How far the instant at which a command was signed and the one of its record may lie apart."""
+"""The greatest difference between the instant of signing a command and its record's timestamp, ms."""
 
 REMEMBERED_MS: Final = 2 * VALID_MS
-"""Behind its first record a signature may be valid for so long: it was signed ahead by one span at most."""
+"""How long after its first record a signature can still be valid, ms: it may be dated ahead by `VALID_MS`."""
 
 
 class UsedSignatures:
-    """The signatures of the commands that a shard has read of late."""
+    """The signatures of commands that a shard has read recently."""
 
     __slots__ = ("_in_order", "_known")
 
@@ -29,10 +29,10 @@ class UsedSignatures:
         return len(self._known)
 
     def use(self, signature: bytes, at_ms: int) -> bool:
-        """Note that a record with this signature was read; False if it is a repeat.
+        """Note a signature. Return False if it was used before.
 
         Args:
-            signature: a right one, valid at `at_ms`.
+            signature: a correct signature, valid at `at_ms`.
             at_ms: the record's timestamp, ms since the epoch.
         """
         while self._in_order and self._in_order[0][0] < at_ms - REMEMBERED_MS:
@@ -45,5 +45,5 @@ class UsedSignatures:
 
 
 def is_valid(signed_at_ms: int, at_ms: int) -> bool:
-    """Whether a command may count at an instant, by when it was signed."""
+    """Return whether a command signed at `signed_at_ms` is valid at `at_ms`."""
     return abs(at_ms - signed_at_ms) <= VALID_MS

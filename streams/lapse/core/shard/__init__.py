@@ -1,1 +1,1 @@
-"""What queue shards and SOW shards have in common: one vocabulary for what a step yields."""
+"""The common parts of queue shards and SOW shards: contract, step, events, answers, and the agreement on the end."""

@@ -1,10 +1,9 @@
-"""Activity: when an entity was last used, so that a temporary one is known to be idle (Q18, C39).
+"""Activity: when an entity was last used, to find out whether a temporary one is idle (Q18, C39).
 
-Used is an entity by what arrives, by every command, and by a new configuration. A scheduled or delayed message that
-becomes available is use, and so is every removal (C50). The entity is not idle at all while something protects it: a
-subscription is open, a message or an update is scheduled or delayed, or what was handed over is unfinished (C77). The
-journal learns of use now and then only: after a restart the entity counts as used a little later than it was, never
-earlier.
+Arrivals, commands and a changed configuration are use. So are a scheduled or delayed message that becomes available,
+and every removal (C50). An entity is never idle while something protects it: an open subscription, a scheduled or
+delayed message or update, or an unfinished transfer (C77). Use is journaled only from time to time, so after a restart
+the last use counts as a little later than it was, never as earlier.
 """
 
 from __future__ import annotations
@@ -17,58 +16,58 @@ from lapse.core.lifetime import NEVER
 from lapse.core.shard.agreement import Agreed, Agreement
 
 USED: Final = b"u"
-"""First byte of the key under which a shard's journal, of a queue or a SOW topic, holds when it was last used."""
+"""First byte of the journal key of a shard's last use, for queues and SOW topics."""
 
 _PARTS: Final = 60
-"""Use is journaled once in so many parts of the idle time."""
+"""Use is journaled at most this many times within the idle time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """What the journal knows of a temporary entity's use.
+    """The journaled last use of a temporary entity.
 
     Attributes:
-        at_ms: when, ms since the epoch.
-        configured: by which configuration.
+        at_ms: instant of the use, ms since the epoch.
+        configured: fingerprint of the configuration at that time.
     """
 
     at_ms: int
     configured: str
 
     def encode(self) -> bytes:
-        """Write it."""
+        """Return the journal's bytes."""
         return json.dumps(asdict(self)).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> Used:
-        """Read it back."""
+        """Read the journal's bytes."""
         return cls(**json.loads(data))
 
 
 S = TypeVar("S", bound=Agreed, contravariant=True)
-"""A step of the shard."""
+"""The shard's kind of step."""
 
 
 class UsableShard(Protocol[S]):
-    """What the activity asks of the shard that it is about."""
+    """The interface of a shard that its activity uses."""
 
     @property
     def used(self) -> Used | None:
-        """What the journal says; None = nothing yet."""
+        """The journaled last use; None = none yet."""
 
     def keep_used(self, used: Used, step: S) -> None:
-        """Journal it."""
+        """Journal a use."""
 
     def is_protected(self) -> bool:
-        """Whether something is there that keeps the shard from being idle, for as long as it is there."""
+        """Return whether something, such as a subscription, keeps the shard from being idle."""
 
 
 class Activity(Generic[S]):
-    """When one shard was last used.
+    """The last use of one shard.
 
     Args:
-        idle_ms: an entity that nobody uses for so long deletes itself, ms; 0 = never.
-        configured: a mark of the configuration; another one is use.
+        idle_ms: time without use after which the entity deletes itself, ms; 0 = never.
+        configured: fingerprint of the configuration, whose change counts as use.
         usable: the shard.
     """
 
@@ -82,27 +81,27 @@ class Activity(Generic[S]):
 
     @property
     def watched(self) -> bool:
-        """Whether the entity is a temporary one."""
+        """Whether the entity is temporary."""
         return self._idle_ms > 0
 
     @property
     def idle_ms(self) -> int:
-        """How long it takes to count as idle, ms; 0 = for ever."""
+        """Time without use after which the shard counts as idle, ms; 0 = it never does."""
         return self._idle_ms
 
     @property
     def last_ms(self) -> int:
-        """When the shard was last used, ms since the epoch; after a restart perhaps a little later."""
+        """The last use of the shard, ms since the epoch; after a restart it may be a little too late."""
         return self._last_ms
 
     def restored(self) -> None:
-        """Take over what the journal says."""
+        """Set the last use from the journal."""
         journaled = self._usable.used
-        # What was not journaled any more may have been as late as this.
+        # A later use that was not journaled is at most this much later.
         self._last_ms = 0 if journaled is None else journaled.at_ms + self._slack_ms
 
     def begin(self, now_ms: int, step: S) -> None:
-        """Begin an epoch: a shard that is new, or configured anew, is used now."""
+        """Begin an epoch. A new shard, or a changed configuration, counts as used now."""
         if not self.watched:
             return
         known = self._usable.used
@@ -111,13 +110,13 @@ class Activity(Generic[S]):
             self._journal(step)
 
     def use(self, now_ms: int, step: S, agreement: Agreement[S]) -> None:
-        """The shard is used, which puts off the end of a temporary entity."""
+        """Note a use of the shard, which postpones the end of a temporary entity."""
         if self.watched:
             self._note(now_ms, step)
             agreement.used(now_ms, step)
 
     def idle_at_ms(self) -> int:
-        """From when on the shard is idle if nothing happens, ms since the epoch; `NEVER` if it cannot be."""
+        """Return when the shard will be idle unless it is used, ms since the epoch; `NEVER` if it is protected."""
         if not self.watched or self._usable.is_protected():
             return NEVER
         return self._last_ms + self._idle_ms

@@ -1,13 +1,13 @@
-"""The agreement of an entity's shards on its end, in two steps (C4, Q18).
+"""Agreement: the shards of an entity agree to end it, in two steps (C4, Q18).
 
-The first shard, that of partition 0, asks all shards, itself included. Each reads on to where its logs ended, looks at
-what is there, and reports. One that has nothing against it prepares itself, durably: it takes in and delivers nothing
-more until it knows the decision. When all are willing, the first shard's journal says RETIRED, which decides it; else
-it says nothing any more, and all go on. A prepared shard asks for the decision again and again, so that no crash leaves
-one behind; what the first shard does not know was decided against.
+The first shard, that of partition 0, asks all shards, itself included. Each reads on to the ends that its logs had,
+examines its messages, and reports. A willing shard durably becomes prepared: it takes in and delivers nothing until it
+knows the decision. If all are willing, the first shard journals RETIRED, which is the decision. Otherwise it deletes
+its entry, and all go on. A prepared shard reports again until it gets the decision, so no crash leaves one behind. If
+the first shard has no entry for its report, the decision was against the end.
 
-A shard that is retired lets what is left leave, answers for a while that the entity is deleted, says that it is gone,
-and is stopped: it writes nothing more, so the topics can be removed.
+A retired shard removes its remaining messages, answers for a while that the entity is deleted, reports that it is gone,
+and is stopped. From then on it writes nothing, so the topics can be removed.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ from lapse.core.shard.retirement import (
 )
 
 ASK_AGAIN_MS: Final = 2_000
-"""How long the first shard waits before it says something again that was not answered."""
+"""How long the first shard waits before it repeats a message that was not answered."""
 
 GIVE_UP_MS: Final = 20_000
-"""How long the first shard waits for all reports before it decides against it; less than a client waits."""
+"""How long the first shard waits for all reports before it decides against the end. Clients wait longer."""
 
 REPORT_AGAIN_MS: Final = 5_000
 """How long a prepared shard waits for the decision before it reports again."""
 
 GRACE_MS: Final = 5_000
-"""How long a retired shard answers that the entity is deleted; longer than a subscriber's heartbeat takes to come."""
+"""How long a retired shard answers that the entity is deleted, long enough for every subscriber's heartbeat."""
 
 UNUSED_GRACE_MS: Final = 1_000
-"""The same without subscriptions: then only commands are to be answered that are on their way already."""
+"""The same without subscriptions, when only commands that were sent before need an answer."""
 
 
 class Agreed(Protocol):
-    """What the agreement puts down in a step of the shard.
+    """The parts of a shard's step that the agreement fills.
 
     Attributes:
-        shard_messages: to other shards, to be sent once the step is durable.
-        verdicts: answers to whom asked, likewise.
+        shard_messages: messages to other shards, sent once the step is durable.
+        verdicts: answers to requests for deletion, sent once the step is durable.
     """
 
     shard_messages: list[ShardMessage]
@@ -60,45 +60,45 @@ class Agreed(Protocol):
 
 
 S = TypeVar("S", bound=Agreed, contravariant=True)
-"""A step of the shard."""
+"""The shard's kind of step."""
 
 
 class RetirableShard(Protocol[S]):
-    """What the agreement asks of the shard that it is about."""
+    """The interface of a shard that the agreement uses."""
 
     @property
     def retirement(self) -> Retirement | None:
-        """What the journal says; None = in service."""
+        """The journaled retirement; None = in service."""
 
     def keep(self, retirement: Retirement | None, step: S) -> None:
-        """Journal it."""
+        """Journal a retirement; None = the shard is in service again."""
 
     def report(self, cause: Cause, force: bool, now_ms: int) -> Report:
-        """Say what is there, and whether that stands in the way."""
+        """Report the shard's messages, and whether the shard can end."""
 
     def clear(self, retirement: Retirement, now_ms: int, step: S) -> bool:
-        """Let some of what is left leave; whether that was all."""
+        """Remove some of the remaining messages. Return whether none is left."""
 
     def tell(self, retirement: Retirement, now_ms: int, step: S) -> None:
-        """Tell the world that the entity is deleted."""
+        """Write the event that the entity is deleted."""
 
     def is_subscribed(self) -> bool:
-        """Whether a client is subscribed, and so sends heartbeats."""
+        """Return whether a client is subscribed, and therefore sends heartbeats."""
 
     def idle_at_ms(self) -> int:
-        """From when on the shard counts as idle if nothing happens, ms since the epoch; `NEVER` if it cannot."""
+        """Return when the shard will be idle unless it is used, ms since the epoch; `NEVER` if it cannot be."""
 
     def idle_ms(self) -> int:
-        """How long it takes to count as idle, ms."""
+        """Return after how long without use the shard counts as idle, ms."""
 
 
 class Agreement(Generic[S]):
     """One shard's part in the agreement.
 
     Args:
-        name: the entity.
-        partition: the shard's.
-        shards: how many the entity has.
+        name: name of the entity.
+        partition: number of the shard.
+        shards: number of shards of the entity.
         retirable: the shard.
     """
 
@@ -112,18 +112,18 @@ class Agreement(Generic[S]):
         self._not_idle_before_ms = 0
         self._cleared = False
         self.checking = False
-        """Whether a question waits until the shard has read what the logs held."""
+        """Whether the first shard's question waits until the shard has read its logs up to their ends."""
         self.stopped = False
-        """Whether nothing is left to do, so that the shard must not write any more."""
+        """Whether the shard is stopped and must not write any more."""
 
     @property
     def retirement(self) -> Retirement | None:
-        """How far it is; None = in service."""
+        """The shard's retirement; None = in service."""
         return self._retirable.retirement
 
     @property
     def frozen(self) -> bool:
-        """Whether the shard takes in and delivers nothing: it has prepared itself, or is retired."""
+        """Whether the shard takes in and delivers nothing, because it is prepared or retired."""
         now = self._retirable.retirement
         if now is None:
             return False
@@ -132,19 +132,19 @@ class Agreement(Generic[S]):
 
     @property
     def retired(self) -> bool:
-        """Whether it is decided."""
+        """Whether the end is decided."""
         now = self._retirable.retirement
         return now is not None and now.phase is Phase.RETIRED
 
     @property
     def leaving(self) -> bool:
-        """Whether everything has left that was there, and only the topics are."""
+        """Whether all messages have left, and only the topics remain."""
         return self.retired and self._cleared
 
     # What comes in
 
     def delete(self, asker: Asker, force: bool, now_ms: int, step: S) -> Refusal | None:
-        """Begin to agree on a deletion; returns why not, None = the answer comes later."""
+        """Begin the agreement on a deletion. Return a refusal, or None if the answer comes later."""
         if self._partition:
             why = f"delete: it goes to the first shard, partition 0; this is {self._partition}"
             return Refusal(ErrorCode.INVALID_ARGUMENT, why)
@@ -154,7 +154,7 @@ class Agreement(Generic[S]):
         return None
 
     def receive(self, message: ShardMessage, now_ms: int, step: S) -> None:
-        """Take in a message of another shard, or of oneself; what no shard of the entity says counts for nothing."""
+        """Process a message of another shard or of this one. Messages of unknown shards are ignored."""
         now = self._retirable.retirement
         if not 0 <= message.sender < self._shards:
             return
@@ -176,7 +176,7 @@ class Agreement(Generic[S]):
                     self._retirable.keep(replace(now, gone=now.gone | {message.sender}), step)
 
     def used(self, now_ms: int, step: S) -> None:
-        """Somebody uses the shard: that vetoes its end for idleness, as long as it is not decided."""
+        """Note a use of the shard. It vetoes an end for idleness that is not decided yet."""
         now = self._retirable.retirement
         if now is None or now.cause is not Cause.IDLE or now.phase is Phase.RETIRED:
             return
@@ -188,13 +188,13 @@ class Agreement(Generic[S]):
             self._conclude(now_ms, step)
 
     def take_over(self, now_ms: int) -> None:
-        """Begin an epoch: whatever was to be said may not have been."""
+        """Begin an epoch. Messages are sent again, since the former owner may not have sent them."""
         self._again_ms = now_ms
 
     # What time brings
 
     def next_due_ms(self) -> int:
-        """When `advance` has something to do next, ms since the epoch."""
+        """Return the next instant at which `advance` has something to do, ms since the epoch; `NEVER` without one."""
         now = self._retirable.retirement
         if now is None:
             return NEVER if self._partition else max(self._retirable.idle_at_ms(), self._not_idle_before_ms)
@@ -247,7 +247,7 @@ class Agreement(Generic[S]):
         now = self._retirable.retirement
         if now is not None and now.id == message.id and self._partition in now.reports:
             self._say(ShardMessageKind.REPORT, 0, now, step, now.reports[self._partition])
-        else:  # a forced one, too, reads on: what a transfer has put here stands in its way (C77)
+        else:  # a forced deletion reads on, too, because records of a transfer prevent it (C77)
             self.checking = True
             check = replace(message, kind=ShardMessageKind.CHECK, sender=self._partition, to=self._partition)
             step.shard_messages.append(check)
@@ -275,7 +275,7 @@ class Agreement(Generic[S]):
             self._again_ms = now_ms + REPORT_AGAIN_MS
             self._retirable.keep(promise, step)
         elif now is not None:
-            self._retirable.keep(None, step)  # an older promise: whoever asks anew has decided against that
+            self._retirable.keep(None, step)  # an older agreement, against which the first shard has decided
         self._say(ShardMessageKind.REPORT, 0, promise, step, report)
 
     def _reported(self, message: ShardMessage, now_ms: int, step: S) -> None:
@@ -293,7 +293,7 @@ class Agreement(Generic[S]):
             step.shard_messages.append(released)
 
     def _conclude(self, now_ms: int, step: S, *, late: bool = False) -> None:
-        """Decide, once everybody has reported, or it is too late for that."""
+        """Decide if all shards have reported, one has vetoed idleness, or it is `late`."""
         now = self._retirable.retirement
         assert now is not None
         missing = [partition for partition in range(self._shards) if partition not in now.reports]

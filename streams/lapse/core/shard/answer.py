@@ -1,4 +1,4 @@
-"""The answer to a command, as a shard gives it; the wire format is made of it in `lapse.protocol.answer` (X2)."""
+"""The answer of a shard to a command. `lapse.protocol.answer` has its wire format (X2)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 from lapse.core.error_code import Refusal
 
 Counts = dict[str, int | None]
-"""Figures by name; None is one that does not exist now."""
+"""Figures by name; None = the figure does not exist now."""
 
 
 class CommandAnswer(NamedTuple):
@@ -15,12 +15,12 @@ class CommandAnswer(NamedTuple):
 
     Attributes:
         id: the command's id.
-        command: its name.
-        subscription: the subscription that spoke.
-        at_ms: the instant at which it counted, ms since the epoch.
-        refusal: what is wrong and what to do; None = done.
-        counts: figures; None is one that does not exist now.
-        facts: whatever else the answer says, by the fields of the wire format.
+        command: the command's name.
+        subscription: id of the subscription that sent the command; empty = none.
+        at_ms: the instant at which the command took effect, ms since the epoch.
+        refusal: what is wrong and what to do; None = the command was carried out.
+        counts: figures by name; None = the figure does not exist now.
+        facts: all other fields of the answer, by their names on the wire.
     """
 
     id: str

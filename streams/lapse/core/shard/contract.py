@@ -1,7 +1,7 @@
-"""The contract of a shard: the interface that a queue's and a SOW topic's shards have in common.
+"""Contract: the common interface of queue shards and SOW shards.
 
-Inputs go in with a step, which collects what they cause (`lapse.core.shard.step`). Records come as a batch of one
-source, in the order of its log. Nothing here reads a clock or waits: every input has its instant, ms since the epoch.
+Every input takes a step, which collects its effects (`lapse.core.shard.step`). Records come in batches of one source,
+in the order of its log. Nothing reads a clock or waits, since every input has its instant, ms since the epoch.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from lapse.core.shard.agreement import Agreement
 
 
 class ShardSettings(Protocol):
-    """The settings that every shard has."""
+    """The settings of every shard."""
 
     @property
     def name(self) -> str:
@@ -23,31 +23,31 @@ class ShardSettings(Protocol):
 
     @property
     def partition(self) -> int:
-        """The shard's partition."""
+        """The number of the shard."""
 
 
 class ShardState(Protocol):
-    """The state that every shard has."""
+    """The common part of every shard's state."""
 
     @property
     def pending(self) -> Mapping[Any, Any]:
-        """Messages that left and whose dead letters the broker refuses, by name (C27)."""
+        """Removed messages whose dead letters the broker refuses, by key (C27)."""
 
 
 class Subscribed(Protocol):
-    """A subscription of a client's."""
+    """A client's subscription."""
 
     @property
     def id(self) -> str:
-        """Its name."""
+        """The subscription's id."""
 
     @property
     def row_filter(self) -> str | None:
-        """The filter of its user's entitlement when it began; None or empty = no limit (X4)."""
+        """The row filter of its user when it began; None or empty = no limit (X4)."""
 
 
 class Shard(Protocol):
-    """One shard; each kind of shard has its own kind of step."""
+    """A shard. Each kind of shard has its own kind of step."""
 
     @property
     def settings(self) -> ShardSettings:
@@ -55,35 +55,35 @@ class Shard(Protocol):
 
     @property
     def state(self) -> ShardState:
-        """Its state; read only."""
+        """The shard's state, for reading only."""
 
     @property
     def agreement(self) -> Agreement[Any]:
-        """Its agreement with the other shards on the end of the entity (C4)."""
+        """The shard's part in the agreement on the end of the entity (C4)."""
 
     def arrive(self, topic: str, partition: int, records: Sequence[Record], step: Any, now_ms: int, /) -> int:
-        """Take records of one source, in their order; returns how many there was room for."""
+        """Take in records of one source, in order. Return how many were taken."""
 
     def set_aside(self, topic: str, partition: int, record: Record, why: str, step: Any) -> None:
-        """Make a dead letter of a record that must not be read (X7)."""
+        """Make a dead letter of a record that must not be processed (X7)."""
 
     def advance(self, now_ms: int, step: Any, limit: int) -> int:
-        """Do what is due, about `limit` messages of it."""
+        """Do what is due, for about `limit` messages."""
 
     def next_due_ms(self) -> int:
-        """When `advance` is needed next, ms since the epoch; `NEVER` = never."""
+        """Return the next instant at which `advance` has something to do, ms since the epoch; `NEVER` without one."""
 
     def is_due(self, at_ms: int) -> bool:
-        """Whether `advance` has something to do at an instant."""
+        """Return whether `advance` has something to do at an instant."""
 
     def take_over(self, now_ms: int, step: Any) -> None:
-        """Begin an epoch, with the state as the journal has it."""
+        """Begin an epoch with the state restored from the journal."""
 
     def letting_go(self) -> Portions[None]:
-        """Free its memory, in portions: to free much memory takes long."""
+        """Free the shard's memory, in portions, because freeing much memory takes long."""
 
     def subscriptions(self) -> Iterable[Subscribed]:
-        """The clients' subscriptions."""
+        """Return the subscriptions of clients."""
 
     def unsubscribe(self, subscription_id: str, now_ms: int, step: Any, detail: str) -> object:
         """End a subscription; `detail` says why."""

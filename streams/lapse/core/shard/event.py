@@ -1,4 +1,4 @@
-"""Events, and their kinds, for queues and SOW topics alike (D4)."""
+"""Events of queues and SOW topics, and their kinds (D4)."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Generic, NamedTuple, TypeVar
 from lapse.core.reason import Reason
 
 M = TypeVar("M")
-"""What an event is about: columns of a queue's messages, or records of a SOW topic."""
+"""The messages of an event: columns of a queue's messages, or a record of a SOW topic."""
 
 
 class EventKind(StrEnum):
-    """What an event tells (D4)."""
+    """What an event reports (D4)."""
 
     ACKNOWLEDGED = "acknowledged"
     DELIVERED_AT_MOST_ONCE = "delivered_at_most_once"
-    DEAD_LETTERED = "dead_lettered"  # left for L14's reasons, a letter was written
-    EXPIRED = "expired"  # left for L14's reasons, without a letter (D1)
+    DEAD_LETTERED = "dead_lettered"  # left for reasons of L14, with a dead letter
+    EXPIRED = "expired"  # left for reasons of L14, without a dead letter (D1)
     BARRIER_RELEASED = "barrier_released"
-    REWOUND = "rewound"  # brought back by a rewind, as a message of its own generation (Q22)
+    REWOUND = "rewound"  # brought back by a rewind, as a message of a new generation (Q22)
     REPEATED = "repeated"  # dropped on arrival: its message id was seen within the window (X6)
     DYING = "dying"  # removed, but its dead letter is refused and tried again (C27)
     TRANSFERRED = "transferred"  # left for another deployment (Q17)
@@ -31,7 +31,7 @@ class EventKind(StrEnum):
     RENEWED = "renewed"
     SCHEDULED = "scheduled"
     HELD = "held"  # its instant has come, and it waits beyond the target depth (C51)
-    IGNORED = "ignored"  # an update of a SOW topic that is older than what is there (C88)
+    IGNORED = "ignored"  # an update of a SOW topic that is older than the stored record (C88)
     DELETED = "deleted"
     SUBSCRIBED = "subscribed"
     UNSUBSCRIBED = "unsubscribed"
@@ -40,15 +40,15 @@ class EventKind(StrEnum):
 
 
 class ShardEvent(NamedTuple, Generic[M]):
-    """Something that is written to the event topic (D4).
+    """An event for the event topic (D4).
 
     Attributes:
-        kind: what happened, an `EventKind`.
-        at_ms: the instant at which it counts, ms since the epoch.
-        messages: which messages or records; None where it is about the entity, or a subscription.
-        subscription: whose.
+        kind: what happened.
+        at_ms: the instant at which it took effect, ms since the epoch.
+        messages: the messages or record; None for an event of the entity, or of a subscription.
+        subscription: id of the subscription concerned; empty = none.
         detail: a sentence for people.
-        reasons: why they left, in L14's order, if they did.
+        reasons: the reasons for which the messages left, in L14's order; empty if they did not.
     """
 
     kind: EventKind
@@ -60,5 +60,5 @@ class ShardEvent(NamedTuple, Generic[M]):
 
     @property
     def ends_entity(self) -> bool:
-        """Whether it is the end of the queue or SOW topic, not of one of its messages."""
+        """Whether the event is the deletion of the queue or SOW topic."""
         return self.kind == EventKind.DELETED and self.messages is None

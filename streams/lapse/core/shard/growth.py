@@ -1,9 +1,9 @@
-"""Growth: notes on the number of shards in a shard's journal, so that a queue can get more shards (C81).
+"""Growth: notes in a shard's journal with which a queue can get more shards (C81).
 
-A shard that was there before notes how far it had read each partition, and which messages it had, when it first ran
-beside the new ones. It reads the partitions of the new shards no longer. A new shard reads nothing before every older
-one has noted that, and has settled what it had by then: so no message is with two shards or with none, and the messages
-of a key that moved keep their order.
+When an older shard first runs beside new ones, it notes its read position in each partition, and the messages that it
+has. It no longer reads the partitions of the new shards. A new shard reads nothing until every older shard has written
+this note and settled those messages. So no message is in two shards or in none, and the messages of a key that moved
+keep their order.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """What the journal of one shard says.
+    """The note in the journal of one shard.
 
     Attributes:
-        shards: how many shards there were when it was written.
-        created: whether the queue was created with so many; only the first shard is asked.
-        read: how far the shard had read each underlying partition, as `topic:partition`, when it first ran beside so
-            many shards: the offset of the next record.
-        until: messages in places before this one hold the new shards back; None = they have left.
-        waits: whether the shard reads nothing yet.
-        grown: whether the shard was there when there were fewer.
+        shards: number of shards when the note was written.
+        created: whether the queue was created with this number; only the first shard's value counts.
+        read: by `topic:partition`, the offset of the next record to read when the shard first ran beside this number of
+            shards.
+        until: messages in places before this one hold back the new shards; None = they have left.
+        waits: whether the shard still waits for older shards before it reads.
+        grown: whether the shard existed when there were fewer.
     """
 
     shards: int
@@ -36,7 +36,7 @@ class Growth:
     grown: bool = False
 
     def encode(self) -> bytes:
-        """As the journal holds it."""
+        """Return the journal's bytes."""
         facts: dict[str, Any] = {"shards": self.shards}
         facts |= {"created": True} if self.created else {}
         facts |= {"read": dict(self.read)} if self.read else {}
@@ -47,29 +47,29 @@ class Growth:
 
     @classmethod
     def decode(cls, value: bytes) -> Growth:
-        """Read what a journal holds."""
+        """Read the journal's bytes."""
         return cls(**json.loads(value))
 
 
 def born(shard: int, shards: int) -> Growth:
-    """What a journal begins with: a shard behind the first one asks the others before it reads anything."""
+    """Return the note of a new shard. All but the first shard wait for the others before they read."""
     return Growth(shards, created=shard == 0, waits=shard > 0)
 
 
 def taken_over(
     before: Growth | None, shards: int, read: Mapping[str, int], first_held: int | None, next_place: int
 ) -> Growth:
-    """What a shard notes when it is taken over; the same as before if nothing has changed.
+    """Return the note of a shard that is taken over; `before` if nothing has changed.
 
     Args:
-        before: what its journal says; None = nothing yet.
-        shards: how many there are now.
-        read: how far it has read each underlying partition.
-        first_held: the place of its first message; None = it has none.
-        next_place: the place of the next message that arrives.
+        before: the journaled note; None = none yet.
+        shards: number of shards now.
+        read: by `topic:partition`, the offset of the next record to read.
+        first_held: place of its first message; None = it has none.
+        next_place: the place that the next message gets.
     """
     if before is None and shards == 1:
-        before = Growth(1)  # nobody asks it, so nothing has to be written
+        before = Growth(1)  # no other shard reads this note, so it is not written
     if before is None or before.shards != shards:
         known, waits = ({}, False) if before is None else (before.read, before.waits)
         before = Growth(shards, read={**known, **read}, until=next_place, waits=waits, grown=True)
@@ -79,23 +79,22 @@ def taken_over(
 
 
 def begins(shards: int, older: Iterable[Growth | None], places: Iterable[str]) -> dict[str, int] | None:
-    """Where a new shard begins to read.
+    """Return the offsets at which a new shard begins to read.
 
     Args:
-        shards: how many there are now.
-        older: what the shards with lower numbers have noted, as far as their journals hold anything at all; None = one
-            has noted nothing yet.
+        shards: number of shards now.
+        older: the notes of the shards with lower numbers whose journals are not empty; None = no note yet.
         places: the partitions of the new shard, as `topic:partition`.
 
     Returns:
-        The offset of the next record of partitions that were added; empty where all shards are new, and None where it
-        has to wait.
+        The offset of the next record of each partition that was added; empty if all shards are new. None if it must
+        wait for the older shards first.
     """
     found: dict[str, int] = {}
     wanted = list(places)
     for one in older:
         if one is None or one.shards != shards or one.until is not None:
             return None
-        if one.grown:  # what nobody has read yet is read from its beginning
+        if one.grown:  # a partition that no older shard has read is read from its beginning
             found.update({place: max(found.get(place, 0), one.read.get(place, 0)) for place in wanted})
     return found

@@ -1,4 +1,4 @@
-"""A command that a shard refuses (X2)."""
+"""The refusal of a command by a shard (X2)."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from lapse.core.error_code import ErrorCode, Refusal
 
 
 class CommandRefused(ValueError):
-    """A command that is not done; the text says what to change.
+    """A command is not carried out. The text says what to change.
 
     Attributes:
-        refusal: the text, and its code.
+        refusal: the text with its code.
     """
 
     def __init__(self, text: str, code: ErrorCode = ErrorCode.INVALID_ARGUMENT) -> None:

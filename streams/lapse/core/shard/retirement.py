@@ -1,8 +1,8 @@
 """Retirement: the end of an entity, from the request until its shards stop (C4, L11, Q18).
 
-All shards of an entity end, or none does. The shard of partition 0 asks, every shard says what stands in its way, and
-the first shard's decision counts: `lapse.core.shard.agreement` has the rules. What is here travels between shards, and
-stands in their journals.
+All shards of an entity end, or none does. The shard of partition 0 asks, every shard reports whether it can end, and
+the first shard decides (see `lapse.core.shard.agreement`). The values here travel between shards, and are kept in
+their journals.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from lapse.core.error_code import Refusal
 from lapse.core.expression.civil import format_instant
 
 RETIREMENT: Final = b"z"
-"""First byte of the key under which a shard's journal, of a queue or a SOW topic, holds its retirement."""
+"""First byte of the journal key of a shard's retirement, for queues and SOW topics."""
 
 _MOST: Final = 1 << 48
-"""A count beyond this is none: the sum over all shards has to fit into 64 bits."""
+"""Counts from here on are invalid, since the sum over all shards must fit into 64 bits."""
 
 _NAMED: Final = 5
-"""How many holders of leases a refusal names; the others are counted."""
+"""The greatest number of holders and transfers that a refusal names. The others are counted."""
 
 
 class Cause(StrEnum):
@@ -36,11 +36,11 @@ class Cause(StrEnum):
 
 
 class Phase(StrEnum):
-    """How far a shard's retirement is; a shard without one is in service."""
+    """The phase of a shard's retirement. A shard without a retirement is in service."""
 
-    ASKING = "asking"  # the first shard: the others are asked
-    PREPARED = "prepared"  # another shard: it has agreed, and waits for the decision
-    RETIRED = "retired"  # it is decided
+    ASKING = "asking"  # the first shard has asked the others
+    PREPARED = "prepared"  # another shard has agreed, and waits for the decision
+    RETIRED = "retired"  # the end is decided
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +48,10 @@ class Holder:
     """A subscription that holds leases.
 
     Attributes:
-        subscription: its name.
-        client: who that is, for people.
-        count: how many messages.
-        until_ms: when the last of its leases ends, ms since the epoch.
+        subscription: id of the subscription.
+        client: the client's name for people.
+        count: number of leased messages.
+        until_ms: end of the last of its leases, ms since the epoch.
     """
 
     subscription: str
@@ -62,14 +62,14 @@ class Holder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What a shard says when it is asked whether it may end.
+    """A shard's answer to the question whether it can end.
 
     Attributes:
-        willing: whether nothing stands in the way.
-        counts: messages or records by state.
-        holders: who holds leases.
-        active_ms: when it was last used, ms since the epoch; where that is asked for.
-        transfers: ids of transfers that are unfinished; not even force ends them (C77).
+        willing: whether nothing prevents the end.
+        counts: number of messages or records by state.
+        holders: the holders of leases.
+        active_ms: last use, ms since the epoch; set if the cause is idleness.
+        transfers: ids of unfinished transfers, which prevent even a forced deletion (C77).
     """
 
     willing: bool
@@ -80,10 +80,10 @@ class Report:
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Report:
-        """Read it back.
+        """Return the report of decoded JSON.
 
         Raises:
-            TypeError: a part of it is of another type; or `KeyError`, `AttributeError`.
+            TypeError: a value has the wrong type or range; `KeyError` or `AttributeError` for other faults.
         """
         holders = tuple(Holder(**one) for one in facts["holders"])
         report = cls(**{**facts, "holders": holders, "transfers": tuple(facts.get("transfers", ()))})
@@ -98,13 +98,13 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """Who asked for the deletion, and waits for the answer.
+    """The sender of a delete command, who waits for the answer.
 
     Attributes:
-        command_id: of the command.
-        subscription: that spoke; empty = none.
-        client: a name for people.
-        encoding: how the answer is to be written.
+        command_id: id of the command.
+        subscription: id of the subscription that sent it; empty = none.
+        client: the client's name for people.
+        encoding: encoding of the answer.
         silent: whether no answer is wanted.
     """
 
@@ -117,17 +117,17 @@ class Asker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retirement:
-    """What a shard's journal holds of its retirement.
+    """A shard's retirement, as its journal holds it.
 
     Attributes:
-        phase: how far it is.
-        id: of the agreement: the instant at which it began, ms since the epoch; a later one is higher.
-        cause: why the entity is to end.
-        force: whether what is there is taken along.
-        since_ms: when this phase began, ms since the epoch.
-        reports: ASKING: what was said so far, by partition.
-        gone: RETIRED, of the first shard: partitions that have nothing left to do.
-        asker: whom to answer.
+        phase: the phase.
+        id: id of the agreement, the instant of its begin, ms since the epoch; a later agreement has a higher one.
+        cause: why the entity ends.
+        force: whether existing messages are removed instead of preventing the end.
+        since_ms: begin of this phase, ms since the epoch.
+        reports: ASKING: the reports so far, by partition; PREPARED: the shard's own.
+        gone: RETIRED, first shard only: partitions that have reported that they are gone.
+        asker: the sender of the delete command; None for idleness, and once decided.
     """
 
     phase: Phase
@@ -140,11 +140,11 @@ class Retirement:
     asker: Asker | None = None
 
     def reported(self, partition: int, report: Report) -> Retirement:
-        """The same, with what a shard said."""
+        """Return the retirement with a shard's report added."""
         return replace(self, reports={**self.reports, partition: report})
 
     def encode(self) -> bytes:
-        """Write it."""
+        """Return the JSON bytes."""
         facts = asdict(self)
         facts["gone"] = sorted(self.gone)
         facts["reports"] = {str(partition): asdict(report) for partition, report in self.reports.items()}
@@ -152,10 +152,10 @@ class Retirement:
 
     @classmethod
     def decode(cls, data: bytes) -> Retirement:
-        """Read it back.
+        """Read the JSON bytes.
 
         Raises:
-            ValueError: the bytes are none.
+            ValueError: the bytes are not a retirement.
         """
         try:
             facts = json.loads(data)
@@ -169,28 +169,28 @@ class Retirement:
 
 
 class ShardMessageKind(StrEnum):
-    """What one shard says to another, or to itself."""
+    """The kind of message that a shard sends to another, or to itself."""
 
-    ASK = "ask"  # the first shard: may you end?
-    CHECK = "check"  # to oneself: behind everything that the logs held when the question came
-    REPORT = "report"  # to the first shard: what stands in the way, or nothing
-    DECIDED = "decided"  # the first shard: it is decided
-    RELEASED = "released"  # the first shard: go on
-    GONE = "gone"  # to the first shard: nothing is left to do here
+    ASK = "ask"  # from the first shard: can you end?
+    CHECK = "check"  # to itself: examine your messages, after all records that the logs held at the question
+    REPORT = "report"  # to the first shard: whether this shard can end
+    DECIDED = "decided"  # from the first shard: the end is decided
+    RELEASED = "released"  # from the first shard: go on in service
+    GONE = "gone"  # to the first shard: this shard has finished
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardMessage:
-    """One thing said, on its way through the commands topic.
+    """A message from shard to shard, sent through the commands topic.
 
     Attributes:
-        kind: what.
-        id: of the agreement.
-        sender: partition of the shard that says it.
-        to: partition of the shard that it is for.
-        cause: ASK, CHECK, DECIDED: why.
-        force: of the same: whether what is there is taken along.
-        report: REPORT: what.
+        kind: the kind of message.
+        id: id of the agreement.
+        sender: partition of the sending shard.
+        to: partition of the receiving shard.
+        cause: ASK, CHECK, DECIDED: why the entity ends.
+        force: ASK, CHECK, DECIDED: whether existing messages are removed instead of preventing the end.
+        report: REPORT: the sender's report.
     """
 
     kind: ShardMessageKind
@@ -202,18 +202,18 @@ class ShardMessage:
     report: Report | None = None
 
     def encode(self) -> bytes:
-        """Write it."""
+        """Return the JSON bytes."""
         return json.dumps(asdict(self), separators=(",", ":")).encode()
 
     @classmethod
     def decode(cls, data: bytes | None) -> ShardMessage:
-        """Read it back.
+        """Read the JSON bytes.
 
         Raises:
-            ValueError: the bytes are none.
+            ValueError: the bytes are not a shard message.
         """
         try:
-            facts = orjson.loads(data or b"")  # refuses what could not be told to a client: half of a character
+            facts = orjson.loads(data or b"")  # unlike json, refuses lone surrogates, which cannot be sent to a client
             facts["kind"], facts["cause"] = ShardMessageKind(facts["kind"]), Cause(facts["cause"])
             facts["report"] = None if facts["report"] is None else Report.of(facts["report"])
             message = cls(**facts)
@@ -226,12 +226,12 @@ class ShardMessage:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The answer to whom asked for a deletion.
+    """The answer to a delete command.
 
     Attributes:
-        asker: whom.
-        refusal: why not; None = it is decided.
-        counts: what was there, over all shards that said so.
+        asker: the sender of the command.
+        refusal: why the entity is not deleted; None = the deletion is decided.
+        counts: number of messages or records by state, over all shards that reported.
     """
 
     asker: Asker
@@ -240,7 +240,7 @@ class Verdict:
 
 
 def summed(reports: Iterable[Report]) -> dict[str, int]:
-    """Counts over several shards."""
+    """Return the counts of several reports, added up."""
     total: dict[str, int] = {}
     for report in reports:
         for name, count in report.counts.items():
@@ -249,7 +249,7 @@ def summed(reports: Iterable[Report]) -> dict[str, int]:
 
 
 def objection(name: str, reports: Iterable[Report]) -> str:
-    """Say what stands in the way of deleting an entity: who holds what until when, and how much is left (C4)."""
+    """Return a text that says what prevents a deletion: who holds what until when, and how much is left (C4)."""
     reports = list(reports)
     parts: list[str] = []
     holders: dict[str, Holder] = {}

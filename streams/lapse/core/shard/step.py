@@ -1,14 +1,14 @@
-"""A step: the results of a batch of inputs to a shard, in one vocabulary for queues and SOW topics.
+"""Step: the results of a batch of inputs to a shard, the same for queues and SOW topics.
 
-The order of effects is the same for both, and every guarantee rests on it:
+The order of effects is fixed, and every guarantee rests on it:
 
 1. `removals`: dead letters are safe before their messages leave (D3);
 2. `events`: what happened;
-3. `changes`: the journal; each kind of shard has its own kind of changes, which are applied already;
+3. `changes`: the journal. Each kind of shard has its own kind of changes, which are applied already;
 4. `deliveries`, `answers`, `shard_messages` and `verdicts`.
 
-A SOW topic writes its deliveries before its journal: they may be written again, with the same bookmarks, and none is
-lost. A queue writes them behind its journal: a lease is durable before a client sees the message.
+A SOW topic writes its deliveries before its journal. A crash may repeat them, with the same bookmarks, but loses none.
+A queue writes them after its journal, so a lease is durable before a client sees the message.
 """
 
 from __future__ import annotations
@@ -22,34 +22,34 @@ from lapse.core.shard.retirement import ShardMessage, Verdict
 
 
 class Removed(Protocol):
-    """A removal, as far as all kinds of steps have the same."""
+    """The common part of all kinds of removals."""
 
     @property
     def letter(self) -> bool:
-        """Whether it gets a dead letter."""
+        """Whether the message gets a dead letter."""
 
 
 M = TypeVar("M")
-"""What an event is about."""
+"""The messages of an event."""
 
 R = TypeVar("R", bound=Removed)
-"""A removal."""
+"""The kind of removal."""
 
 D = TypeVar("D")
-"""A delivery."""
+"""The kind of delivery."""
 
 
 @dataclass(slots=True)
 class Step(Generic[M, R, D]):
-    """Everything that one batch of inputs causes; a kind of shard adds its changes.
+    """All effects of one batch of inputs. Each kind of shard adds its changes.
 
     Attributes:
-        events: what happened, in order; to be safe before the changes are.
-        removals: what left for L14's reasons, in order; its dead letters have to be safe before the changes are (D3).
-        deliveries: messages for subscriptions and askers, in order.
-        answers: to commands, to be sent once the changes are durable.
-        shard_messages: to other shards of the entity, likewise (Q18).
-        verdicts: answers to those who asked for the entity's deletion, likewise.
+        events: events in order, which must be safe before the changes.
+        removals: removals for reasons of L14 in order, whose dead letters must be safe before the changes (D3).
+        deliveries: messages for subscriptions and queries, in order.
+        answers: answers to commands, sent once the changes are durable.
+        shard_messages: messages to other shards of the entity, sent once the changes are durable (Q18).
+        verdicts: answers to requests for the entity's deletion, sent once the changes are durable.
     """
 
     events: list[ShardEvent[M]] = field(default_factory=list)

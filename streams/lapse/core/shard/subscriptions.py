@@ -1,4 +1,4 @@
-"""Who is subscribed to a shard, as a command asks for it (Q15)."""
+"""The answer to the command `subscriptions`, which lists the open subscriptions of a shard (Q15)."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from lapse.protocol.answer import OpenSubscription
 from lapse.protocol.command import MOST_SUBSCRIPTIONS, Command
 
 SHOWN_FILTER: Final = 200
-"""The most characters of a filter in an answer, so that it fits into a record."""
+"""The greatest number of characters of a filter in an answer, so that it fits into a record."""
 
 
 def listed(
     command: Command, subscriptions: Iterable[OpenSubscription], count: int, row_filter: str | None
 ) -> dict[str, Any]:
-    """What is answered to `subscriptions`.
+    """Return the fields of the answer to `subscriptions`.
 
     Args:
         command: the command.
-        subscriptions: all that are open, in the order in which they began.
-        count: how many there are.
-        row_filter: what the user may see at most; names and filters of others are no part of that (X4).
+        subscriptions: the open subscriptions, in the order in which they began.
+        count: number of open subscriptions.
+        row_filter: the user's row filter; a user with one may not see the names and filters of others (X4).
 
     Raises:
-        CommandRefused: the user may not see all of the entity, or the command says which records it is about.
+        CommandRefused: the user has a row filter, or the command selects messages or records.
     """
     if row_filter is not None:
         raise CommandRefused(
