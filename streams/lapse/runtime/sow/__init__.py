@@ -1,1 +1,1 @@
-"""A SOW topic at work: from records to the core's SOW shard, and from its steps to records."""
+"""Adapters of the core's SOW shard: from records to its inputs, and from its steps to records."""

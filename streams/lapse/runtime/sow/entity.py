@@ -1,4 +1,4 @@
-"""A SOW topic at work."""
+"""The entity of a SOW topic on a worker."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from lapse.runtime.turns import in_turns
 
 
 class SowEntity(Entity):
-    """The SOW topic's agent, table and shards at this worker.
+    """A SOW topic's table and shards on this worker.
 
     Args:
-        name: the SOW topic.
+        name: name of the SOW topic.
         config: its settings.
-        partitions: how many shards it has.
-        services: what the worker shares.
-        max_record_bytes: what a record may take.
+        partitions: its number of shards.
+        services: the objects that the worker's entities share.
+        max_record_bytes: the greatest size of a record.
     """
 
     config: SowConfig
@@ -49,7 +49,7 @@ class SowEntity(Entity):
         self._read = self.partitions_read
         added = self._read > self.partitions
         settings = settings_of(self.config, self.name, partition, self.partitions, self._max_record_bytes, added)
-        if not settings.several:  # else each record is looked at by itself
+        if not settings.several:  # otherwise each record is handled by itself
             FetchedRows.wanted.update(self.config.underlying(self.name))
         shard = SowShard(settings)
         await in_turns(shard.restoring(changelog.latest.items()))

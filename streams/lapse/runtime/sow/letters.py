@@ -19,16 +19,16 @@ _AT_ONCE: Final = 128
 """How many letters are packed before others have a turn."""
 
 Read = Callable[[str, int, int], Awaitable[Any | None]]
-"""Reads one record: topic, partition, offset; None where Kafka no longer has it."""
+"""Reads one record by topic, partition and offset; returns None if Kafka no longer has it."""
 
 
 class SowLetters:
-    """Knows the letters of one shard.
+    """Makes the letters of one shard.
 
     Args:
-        shard: whose they are.
-        output: makes the letters.
-        read: reads one record of an underlying topic back, beside the shard.
+        shard: the shard of the records.
+        output: turns removals into letters.
+        read: reads one record of an underlying topic, without moving other readers.
     """
 
     def __init__(self, shard: SowShard, output: SowOutput, read: Read) -> None:
@@ -37,11 +37,11 @@ class SowLetters:
         self._read = read
 
     def left(self) -> list[bytes]:
-        """What an earlier epoch kept, in the order of its removal."""
+        """Return the names of the pending letters of an earlier epoch, in the order of removal."""
         return sorted(self._shard.state.pending, key=lambda name: self._removal(name).at_ms)
 
     async def letters_of(self, at_work: StepInFlight[Step]) -> tuple[Sequence[Packed], Sequence[Removal]]:
-        """The letters of a step, in the order of removal."""
+        """Return the letters of a step with their removals, in the order of removal."""
         removals = at_work.core.letters
         letters: list[Packed] = []
         for first in range(0, len(removals), _AT_ONCE):
@@ -51,15 +51,15 @@ class SowLetters:
         return letters, removals
 
     def expired(self, at_work: StepInFlight[Step]) -> Mapping[TP, int] | None:
-        """None: an update of the step before may have replaced what expires in this one."""
+        """Return None, because an update in the step before may have replaced a record that expires in this one."""
         return None
 
     def keep_pending(self, refused: Sequence[tuple[Removal, str]], step: Step) -> Iterable[tuple[bytes, str]]:
-        """Keep records of which Kafka refuses the letters; returns their names, each with why."""
+        """Keep records whose letters Kafka refuses; return their names, each with the reason."""
         return zip(self._shard.keep_pending(refused, step), (why for _, why in refused), strict=True)
 
     async def pending_letter(self, journal_key: bytes) -> Packed | None:
-        """The letter of a record that is kept, to be tried again."""
+        """Return the letter of a pending record, to be tried again; None if it is no longer pending."""
         if journal_key not in self._shard.state.pending:
             return None
         removal = self._removal(journal_key)
@@ -71,7 +71,7 @@ class SowLetters:
         return next(iter(self._output.letters([_with_key(removal)])), None)
 
     def letter_written(self, journal_key: bytes, step: Step) -> None:
-        """Let a record go whose letter is safe at last."""
+        """Remove a pending record whose letter was written."""
         self._shard.letter_written(journal_key, step)
 
     def _removal(self, journal_key: bytes) -> Removal:
@@ -82,7 +82,7 @@ class SowLetters:
 
 
 def _with_key(removal: Removal) -> Removal:
-    """Let the letter of a record that was refused on arrival say which key its payload makes (C84)."""
+    """Add the key from the payload to the letter of a record that was refused on arrival (C84)."""
     if removal.record_key is None:
         return removal
     others = (one for one in removal.headers if one[0] != header.RECORD_KEY)

@@ -1,4 +1,4 @@
-"""The machine of a SOW shard: what records, commands and queries do, and the compacted topic."""
+"""The machine of a SOW shard: carries out records, commands and queries, and writes the compacted topic."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ from lapse.runtime.sow.standing_predicate import StandingPredicates
 from lapse.runtime.timers.clock import BY_THE_BROKER
 
 _JOURNAL_BYTES: Final = 1 << 20
-"""Changes beyond this go ahead of the step's last RecordBatch."""
+"""Changes beyond this number of bytes go ahead of the step's last RecordBatch."""
 
 _STEP_RECORDS: Final = 2_500
 _MOST_AT_ONCE: Final = 500
-"""Small enough that whoever waits for its turn, or for a step's end, waits for milliseconds."""
+"""Small enough that other tasks, and the end of a step, are delayed by milliseconds only."""
 
 _TURN_S: Final = 0.02
-"""CPU after which others have their turn where filters of subscriptions are tried on what comes, s."""
+"""CPU for arriving records after which others have their turn, if subscriptions have filters, s."""
 
 _DELIVERY_TURNS: Final = 4
-"""Parts of queries in one step, each as long as a millisecond or two."""
+"""The most parts of queries in one step. Each takes a millisecond or two."""
 
 
 class _Query(NamedTuple):
-    """A query that has begun: how it is answered, where its command stands, and what it has taken so far."""
+    """A query that has begun, the encoding of its answers, its command's offset, and the work so far."""
 
     at_work: QueryAtWork
     encoding: Encoding
@@ -52,7 +52,7 @@ class _Query(NamedTuple):
 
 
 class _Deletion(NamedTuple):
-    """A deletion that has begun, how its end is answered, and where its command stands."""
+    """A deletion that has begun, the encoding of its answer, its command's offset, and the work so far."""
 
     at_work: DeletionAtWork
     encoding: Encoding
@@ -63,16 +63,16 @@ class _Deletion(NamedTuple):
 class SowMachine(ShardMachine[SowShard, Step, StepInFlight[Step]]):
     """One shard of a SOW topic.
 
-    Subscribers' updates and the compacted topic are written before the journal: after a crash both may be written
-    again with the same bookmarks, but nothing is left out. A step may be journaled in several RecordBatches, so
-    `step_bytes` says nothing: doing it again from the old offsets on leads to the same records.
+    Subscribers' updates and the compacted topic are written before the journal. After a crash both may be written again
+    with the same bookmarks, but nothing is left out. A step may be journaled in several RecordBatches, so `step_bytes`
+    stays 0. A repetition from the old offsets leads to the same records.
 
     Args:
-        shard: the state machine, restored.
-        output: writes state, messages, events and letters.
-        read: reads one record of an underlying topic back, beside the shard.
-        rule: called with each record that leaves (L15).
-        clock_ms: the broker's clock, ms since the epoch.
+        shard: the restored state machine.
+        output: turns state, messages, events and letters into records.
+        read: reads one record of an underlying topic, without moving other readers.
+        rule: called with each record that leaves; None without an expiry rule (L15).
+        clock_ms: returns the time of the broker's clock, ms since the epoch.
     """
 
     acts_ahead = True
@@ -91,9 +91,9 @@ class SowMachine(ShardMachine[SowShard, Step, StepInFlight[Step]]):
         settings = shard.settings
         self.step_turns = _STEP_RECORDS // _MOST_AT_ONCE
         self.delivery_turns = _DELIVERY_TURNS
-        self.delivery_patience_s = math.inf  # nothing is leased
+        self.delivery_patience_s = math.inf  # no delivery has a lease
         self.merged_by_time = settings.home.shared or settings.added_partitions
-        """Updates of one key may stand on several partitions: they count in the order of their stamps (C46)."""
+        """Whether updates of one key may be on several partitions, so that timestamps decide their order (C46)."""
         self._clock_ms = clock_ms
         self._output = output
         self._queries: deque[_Query] = deque()
@@ -114,32 +114,32 @@ class SowMachine(ShardMachine[SowShard, Step, StepInFlight[Step]]):
 
     @property
     def waits_for_ends(self) -> bool:
-        """Whether commands and timers wait for the logs: an update in them may give a record a new deadline (C1).
+        """Whether commands and timers wait for the logs: an unread update may give a record a new deadline (C1).
 
-        A shard that has agreed to end takes no updates in, and waits for the others' messages only.
+        A shard that has agreed to end takes no updates in, and waits only for the other shards' messages.
         """
         return not self.shard.agreement.frozen
 
     def room(self) -> int:
-        """As many as come; none once the shard has agreed to end."""
+        """Return a number without a limit, or 0 once the shard has agreed to end."""
         return 0 if self.shard.agreement.frozen else 1 << 62
 
     def room_for(self, topic: str, partition: int) -> int:
-        """As many as come."""
+        """Return a number without a limit."""
         return 1 << 62
 
     @property
     def step_records(self) -> int:
-        """The greatest number of messages that it takes in with a step."""
+        """The greatest number of messages that a step takes in."""
         return _STEP_RECORDS
 
     @property
     def most_at_once(self) -> int:
-        """How many messages it takes in before others have a turn: a few if filters are costly."""
+        """How many messages to take in before others have a turn: fewer if filters are costly."""
         return self._standing.at_once
 
     def arrive(self, topic: str, partition: int, records: Sequence[Any]) -> int:
-        """Take in records of an underlying topic: all of them, or as many as costly filters leave the time for."""
+        """Take in records of an underlying topic: all of them, or as many as costly filters allow in the time."""
         if not self._standing.are_there:
             self._arrive(topic, partition, records)
             return len(records)
@@ -154,16 +154,16 @@ class SowMachine(ShardMachine[SowShard, Step, StepInFlight[Step]]):
 
     def _arrive(self, topic: str, partition: int, records: Sequence[Any]) -> None:
         taken = 0
-        # Stamps of the broker's own are never ahead of it, whatever was heard of its clock so far.
+        # The broker's own timestamps are never ahead of its clock, even if they are ahead of what is known of it.
         by_the_broker = bool(records) and getattr(records[-1], "timestamp_type", None) == BY_THE_BROKER
         clock_ms = NEVER if by_the_broker else self._clock_ms()
         while taken < len(records):
-            # A step that is cut goes on as the same one: `finish` splits its changes.
+            # If the core takes only a part, the rest belongs to the same step: `finish` splits its changes.
             taken += self.shard.arrive(topic, partition, records[taken:] if taken else records, self._step, clock_ms)
         self.figures.counts["arrived"] += taken
 
     def _end_too_costly(self) -> None:
-        """End subscriptions whose filters take more than others can spare (X7)."""
+        """End subscriptions whose filters take too much CPU (X7)."""
         for subscription, refusal in self._standing.too_costly():
             self.shard.unsubscribe(subscription, self._instant_ms, self._step, refusal.text)
 
@@ -199,7 +199,7 @@ class SowMachine(ShardMachine[SowShard, Step, StepInFlight[Step]]):
             self._deletion = self.unfinished = None
 
     def advance(self, now_ms: int) -> None:
-        """Do what is due, a bounded amount of it."""
+        """Do a bounded part of what is due."""
         if self.next_due_ms() < NEVER:
             most = self._standing.expire_at_once
             with self._standing.at_work(most, self._standing.expired):
@@ -207,7 +207,7 @@ class SowMachine(ShardMachine[SowShard, Step, StepInFlight[Step]]):
             self._end_too_costly()
 
     def deliver(self, now_ms: int) -> bool:
-        """Send the next batch of the query whose turn it is, once what expired meanwhile is gone (S9, C45)."""
+        """Send the next batch of one query, once records that expired before the take-over are gone (S9, C45)."""
         if self.next_due_ms() <= self._took_over_ms:
             return False
         while self._queries:
@@ -229,7 +229,7 @@ class SowMachine(ShardMachine[SowShard, Step, StepInFlight[Step]]):
         return bool(self._queries)
 
     def _collect(self, encoding: Encoding, offset: int) -> None:
-        """Take new queries out of the core's step as well."""
+        """Move new queries out of the core's step as well."""
         queries = self._step.queries
         self._queries.extend(_Query(query, encoding, offset, Effort()) for query in queries)
         queries.clear()
@@ -247,7 +247,7 @@ class SowMachine(ShardMachine[SowShard, Step, StepInFlight[Step]]):
         return []
 
     def replace(self, topics: Collection[str], now_ms: int) -> bool:
-        """Let the bookmarks of topics that were created anew name new updates only; the records stay (C42)."""
+        """Let bookmarks of topics that were created anew name new updates only; the records stay (C42)."""
         for topic in topics:
             self.shard.replace_topic(topic, self._step)
         return True
@@ -271,10 +271,10 @@ class SowMachine(ShardMachine[SowShard, Step, StepInFlight[Step]]):
             effects.ahead += self.rule.copied(step.removals)
         self.figures.sow_step(step)
 
-    # For people, and for who looks through the table
+    # Inquiries
 
     def gauges(self, now_ms: int = -1) -> dict[str, int]:
-        """Records, scheduled updates, letters that wait, and subscriptions; with an instant, as `depth` counts them."""
+        """Return the numbers of records, scheduled updates, pending letters and subscriptions; see `depth`."""
         state = self.shard.state
         return {
             "records": len(state.entries) if now_ms < 0 else state.depth(now_ms),
@@ -284,22 +284,22 @@ class SowMachine(ShardMachine[SowShard, Step, StepInFlight[Step]]):
         }
 
     def look_up(self, key: bytes, now_ms: int) -> bytes | None:
-        """A record's payload by its key."""
+        """Return a record's payload by its key."""
         entry = self.shard.state.entries.get(journal.RECORD + key)
         return None if entry is None or self.shard.state.is_due(entry, now_ms) else payload_of(entry)
 
     def look_through(self, now_ms: int) -> Iterator[tuple[bytes, bytes]]:
-        """Every record: key and payload."""
+        """Yield the key and payload of every record."""
         for journal_key, entry in list(self.shard.state.entries.items()):
             if not self.shard.state.is_due(entry, now_ms):
                 yield journal_key[1:], payload_of(entry)
 
 
 def _split(changes: Items) -> tuple[Items, Items]:
-    """Part changes into those that go ahead, and the last, for the batch that has the source offsets.
+    """Split changes into those that go ahead, and the last, for the batch with the source offsets.
 
-    Message ids are among the last: were they durable without the offsets, a crash would have the shard read the
-    same records again, and take them for repeats.
+    Message ids are among the last. If they were durable without the offsets, the shard would read the same records
+    again after a crash, and take them for repeats.
     """
     changes.sort(key=lambda item: item[0][:1] == journal.IDS)
     size = 0

@@ -1,4 +1,4 @@
-"""From a SOW shard's step to records: the compacted state, messages, events and dead letters (S5 to S8, D2 to D4)."""
+"""Turns a SOW shard's step into records: compacted state, messages, events and dead letters (S5 to S8, D2 to D4)."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ from lapse.runtime.shard.output import ShardOutput
 
 _OWN_PREFIX: Final = "lapse-"
 _NAMED_ONE_BY_ONE: Final = 20
-"""Up to this number, removals with the same fate have events with their keys; more share one with ranges."""
+"""Up to this number, removals for the same reason have events with their keys. More removals share one with ranges."""
 
 _EVENT_KEY_BYTES: Final = 64 << 10
-"""A longer key stands in no event; the bookmark does."""
+"""A longer key is left out of its event; the bookmark is there."""
 
 _REASONS: Final = {OutOfFocus.EXPIRED: b"time_limit"}
 _BOOKMARK: Final = packed_name(header.BOOKMARK)
@@ -47,17 +47,17 @@ _TIMESTAMP: Final = packed_name(header.TIMESTAMP_MS)
 _EXPIRES_AT: Final = packed_name(EXPIRES_AT_MS)
 
 _FEW: Final = 16
-"""For fewer records a call costs more than it saves."""
+"""For fewer records a call of the C library costs more than it saves."""
 
 _BLOCKS: Final = 4_096
 _BLOCK_BYTES: Final = 512
-"""What is passed on is remembered of so many header blocks, of those that are not larger."""
+"""The number of header blocks whose encoded headers are cached, and the greatest size of such a block."""
 
 _Headers = list[tuple[str, bytes]]
 
 
 class SowOutput(ShardOutput):
-    """Writes what a SOW shard has to tell."""
+    """Turns state, messages, events, letters and answers of a SOW shard into records."""
 
     def __init__(
         self, entity: str, partition: int, epoch: int, dead_letter_topic: str, dead_letter_partitions: int
@@ -72,7 +72,7 @@ class SowOutput(ShardOutput):
         removals: Mapping[bytes, StateDelete],
         sources: Sequence[tuple[str, int]],
     ) -> Packed:
-        """Records of the compacted topic: latest payload, or a tombstone that says how the record left (S8, S10).
+        """Return records of the compacted topic: the payload, or a tombstone that says how the record left (S8, S10).
 
         Args:
             changes: what a step has changed, by journal key; only those of records are written.
@@ -94,14 +94,14 @@ class SowOutput(ShardOutput):
         before: tuple[int, bytes] = (0, b""),
         path_too: bool = True,
     ) -> PackedRun | None:
-        """Records in one piece; None if they are few, if one is a tombstone, or if one has other headers.
+        """Return many records as one piece; None if they are few, one is a tombstone, or one has other headers.
 
         Args:
-            records: journal key, or key, and packed record of each; None = it is gone.
+            records: journal key, or key, and packed record of each; None for a removed record.
             sources: topic and partition of every source, by its number.
-            skip: how many bytes of a journal key stand before the key.
-            before: how many headers come before the bookmark, and those, packed.
-            path_too: whether they say how a record was replicated.
+            skip: how many bytes of a journal key come before the key.
+            before: headers before the bookmark: their number, and their bytes.
+            path_too: whether to add how a record was replicated.
         """
         if columns.LIBRARY is None or len(records) < _FEW:
             return None
@@ -110,7 +110,7 @@ class SowOutput(ShardOutput):
             return None
         block = entries[0][HEAD_BYTES : HEAD_BYTES + facts_of(entries[0]).headers_bytes]
         if not all(one.startswith(block, HEAD_BYTES) for one in (entries[len(entries) // 2], entries[-1])):
-            return None  # most have headers of their own
+            return None  # most records have different headers
         count, tail, path = self._said(block) if block else (0, b"", b"")
         if path and path_too:
             count, tail = count + 1, tail + packed_header(ORIGIN, path)
@@ -124,7 +124,7 @@ class SowOutput(ShardOutput):
         removals: Mapping[bytes, StateDelete],
         sources: Sequence[tuple[str, int]],
     ) -> list[bytes]:
-        """Records of the compacted topic, packed one after the other."""
+        """Return records of the compacted topic, packed one by one."""
         rows: list[bytes] = []
         put, join, varint = rows.append, b"".join, VARINT
         prefixes = _prefixes(sources)
@@ -137,14 +137,14 @@ class SowOutput(ShardOutput):
             if entry is None:
                 removal = removals.get(journal_key)
                 said = tombstones.get(removal)
-                if said is None:  # those that left together often left alike
+                if said is None:  # records that leave together often have the same tombstone
                     said = tombstones[removal] = _tombstone(removal)
                 put(varint[len(key)] + key + said)
                 continue
             deadline_ms, timestamp_ms, _, offset, source, size = unpack(entry)
             headers_end = HEAD_BYTES + size
             if facts != (timestamp_ms, deadline_ms) or block != entry[HEAD_BYTES:headers_end]:
-                # Most of those that came together have these in common.
+                # Most records that arrived together have these in common.
                 facts, block = (timestamp_ms, deadline_ms), entry[HEAD_BYTES:headers_end]
                 head, tail = self._around_bookmark(timestamp_ms, deadline_ms, block)
             bookmark = b"%b%d" % (prefixes[source], offset)
@@ -159,7 +159,7 @@ class SowOutput(ShardOutput):
         return rows
 
     def _around_bookmark(self, timestamp_ms: int, deadline_ms: int, block: bytes) -> tuple[bytes, bytes]:
-        """The headers of a record of the compacted topic, before and behind the value of the first one."""
+        """Return a record's headers before and behind the value of the first one, the bookmark."""
         stamp = b"%d" % timestamp_ms
         count, tail = 2, _TIMESTAMP + VARINT[len(stamp)] + stamp
         if deadline_ms != NEVER:
@@ -173,7 +173,7 @@ class SowOutput(ShardOutput):
         return VARINT[count] + _BOOKMARK, tail
 
     def _said(self, block: bytes) -> tuple[int, bytes, bytes]:
-        """What is passed on of a header block: how many headers, and those; and how the record was replicated."""
+        """Return the headers that are passed on of a block, number and bytes, and how the record was replicated."""
         said = self._blocks.get(block)
         if said is None:
             headers = unpack_headers(block)
@@ -188,7 +188,7 @@ class SowOutput(ShardOutput):
     def messages(
         self, messages: Iterable[Message | OutOfFocusBatch], sources: Sequence[tuple[str, int]]
     ) -> list[Packed]:
-        """Records for subscribers and askers (S5 to S7), in their order on each topic."""
+        """Return records for subscribers and for queries (S5 to S7), in order on each topic."""
         if self.users is None:
             return [Packed(self._deliveries, self._partition, self._messages(messages, sources))]
         by_topic: dict[str, list[Message | OutOfFocusBatch]] = {}
@@ -198,7 +198,7 @@ class SowOutput(ShardOutput):
         return [Packed(to, self._partition, self._messages(some, sources)) for to, some in by_topic.items()]
 
     def _addressed(self, message: Message | OutOfFocusBatch) -> tuple[str, Message | OutOfFocusBatch]:
-        """The topic to which a message is written, and the message with names as they are known there."""
+        """Return the topic of a message, and the message with the names by which its client knows them."""
         to, subscription = self.address(message.subscription)
         if isinstance(message, OutOfFocusBatch):
             return to, message._replace(subscription=subscription)
@@ -247,7 +247,7 @@ class SowOutput(ShardOutput):
         return rows
 
     def _head(self, message: Message) -> tuple[int, bytes]:
-        """The headers that messages of one kind for one subscription share: how many, and those."""
+        """Return the headers that messages of one kind share for one subscription: their number, and their bytes."""
         headers: _Headers = [
             (header.KIND, message.kind.encode()),
             (header.SUBSCRIPTION, message.subscription.encode()),
@@ -262,7 +262,7 @@ class SowOutput(ShardOutput):
         return len(headers), packed_headers(headers)
 
     def _out_of_focus_batch(self, some: OutOfFocusBatch, sources: Sequence[tuple[str, int]]) -> Sequence[bytes]:
-        """What `messages` writes of an `oof`, for many records that have expired."""
+        """Return the records of `messages` for an `oof` of many expired records."""
         head = packed_headers(
             [
                 (header.KIND, Kind.OUT_OF_FOCUS.encode()),
@@ -297,11 +297,13 @@ class SowOutput(ShardOutput):
         return rows
 
     def letters(self, removals: Sequence[Removal], *, lost: bool = False) -> list[Packed]:
-        """The dead letters, in the order of removal; those that share a fate come in one piece (D2, C27).
+        """Return the dead letters in the order of removal.
+
+        Those with the same source, reasons, instant and detail are one piece (D2, C27).
 
         Args:
-            removals: what left.
-            lost: whether Kafka has the records no more, so that key, value and headers are not known.
+            removals: the removals.
+            lost: whether Kafka no longer has the records, so that key, value and headers are unknown.
         """
         if not self._letters:
             return []
@@ -317,7 +319,7 @@ class SowOutput(ShardOutput):
         ]
 
     def events(self, events: Sequence[SowEvent], sources: Sequence[tuple[str, int]]) -> list[Output]:
-        """Events; many records that share a fate have one with ranges of bookmarks (S4, D4)."""
+        """Return events. Many records with the same fate share one, with ranges of bookmarks (S4, D4)."""
         shared: dict[tuple[object, ...], list[SowEvent]] = {}
         expired: dict[int, list[tuple[bytes, int, int, int]]] = {}
         for one in events:
@@ -358,7 +360,7 @@ class SowOutput(ShardOutput):
         yield from self._events_of(fate, joined)
 
     def _named(self, fate: SowEvent, record: EventRecord) -> list[Output]:
-        """An event of one record, with its key and deadline."""
+        """Return an event of one record, with its key and deadline."""
         (topic_name, partition, offset), key, deadline_ms = record
         return self._events_of(
             fate,
@@ -372,7 +374,7 @@ class SowOutput(ShardOutput):
 
 
 def _tombstone(removal: StateDelete | None) -> bytes:
-    """What a tombstone has behind its key."""
+    """Return the bytes of a tombstone behind its key."""
     headers: _Headers = []
     if removal is not None:
         reason, timestamp_ms, path, unwritten = removal
@@ -385,16 +387,16 @@ def _tombstone(removal: StateDelete | None) -> bytes:
 
 
 def _prefixes(sources: Sequence[tuple[str, int]]) -> list[bytes]:
-    """Of each source what its bookmarks begin with."""
+    """Return the beginning of each source's bookmarks."""
     return [f"{topic_name}:{partition}:".encode() for topic_name, partition in sources]
 
 
 def _passed_on(headers: Iterable[tuple[str, bytes | None]]) -> _Headers:
-    """The publisher's own headers; those of the lifetime are left out, for the deadline says it."""
+    """Return the publisher's own headers, without those of the lifetime, because the deadline replaces them."""
     own: Iterable[Any] = headers  # a header may be null, which the wire allows
     return [item for item in own if not item[0].startswith(_OWN_PREFIX) and item[0] != CE_EXPIRYTIME]
 
 
 def _fate(removal: Removal) -> tuple[tuple[str, int], tuple[Reason, ...], int, str]:
-    """What letters in one piece share: source, reasons, instant, detail."""
+    """Return what letters in one piece share: source, reasons, instant, detail."""
     return removal.bookmark[:2], removal.reasons, removal.at_ms, removal.detail

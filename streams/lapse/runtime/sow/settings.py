@@ -1,4 +1,4 @@
-"""From what `lapse.toml` says of a SOW topic to the settings of its shards."""
+"""Makes the settings of a SOW topic's shards from the configuration."""
 
 from __future__ import annotations
 
@@ -13,24 +13,26 @@ from lapse.protocol import json_payload
 from lapse.protocol.avro_payload import AvroPayload
 
 _LEAST_REMEMBERED_MS: Final = 60_000
-"""How long a removed key is remembered at least: updates of several partitions come so much too late at most (C46)."""
+"""The shortest time for which a removed key is remembered, ms. An update from another partition is expected within
+that time (C46)."""
 
 _REMEMBERED_MS: Final = 7 * 86_400_000
-"""How long it is remembered for updates of other deployments: as long as the compacted topic keeps deletes (C56)."""
+"""How long a removed key is remembered for updates of other deployments, ms: as long as the compacted topic keeps
+deletes (C56)."""
 
 
 def settings(
     config: SowConfig, name: str, partition: int, shards: int, max_record_bytes: int, added_partitions: bool = False
 ) -> SowSettings:
-    """The settings of a shard.
+    """Return the settings of a shard.
 
     Args:
-        config: what `lapse.toml` says.
-        name: the SOW topic.
-        partition: the shard.
-        shards: how many there are.
-        max_record_bytes: what a record may take.
-        added_partitions: whether the shard reads partitions that the topic has got beyond the shards (C81).
+        config: the configuration of the SOW topic.
+        name: name of the SOW topic.
+        partition: the shard's number.
+        shards: the number of shards.
+        max_record_bytes: the greatest size of a record.
+        added_partitions: whether the shard reads partitions that were added to the topic (C81).
     """
     form = config.payload()
     fed = config.fed(shards)
@@ -70,7 +72,7 @@ JSON: Final[dict[str, Any]] = {
 
 
 def avro(form: AvroPayload) -> dict[str, Any]:
-    """The same in Avro."""
+    """Return how a SOW topic reads and writes payloads in Avro."""
     return {
         "parse": form.parse,
         "parse_exactly": form.parse,
@@ -82,5 +84,5 @@ def avro(form: AvroPayload) -> dict[str, Any]:
 
 
 def _as_json(value: object) -> bytes:
-    """Changed fields of an Avro record; where JSON cannot express one, such as NaN, the whole record is sent."""
+    """Return changed fields of an Avro record as JSON; raise ValueError for values without JSON, such as NaN."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()

@@ -1,7 +1,7 @@
-"""The filters of a SOW topic's subscriptions, measured while they seem to cost much (X7, S6).
+"""Measures the filters of a SOW topic's subscriptions while they seem to cost much (X7, S6).
 
-An update is shown to every subscription at once, so what a portion takes does not say whose filter it was. Only while
-portions are slow each filter is measured by itself; that costs a microsecond for each record.
+An update is shown to all subscriptions at once, so the CPU of a portion does not say which filter took it. Each filter
+is measured by itself only while portions are slow, since that costs a microsecond for each record.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from lapse.runtime.shard.effort import Portion
 from lapse.runtime.shard.standing_filter import StandingFilters
 
 _SLOW_S: Final = 0.000_2
-"""CPU for each record of a portion from which on it is slow, s; usual is a fortieth of it."""
+"""CPU for each record of a portion from which on it counts as slow, s. The usual value is a fortieth of it."""
 
 _SUBSCRIBE: Final = frozenset({"subscribe", "sow_and_subscribe", "delta_subscribe", "sow_and_delta_subscribe"})
 
 
 class StandingPredicates:
-    """Finds the subscriptions of one shard whose filters take more than others can spare.
+    """Finds the subscriptions of one shard whose filters take too much CPU.
 
     Args:
         state: the shard's memory, with its subscribers.
-        most_at_once: so many records are taken in, or expire, at once at most.
+        most_at_once: the greatest number of records in a portion.
 
     Attributes:
-        arrivals: how many records come in while filters are at work, before others have their turn.
-        expired: how many expire then.
+        arrivals: portions of arriving records, if there are filters.
+        expired: portions of expiring records, if there are filters.
     """
 
     def __init__(self, state: SowState, most_at_once: int) -> None:
@@ -51,17 +51,20 @@ class StandingPredicates:
 
     @property
     def expire_at_once(self) -> int:
-        """How many records may expire before others have their turn: the first of them under filters is alone."""
+        """How many records may expire before others have their turn.
+
+        With filters, the first portion is a single record.
+        """
         return self.expired.size if self.are_there else self._most
 
     @property
     def are_there(self) -> bool:
-        """Whether subscriptions have filters, which are tried on all that comes and goes."""
+        """Whether subscriptions have filters, which are evaluated on all arriving and leaving records."""
         return any(one.subscription.filter for one in self._state.subscribers.values())
 
     @contextmanager
     def at_work(self, count: int, portion: Portion) -> Iterator[None]:
-        """Measure a portion of so many records, once; its next size is chosen by that."""
+        """Measure a portion of `count` records, and choose its next size by that."""
         if not self.are_there:
             self._measures = False
             yield
@@ -75,7 +78,7 @@ class StandingPredicates:
         self._measures = self._measures or seconds > _SLOW_S * max(count, 10)
 
     def too_costly(self) -> list[tuple[str, Refusal]]:
-        """Subscriptions to end, and what to tell of each; they are refused from now on."""
+        """Return the subscriptions to end with their refusals. Their filters are refused from now on."""
         if not self._measures:
             return []
         found = self._filters.too_costly({one.subscription.filter or "" for one in self._state.subscribers.values()})
@@ -86,11 +89,11 @@ class StandingPredicates:
         ]
 
     def refusal(self, command: Command) -> Refusal | None:
-        """Why a subscription is refused; None = it is not, or the command is another one."""
+        """Return the refusal of a subscription whose filter took too much CPU before; None for any other command."""
         return self._filters.refusal(command.filter) if command.command in _SUBSCRIBE else None
 
     def _measure(self) -> None:
-        """Have each filter measured by itself; what an entitlement adds is the operator's."""
+        """Measure each filter by itself from now on, but not the operator's row filters."""
         for one in self._state.subscribers.values():
             text, predicates = one.subscription.filter, one.predicates
             if text and predicates and not isinstance(predicates[0], _Measured):
@@ -98,7 +101,7 @@ class StandingPredicates:
 
 
 class _Measured:
-    """A predicate whose work is added up."""
+    """A predicate whose CPU time is added up."""
 
     __slots__ = ("_filters", "_predicate", "_text", "_uses_payload", "equalities")
 
@@ -111,6 +114,6 @@ class _Measured:
 
     def __call__(self, view: Any) -> Any:
         if self._uses_payload:
-            view.payload  # noqa: B018  # parsed when first asked for, which is no work of the filter's
+            view.payload  # noqa: B018  # parsed at the first access, which must not count as the filter's work
         with self._filters.effort(self._text).spent_on(1):
             return self._predicate(view)

@@ -1,1 +1,1 @@
-"""The broker's clock as a worker knows it, and timers that go through the log."""
+"""The broker's clock as a worker knows it, and timers that are written to the log."""

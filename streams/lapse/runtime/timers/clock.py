@@ -1,7 +1,7 @@
-"""The broker's clock as a worker knows it (L13, C3): monotonic, and never asked before it is measured.
+"""The broker's clock as a worker knows it (L13, C3): monotonic, and unknown until the first measurement.
 
-`lapse_client.kafka.clock.ClientClock` is the other clock over the same `BrokerOffset`: it counts the sleep of the
-machine, and answers before the first measurement. `tests/unit/core/test_broker_offset.py` holds both to one offset.
+`lapse_client.kafka.clock.ClientClock` is the other clock with a `BrokerOffset`. It includes the time during which the
+machine sleeps, and answers before the first measurement. `tests/unit/core/test_broker_offset.py` compares both.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from lapse.core.broker_offset import BrokerOffset
 logger = logging.getLogger(__name__)
 
 BY_THE_BROKER: Final = 1
-"""Kafka's number for timestamps of a `LogAppendTime` topic."""
+"""Kafka's number for the timestamp type of a `LogAppendTime` topic."""
 
 _STEP_MS: Final = 1_000
-"""A correction by more is a step of the broker's clock, which is followed backwards, too."""
+"""A greater correction means that the broker's clock was stepped. It is then followed backwards, too."""
 
 
 class WorkerClock:
-    """Monotonic time plus the offset measured against the broker.
+    """Monotonic time plus the measured offset of the broker's clock.
 
-    Every record that lapse itself writes to a topic with `LogAppendTime` comes back with the broker's instant, and so
-    measures the offset. Before the first one nobody knows what time it is: the wall clock may be wrong by anything, and
-    decides nothing. The claim of a shard measures, so the clock is known before any shard can ask.
+    Each write of lapse to a topic with `LogAppendTime` returns the broker's timestamp, and so measures the offset.
+    Before the first one the time is unknown, because the machine's wall clock may be wrong by any amount. The claim of
+    a shard is such a write, so the clock is known before a shard needs it.
 
     Args:
-        max_skew_ms: offset between the wall clock and the broker that causes a warning, ms.
-        monotonic: seconds that never go back; for tests.
-        wall: seconds since the epoch; for tests.
+        max_skew_ms: offset between the wall clock and the broker from which on a warning is logged, ms.
+        monotonic: returns seconds that never decrease; for tests.
+        wall: returns seconds since the epoch; for tests.
     """
 
     def __init__(
@@ -51,14 +51,14 @@ class WorkerClock:
 
     @property
     def is_measured(self) -> bool:
-        """Whether the broker's clock is known."""
+        """Whether the broker's clock was measured."""
         return self.measured_at is not None
 
     def now_ms(self) -> int:
-        """The broker's instant now, ms since the epoch; never goes back.
+        """Return the broker's instant now, ms since the epoch. It decreases only after a step of the broker's clock.
 
         Raises:
-            RuntimeError: it was never measured.
+            RuntimeError: the clock was never measured.
         """
         if self.measured_at is None:
             raise RuntimeError(
@@ -69,35 +69,35 @@ class WorkerClock:
         return self._floor_ms
 
     def stamp_ms(self) -> int:
-        """What to put on a record, ms since the epoch: the broker's instant; the wall clock's while that is unknown."""
+        """Return a timestamp for a record, ms since the epoch, by the broker's clock, else by the wall clock."""
         return self.now_ms() if self.is_measured else int(self._wall() * 1000)
 
     def seen(self, instant_ms: int) -> None:
-        """Note that the broker's clock has reached an instant: ours is not behind it from here on."""
+        """Note that the broker's clock has reached an instant. `now_ms` is not behind it from now on."""
         self._floor_ms = max(self._floor_ms, instant_ms)
 
     def seconds_until(self, instant_ms: int) -> float:
-        """How long until the broker's clock reaches an instant; 0 if it has."""
+        """Return the seconds until the broker's clock reaches an instant; 0 if it has."""
         return max(0.0, (instant_ms - self.now_ms()) / 1000)
 
     @property
     def skew_ms(self) -> float:
-        """How far the broker's clock is ahead of the worker's wall clock, ms; 0 while that is unknown."""
+        """How far the broker's clock is ahead of the machine's wall clock, ms; 0 while that is unknown."""
         return self._offset.offset_ms - (self._wall() - self._monotonic()) * 1000 if self.is_measured else 0.0
 
     def measured(self, sent: float, acknowledged: float, broker_ms: int) -> None:
-        """Take in one measurement.
+        """Process one measurement.
 
         Args:
-            sent: monotonic seconds when the record was sent.
-            acknowledged: monotonic seconds when its acknowledgment came.
+            sent: when the record was sent, on the monotonic clock, s.
+            acknowledged: when its acknowledgment arrived, on the monotonic clock, s.
             broker_ms: the timestamp that the broker gave it, ms since the epoch.
         """
         before_ms = self._offset.offset_ms if self.is_measured else None
         self.measured_at = acknowledged
         self._offset.observe(sent * 1000, broker_ms, acknowledged * 1000)
         if before_ms is not None and abs(self._offset.offset_ms - before_ms) > _STEP_MS:
-            self._floor_ms = 0  # the clock was stepped: follow it rather than stand still
+            self._floor_ms = 0  # stepped: follow the broker's clock, also backwards
         skewed = abs(self.skew_ms) > self.max_skew_ms
         if skewed and not self._warned:
             logger.warning(

@@ -1,4 +1,4 @@
-"""Records whose producer's clock is ahead of the broker's: used as they are, and warned of (C6)."""
+"""Warns of records whose producer's clock is ahead of the broker's. They are used unchanged (C6)."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from lapse.runtime.tp import TP
 logger = logging.getLogger(__name__)
 
 _BY_THE_PRODUCER: Final = 0
-"""Kafka's number for timestamps of a `CreateTime` topic."""
+"""Kafka's number for the timestamp type of a `CreateTime` topic."""
 
 _QUIET_MS: Final = 60_000
-"""After a warning nothing is said about a partition for so long, ms of the broker's clock."""
+"""The least time between two warnings about a partition, ms of the broker's clock."""
 
 
 class EarlyStamps:
     """Warns of timestamps ahead of the broker's clock.
 
     Args:
-        entity: whose records they are.
+        entity: name of the entity, for log messages.
         clock: the broker's clock.
     """
 
@@ -35,7 +35,7 @@ class EarlyStamps:
         self._quiet_until_ms: dict[TP, int] = {}
 
     def look(self, tp: TP, records: Sequence[Any]) -> None:
-        """Look at a batch; one of a `LogAppendTime` topic costs nothing more than a look at its last record."""
+        """Check the timestamps of a batch. With `LogAppendTime`, only the timestamp type of its last record is read."""
         if records[-1].timestamp_type != _BY_THE_PRODUCER:
             return
         now_ms = self._clock.now_ms()

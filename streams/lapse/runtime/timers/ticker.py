@@ -1,4 +1,4 @@
-"""A ticker: timers in the log. What stands before a tick in the commands topic came before it in time (C1)."""
+"""The ticker: timers in the log. Records before a tick in the commands topic came before it in time (C1)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lapse.runtime.watch import end_process
 
 _SPACING_S: Final = 0.005
 _BEHIND_S: Final = 0.025
-"""The same while something is still due by the last tick: what is due meanwhile leaves along with it (C60)."""
+"""The spacing while something is still due by the last tick. What becomes due meanwhile leaves along with it (C60)."""
 
 _MEASURE_EVERY_S: Final = 1.0
 
@@ -25,14 +25,14 @@ class Ticker:
     """Writes a tick when the machine has something to do, and measures the broker's clock by it (C3).
 
     Args:
-        name: the shard, for people.
-        commands: where ticks are written and read.
-        machine: knows what is due when.
-        producer: writes.
+        name: the shard, for messages.
+        commands: the partition of the shard's commands and ticks.
+        machine: knows when something is due.
+        producer: writes the ticks.
         clock: the broker's clock.
 
     Attributes:
-        reached_ms: the instant of the last tick that was read; timers act up to it.
+        reached_ms: the instant of the last tick that was read, ms since the epoch. Timers act up to it.
     """
 
     def __init__(self, name: str, commands: TP, machine: Machine, producer: BatchProducer, clock: WorkerClock) -> None:
@@ -53,14 +53,14 @@ class Ticker:
         return self._machine.is_due(self.reached_ms)
 
     def read(self, record: Any) -> None:
-        """Take in a tick that came back."""
+        """Process a tick that was read back."""
         self._under_way = False
         self._clock.seen(record.timestamp)
         self.reached_ms = max(self.reached_ms, record.timestamp)
         self._machine.figures.tick_lag.add(max(0, self._clock.now_ms() - record.timestamp) / 1000)
 
     def arm(self) -> None:
-        """Have a tick written when the next timer is due, or when the clock wants measuring."""
+        """Schedule a tick for the next timer, or for the next measurement of the clock."""
         if self._under_way:
             return
         if self._timer is not None:
@@ -69,13 +69,13 @@ class Ticker:
         due_ms = self._machine.next_due_ms()
         is_behind = due_ms <= self.reached_ms
         if due_ms >= NEVER or (is_behind and not self.has_reached_what_is_due):
-            return  # nothing, or it waits for something else than time
+            return  # nothing is due, or it does not wait for time
         delay_s = min(self._clock.seconds_until(due_ms), _MEASURE_EVERY_S)
         spacing_s = self._last_at + (_BEHIND_S if is_behind else _SPACING_S) - time.monotonic()
         self._timer = asyncio.get_running_loop().call_later(max(delay_s, spacing_s, 0), self._tick)
 
     def stop(self) -> None:
-        """Write no more."""
+        """Stop writing ticks."""
         if self._timer is not None:
             self._timer.cancel()
         if self._task is not None:

@@ -1,1 +1,1 @@
-"""The topics of a deployment: which are needed, which there are, and what becomes of them."""
+"""The topics of a deployment: which are needed, which exist, how they are created, changed and removed."""

@@ -1,4 +1,4 @@
-"""Access: the rights on topics that users need, and which of them the cluster has (X4)."""
+"""The rights on topics that users need, and the check which of them the cluster has granted (X4)."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it lists no
 )
 
 _PATIENCE_S: Final = 60.0
-_SETTLE_S: Final = 5.0  # a broker confirms a right before it lists it
+_SETTLE_S: Final = 5.0  # a broker confirms a right some time before it lists it
 _AGAIN_S: Final = 0.05
 _EVERY: Final = "*"
 _AUTHORIZER: Final = "authorizer.class.name"
 
 
 class Authorizer(StrEnum):
-    """Whether the cluster keeps topics from those who have no right to them."""
+    """Whether the cluster restricts access to topics by rights."""
 
     OFF = "off"
     ON = "on"
-    UNKNOWN = "unknown"  # lapse may not ask
+    UNKNOWN = "unknown"  # lapse has no right to ask
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -40,9 +40,9 @@ class Grant:
     """A right on a topic.
 
     Attributes:
-        topic: which topic.
-        principal: whose it is, as Kafka calls them.
-        operation: what they may do, by Kafka's name for it.
+        topic: name of the topic.
+        principal: the user, by Kafka's name.
+        operation: the permitted operation, by Kafka's name.
     """
 
     topic: str
@@ -55,33 +55,33 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What a cluster says of rights on topics.
+    """A cluster's answer about rights on topics.
 
     Attributes:
         authorizer: whether there is one.
-        bindings: what it allows, as Kafka tells it.
+        bindings: the ACLs that permit something, as Kafka returns them.
     """
 
     authorizer: Authorizer = Authorizer.UNKNOWN
     bindings: tuple[Any, ...] = field(default=(), repr=False)
 
     def has(self, grant: Grant) -> bool:
-        """Whether a right is there, by name, by prefix or for all topics."""
+        """Return whether a right is granted, by topic name, by prefix or for all topics."""
         return any(_covers(binding, grant) for binding in self.bindings)
 
     def lacks(self, wanted: Iterable[Grant]) -> list[Grant]:
-        """Of some rights those that are not there; none where there is no authorizer, or none that would say."""
+        """Return the rights that are not granted; none if there is no authorizer, or if it is unknown."""
         return [grant for grant in wanted if not self.has(grant)] if self.authorizer is Authorizer.ON else []
 
 
 def look(admin: AdminClient) -> Access:
     """Ask a cluster for the rights on its topics.
 
-    Whether there is an authorizer is asked of a broker's configuration: to somebody who may not see rights, and where
-    there is no authorizer, librdkafka tells of no rights and of no error.
+    The broker's configuration says whether there is an authorizer. librdkafka's answer does not: without an authorizer,
+    and without the right to see ACLs, it returns no rights and no error.
 
     Raises:
-        KafkaException: it does not answer.
+        KafkaException: the cluster does not answer.
     """
     broker = ConfigResource(ResourceType.BROKER, str(min(admin.list_topics(timeout=_PATIENCE_S).brokers)))
     (asked,) = admin.describe_configs([broker], request_timeout=_PATIENCE_S).values()
@@ -93,7 +93,7 @@ def look(admin: AdminClient) -> Access:
         raise
     if setting is None or not setting.value:
         return Access(Authorizer.OFF)
-    any_text: Any = None  # what its types do not know
+    any_text: Any = None  # the types of confluent_kafka do not allow None
     every = AclBindingFilter(
         ResourceType.TOPIC,
         any_text,
@@ -107,7 +107,7 @@ def look(admin: AdminClient) -> Access:
 
 
 def give(admin: AdminClient, grants: Iterable[Grant]) -> None:
-    """Give rights, from every host, and wait up to 5 s until the cluster lists them.
+    """Grant rights, from every host, and wait up to 5 s until the cluster lists them.
 
     Raises:
         KafkaException: the cluster refused one.
@@ -133,12 +133,12 @@ def give(admin: AdminClient, grants: Iterable[Grant]) -> None:
 
 
 def take(admin: AdminClient, topics: Iterable[str]) -> None:
-    """Take away all rights on topics of these names; rights by prefix or on all topics stay.
+    """Revoke all rights on topics with these names. Rights by prefix or on all topics stay.
 
     Raises:
-        KafkaException: the cluster refused; not where it has no authorizer.
+        KafkaException: the cluster refused, for another reason than that it has no authorizer.
     """
-    anything: Any = None  # what its types do not know
+    anything: Any = None  # the types of confluent_kafka do not allow None
     of_each = [
         AclBindingFilter(
             ResourceType.TOPIC,

@@ -1,4 +1,4 @@
-"""Advice: warnings of probable mistakes, for `lapse check` and for a worker's start."""
+"""Warnings of probable mistakes in a configuration, for `lapse check` and for a worker's start."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ _UNFENCED: Final = {
 
 
 _KEPT: Final = frozenset({Role.CHANGELOG, Role.COMMANDS, Role.DEAD_LETTERS})
-"""Topics with what lapse alone knows."""
+"""Topics with data that exist nowhere else."""
 
 _CHANGELOG: Final = "-changelog"
 
 SHORTEST_MS: Final = 100
-"""A shorter lifetime than this is warned of."""
+"""A shorter lifetime, ms, causes a warning."""
 
 _REMEMBERED_BYTES: Final = 125
-"""What a shard remembers of a message that was acknowledged before it was active, about: a name in a set."""
+"""About how many bytes a shard needs for each acknowledgment that came before its message was active."""
 
 
 def warnings(topology: Topology) -> list[str]:
@@ -80,10 +80,10 @@ def warnings(topology: Topology) -> list[str]:
 
 
 def heeded(topology: Topology) -> set[str]:
-    """The topics of whose settings a worker has to know: `warnings` looks at them, or they bound what it writes.
+    """Return the topics whose settings a worker must know, for `warnings` or because they limit what it writes.
 
-    What a record of a SOW topic may take follows from its topics. Of a queue's own topics only the copies matter, and
-    only where there are brokers to choose from.
+    The greatest size of a SOW record follows from the settings of the SOW topic's own topics. Of a queue's own topics
+    only the number of copies matters, and only on a cluster with several brokers.
     """
     found = {one for name in topology.config.queue for one in topology.sources(name)}
     found.update(one for name in topology.config.sow for one in topology.written(name))
@@ -93,7 +93,7 @@ def heeded(topology: Topology) -> set[str]:
 
 
 def _filtered(topology: Topology, name: str) -> list[str]:
-    """Users who may read some messages of a queue only."""
+    """Return the users who may read only some messages of a queue."""
     found: list[str] = []
     for user, settings in topology.config.users.items():
         entitlement = entitlement_to(name, settings.granted())
@@ -103,7 +103,7 @@ def _filtered(topology: Topology, name: str) -> list[str]:
 
 
 def _short_lived(topology: Topology) -> list[str]:
-    """Lifetimes that are over before a message can be where it is to go."""
+    """Warn of lifetimes that end before a message can reach a consumer."""
     found: list[str] = []
     for name, entity in [*topology.config.queue.items(), *topology.config.sow.items()]:
         lifetimes = {"expiration": entity.expiration} if isinstance(entity.expiration, int) else {}
@@ -119,7 +119,7 @@ def _short_lived(topology: Topology) -> list[str]:
 
 
 def _remembering(topology: Topology) -> list[str]:
-    """Queues that remember acknowledgments which come before their messages."""
+    """Warn of queues that remember acknowledgments of messages that are not active yet."""
     return [
         f"queue {name}: target_queue_depth: each message beyond it that somebody acknowledges is remembered until it "
         f'would enter: in memory, {_REMEMBERED_BYTES} bytes each, even with state = "disk". A million take '
@@ -130,7 +130,7 @@ def _remembering(topology: Topology) -> list[str]:
 
 
 def _passed_by(topology: Topology) -> list[str]:
-    """Queues beside which there is a topic of their own name that nobody reads."""
+    """Warn of topics with the name of a queue that no entity reads."""
     return [
         f"queue {name}: there is a topic {name}, too, and no entity reads it: what a plain producer publishes there "
         f"does not come to the queue. Producers write to {queue.publish_target(name)}; or name {name} in topics (Q2)"
@@ -140,7 +140,7 @@ def _passed_by(topology: Topology) -> list[str]:
 
 
 def _shared_names(topology: Topology) -> list[str]:
-    """Entities of whose names another deployment of this cluster has one, too: the two share its topics."""
+    """Warn of entities whose names another deployment on this cluster uses, so that both share topics."""
     found: list[str] = []
     existing, app_id = topology.existing, topology.config.lapse.app_id
     entities = set(topology.entities())
@@ -157,14 +157,14 @@ def _shared_names(topology: Topology) -> list[str]:
 
 
 def _whose(changelog: str, existing: Mapping[str, int]) -> str:
-    """The entity whose journal a topic seems to be: the longest name that has commands; empty = it is none."""
+    """Return the entity whose journal a topic seems to be: the longest name with a commands topic; empty if none."""
     parts = changelog.removesuffix(_CHANGELOG).split("-")
     endings = ("-".join(parts[at:]) for at in range(1, len(parts)))
     return next((name for name in endings if names.commands(name) in existing), "")
 
 
 def _uneven(topology: Topology) -> list[str]:
-    """Queues over a pattern whose shards get unequal parts of some topic."""
+    """Warn of queues over a pattern whose shards get unequal parts of a topic."""
     found: list[str] = []
     for name, queue in topology.config.queue.items():
         shards = topology.partitions(name)
@@ -184,14 +184,14 @@ def _uneven(topology: Topology) -> list[str]:
 
 
 def _of_copies(topology: Topology) -> list[str]:
-    """What may be lost with one broker: state, commands or letters."""
+    """Warn of state, commands or letters that may be lost with one broker."""
     kept = [one.name for one in topology.wanted() if one.role in _KEPT and one.name in topology.copies]
     copies = {name: topology.copies[name] for name in kept}
     return replication.warnings(topology.brokers, topology.config.lapse.replication_factor, copies)
 
 
 def _compacted_letters(topology: Topology) -> list[str]:
-    """Dead-letter topics that lose letters, as far as their settings are known."""
+    """Warn of dead-letter topics that lose letters, as far as their settings are known."""
     found: dict[str, str] = {}
     for one in topology.wanted():
         retention = topology.retentions.get(one.name) if one.role is Role.DEAD_LETTERS else None
@@ -205,7 +205,7 @@ def _compacted_letters(topology: Topology) -> list[str]:
 
 
 def _of_users(topology: Topology) -> list[str]:
-    """What is not kept from others although there are users (X4)."""
+    """Warn if users are configured and the cluster does not protect their data from others (X4)."""
     users, access = topology.config.users, topology.access
     if not users or access is None:
         return []

@@ -1,4 +1,4 @@
-"""The cleanup.policy of lapse's own topics: state is compacted, and nothing else is (D4)."""
+"""The cleanup.policy of lapse's own topics: only state is compacted (D4)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lapse.runtime.topics.wanted import Role, Wanted
 POLICY: Final = "cleanup.policy"
 
 OWN: Final = frozenset({Role.COMMANDS, Role.DELIVERIES, Role.EVENTS, Role.CHANGELOG, Role.SOW, Role.DEFINER})
-"""Topics that lapse makes and nobody else writes."""
+"""Topics that lapse creates and that nobody else writes."""
 
 _LOSES: Final = {
     "compact": "Kafka would delete state that is still needed",
@@ -21,7 +21,7 @@ _LOSES: Final = {
 
 
 def wrong_policies(wanted: Iterable[Wanted], retentions: Mapping[str, Retention]) -> list[Difference]:
-    """The topics whose policy somebody has changed, as far as their settings are known."""
+    """Return the topics whose policy was changed, as far as their settings are known."""
     found: list[Difference] = []
     for one in wanted:
         retention = retentions.get(one.name)

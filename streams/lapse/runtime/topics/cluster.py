@@ -1,4 +1,4 @@
-"""The topics of a Kafka cluster: what there is, and how it is changed to fit."""
+"""The topics of a Kafka cluster: reads them and their settings, creates and changes them."""
 
 from __future__ import annotations
 
@@ -38,53 +38,54 @@ from lapse.silence import Silence
 
 _PATIENCE_S: Final = 15.0
 _SETTINGS_S: Final = 120.0
-"""How long the settings of topics are waited for, s: a broker that has made thousands of topics tells them slowly."""
+"""How long to wait for the settings of topics, s. A broker that has created thousands of topics answers slowly."""
 
 _AT_FIRST_S: Final = (5.0, 10.0)
-"""The same the first times, s. For some seconds librdkafka is told to ask a broker that has ended, and waits for it."""
+"""The same for the first tries, s. For some seconds librdkafka may be told to ask a stopped broker, and waits for
+it."""
 
 _LATE: Final = frozenset({KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN})
 
 _HEEDED: Final = (MOST_BYTES, LEAST_IN_SYNC, "cleanup.policy", "retention.ms")
-"""The settings of topics that matter to whether they fit."""
+"""The settings of topics that decide whether they fit."""
 
 _MANY: Final = 200
-"""Of more topics than that, only those settings are asked for: it takes a connection of its own."""
+"""For more topics than that, only those settings are asked for, with a connection of its own."""
 
 FIRST_ANSWER_S: Final = 2.5
-"""How long a command waits for a broker, s: somebody sits in front of it. A worker has time."""
+"""How long a command waits for a broker, s, since a person waits for it. A worker may wait longer."""
 _AGAIN_S: Final = 0.2
 
 _GONE: Final = (
     KafkaError.UNKNOWN_TOPIC_OR_PART,
-    KafkaError._UNKNOWN_TOPIC,  # librdkafka's own, from its metadata
+    KafkaError._UNKNOWN_TOPIC,  # librdkafka's own code, from its metadata
     KafkaError._UNKNOWN_PARTITION,
 )
 
 
 _MOST_AT_ONCE: Final = 2_000
-"""How much one request asks for: a controller makes at most 10,000 changes of its metadata at a time."""
+"""The weight of one request. A controller makes at most 10,000 changes of its metadata at a time."""
 
 _One = TypeVar("_One")
 
 
 class BrokersAway(TopologyError):
-    """No broker answers; one may be there soon."""
+    """No broker answers. That may be temporary."""
 
 
 class GroupRefused(TopologyError):
-    """A worker may not join its group."""
+    """A worker may not join its consumer group."""
 
 
 def awaited(look: Callable[[float], _One], away: Callable[[str], None]) -> _One:
-    """Look at a cluster until a broker answers; a worker has nothing better to do.
+    """Call `look` until a broker answers, for a worker, which can do nothing without one.
 
     Args:
-        look: looks, and waits for an answer for so many seconds.
-        away: called with the reason, whenever no answer has come.
+        look: looks at the cluster, and waits for an answer for so many seconds.
+        away: called with the reason whenever no answer has come.
 
     Raises:
-        TopologyError: what is there does not fit, or refuses.
+        TopologyError: the cluster does not fit, or refuses.
     """
     patience_s = FIRST_ANSWER_S
     while True:
@@ -97,7 +98,7 @@ def awaited(look: Callable[[float], _One], away: Callable[[str], None]) -> _One:
 
 
 def _parts(all_: Iterable[_One], weight: Callable[[_One], int]) -> Iterator[list[_One]]:
-    """Split what is asked for into requests that the controller takes."""
+    """Split what is asked for into requests of a size that the controller accepts."""
     part: list[_One] = []
     weighs = 0
     for one in all_:
@@ -111,19 +112,19 @@ def _parts(all_: Iterable[_One], weight: Callable[[_One], int]) -> Iterator[list
 
 
 class _DisappearedError(Exception):
-    """A topic was there, and is not any more."""
+    """A topic was listed, and no longer exists."""
 
 
 class Cluster:
-    """A Kafka cluster, as far as topics go.
+    """The topics of a Kafka cluster.
 
     Args:
-        config: where it is and how to speak to it.
+        config: has the brokers, and how to connect to them.
     """
 
     def __init__(self, config: Config) -> None:
         self._config = config
-        self._silence = Silence()  # it gets librdkafka's lines; the error below says it once
+        self._silence = Silence()  # collects librdkafka's log lines, of which an error names one
         settings: dict[str, Any] = {
             "bootstrap.servers": config.lapse.brokers,
             **self._silence.settings,
@@ -133,14 +134,14 @@ class Cluster:
         self._admin = AdminClient(settings)
 
     def metadata(self, patience_s: float) -> ClusterMetadata:
-        """What the brokers tell of themselves and of all topics.
+        """Return the brokers' metadata about themselves and all topics.
 
         Args:
-            patience_s: how long an answer is waited for, seconds.
+            patience_s: how long to wait for an answer, s.
 
         Raises:
-            BrokersAway: none answers.
-            TopologyError: one refuses.
+            BrokersAway: no broker answers.
+            TopologyError: a broker refuses.
         """
         if why := broker_address.fault(self._config.lapse.brokers):
             raise TopologyError(why)
@@ -148,7 +149,7 @@ class Cluster:
         try:
             return self._admin.list_topics(timeout=patience_s)
         except KafkaException as error:
-            self._admin.poll(0)  # brings what was noted
+            self._admin.poll(0)  # makes librdkafka pass on its log lines
             silence = f"no answer from Kafka at {self._config.lapse.brokers}: "
             if refusal := self._silence.refusal:
                 raise TopologyError(
@@ -160,18 +161,19 @@ class Cluster:
             ) from error
 
     def topology(self, *, served: bool = False, patience_s: float | None = None, rights: bool = False) -> Topology:
-        """Look at the cluster; where a deletion was cut short, bring it to its end first.
+        """Look at the cluster. If the removal of a deleted entity's topics was interrupted, finish it first.
 
-        Another process may be bringing it to its end at the same moment: where a changelog disappears while it is
-        read, nothing is concluded from that; the cluster is looked at again.
+        Another process may finish it at the same moment. If a changelog disappears while it is read, the cluster is
+        looked at again.
 
-        Brokers tell all settings of a topic each time, and slowly. So a worker asks for those of the topics that
-        concern it: with hundreds of queues it starts a second sooner.
+        Brokers return all settings of a topic each time, and slowly. So a worker asks only about topics that concern
+        it. With hundreds of queues it starts a second sooner.
 
         Args:
-            served: for a worker, which changes no settings: of these it learns what it heeds, or warns of.
-            patience_s: how long an answer is waited for, seconds; left out, a worker has more than a command.
-            rights: look at what we may do with the topics, and the group, as a worker has to; a worker always does.
+            served: whether it is for a worker, which changes no settings and needs only those that it obeys or warns
+                of.
+            patience_s: how long to wait for an answer, s; None for the default, which is longer for a worker.
+            rights: whether to check our rights on topics and group, as is always done for a worker.
 
         Raises:
             BrokersAway: it does not answer.
@@ -196,7 +198,7 @@ class Cluster:
         return self._look(served, patience_s, rights or served) if cut_short else found
 
     def _cut_short(self, found: Topology) -> list[str]:
-        """The entities that are deleted, and have topics still."""
+        """Return the deleted entities that still have topics."""
         return [
             name
             for name in [*self._config.queue, *self._config.sow]
@@ -228,7 +230,7 @@ class Cluster:
         return Topology(self._config, existing, limits, retentions, self._access(), copies, brokers, lacks)
 
     def _access(self) -> Access | None:
-        """What the cluster says of rights on topics, where that matters."""
+        """Return the cluster's rights on topics, if users are configured."""
         if not self._config.users:
             return None
         try:
@@ -237,17 +239,17 @@ class Cluster:
             raise TopologyError(f"the cluster does not tell its ACLs: {error.args[0].str()}") from error
 
     def settings_of(self, topics: Iterable[str], wanted: Collection[str] = ()) -> dict[str, Mapping[str, Any]]:
-        """The settings of topics, by name and setting; of what does not exist, or may not be asked for, none.
+        """Return the settings of topics, by name and setting, without topics that do not exist or may not be described.
 
         Args:
-            topics: which topics.
-            wanted: names of settings; others may be told as well. Empty = all.
+            topics: names of the topics.
+            wanted: names of settings; others may be returned as well. Empty for all.
         """
         topics = list(topics)
         if wanted and len(topics) > _MANY:
-            from lapse.runtime.topics import topic_settings  # with aiokafka, which `lapse.testing` does without (X8)
+            from lapse.runtime.topics import topic_settings  # aiokafka: not needed by `lapse.testing` (X8)
 
-            with contextlib.suppress(topic_settings.KafkaError, OSError):  # librdkafka may come to another result
+            with contextlib.suppress(topic_settings.KafkaError, OSError):  # librdkafka may succeed
                 return {**topic_settings.of_many(self._config, topics, wanted, _SETTINGS_S)}
         found: dict[str, Mapping[str, Any]] = {}
         late = topics
@@ -256,11 +258,11 @@ class Cluster:
             found |= described
             if not late:
                 break
-            self._admin = AdminClient(self._settings)  # it learns anew whom to ask
+            self._admin = AdminClient(self._settings)  # a new client finds the brokers anew
         return found
 
     def _described(self, topics: Iterable[str], within_s: float) -> tuple[dict[str, Mapping[str, Any]], list[str]]:
-        """The settings of topics; and those topics of which no broker has said anything in time."""
+        """Return the settings of topics, and the topics for which no broker has answered in time."""
         found: dict[str, Mapping[str, Any]] = {}
         late: list[str] = []
         resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
@@ -303,7 +305,7 @@ class Cluster:
                 raise TopologyError(f"{resource.name}: could not be changed: {error.args[0].str()}") from error
 
     def grant(self, differences: Iterable[Difference]) -> None:
-        """Give users and workers the rights that they lack (X4).
+        """Grant users and workers the rights that they lack (X4).
 
         Raises:
             TopologyError: the cluster refused one.
@@ -314,11 +316,11 @@ class Cluster:
             raise TopologyError(f"a right could not be given: {error.args[0].str()}") from error
 
     def hidden(self, topics: Iterable[str]) -> set[str]:
-        """Of topics that are not listed, those that we may not see, if they are there."""
+        """Return which of these unlisted topics we may not see if they exist."""
         return {*permission.hidden(self._admin, topics)}
 
     def revoke(self, topics: Iterable[str]) -> None:
-        """Take away the rights on topics that are removed for good (X4).
+        """Revoke the rights on topics that are removed for good (X4).
 
         Raises:
             TopologyError: the cluster refused.
@@ -329,10 +331,10 @@ class Cluster:
             raise TopologyError(f"a right could not be taken away: {error.args[0].str()}") from error
 
     def _is_retired(self, name: str, found: Topology) -> bool:
-        """Whether the changelog, which goes last, says that an entity is deleted.
+        """Return whether an entity is deleted according to its changelog, which is removed last.
 
         Raises:
-            _DisappearedError: it went meanwhile.
+            _DisappearedError: it was removed meanwhile.
             TopologyError: it cannot be read.
         """
         changelog = names.changelog(self._config.lapse.app_id, name)
@@ -370,20 +372,20 @@ class Cluster:
                     ) from error
 
     def create(self, topics: Iterable[Wanted]) -> None:
-        """Create topics, and wait until they exist.
+        """Create topics, and wait for some time until the brokers list them.
 
         Raises:
             TopologyError: the cluster refused one.
         """
         copies = self._config.lapse.replication_factor
-        safe = {LEAST_IN_SYNC: "2" if copies > 2 else "1"}  # a minority may be away
+        safe = {LEAST_IN_SYNC: "2" if copies > 2 else "1"}  # one replica of three may be down
         new = [NewTopic(topic.name, topic.partitions, copies, config={**safe, **topic.config}) for topic in topics]
         for some in _parts(new, lambda one: 1 + one.num_partitions + len(one.config or ())):
             self._create(some)
         self._see({one.topic for one in new})
 
     def enlarge(self, topics: Iterable[str], partitions: int) -> None:
-        """Give topics more partitions, all in one request.
+        """Add partitions to topics, all in one request.
 
         Raises:
             TopologyError: the cluster refused one.
@@ -401,11 +403,10 @@ class Cluster:
                 ) from error
 
     def _see(self, topics: set[str]) -> None:
-        """Wait until a broker lists topics that the controller has created, for a while.
+        """Wait until a broker lists topics that the controller has created, but not forever.
 
-        With hundreds of them it may be a second behind, with thousands a minute, and a worker that starts meanwhile
-        would not serve their entities until it is started again. Whoever may not see a topic never does, so this is no
-        error.
+        With hundreds of topics a broker may be a second behind, with thousands a minute. A worker that starts meanwhile
+        would not serve their entities. A topic that we may not see is never listed, so a timeout is no error.
         """
         if not topics:
             return

@@ -1,4 +1,4 @@
-"""What a user needs to define an entity (C67)."""
+"""The rights that a user needs to define an entity (C67)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _ALL: Final = (".*", ".+")
 
 
 def lacking(config: Config, name: str, user: str) -> str:
-    """What a user lacks to have an entity defined like this, in words; empty = they may.
+    """Return what a user lacks to define an entity like this, in words; empty if nothing.
 
-    Names of entitlements are those of entities and of topics alike.
+    Entitlements name entities and topics alike.
 
     Args:
-        config: with the entity.
-        name: the entity.
-        user: who asks.
+        config: a configuration with the entity.
+        name: name of the entity.
+        user: the user who asks.
     """
     granted = config.users[user].granted() if user in config.users else {}
     if Right.CREATE not in entitlement_to(name, granted).rights:
@@ -31,7 +31,8 @@ def lacking(config: Config, name: str, user: str) -> str:
         if why := _reading(topic, granted):
             return why
     if isinstance(entity, QueueConfig) and entity.topic_pattern is not None:
-        # A pattern takes in what is created later, so all it may match has to be theirs to read.
+        # A pattern also matches topics that are created later, so the user must have the right for all that it may
+        # match.
         own = (granted[pattern] for pattern in (entity.topic_pattern, *_ALL) if pattern in granted)
         if not any(_reads_all(one) for one in own):
             return f"unfiltered read on the pattern {entity.topic_pattern!r}, or on '.*'"
@@ -42,7 +43,7 @@ def lacking(config: Config, name: str, user: str) -> str:
 
 
 def _targets(config: Config, name: str) -> Iterator[str]:
-    """Where the entity writes, other than to the dead-letter topic of its own name."""
+    """Yield the names for which the entity needs publish rights, other than its default dead-letter topic."""
     queue = config.queue.get(name)
     entity = queue or config.sow[name]
     if isinstance(entity.dead_letter, str):
@@ -52,7 +53,7 @@ def _targets(config: Config, name: str) -> Iterator[str]:
 
 
 def _owners(config: Config, topic: str) -> list[str]:
-    """The names on which a right to write to a topic is looked for: the entities that read it, or its own."""
+    """Return the names that carry the right to write to a topic: the entities that read it, or the topic."""
     return config.readers(topic) or [topic]
 
 
@@ -72,9 +73,9 @@ def _right_on(right: Right, name: str) -> str:
 
 
 def forbidden_settings(settings: Mapping[str, Any]) -> str:
-    """What no client may set, in words; empty = nothing is.
+    """Return why a client may not set these settings, in words; empty if it may.
 
-    Functions run in the workers, and files are read by them: who keeps the workers decides about both.
+    Workers run functions and read files, so only the operator of the workers may choose them.
     """
     if settings.get("on_expire") is not None:
         return "on_expire names code that workers run; only lapse.toml and `lapse queue alter` may set it"

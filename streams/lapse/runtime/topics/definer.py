@@ -1,8 +1,8 @@
 """The definer: carries out clients' commands about definitions (Q23, C66, C67).
 
-Every worker has one. They are a consumer group of their own over a topic of one partition, so one of them is at work,
-and another one takes its place. A command is done when it is answered: whoever takes over does an unanswered one again,
-and what is there already changes nothing.
+Every worker has one. They form a consumer group over a topic with one partition, so one of them is active at a time. A
+command is done when it is answered. A definer that takes over carries out unanswered commands again, which is harmless
+because what exists already is left alone.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ from lapse.runtime.watch import end_process
 logger = logging.getLogger(__name__)
 
 SERVED_S: Final = 2.0
-"""How long shards may take to serve a definition before an answer names those that do not (C66)."""
+"""How long shards may take to serve a definition, s, before the answer names those that do not (C66)."""
 
 _LATEST_MS: Final = 60_000
-"""A command that waited longer is not carried out: whoever sent it does not expect it any more."""
+"""A command that waited longer, ms, is not carried out, because its sender has given up by then."""
 
 OF_WORKERS: Final = b"\x00"
-"""So begin the keys of what workers write for each other."""
+"""Prefix of the keys of records that workers write for each other."""
 
 _LOOK_S: Final = 3.0
 _WAIT_MS: Final = 500
@@ -60,11 +60,11 @@ class Definer:
     """Carries out commands about definitions.
 
     Args:
-        config: of the deployment, as the worker was started with it.
-        beside: where the files are that settings name.
-        services: what the worker has.
-        guard: who may give commands; None = no users are configured, and everybody may.
-        messages: from and to the other workers.
+        config: configuration of the deployment, with which the worker was started.
+        beside: directory of the files that settings name.
+        services: the objects that the worker's entities share.
+        guard: the rights of users; None if no users are configured, so that everybody may give commands.
+        messages: messages from and to the other workers.
     """
 
     def __init__(
@@ -86,12 +86,12 @@ class Definer:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to take part."""
+        """Join the group of definers."""
         self._task = asyncio.create_task(self._run(), name="definer")
         self._task.add_done_callback(_ended)
 
     async def stop(self) -> None:
-        """Take part no longer; what is not answered is another worker's."""
+        """Leave the group. Another worker answers the open commands."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -139,7 +139,7 @@ class Definer:
             await asyncio.sleep(_LOOK_S)
 
     async def _missing(self, needed: set[str]) -> set[str]:
-        """Which of these topics are not there; all of them while no broker answers."""
+        """Return which of these topics do not exist; all of them while no broker answers."""
         try:
             return needed - (await self._services.topic_ids.of(needed, once=True)).keys()
         except KafkaException as error:
@@ -147,7 +147,7 @@ class Definer:
             return needed
 
     def _forget(self) -> None:
-        """Another worker may have carried out commands meanwhile."""
+        """Forget what was read, because another worker may have carried out commands meanwhile."""
         self._authorizer = None
         self._creations.forget()
 
@@ -165,7 +165,7 @@ class Definer:
                     await safe
 
     async def _command(self, record: Any) -> tuple[CommandAnswer | None, Encoding]:
-        """Carry out one command, and say what is answered; None = nothing."""
+        """Carry out one command; return its answer, or None if it gets none."""
         try:
             admitted = admit_all(record) if self._authorizer is None else self._authorizer.read(record)
         except CommandError as error:
@@ -190,7 +190,7 @@ class Definer:
         """Define an entity.
 
         Raises:
-            Refused: it is not to be.
+            Refused: the definition is not allowed.
             TopologyError: the cluster refuses, or does not answer.
         """
         user = parted(admitted.command.id)[0] if self._guard is not None else ""
@@ -205,7 +205,7 @@ class Definer:
         return _answer(admitted, None, tuple(counts.items()), (("late", waiting),))
 
     async def _publish(self, request: Request, user: str) -> tuple[Draft, int]:
-        """Write a definition, once all allows it; returns it, and the number of its shards."""
+        """Check and write a definition; return it, and its number of shards."""
         there, deleted = await asyncio.to_thread(
             settled, self._definitions.read_to_change, self._config, {request.name}
         )
@@ -244,17 +244,17 @@ def _answer(
 
 
 class _Listener(ConsumerRebalanceListener):
-    """Tells when this worker is at work no longer."""
+    """Notices when another worker becomes active."""
 
     def __init__(self, revoked: Callable[[], None]) -> None:
         self._revoked = revoked
 
     def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
-        """Another worker may go on."""
+        """Another worker may become active."""
         self._revoked()
 
     def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 def _ended(task: asyncio.Task[None]) -> None:

@@ -1,6 +1,7 @@
-"""The draft of a definition: a requested one, compared with the current definition and the cluster (Q23).
+"""The draft of a definition: a request, compared with the current definition and the cluster (Q23).
 
-Whoever creates or changes an entity goes this way: `lapse queue create` and its kin, and workers for clients.
+All requests are handled like this: those of `lapse queue create` and similar commands, and those of clients, which
+workers carry out.
 """
 
 from __future__ import annotations
@@ -28,14 +29,18 @@ LIVE: Final = (
     *("available", "leased", "delayed", "transferring", "scheduled", "held", "unconfirmed", "dying"),
     "records",
 )
-"""The figures of a shard that are about what is live, of queues and SOW topics."""
+"""The names of a shard's figures that count live messages or records, of queues and SOW topics."""
 
 
 class Refused(Exception):
-    """An entity is not to be defined like this.
+    """A definition is refused.
+
+    Args:
+        code: the reason for programs.
+        text: the reason for people.
 
     Attributes:
-        refusal: why, for programs and for people.
+        refusal: both.
     """
 
     def __init__(self, code: ErrorCode, text: str) -> None:
@@ -45,16 +50,16 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What somebody asks for.
+    """A request for a definition.
 
     Attributes:
-        name: the entity.
-        kind: a queue or a SOW topic.
-        settings: as they would stand in `lapse.toml`. Of a change those that differ; one that is None is taken out.
+        name: name of the entity.
+        kind: `queue` or `sow`.
+        settings: settings as in `lapse.toml`. A change has only those that differ, and None removes a setting.
         origin: who asks, for people.
-        new: whether it is to be created; else it is to be changed.
-        version: what a change is based on; None = on what is there.
-        command: id of the command, so that it is known again when it is carried out a second time; empty = from none.
+        new: whether the entity is to be created; otherwise it is to be changed.
+        version: the version on which a change is based; None for the current one.
+        command: id of the command, to recognise it when it is carried out again; empty if there is none.
     """
 
     name: str
@@ -68,12 +73,12 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What an entity is to be.
+    """The definition that a request leads to.
 
     Attributes:
-        after: what it is to be; of the version that is there if nothing differs.
-        differs: what changes; None = nothing does.
-        config: a configuration with all that is defined, and with it.
+        after: the new definition; the current one if nothing differs.
+        differs: what changes; None if nothing does.
+        config: a configuration with all definitions, including this one.
         repeated: whether the request was carried out before.
     """
 
@@ -84,20 +89,20 @@ class Draft:
 
     @property
     def is_new(self) -> bool:
-        """Whether this request changes something, or has done so when it was carried out before."""
+        """Whether this request changes something, or did so when it was carried out before."""
         return self.differs is not None or self.repeated
 
     def anew(self, request: Request) -> Draft:
-        """The same where the entity was deleted, and its definition is still there: it begins with the next version."""
+        """Return the draft of a new entity with the next version, for a deleted entity that is still defined."""
         after = replace(self.after, version=self.after.version + 1, origin=request.origin, command=request.command)
         return replace(self, after=after, differs=DefinitionChange(None, after))
 
     def with_topics(self, differences: Iterable[Difference], made_before: Iterable[str] = ()) -> Draft:
-        """The same, and a temporary entity that is new remembers the topics created with it that go with it (C65).
+        """Return the draft with the topics that a new temporary entity creates and takes along at its end (C65).
 
         Args:
-            differences: what is lacking; its topics are created.
-            made_before: topics that an earlier try at the same request created, and that are there since.
+            differences: what is lacking. Its topics are created.
+            made_before: topics that an earlier try of the same request created.
         """
         entities: Mapping[str, QueueConfig | SowConfig] = {**self.config.queue, **self.config.sow}
         name = self.after.name
@@ -110,23 +115,23 @@ class Draft:
         return replace(self, after=replace(self.after, made=tuple(sorted(made | own.intersection(made_before)))))
 
     def check_state(self, live: Callable[[Definition], int | None]) -> None:
-        """See whether what is live allows it (C65).
+        """Check whether the live messages or records allow the change (C65).
 
         Args:
-            live: says how many messages or records the entity has; None = nobody knows. Asked only where it matters.
+            live: returns how many messages or records the entity has; None if unknown. Called only if it matters.
 
         Raises:
-            Refused: it does not.
+            Refused: they do not allow it.
         """
         if self.differs is not None and (why := refusal(self.differs, live)):
             raise Refused(ErrorCode.IN_USE, why)
 
     def differences(self) -> tuple[Cluster, list[Difference], int]:
-        """What of its topics is not there, or not as it has to be; and how many shards it has.
+        """Return how the entity's topics on the cluster differ from what it needs, and its number of shards.
 
         Raises:
             TopologyError: the cluster does not answer.
-            Refused: something that lapse cannot mend.
+            Refused: a difference that lapse cannot mend.
         """
         name = self.after.name
         queue = self.config.queue.get(name)
@@ -141,7 +146,7 @@ class Draft:
 
 
 def mend(cluster: Cluster, differences: list[Difference]) -> None:
-    """Create the topics, raise the limits and give the rights.
+    """Create the missing topics, change settings and grant rights.
 
     Raises:
         TopologyError: the cluster refuses one.
@@ -159,20 +164,20 @@ def draft(
     deleted: Collection[str] = (),
     unreadable: Mapping[str, Unreadable] = _NONE,
 ) -> Draft:
-    """Hold what somebody asks for against what is defined.
+    """Compare a request with the current definitions.
 
-    To create what is there already, with the same settings, changes nothing: so a request can be repeated.
+    To create an entity that exists with the same settings changes nothing, so a request can be repeated.
 
     Args:
-        request: what is asked for.
-        there: what is defined, by name.
-        config: of the deployment.
-        beside: where the files are that settings name.
-        deleted: entities that are defined, and deleted all the same: who deleted them ended before it took them out.
-        unreadable: records in the place of definitions, by entity; what is created takes their place.
+        request: the request.
+        there: the current definitions, by name.
+        config: configuration of the deployment.
+        beside: directory of the files that settings name.
+        deleted: deleted entities with a definition, because the process that deleted them ended too early.
+        unreadable: unreadable definitions, by entity. A created one replaces them.
 
     Raises:
-        Refused: it cannot be; the text says why, and what to do.
+        Refused: the request is refused; the text says why, and what to do.
     """
     spoiled = unreadable.get(request.name)
     version = there[request.name].version if request.name in there else 0 if spoiled is None else spoiled.version
@@ -205,11 +210,11 @@ def draft(
 
 
 def refusal(differs: DefinitionChange, live: Callable[[Definition], int | None]) -> str:
-    """Why what is there forbids a change; empty = it is allowed (C65).
+    """Return why the current messages or records forbid a change; empty if it is allowed (C65).
 
     Args:
         differs: the change.
-        live: says how many messages or records the entity has; None = nobody knows. Asked only where it matters.
+        live: returns how many messages or records the entity has; None if unknown. Called only if it matters.
     """
     return differs.refusal(live(differs.after) if differs.asks_for_emptiness else 0)
 
@@ -247,7 +252,7 @@ def _changed(request: Request, before: Definition) -> Definition:
 
 
 def patched(settings: Mapping[str, Any], changed: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings with some of them changed, as a JSON merge patch is applied: None takes one out, tables are merged."""
+    """Return settings changed like by a JSON merge patch: None removes a key, and tables are merged."""
     result = dict(settings)
     for key, value in changed.items():
         if value is None:
@@ -261,7 +266,7 @@ def patched(settings: Mapping[str, Any], changed: Mapping[str, Any]) -> dict[str
 
 
 def _known(request: Request, there: Mapping[str, Definition]) -> str:
-    """Which ones of the kind there are, and what to do."""
+    """Say which entities of the kind exist, and what to do."""
     known = sorted(name for name, one in there.items() if one.kind == request.kind)
     close = get_close_matches(request.name, known, 1)
     listed = ", ".join(known[:_MOST_NAMED]) + (" …" if len(known) > _MOST_NAMED else "")

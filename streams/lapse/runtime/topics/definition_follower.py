@@ -1,6 +1,6 @@
 """The definition follower: applies changes of definitions in a running worker (Q23, C66).
 
-An entity whose settings change has its shards taken over anew, at this worker alone; no other entity waits for that.
+The shards of an entity whose settings change are taken over anew, by the same workers. No other entity waits for that.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ logger = logging.getLogger(__name__)
 
 _AGAIN_S: Final = 0.2
 _TOGETHER_MS: Final = 600
-"""How long after new definitions are written all workers begin to read the new topics, ms: the group is balanced once
-for all workers, and not once for each of them (C90)."""
+"""Time from the writing of new definitions until all workers begin to read the new topics, ms. So the group
+rebalances once for all workers, and not once for each (C90)."""
 
 
 class FollowingWorker(Protocol):
-    """A worker, as far as changes of definitions concern it.
+    """The part of a worker that changes of definitions need.
 
     Attributes:
-        entities: what it serves, by name.
-        services: what its entities share.
+        entities: the served entities, by name.
+        services: the objects that its entities share.
     """
 
     entities: dict[str, Entity]
@@ -59,26 +59,26 @@ class FollowingWorker(Protocol):
 
     @property
     def tables(self) -> Any:
-        """Faust's, which keep those of entities that are deleted."""
+        """Faust's tables, including those of deleted entities."""
 
     def renew(self, entity: Entity, whole: Config | None = None) -> Awaitable[bool]:
-        """Take the shards of an entity over anew, with its settings in this; whether that was possible now."""
+        """Take over the shards of an entity anew, with these settings; return whether that was possible now."""
 
     def take_in(self, config: Config, topology: Topology, together_ms: int) -> Awaitable[bool]:
-        """Serve new entities: those of the topology, read from that instant on; False = the worker is ending."""
+        """Serve the new entities of a topology, read from an instant on; return False if the worker is stopping."""
 
 
 class DefinitionFollower:
     """Follows the definitions topic.
 
     Args:
-        app: the worker's.
-        config: where the cluster is, and whose deployment it is.
-        decided: what the worker began with.
+        app: the worker.
+        config: configuration of the cluster and the deployment.
+        decided: the definitions with which the worker began.
         connection: aiokafka's settings: brokers and security.
 
     Attributes:
-        on_served: called with an entity whose definition is served here from now on.
+        on_served: called with the name of each entity whose new definition is served here.
     """
 
     def __init__(self, app: FollowingWorker, config: Config, decided: Decided, connection: Mapping[str, Any]) -> None:
@@ -90,25 +90,25 @@ class DefinitionFollower:
         self._found: dict[str, bytes] = {}
         self._heard: dict[str, int] = {}
         self._served_by: dict[str, int] = {}
-        """Where the last definition stands that an entity was served by, or that was heard meanwhile."""
+        """By entity, the offset of the last definition that was served, or that arrived while it was served."""
         self._follower = TopicFollower(self._topic.name, connection, self._follow, listed=app.services.topics)
         self.on_served: Callable[[str], None] = _nobody
 
     def start(self) -> None:
-        """Begin to follow."""
+        """Start to follow."""
         self._follower.start()
 
     async def stop(self) -> None:
-        """Follow no longer."""
+        """Stop following."""
         await self._follower.stop()
 
     def version(self, name: str) -> int:
-        """Which version of an entity's definition is served here; 0 = none."""
+        """Return the version of an entity's definition that is served here; 0 if none."""
         served = self._serving.get(name)
         return 0 if served is None else served.version
 
     def taken_along(self, entities: Collection[str]) -> list[str]:
-        """The topics that go with temporary entities: created with them, and used by no other one (C65)."""
+        """Return topics that are deleted with temporary entities: created with them, and used by no other (C65)."""
         others: dict[str, Definition] = {}
         for other, value in self._found.items():
             with contextlib.suppress(ValueError):
@@ -117,7 +117,7 @@ class DefinitionFollower:
         for name in entities:
             own = others.pop(name, None) or self._serving.get(name)
             if own is not None and own.settings.get("auto_delete_on_idle"):
-                # Letters that went to a topic of another name stay, and so do the events that they belong to.
+                # Letters in a topic with another name stay, and so do the events to which they belong.
                 stays = names.events(name) if isinstance(own.settings.get("dead_letter"), str) else ""
                 made.update(dict.fromkeys(topic for topic in own.made if topic != stays))
         if not made:
@@ -131,7 +131,7 @@ class DefinitionFollower:
         return [topic for topic in made if topic not in written and not config.readers(topic)]
 
     async def unfinished(self, there: AbstractSet[str]) -> list[str]:
-        """The temporary entities that are deleted, and defined still: the worker that ended them was killed meanwhile.
+        """Return deleted temporary entities that are still defined, because the worker that ended them was killed.
 
         Args:
             there: the topics on the cluster.
@@ -146,7 +146,7 @@ class DefinitionFollower:
         }
         gone = [name for name in needed if not there & {*names.own(self._config.lapse.app_id, name)}]
         if gone:
-            # Who may not see an entity's topics does not know that it is deleted.
+            # Without the right to see an entity's topics, we do not know whether it is deleted.
             asked = [topic for name in gone for topic in needed[name] - there]
             hidden = await asyncio.to_thread(Cluster(self._config).hidden, asked)
             gone = [name for name in gone if not hidden & needed[name]]
@@ -156,11 +156,11 @@ class DefinitionFollower:
         return gone
 
     async def revoke(self, entities: Collection[str], gone: Collection[str]) -> None:
-        """Take away the rights on topics of temporary entities: each has names of its own, and they would pile up.
+        """Revoke the rights on topics of temporary entities. Their names are unique, so rights would pile up.
 
         Args:
-            entities: that are deleted.
-            gone: the topics that went with them, besides their own.
+            entities: the deleted entities.
+            gone: the topics that were deleted with them, besides their own.
         """
         temporary = [name for name in entities if (one := self._serving.get(name)) is not None and one.made]
         users = self._config.users
@@ -174,7 +174,7 @@ class DefinitionFollower:
             logger.warning("%s: %s", ", ".join(temporary), error)
 
     async def withdraw(self, entities: Iterable[str]) -> None:
-        """Take out the definitions of entities whose topics were removed."""
+        """Remove the definitions of entities whose topics were deleted."""
         served = {name: self._served_by.get(name, sys.maxsize) for name in entities}
         try:
             await self._topic.tried_again(lambda: asyncio.to_thread(self._topic.withdraw, served))
@@ -201,7 +201,7 @@ class DefinitionFollower:
             await self._begin(new, together_ms)
 
     async def _hear(self, name: str, value: bytes) -> list[Definition]:
-        """Take up what a definition says now, if it is news; one that is not served yet is returned."""
+        """Apply a definition that was read, if it is new; return it if its entity is not served yet."""
         serving = self._serving.get(name)
         here = name in self._app.entities
         if here:
@@ -213,7 +213,7 @@ class DefinitionFollower:
                 return []
             differs = change(serving, after, self._beside)
             if differs is not None and "on_expire" in differs.keys:
-                await asyncio.to_thread(usable, after, self._beside)  # imports what it names
+                await asyncio.to_thread(usable, after, self._beside)  # imports the function that it names
         except ValueError as error:
             logger.error("%s; what was served goes on. Mend it, or use the same version of lapse everywhere", error)
             return []
@@ -232,13 +232,13 @@ class DefinitionFollower:
         return []
 
     async def _begin(self, new: list[Definition], together_ms: int) -> None:
-        """Serve new entities, as far as the cluster has their topics, which exist before they are defined.
+        """Serve new entities whose topics exist. Topics are created before an entity is defined.
 
         Args:
             new: their definitions.
             together_ms: when all workers begin to read their topics, ms since the epoch.
         """
-        # One of the same name that was deleted may have been of the other kind.
+        # A deleted entity with the same name may have been of the other kind.
         others = without(self._config, {one.name for one in new})
         whole, understood, faults = await asyncio.to_thread(with_entities, others, new, self._beside)
         for name, fault in faults.items():
@@ -286,23 +286,23 @@ class DefinitionFollower:
                 await self._renewed(other, whole)
 
     async def _renewed(self, entity: Entity, whole: Config) -> bool:
-        """Take the shards of an entity over anew, once that is possible; False = it was deleted meanwhile."""
+        """Take over the shards of an entity anew, once that is possible; return False if it was deleted meanwhile."""
         while self._app.entities.get(entity.name) is entity:
             if await self._app.renew(entity, whole):
                 return True
-            await asyncio.sleep(_AGAIN_S)  # the group rebalances
+            await asyncio.sleep(_AGAIN_S)  # a rebalance is under way
         return False
 
 
 def _nobody(entity: str) -> None:
-    """Tell nobody."""
+    """Do nothing."""
 
 
 class Serving:
-    """What a worker's own shards serve, for the other workers.
+    """What a worker's own shards serve, for messages to the other workers.
 
     Args:
-        app: the worker's.
+        app: the worker.
         follower: knows the versions.
     """
 
@@ -311,11 +311,11 @@ class Serving:
         self._follower = follower
 
     def served(self, entity: str) -> tuple[int, list[int]]:
-        """The version that is served here, and the shards that serve it."""
+        """Return the version that is served here, and the shards that serve it."""
         return self._follower.version(entity), sorted(self._runners(entity))
 
     def live(self, entity: str) -> dict[int, int]:
-        """How many messages or records each shard has that is here."""
+        """Return the number of live messages or records of each shard of this worker."""
         found: dict[int, int] = {}
         for partition, runner in self._runners(entity).items():
             gauges = runner.machine.gauges()

@@ -1,4 +1,4 @@
-"""The request for a definition, from a client's command (Q23, C64)."""
+"""Reads the request for a definition from a client's command (Q23, C64)."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _ORDERS: Final[Mapping[str, tuple[Kind, bool]]] = {
 
 
 def asked(command: Command, user: str) -> Request:
-    """What a command asks for.
+    """Return the request in a command.
 
     Args:
-        command: it was read.
-        user: whose it is; empty = no users are configured.
+        command: the decoded command.
+        user: the user who sent it; empty if no users are configured.
 
     Raises:
         Refused: it is no command about definitions, or its settings cannot be read.

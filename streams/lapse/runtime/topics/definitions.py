@@ -1,7 +1,7 @@
 """The definitions topic: the definitions of a deployment's entities, the same for all workers (Q23, C64).
 
-A change is one Kafka transaction. Whoever begins one ends those that others have open, so a definition that was read
-before somebody else's change cannot be written after it.
+A change is one Kafka transaction. Its beginning aborts open transactions of others. So a definition that is based on
+what was read before another change cannot be written after it.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ from lapse.runtime.topics.topology import TopologyError
 T = TypeVar("T")
 
 _FETCH_WAIT_MS: Final = 20
-"""A fetch that finds nothing shows the end of the topic; by default a broker answers that after half a second."""
+"""A fetch without records shows the end of the topic. By default a broker takes half a second for that, ms."""
 
 _PATIENCE_S: Final = 15.0
 _KNOWN_S: Final = 120.0
-"""How long the brokers may learn of no further topic, s, before one that was created is given up."""
+"""If the brokers learn of no further topic for so long, s, waiting for a created one is given up."""
 _LOOK_S: Final = 0.1
 _COUNTED_EACH: Final = 20
-"""After so many looks all topics are counted: a list of thousands is dear."""
+"""All topics are counted once in so many looks, because a list of thousands is expensive."""
 _WRITES_S: Final = 60.0
-"""How long a transaction may take, s: the first one of a cluster has the brokers create a topic of fifty partitions."""
+"""How long a transaction may take, s. For the first one of a cluster, brokers create a topic of fifty partitions."""
 _SETTINGS: Final = {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"}
 
 
 class _Withdrawal(NamedTuple):
-    """The end of a definition."""
+    """The removal of a definition."""
 
     name: str
     offset: int
 
 
 class Unreadable(NamedTuple):
-    """A record that is no definition, in the place of one.
+    """A record in the place of a definition that cannot be read.
 
     Attributes:
-        version: at least as high as that of any definition before it: each of them took a record.
+        version: its offset, which is at least as high as any earlier version, since each version took a record.
         why: what is wrong with it.
     """
 
@@ -62,14 +62,14 @@ class OutdatedChange(Exception):
 
 
 _ABSENT: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
-"""What is said of a topic that is not there."""
+"""Errors that mean that a topic does not exist."""
 
 _LACKED: Final = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED: "Create on it, or Write",
     KafkaError.CLUSTER_AUTHORIZATION_FAILED: "Create on it",
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "Write on the transactional id of that name",
 }
-"""Which right is missed by whoever changes definitions, by what the broker says."""
+"""The right that is lacking to change definitions, by the broker's error."""
 
 _TRIES: Final = 10
 _AGAIN_S: Final = 0.1
@@ -79,10 +79,10 @@ class DefinitionsTopic:
     """The definitions topic of a deployment.
 
     Args:
-        config: where the cluster is, and whose deployment it is.
+        config: configuration of the cluster and the deployment.
 
     Attributes:
-        unreadable: what `defined` and `read_to_change` could not read the last time, by entity.
+        unreadable: what the last `defined` or `read_to_change` could not read, by entity.
     """
 
     def __init__(self, config: Config) -> None:
@@ -91,12 +91,12 @@ class DefinitionsTopic:
         self.name = names.definitions(config.lapse.app_id)
         self._settings: dict[str, Any] = {
             "bootstrap.servers": config.lapse.brokers,
-            "log_level": 0,  # the errors below say it once
+            "log_level": 0,  # the exceptions below report each error once
             **security.for_librdkafka(config.security),
         }
 
     def read(self) -> dict[str, bytes]:
-        """The definitions, encoded, by entity; empty where there is no topic yet.
+        """Return the encoded definitions, by entity; empty if the topic does not exist yet.
 
         Raises:
             TopologyError: it cannot be read.
@@ -104,7 +104,7 @@ class DefinitionsTopic:
         return self.read_if_there() or {}
 
     def read_if_there(self) -> dict[str, bytes] | None:
-        """The definitions, encoded, by entity; None = nothing was ever defined, so there is no topic.
+        """Return the encoded definitions, by entity; None if nothing was ever defined, so that there is no topic.
 
         Raises:
             TopologyError: it cannot be read.
@@ -113,7 +113,7 @@ class DefinitionsTopic:
         return None if there is None else there[0]
 
     def read_with_offsets(self) -> tuple[dict[str, bytes], dict[str, int]]:
-        """The definitions, encoded, and the offset of each, by entity.
+        """Return the encoded definitions, and the offset of each, by entity.
 
         Raises:
             TopologyError: it cannot be read.
@@ -121,11 +121,11 @@ class DefinitionsTopic:
         return self._read() or ({}, {})
 
     def read_to_change(self) -> dict[str, Definition]:
-        """What is defined, before one entity is created or changed.
+        """Return the definitions, before an entity is created or changed.
 
         Raises:
-            TopologyError: the topic cannot be read; or nothing is defined yet, and `lapse.toml` has entities: workers
-                serve no others than those that are defined, once one is.
+            TopologyError: the topic cannot be read; or nothing is defined yet, and `lapse.toml` has entities. These
+                must be defined first, since workers serve only defined entities once there is a definition.
         """
         there = self._read()
         if there is None and (self._config.queue or self._config.sow):
@@ -135,7 +135,7 @@ class DefinitionsTopic:
         return self._defined(there)
 
     def defined(self) -> dict[str, Definition]:
-        """What is defined, as far as it can be read.
+        """Return the definitions that can be read.
 
         Raises:
             TopologyError: the topic cannot be read.
@@ -148,7 +148,7 @@ class DefinitionsTopic:
         return understood(found)
 
     def _read(self) -> tuple[dict[str, bytes], dict[str, int]] | None:
-        """The definitions, encoded, and the offset of each; None = there is no topic."""
+        """Return the encoded definitions, and the offset of each; None if there is no topic."""
         consumer = Consumer(
             {
                 **self._settings,
@@ -163,7 +163,7 @@ class DefinitionsTopic:
         offsets: dict[str, int] = {}
         try:
             place = TopicPartition(self.name, 0, OFFSET_BEGINNING)
-            # By its name: a list of all topics leaves out those that may not be seen.
+            # Ask for it by name: a list of all topics leaves out those that we may not see.
             absence = consumer.list_topics(self.name, timeout=_PATIENCE_S).topics[self.name].error
             if absence is not None and absence.code() in _ABSENT:
                 return None
@@ -180,12 +180,12 @@ class DefinitionsTopic:
                     offsets[name or ""] = message.offset() or 0
                 elif failure.code() == KafkaError._PARTITION_EOF:
                     return found, offsets
-                elif failure.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:  # librdkafka's own; it needs no group
+                elif failure.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:  # librdkafka; no group is needed
                     raise KafkaException(failure)
             raise TopologyError(f"{self.name}: could not be read to its end within {_PATIENCE_S:g} s")
         except KafkaException as error:
             if error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-                # Whoever may see it gets that far.
+                # An assignment shows that we have the right Describe.
                 lacked = "Read" if consumer.assignment() else "Describe"
                 raise TopologyError(f"{self.name}: we lack the right {lacked} on it: have it granted") from error
             raise TopologyError(f"{self.name}: cannot be read: {error.args[0].str()}") from error
@@ -193,10 +193,10 @@ class DefinitionsTopic:
             consumer.close()
 
     def publish(self, definitions: Iterable[Definition]) -> None:
-        """Write definitions, each the next version of what is there; all of them or none.
+        """Write definitions, each the next version of the current one; all of them or none.
 
         Raises:
-            OutdatedChange: of one of them another version is there than it is based on.
+            OutdatedChange: the current version of one is not the version on which the change is based.
             TopologyError: the cluster refuses.
         """
         changed = list(definitions)
@@ -205,33 +205,33 @@ class DefinitionsTopic:
         self._change(changed)
 
     def withdraw(self, served: Mapping[str, int]) -> None:
-        """Take out the definitions of entities that are deleted; not of those that somebody has defined anew since.
+        """Remove the definitions of deleted entities, but not of those that were defined anew since.
 
         Args:
-            served: the entities, each with the offset of the last definition that it was served by; one behind it is of
-                a new entity of the name.
+            served: by entity, the offset of the last definition by which it was served. A definition behind it is of a
+                new entity with that name.
 
         Raises:
-            OutdatedChange: somebody changes definitions at this moment.
+            OutdatedChange: somebody else changes definitions at this moment.
             TopologyError: the cluster refuses.
         """
         self._change([_Withdrawal(*one) for one in served.items()])
 
     async def tried_again(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Do work that changes definitions; again, from its beginning, where somebody else changed some meanwhile.
+        """Call `work`, which changes definitions. Call it again if somebody else changed definitions meanwhile.
 
         Raises:
-            OutdatedChange: somebody else did each time.
+            OutdatedChange: somebody else did so each time.
         """
         for _ in range(_TRIES - 1):
             try:
                 return await work()
             except OutdatedChange:
-                await asyncio.sleep(_AGAIN_S * random.uniform(1, 5))  # noqa: S311  # two are not to meet again
+                await asyncio.sleep(_AGAIN_S * random.uniform(1, 5))  # noqa: S311  # not to collide again
         return await work()
 
     def _change(self, changed: Iterable[Definition | _Withdrawal]) -> None:
-        """Write definitions, and take some out."""
+        """Write and remove definitions in one transaction."""
         try:
             self._create()
             producer = Producer({**self._settings, "transactional.id": self.name, "acks": "all"})
@@ -262,7 +262,7 @@ class DefinitionsTopic:
             producer.commit_transaction(_WRITES_S)
         except KafkaException as error:
             failure = error.args[0]
-            if lacked := _LACKED.get(failure.code()):  # it is fatal, too
+            if lacked := _LACKED.get(failure.code()):  # before fatal errors, of which it is one
                 raise TopologyError(f"{self.name}: we lack the right {lacked}: have it granted") from error
             if failure.fatal() or failure.code() == KafkaError._FENCED:
                 raise OutdatedChange("somebody changes definitions at this moment; look again") from error
@@ -276,15 +276,15 @@ class DefinitionsTopic:
         except KafkaException as error:
             if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
                 return
-            # Whoever may create no topic needs none created that is there.
+            # We may lack the right to create topics, which does not matter if the topic exists.
             if admin.list_topics(self.name, timeout=_PATIENCE_S).topics[self.name].error is not None:
                 raise
         self._await(admin)
 
     def _await(self, admin: AdminClient) -> None:
-        """Wait until the brokers know the topic, as long as they learn of topics at all.
+        """Wait until the brokers know the topic, as long as they learn of further topics.
 
-        A broker that makes thousands of them learns of the last one long after the controller has created it.
+        A broker that creates thousands of topics learns of the last one long after the controller has created it.
         """
         patience, looks = Patience(_KNOWN_S), 0
         while not self._is_known(admin):
@@ -301,10 +301,10 @@ class DefinitionsTopic:
 
 
 def note(found: dict[str, bytes], key: object, value: object) -> str | None:
-    """Take a record in: it replaces what was there of its entity.
+    """Put a record into `found`, in place of an earlier one of its entity.
 
     Returns:
-        the entity; None = the record names none.
+        The entity; None if the record names none.
     """
     if not isinstance(key, bytes):
         return None
@@ -317,7 +317,7 @@ def note(found: dict[str, bytes], key: object, value: object) -> str | None:
 
 
 def understood(found: Mapping[str, bytes]) -> dict[str, Definition]:
-    """Those that can be read; a worker says of the others what is wrong."""
+    """Decode the definitions that can be read. A worker reports the others."""
     decoded: dict[str, Definition] = {}
     for name, value in found.items():
         try:
@@ -328,7 +328,7 @@ def understood(found: Mapping[str, bytes]) -> dict[str, Definition]:
 
 
 def _unreadable(found: Mapping[str, bytes], offsets: Mapping[str, int]) -> dict[str, Unreadable]:
-    """Those that cannot be read."""
+    """Return the definitions that cannot be read."""
     spoiled: dict[str, Unreadable] = {}
     for name, value in found.items():
         try:

@@ -1,4 +1,4 @@
-"""Deleted entities that are still defined: their definitions are taken out a moment after their topics (C4, Q23)."""
+"""Deleted entities that are still defined: their definitions are removed a moment after their topics (C4, Q23)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lapse.protocol import topic as names
 from lapse.runtime.topics.cluster import Cluster
 
 _LONGEST_S: Final = 5.0
-"""How long an end is waited for, s; it takes some tenths of a second, unless the worker ends meanwhile."""
+"""How long to wait for an end, s. It takes some tenths of a second, unless the worker is killed meanwhile."""
 
 T = TypeVar("T")
 
@@ -23,18 +23,19 @@ _PATIENCE_S: Final = 15.0
 def settled(
     read: Callable[[], dict[str, Definition]], config: Config, entities: Collection[str]
 ) -> tuple[dict[str, Definition], frozenset[str]]:
-    """What is defined, once nothing of deleted entities is left.
+    """Return the definitions, once nothing of deleted entities is left.
 
-    Who deletes an entity has its name back when the topics for clients are gone. Its changelog and its definition go
-    behind these. Topics that were created beside them would begin with the old state, or lose their definition.
+    The name of a deleted entity is free when its topics for clients are gone. Its changelog and its definition are
+    removed after these. Topics that were created before that would begin with the old state, or lose their definition.
 
     Args:
-        read: reads what is defined.
-        config: where the cluster is, and whose deployment it is.
-        entities: waits for the ends of these.
+        read: reads the definitions.
+        config: configuration of the cluster and the deployment.
+        entities: the entities whose ends to wait for.
 
     Returns:
-        The definitions; and which of these entities are deleted although they are defined, since nobody took them out.
+        The definitions, and those of the entities that are deleted but still defined, because nobody removed their
+            definitions in time.
 
     Raises:
         TopologyError: the cluster does not answer.
@@ -56,12 +57,12 @@ def settled(
 
 
 def left(found: Mapping[str, T], topics: Collection[str]) -> dict[str, T]:
-    """What is defined, but for entities that are deleted: of these, the topics for clients are gone, and events stay.
+    """Return the definitions without those of deleted entities, of which only the events topic is left.
 
     Args:
-        found: what is defined, by entity.
-        topics: on the cluster, looked up behind that: those of a new entity are there before it is defined. Who may not
-            see an entity's topics is told of it.
+        found: the definitions, by entity.
+        topics: the topics on the cluster, looked up after the definitions, since topics are created before a
+            definition. Topics that we may not see cause a warning elsewhere.
     """
     gone = {name for name in found if names.commands(name) not in topics and names.events(name) in topics}
     return {name: one for name, one in found.items() if name not in gone}

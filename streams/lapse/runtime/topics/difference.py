@@ -1,4 +1,4 @@
-"""One respect in which a cluster differs from what a configuration needs."""
+"""A difference between a cluster and what a configuration needs."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from lapse.runtime.topics.wanted import Wanted
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One respect in which the cluster differs.
+    """A difference between the cluster and what is needed.
 
     Attributes:
-        topic: which topic.
+        topic: name of the topic.
         what: what is wrong, for people.
-        create: the topic to be created, if that mends it; None = it does not.
-        alter: settings to be changed, if that mends it; empty = it does not. A worker can do without.
-        grants: rights to be given, if that mends it; empty = it does not. A worker can do without (X4).
-        bars: entities that cannot be served because of it; the others are (C52).
+        create: the topic to create, if that mends it; None otherwise.
+        alter: settings to change, if that mends it; empty otherwise. A worker can serve without that.
+        grants: rights to grant, if that mends it; empty otherwise. A worker can serve without that (X4).
+        bars: entities that cannot be served because of it. All others can (C52).
     """
 
     topic: str
@@ -31,5 +31,5 @@ class Difference:
 
     @property
     def mended(self) -> str:
-        """What `lapse apply` does about it; empty = a person has to decide."""
+        """What `lapse apply` does about it; empty if a person must decide."""
         return "creating it" if self.create else "changing it" if self.alter else "granting it" if self.grants else ""

@@ -1,4 +1,4 @@
-"""Enlargement: what a queue's own topics need, so that it has a shard for each added partition (C81)."""
+"""Finds which of a queue's own topics need partitions, so that it has a shard for each partition added (C81)."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from lapse.runtime.topics.wanted import GROWING, Role
 
 @dataclass(frozen=True, slots=True)
 class Enlargement:
-    """What is to be done.
+    """The partitions that a queue's own topics need.
 
     Attributes:
-        queue: its name.
-        shards: how many it has.
-        partitions: how many its underlying topics have.
-        topics: those of lapse's own that have fewer partitions.
-        counted: of these the ones by which clients count the shards. They come last, so that nobody asks a shard that
-            is not there because the command was interrupted.
+        queue: name of the queue.
+        shards: its number of shards.
+        partitions: the number of partitions of its underlying topics.
+        topics: lapse's own topics with fewer partitions.
+        counted: those of them by which clients count the shards. They are enlarged last. Otherwise an interrupted
+            command would let clients address shards that do not exist.
     """
 
     queue: str
@@ -31,16 +31,16 @@ class Enlargement:
 
     @property
     def rounds(self) -> tuple[tuple[str, ...], ...]:
-        """The topics, in the order in which they get their partitions."""
+        """The topics in the order in which they get their partitions."""
         return tuple(one for one in self.topics if one not in self.counted), self.counted
 
 
 def enlargement(topology: Topology, queue: str) -> Enlargement:
-    """Find out what a queue needs to have as many shards as its topics have partitions.
+    """Find what a queue needs to have as many shards as its topics have partitions.
 
     Args:
         topology: the cluster, and a configuration with the queue.
-        queue: its name.
+        queue: name of the queue.
 
     Raises:
         TopologyError: it cannot have as many; the text says why, and what to do.

@@ -1,12 +1,13 @@
 """Entity clean-up: workers stop reading a deleted entity, and its own topics are removed (C4, Q18).
 
-The shards are stopped by then: nothing is written any more. First the worker of the first shard tells Faust's
-conductor that it does not read these topics, and the group balances itself anew. If others still read them, the shards
-are theirs now: they find that all is done, let go likewise, and so on. The last one removes the topics, so nobody ever
-reads a topic that is gone. The changelog goes last: whoever finds some of the topics can see in it that the others are
-gone for good. Underlying topics and dead letters are the user's and stay, and so do the events, which tell what became
-of every message. Only a temporary entity takes along what was created with it: the topics that it reads, and its events
-if it leaves no dead letters; each if nobody else reads it.
+All shards are stopped by then, so nothing more is written. First, the worker of shard 0 removes these topics from its
+subscription, and the group rebalances. If other workers still read them, the shards are theirs now. These find that all
+is done, stop reading likewise, and so on. The last worker removes the topics, so nobody ever reads a missing topic. The
+changelog is removed last: as long as it exists, it shows that the other topics are gone for good.
+
+Underlying topics and dead letters belong to the user and stay. The events stay too, since they say what became of every
+message. Only a temporary entity takes along the topics that were created with it and that nobody else reads: underlying
+topics, and its events if it leaves no dead letters.
 """
 
 from __future__ import annotations
@@ -40,19 +41,19 @@ _UNKNOWN_TOPIC: Final = 3
 _PAUSE_S: Final = 0.1
 _PATIENCE_S: Final = 30.0
 _AT_ONCE: Final = 50
-"""How many topics one request deletes; Kafka answers once all of them are gone."""
+"""How many topics one request deletes. Kafka answers once all of them are deleted."""
 
 
 class ServingWorker(Protocol):
-    """A worker, as far as the end of an entity concerns it.
+    """The part of a worker that the end of an entity needs.
 
     Attributes:
         conf: Faust's settings.
-        entities: what it serves, by name.
+        entities: the served entities, by name.
         reading: the agent that reads their topics.
-        services: what they share.
-        rebalancing: whether the group is being balanced anew.
-        rebalancing_count: how often it was.
+        services: the objects that they share.
+        rebalancing: whether a rebalance is under way.
+        rebalancing_count: the number of rebalances so far.
     """
 
     conf: Any
@@ -72,31 +73,31 @@ class ServingWorker(Protocol):
 
 
 class EndedDefinitions(Protocol):
-    """The definitions of entities, as far as their end concerns them."""
+    """The part of the definitions that the end of entities needs."""
 
     def taken_along(self, entities: Collection[str]) -> list[str]:
-        """The topics that go with entities, besides their own."""
+        """Return the topics that are deleted with entities, besides their own."""
 
     async def unfinished(self, there: AbstractSet[str]) -> list[str]:
-        """The entities whose own topics are removed, and not what goes with them, of all topics that are there."""
+        """Return entities without own topics of which other topics are left; `there` has all existing topics."""
 
     async def revoke(self, entities: Collection[str], gone: Collection[str]) -> None:
-        """Take away the rights on topics of temporary entities, and on those that went with them."""
+        """Revoke the rights on topics of temporary entities, and on those that were deleted with them."""
 
     async def withdraw(self, entities: Iterable[str]) -> None:
-        """Take out the definitions of entities whose topics were removed."""
+        """Remove the definitions of entities whose topics were removed."""
 
 
 class EntityCleanup:
-    """Takes entities out of a worker, and removes their topics.
+    """Removes entities from a worker, and their topics from the cluster.
 
     Args:
-        app: the worker's.
+        app: the worker.
         connection: aiokafka's settings: brokers and security.
-        definitions: knows what goes with an entity, and is called when it is gone; None = the file decides.
+        definitions: knows what goes with an entity, and is notified of its end; None if `lapse.toml` decides.
 
     Attributes:
-        busy: held while what the worker serves changes.
+        busy: held while the set of served entities changes.
     """
 
     def __init__(
@@ -109,9 +110,9 @@ class EntityCleanup:
         self._ended: list[Entity] = []
 
     async def clean_up(self, entity: Entity) -> None:
-        """Let an entity go of which all shards are stopped, and remove its topics unless others still read them.
+        """Stop serving an entity whose shards are all stopped, and remove its topics unless others still read them.
 
-        Those that end meanwhile are let go together: each time, the whole group is balanced anew (C90).
+        Entities that end meanwhile are handled together, because each time the whole group rebalances (C90).
         """
         self._ended.append(entity)
         async with self.busy:
@@ -130,14 +131,14 @@ class EntityCleanup:
                         logger.info("%s is deleted; other workers still let go of it", one.name)
                 if left := [one.name for one in ended if names.commands(one.name) not in read]:
                     await self._remove(admin, left)
-            except (KafkaError, OSError) as error:  # the entities stay deleted, and the worker goes on
+            except (KafkaError, OSError) as error:  # deleted in any case, so the worker goes on
                 deleted = ", ".join(one.name for one in ended)
                 logger.error("Deleted, but not all of their topics are removed: %s: %s. %s", deleted, error, _AGAIN)
             finally:
                 await admin.close()
 
     async def withdraw(self) -> None:
-        """Let the entities go whose changelog is gone, however that came about."""
+        """Stop serving entities whose changelog no longer exists, whoever deleted it."""
         app = self._app
         async with self.busy:
             there = await self._there()
@@ -146,9 +147,9 @@ class EntityCleanup:
                 await self._let_go(gone)
 
     async def finish(self) -> None:
-        """Remove what goes with entities whose end another worker began, and was killed (C4, C65).
+        """Remove what is left of entities whose removal was interrupted because a worker was killed (C4, C65).
 
-        It takes a look at every topic of the cluster, and whoever wants to be served comes first.
+        This reads all topics of the cluster, so call it after the worker serves its entities.
         """
         if self._definitions is None:
             return
@@ -169,7 +170,7 @@ class EntityCleanup:
             await admin.close()
 
     async def _there(self) -> set[str]:
-        """Every topic on the cluster, once a broker answers."""
+        """Return every topic on the cluster, once a broker answers."""
         while True:
             try:
                 return await self._app.services.topics()
@@ -193,7 +194,7 @@ class EntityCleanup:
                 await entity.release(partition)
             await entity.forget_copies()
             await entity.close()
-            await asyncio.sleep(0)  # fifty that end together are let go in as many turns (C90)
+            await asyncio.sleep(0)  # a turn for others after each entity (C90)
         app.services.forget(own)
         for entity in entities:
             app.reading.remove(entity.name)
@@ -211,14 +212,14 @@ class EntityCleanup:
             logger.warning("nothing is left to serve")
 
     async def read(self, topics: list[str]) -> None:
-        """Read these topics and no others; returns when the group is balanced, and the shards run."""
+        """Subscribe to these topics only; return when the group is balanced, and the shards run."""
         app = self._app
         begun, done = app.rebalancing_count, app.consumer.balanced_count
         await app.consumer.subscribe(topics)
         give_up = time.monotonic() + _PATIENCE_S
         while app.rebalancing_count == begun and time.monotonic() < give_up:
-            # A rebalance that had begun before takes the topics in as well, and none follows it. Faust may say that
-            # none is under way: the end of the one before counts for both.
+            # A rebalance that had begun before may take the topics in as well, and none follows it. Faust may say that
+            # none is under way: the end of the previous one then counts for both.
             if app.consumer.is_balanced and app.consumer.balanced_count != done:
                 break
             await asyncio.sleep(_PAUSE_S)
@@ -228,14 +229,14 @@ class EntityCleanup:
         """Wait until the group is balanced and the worker's shards run; Faust has no event for both."""
         app, tables = self._app, self._app.tables
         if not app.entities and not app.consumer.balanced_count:
-            return  # it has had nothing to serve so far, and is in no group
+            return  # it has served nothing so far, and is in no group
         while app.rebalancing or not tables.recovery.completed.is_set():  # noqa: ASYNC110
             await asyncio.sleep(_PAUSE_S)
 
     async def _read_elsewhere(self, admin: AIOKafkaAdminClient) -> set[str]:
-        """The topics that workers of the group read still."""
+        """Return the topics that workers of the group still read."""
         if not self._app.entities:
-            return set()  # with nothing left to read, this worker could not tell the group that it lets go
+            return set()  # with nothing left to read, it cannot tell the group that it stopped reading
         give_up = time.monotonic() + _PATIENCE_S
         while time.monotonic() < give_up:
             (answer,) = await admin.describe_consumer_groups([self._app.conf.id])
@@ -249,7 +250,7 @@ class EntityCleanup:
         there = await self._there()
         own = {name: (*names.private_deliveries(name, there), *names.own(self._app.conf.id, name)) for name in entities}
         left = list(entities)
-        for part in (slice(None, -1), slice(-1, None)):  # the changelogs go last
+        for part in (slice(None, -1), slice(-1, None)):  # the changelogs are removed last
             refused = await self._delete_topics(
                 admin, [one for name in left for one in own[name][part] if one in there]
             )
@@ -263,14 +264,14 @@ class EntityCleanup:
             await self._end(admin, left)
 
     async def _end(self, admin: AIOKafkaAdminClient, entities: list[str]) -> None:
-        """Remove what goes with entities whose own topics are gone, and take their definitions out."""
+        """Remove what goes with entities whose own topics are removed, and then their definitions."""
         if self._definitions is not None:
             gone = await self._take_along(admin, entities, self._definitions.taken_along(entities))
             await self._definitions.revoke(entities, gone)
             await self._definitions.withdraw(entities)
 
     async def _delete_topics(self, admin: AIOKafkaAdminClient, topics: list[str]) -> dict[str, str]:
-        """Delete topics, some at a time; returns those that are refused, each with why."""
+        """Delete topics in several requests; return those that are refused, each with the reason."""
         refused: dict[str, str] = {}
         for some in (topics[first : first + _AT_ONCE] for first in range(0, len(topics), _AT_ONCE)):
             answer = await admin.delete_topics(some)
@@ -282,9 +283,9 @@ class EntityCleanup:
         return refused
 
     async def _take_along(self, admin: AIOKafkaAdminClient, entities: list[str], topics: list[str]) -> list[str]:
-        """Remove topics that were created with temporary entities, where nobody else reads them (C65); returns them.
+        """Remove topics that were created with temporary entities and that nobody else reads (C65); return them.
 
-        Dead letters stay, and with them the events, which tell where they come from.
+        Topics with dead letters stay, and so do the events of such an entity, which say where the letters come from.
         """
         if not topics:
             return []
@@ -311,14 +312,14 @@ class EntityCleanup:
         return gone
 
     async def _holds_something(self, admin: AIOKafkaAdminClient, topic: str) -> bool:
-        """Whether something was ever written to a topic; so it is as well where that cannot be found out."""
+        """Return whether records were ever written to a topic; True if that cannot be found out."""
         (described,) = await admin.describe_topics([topic])
         places = [TP(topic, one["partition"]) for one in described["partitions"]]
         ends = await self._app.services.aside_reader.ends_there(places)
         return not places or len(ends) < len(places) or any(ends.values())
 
     async def _read_by_groups(self, admin: AIOKafkaAdminClient) -> set[str]:
-        """The topics that other consumer groups read, or have read."""
+        """Return the topics that other consumer groups read, or have read."""
         found: set[str] = set()
         for group, *_ in await admin.list_consumer_groups():
             if group == self._app.conf.id:
@@ -326,13 +327,13 @@ class EntityCleanup:
             found |= {place.topic for place in await admin.list_consumer_group_offsets(group)}
             for answer in await admin.describe_consumer_groups([group]):
                 for one in answer.to_object()["groups"]:
-                    with contextlib.suppress(ValueError, TypeError, struct.error):  # no consumer, but a group
+                    with contextlib.suppress(ValueError, TypeError, struct.error):  # not a consumer group
                         found |= {name for member in one["members"] for name in _topics(member["member_metadata"])}
         return found
 
 
 def _topics(metadata: bytes) -> Iterable[str]:
-    """What a member of the group reads."""
+    """Return the topics to which a member of the group subscribes."""
     topics: list[str] = ConsumerProtocolMemberMetadata.decode(metadata).subscription
     return topics
 

@@ -1,4 +1,4 @@
-"""The shards that entities have already, as the topics of their own on the cluster say."""
+"""Finds from the topics on the cluster which entities exist, and how many shards they have."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from lapse.runtime.topics.wanted import GROWING, Wanted
 
 
 class ExistingShards:
-    """Which entities are on a cluster, and with how many shards.
+    """The entities that exist on a cluster, and their numbers of shards.
 
     Args:
         config: the configuration.
-        existing: partitions of every topic on the cluster.
+        existing: the number of partitions of every topic on the cluster.
     """
 
     def __init__(self, config: Config, existing: Mapping[str, int]) -> None:
@@ -22,7 +22,7 @@ class ExistingShards:
         self._existing = existing
 
     def exists(self, entity: str) -> bool:
-        """Whether an entity is there: it has a journal and commands, of one shape or on the way to it (C81)."""
+        """Return whether an entity exists: it has a journal and commands with fitting numbers of partitions (C81)."""
         journal = self._existing.get(names.changelog(self._config.lapse.app_id, entity))
         commands = self._existing.get(names.commands(entity))
         if journal is None or commands is None or entity in self._config.sow:
@@ -30,15 +30,15 @@ class ExistingShards:
         return max(journal, commands) % max(1, min(journal, commands)) == 0
 
     def count(self, entity: str) -> int:
-        """How many shards an entity has that is there."""
+        """Return the number of shards of an existing entity."""
         return min(self._existing[topic] for topic in self._own(entity) if topic in self._existing)
 
     def is_growing(self, topic: Wanted, count: int) -> bool:
-        """Whether a topic has got partitions for shards that its queue does not have yet (C81).
+        """Return whether a topic has partitions for shards that its queue does not have yet (C81).
 
         Args:
             topic: the topic, as the queue with its present shards needs it.
-            count: how many partitions it has.
+            count: its number of partitions.
         """
         queue = self._config.queue.get(topic.entity)
         if queue is None or queue.fed or not self.exists(topic.entity):
@@ -47,7 +47,7 @@ class ExistingShards:
         return topic.role in GROWING and topic.partitions < count <= read and count % topic.partitions == 0
 
     def _own(self, entity: str) -> list[str]:
-        """The topics of an entity with as many partitions as it has shards; with more while it gets more."""
+        """Return the topics of an entity with a partition for each shard; some have more while shards are added."""
         journal = names.changelog(self._config.lapse.app_id, entity)
         if entity in self._config.sow:
             return [journal]

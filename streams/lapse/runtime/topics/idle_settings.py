@@ -1,4 +1,4 @@
-"""Idle settings: those that cannot act beside others, for `lapse check` and for a worker's start."""
+"""Warns of settings that have no effect beside others, for `lapse check` and for a worker's start."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from lapse.core.queue.settings import Semantics
 from lapse.core.reason import Reason
 
 _OF_LEASES: Final = ("max_deliveries", "max_cancels", "retry", "leasing", "lease_period", "max_lease_period")
-"""What counts or bounds leases."""
+"""Settings that count or limit leases."""
 
 
 def warnings(config: Config) -> list[str]:
-    """Warn of settings that cannot act, each in a sentence that says what to do."""
+    """Return warnings of settings without effect, each with what to do."""
     found: list[str] = []
     for name, queue in config.queue.items():
         found += (f"queue {name}: {advice}" for advice in (*_of_leases(queue), *_of_queue(queue)))
@@ -27,7 +27,7 @@ def warnings(config: Config) -> list[str]:
 
 
 def _of_leases(queue: QueueConfig) -> Iterator[str]:
-    """Limits of deliveries and cancels, and what happens after them."""
+    """Warn of limits of deliveries and cancels, and of retries, that have no effect."""
     if queue.semantics is Semantics.AT_MOST_ONCE:
         stated = [key for key in _OF_LEASES if key in queue.model_fields_set and getattr(queue, key)]
         if stated:
@@ -57,7 +57,7 @@ def _of_queue(queue: QueueConfig) -> Iterator[str]:
 
 
 def _of_topics(queue: QueueConfig, config: Config) -> Iterator[str]:
-    """Lifetimes of the queue's own for topics; those of `[topic.<name>]` may be meant for another queue."""
+    """Warn of a queue's lifetimes for topics; those of `[topic.<name>]` may be meant for another queue."""
     own = [
         topic
         for topic, lifetime_ms in queue.topic_expirations.items()
@@ -71,7 +71,7 @@ def _of_topics(queue: QueueConfig, config: Config) -> Iterator[str]:
 
 
 def _of_topic_tables(config: Config) -> Iterator[str]:
-    """Lifetimes that no queue acts on."""
+    """Warn of lifetimes of topics that no queue obeys."""
     for topic in config.topic:
         readers = [name for name in config.readers(topic) if name in config.queue]
         if readers and all(config.queue[name].expiration == "disabled" for name in readers):
@@ -82,7 +82,7 @@ def _of_topic_tables(config: Config) -> Iterator[str]:
 
 
 def _of_entity(entity: QueueConfig | SowConfig) -> Iterator[str]:
-    """What queues and SOW topics have in common."""
+    """Warn of settings that queues and SOW topics have in common."""
     said = entity.model_fields_set
     if entity.on_expire is None and "on_expire_timeout" in said:
         yield "on_expire_timeout: without effect without on_expire. Take it out, or set that (L15)"
@@ -105,7 +105,7 @@ def _of_entity(entity: QueueConfig | SowConfig) -> Iterator[str]:
 
 
 def _never(entity: QueueConfig | SowConfig, reason: Reason) -> bool:
-    """Whether no message or record leaves for that reason."""
+    """Return whether no message or record can leave for a reason."""
     match reason:
         case Reason.TIME_LIMIT:
             return entity.expiration == "disabled"

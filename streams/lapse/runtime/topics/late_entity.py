@@ -1,7 +1,7 @@
-"""Late entities: entities whose topics were missing at the worker's start are served once these exist (C52).
+"""Late entities: serves entities whose topics were missing at the worker's start, once these exist (C52).
 
-Each worker looks by itself, every few seconds, and only while there is such an entity. It declares the entity's table
-to Faust, and subscribes to its topics as well: the group is balanced anew, as when an entity is deleted.
+Each worker looks every few seconds, and only while there is such an entity. It declares the entity's table to Faust,
+and subscribes to its topics too. The group then rebalances, as after a deletion.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ logger = logging.getLogger(__name__)
 
 _EVERY_S: Final = 3.0
 _LONGEST_S: Final = 1.0
-"""Clocks that are set meanwhile keep nobody waiting for longer, s."""
+"""The longest wait for a common instant, s, in case a clock is stepped meanwhile."""
 
 _ANYWAY: Final = 20
-"""The cluster is looked at whole where there are new topics, and else each time after so many looks at their names."""
+"""The cluster is looked at in full when there are new topics, and otherwise once in so many looks at the names."""
 
 
 class GrowingWorker(ServingWorker, Protocol):
-    """A worker, as far as entities concern it that come late.
+    """The part of a worker that late entities need.
 
     Attributes:
-        entity_cleanup: takes entities out; one of both is at work at a time.
+        entity_cleanup: removes entities. Its lock ensures that only one of both changes the served entities.
     """
 
     entity_cleanup: EntityCleanup
 
 
 class LateEntities:
-    """Has entities served that could not be when the worker started.
+    """Serves entities that could not be served when the worker started.
 
     Args:
-        app: the worker's.
-        barred: the entities, and why each could not be served.
-        look: looks at the cluster; blocks.
-        make: makes an entity as the cluster is, and adds it to those of the worker.
+        app: the worker.
+        barred: the entities, with the reasons why they could not be served.
+        look: looks at the cluster; it blocks.
+        make: makes an entity for the cluster as it is, and adds it to the worker's.
     """
 
     def __init__(
@@ -69,16 +69,16 @@ class LateEntities:
 
     @property
     def barred(self) -> Mapping[str, list[str]]:
-        """The entities that cannot be served so far, and why."""
+        """The entities that cannot be served so far, with the reasons."""
         return self._barred
 
     def start(self) -> None:
-        """Begin to look, if there is anything to look for."""
+        """Start to look for their topics, if there is any such entity."""
         if self._barred:
             self._task = asyncio.create_task(self._run(), name="late entities")
 
     async def stop(self) -> None:
-        """Look no longer; an entity that is being taken up is not waited for."""
+        """Stop looking. An entity whose service is being started is not waited for."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -91,7 +91,7 @@ class LateEntities:
                     await self._look()
                 except (KafkaError, KafkaException, TopologyError, TimeoutError) as error:
                     logger.warning("could not look for the topics of %s: %s", ", ".join(self._barred), error)
-        except Exception as error:  # noqa: BLE001  # crash-only: half an entity may be declared
+        except Exception as error:  # noqa: BLE001  # crash-only: an entity may be only half declared
             end_process(f"{', '.join(self._barred)}: could not be taken up: {error}", error)
 
     async def _look(self) -> None:
@@ -99,7 +99,7 @@ class LateEntities:
         self._looks += 1
         if there == self._seen and self._looks % _ANYWAY:
             return
-        # What `lapse apply` is just creating is left alone until all of it is there.
+        # `lapse apply` may just be creating them: wait until all topics of an entity exist.
         own = {one: {names.changelog(self._app.conf.id, one), names.commands(one)} for one in self._barred}
         if not any(some <= there for some in own.values()):
             self._seen = there
@@ -124,16 +124,16 @@ class LateEntities:
         make: Callable[[str, Topology], Entity],
         together_ms: int = 0,
     ) -> bool:
-        """Serve these as well, while all others go on; the group is balanced anew once for all of them.
+        """Serve these entities as well, while all others go on; the group rebalances once for all of them.
 
         Args:
             entities: their names.
             topology: the cluster, as far as they are concerned.
-            make: makes one, and adds it to those of the worker.
-            together_ms: when all workers begin to read their topics, ms since the epoch; 0 = at once.
+            make: makes an entity, and adds it to the worker's.
+            together_ms: when all workers begin to read their topics, ms since the epoch; 0 for at once.
 
         Returns:
-            whether they are served; False = the worker is ending.
+            Whether they are served; False if the worker is stopping.
         """
         app, cleanup = self._app, self._app.entity_cleanup
 

@@ -1,9 +1,9 @@
 """The log watch: notices changes of the topics that entities name (C40, C42, C52, C81).
 
-Kafka removes old records by itself, and people delete topics, create them, and give them partitions. Every so often a
-worker asks, in one request for all of its shards, which topics there are and where their partitions begin. What is
-missing is logged once, with the entity that lacks it; an entity that needs it has its shards taken over anew once it is
-there.
+Kafka removes old records by itself, and people delete and create topics and add partitions. A worker regularly asks, in
+one request for all of its shards, which topics exist and where their partitions begin. A missing topic is logged once
+for each entity that needs it. When the topic exists, the shards of an entity that cannot use it otherwise are taken
+over anew.
 """
 
 from __future__ import annotations
@@ -30,24 +30,25 @@ logger = logging.getLogger(__name__)
 
 _EVERY_S: Final = 5.0
 _AT_REST: Final = 12
-"""Of shards that hold nothing, one look in so many asks where their logs begin: nothing of theirs can be gone, and
-what they have not read yet they are about to."""
+"""The beginnings of logs of shards without messages are looked up only once in so many looks. No message of theirs
+can be lost, and unread records are about to be read."""
 
 _TOPICS_A_SECOND: Final = 200
-"""Where there are more topics than are looked at in five seconds at this rate, it is looked less often."""
+"""With more topics than can be looked up in five seconds at this rate, a look is less frequent."""
 
 _DELETED_AFTER: Final = 3
-"""A topic that is missing so many times in a row was deleted; a broker that has just started may not know all."""
+"""A topic that is missing this many times in a row is deleted. A broker that has just started may not know all
+topics."""
 
 
 class LogWatch:
-    """Looks at the logs of all shards of a worker.
+    """Watches the logs of all shards of a worker.
 
     Args:
-        entities: of the worker, with their shards, as they are now.
-        renew: has the shards of an entity taken over anew.
-        topic_ids: tells which topics there are.
-        log: tells where partitions begin.
+        entities: returns the current entities of the worker.
+        renew: takes over the shards of an entity anew.
+        topic_ids: knows which topics exist.
+        log: knows where partitions begin.
     """
 
     def __init__(
@@ -69,15 +70,15 @@ class LogWatch:
 
     @property
     def away_s(self) -> float | None:
-        """For how long the brokers have not answered, seconds; None = they do."""
+        """For how long the brokers have not answered, s; None if they answer."""
         return None if self._away_since is None else time.monotonic() - self._away_since
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start to look."""
         self._task = asyncio.create_task(self._run(), name="log watch")
 
     def stop(self) -> None:
-        """Look no longer."""
+        """Stop looking."""
         if self._task is not None:
             self._task.cancel()
 
@@ -91,14 +92,14 @@ class LogWatch:
                 self._away_since = self._away_since or time.monotonic()
                 logger.warning("could not look at the underlying topics, and will again soon: %s", error)
             except Exception:
-                # Nobody else notices what Kafka removes.
+                # Go on in any case, because nothing else notices what Kafka removes.
                 logger.exception("the underlying topics were not looked at to the end, and will be again soon")
 
     async def look(self) -> None:
         """Look once.
 
-        Where a topic was created again, its shards are taken over anew: what a shard knows of the old one is closed
-        then, in the same order in which everything else happens.
+        If a topic was created again, its shards are taken over anew. A shard then closes what it knows of the old
+        topic, in order with everything else that happens to it.
         """
         known = list(self._entities())
         entities = [entity for entity in known if entity.runners]
@@ -107,7 +108,7 @@ class LogWatch:
         targets = {topic for entity in entities for topic in entity.targets}
         topics = targets.union(*bears.values())
         self._topics = len(topics)
-        # A worker without shards is to know as well whether the brokers answer (`away_s`).
+        # A worker without shards must know as well whether the brokers answer (`away_s`).
         shapes = await self._topic_ids.shapes(topics or {names.commands(one.name) for one in known[:1]}, once=True)
         replaced: set[str] = set()
         for runner, some in bears.items():
@@ -125,7 +126,7 @@ class LogWatch:
         await self._look_at_beginnings([one for one in runners if one.entity not in renewed], shapes)
 
     async def _look_at_unread(self, entities: Iterable[Entity]) -> None:
-        """Count what stands in added partitions that no shard reads (C81)."""
+        """Count the records in added partitions that no shard reads (C81)."""
         for entity in entities:
             unread = entity.unread_partitions()
             if not unread and not entity.unread:
@@ -135,7 +136,7 @@ class LogWatch:
             entity.note_unread({tp: end - begins[tp] for tp, end in ends.items()})
 
     async def _look_at_beginnings(self, runners: Iterable[Runner], shapes: Mapping[str, Shape]) -> None:
-        """Tell the shards where the logs begin that they read, and of which they have messages."""
+        """Tell the shards where the logs begin that they read or have messages of."""
         held = {runner: set(runner.machine.held_sources()) for runner in runners}
         all_ = self._looks % _AT_REST == 0
         self._looks += 1

@@ -1,4 +1,4 @@
-"""Patience with brokers that are at work: it lasts as long as there is progress."""
+"""Patience with busy brokers: a time limit that starts anew with each progress."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 
 class Patience:
-    """Counts from the last progress, and not from the beginning.
+    """A time limit since the last progress, and not since the beginning.
 
-    A broker on a busy machine may need minutes to learn of thousands of topics. It is not given up while it learns.
+    A broker on a busy machine may need minutes to learn of thousands of topics. It is waited for while it learns.
 
     Args:
-        patience_s: how long nothing may come, s.
-        clock: seconds that only grow.
+        patience_s: the longest time without progress, s.
+        clock: returns seconds that never decrease.
     """
 
     def __init__(self, patience_s: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -23,10 +23,10 @@ class Patience:
         self._since_s = clock()
 
     def is_over(self, done: int) -> bool:
-        """Whether nothing has come for too long.
+        """Return whether there was no progress for too long.
 
         Args:
-            done: how much there is by now; more than ever before is progress.
+            done: how much is done by now. A new maximum is progress.
         """
         now_s = self._clock()
         if self._most is None or done > self._most:

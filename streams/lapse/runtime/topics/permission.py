@@ -1,6 +1,6 @@
-"""What the cluster permits us: the operations on topics, and the group, without which a worker can do nothing.
+"""Our own permissions on the cluster: the operations on topics, and the group, that a worker needs.
 
-Brokers tell everybody what they may do themselves, so this takes no right to see ACLs.
+Brokers tell every client what it may do itself, so this needs no right to see ACLs.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it lists no
 from lapse.runtime.topics.wanted import Role, Wanted
 
 _PATIENCE_S: Final = 120.0
-"""How long librdkafka waits for an answer, s: a broker that has made thousands of topics is slow to describe them."""
+"""How long librdkafka waits for an answer, s. A broker that has created thousands of topics describes them slowly."""
 _COORDINATOR_S: Final = 2.0
 _MOST_AT_ONCE: Final = 2_000
 _FIRST: Final = 20
-"""Who may do everything with so many topics has an administrator's rights: the others are not asked for."""
+"""If we may do everything with so many topics, we are an administrator, and the other topics are not asked about."""
 
 _READ: Final = (AclOperation.READ,)
 _WRITE: Final = (AclOperation.WRITE,)
@@ -36,24 +36,24 @@ _NEEDED: Final[Mapping[Role, tuple[AclOperation, ...]]] = {
     Role.DEAD_LETTERS: _WRITE,
     Role.FORWARDED: _WRITE,
 }
-"""What a worker does with topics (docs/operations.md, Rights on the cluster)."""
+"""The operations of a worker on topics (docs/operations.md, Rights on the cluster)."""
 
 
 def hidden(admin: AdminClient, topics: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Of topics that are not listed, those that the brokers do not let us see, if they are there.
+    """Find which unlisted topics the brokers do not let us see.
 
     Returns:
-        what is lacking, by topic: `("Describe",)`.
+        What is lacking, by topic: `("Describe",)`.
     """
     return {name: ("Describe",) for name, found in _asked(admin, topics) if found is None}
 
 
 def lacking(admin: AdminClient, topics: Iterable[Wanted]) -> tuple[dict[str, tuple[str, ...]], bool]:
-    """What a worker may not do with topics that are there.
+    """Find which operations on existing topics a worker lacks.
 
     Returns:
-        the operations that are lacking, by topic, such as `("Read", "Write")`, none of topics with which all is well;
-        and whether we are kept from anything at all, so that there is an authorizer, and we are not its super user.
+        The lacking operations by topic, such as `("Read", "Write")`, for topics with any; and whether we lack any
+            operation at all, so that there is an authorizer, and we are not its super user.
     """
     needed = {topic.name: _NEEDED.get(topic.role, ()) for topic in topics}
     found: dict[str, tuple[str, ...]] = {}
@@ -72,9 +72,9 @@ def lacking(admin: AdminClient, topics: Iterable[Wanted]) -> tuple[dict[str, tup
 
 
 def may_join(admin: AdminClient, group: str) -> bool:
-    """Whether we may be a member of a consumer group; so it is as well where the cluster does not tell soon.
+    """Return whether we may join a consumer group; True if the cluster does not answer soon.
 
-    The first group of a cluster has to wait for its coordinator, which may take seconds.
+    The first group of a cluster must wait for its coordinator, which may take seconds.
     """
     (asked,) = admin.describe_consumer_groups(
         [group], include_authorized_operations=True, request_timeout=_COORDINATOR_S
@@ -89,7 +89,7 @@ def may_join(admin: AdminClient, group: str) -> bool:
 
 
 def _asked(admin: AdminClient, topics: Iterable[str]) -> Iterable[tuple[str, frozenset[AclOperation] | None]]:
-    """What we may do with each topic that is there; None = we may not even see it."""
+    """Yield what we may do with each existing topic; None if we may not even see it."""
     names = sorted(topics)
     for first in range(0, len(names), _MOST_AT_ONCE):
         some = TopicCollection(names[first : first + _MOST_AT_ONCE])

@@ -1,4 +1,4 @@
-"""Record limits: how large a record each topic takes, so that letters and deliveries fit (C27)."""
+"""The largest record that each topic must take, so that letters and deliveries fit (C27)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Final
 from lapse.runtime.kafka.output import MAX_BATCH_BYTES
 
 DEFAULT_BYTES: Final = 1_048_588
-"""Kafka's default for a topic without a limit of its own."""
+"""Kafka's default for a topic without a limit of its own, bytes."""
 
 ADDED_BYTES: Final = 64 << 10
-"""By how much a dead letter or a delivery may exceed its message, because of headers."""
+"""By how much a dead letter or a delivery may exceed its message because of headers, bytes."""
 
 
 def record_limits(
@@ -21,16 +21,16 @@ def record_limits(
     letters: Mapping[str, str | None],
     sources: Mapping[str, Sequence[str]],
 ) -> dict[str, int]:
-    """The largest record that each topic takes once `lapse apply` has run, bytes, as far as that is known.
+    """Return the largest record of each topic after `lapse apply`, bytes, as far as that is known.
 
     A queue may read a topic of letters that is created, or gets a higher limit, in the same run. Then the topics that
     are written for that queue need a higher limit as well.
 
     Args:
-        limits: of existing topics.
+        limits: the limits of existing topics, bytes.
         existing: the topics that exist.
-        letters: of each entity, its topic of dead letters; None or empty = it has none.
-        sources: of each entity, the topics that it reads.
+        letters: by entity, its dead-letter topic; None or empty if it has none.
+        sources: by entity, the topics that it reads.
     """
     found = dict(limits)
     readers: dict[str, list[str]] = {}
@@ -38,7 +38,7 @@ def record_limits(
         for topic in topics:
             readers.setdefault(topic, []).append(name)
     waiting = deque(letters)
-    for _ in range(2 * len(letters) ** 2):  # more than any way without a circle takes
+    for _ in range(2 * len(letters) ** 2):  # enough for every path without a cycle
         if not waiting:
             break
         name = waiting.popleft()

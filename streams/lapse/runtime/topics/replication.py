@@ -1,4 +1,4 @@
-"""How many copies Kafka keeps of topics that must not be lost, and the warning if these are too few."""
+"""The number of copies of topics that must not be lost, and warnings if there are too few."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ class Copies:
 
     Attributes:
         most: replicas of the partition that has the fewest.
-        least: `min.insync.replicas`: so many have a record before it counts as written; None = that is not known.
+        least: `min.insync.replicas`, the number of replicas that must have a record before it counts as written; None
+            if unknown.
     """
 
     most: int
@@ -25,21 +26,21 @@ class Copies:
 
     @classmethod
     def of(cls, replicas: Sequence[int], settings: Mapping[str, Any]) -> Copies:
-        """From the replicas of each partition, and the topic's settings as Kafka tells them."""
+        """Make it from the number of replicas of each partition, and the topic's settings."""
         least = settings.get(LEAST_IN_SYNC)
         return cls(min(replicas, default=1), None if least is None else int(least.value))
 
 
 def warnings(brokers: int, factor: int, copies: Mapping[str, Copies]) -> list[str]:
-    """Warnings of topics that one broker's end may cost, each a sentence that says what to do.
+    """Warn of topics that may be lost with one broker, each with what to do.
 
     Args:
-        brokers: how many the cluster has; with one alone there is no choice.
+        brokers: the cluster's number of brokers. With a single one there is no choice.
         factor: `replication_factor` of `lapse.toml`.
-        copies: of the changelogs, commands and dead letters.
+        copies: the copies of changelogs, commands and dead letters.
     """
     found = _unreachable(copies)
-    if brokers < 2:  # one has nobody to share with
+    if brokers < 2:  # a single broker cannot share topics
         return found
     if factor == 1:
         found.append(
@@ -62,7 +63,7 @@ def warnings(brokers: int, factor: int, copies: Mapping[str, Copies]) -> list[st
 
 
 def _unreachable(copies: Mapping[str, Copies]) -> list[str]:
-    """The topics that ask for more copies of a record than there are replicas."""
+    """Warn of topics that require more copies of a record than there are replicas."""
     short = [topic for topic, one in copies.items() if one.least is not None and one.least > one.most]
     if not short:
         return []

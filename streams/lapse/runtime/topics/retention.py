@@ -1,4 +1,4 @@
-"""How long Kafka keeps the records of a topic, against how long messages live (C40)."""
+"""How long Kafka keeps the records of a topic, compared with the lifetimes of messages (C40)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lapse.config import QueueConfig
 from lapse.config.duration import in_words
 
 _SET_ON_THE_TOPIC: Final = 1
-"""Kafka's number for a setting that was made for this one topic, and is no default of the broker."""
+"""Kafka's number for a setting that was made for this topic, and is not a default of the broker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,10 +18,10 @@ class Retention:
     """How long Kafka keeps the records of a topic.
 
     Attributes:
-        period_ms: so long; −1 = for ever.
-        chosen: whether somebody said so for this topic.
+        period_ms: the retention; −1 for ever.
+        chosen: whether it was set for this topic.
         compacts: whether Kafka removes a record once a later one has its key.
-        policy: the cleanup.policy, as Kafka tells it.
+        policy: the cleanup.policy, as Kafka returns it.
     """
 
     period_ms: int
@@ -31,14 +31,14 @@ class Retention:
 
     @classmethod
     def of_settings(cls, settings: Mapping[str, Any]) -> Self:
-        """Read it from a topic's settings, as the admin client gives them."""
+        """Make it from a topic's settings, as the admin client returns them."""
         policy, period = settings["cleanup.policy"].value, settings["retention.ms"]
         deletes = "delete" in policy
         chosen = int(period.source) == _SET_ON_THE_TOPIC
         return cls(int(period.value) if deletes else -1, chosen, "compact" in policy, policy)
 
     def warning(self, topic: str, name: str, queue: QueueConfig) -> str:
-        """Say what messages of a queue on this topic have to fear; empty = nothing."""
+        """Return a warning if Kafka may remove messages of a queue on this topic too early; empty if not."""
         where = f"queue {name}: topic {topic}"
         if self.compacts:
             return (

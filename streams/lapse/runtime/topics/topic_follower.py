@@ -1,4 +1,4 @@
-"""Following a topic of one partition, as every worker does by itself: from its beginning, or from now on."""
+"""Follows a topic with one partition, from its beginning or from its current end, as every worker does by itself."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _LOOK_S: Final = 1.0
 
 
 class TopicFollower:
-    """Reads a topic of one partition, for as long as the worker runs.
+    """Reads a topic with one partition while the worker runs.
 
     Args:
-        topic: which one.
+        topic: name of the topic.
         connection: aiokafka's settings: brokers and security.
-        take: gets what was read, in order; nothing else is read meanwhile.
-        from_end: whether it begins with what is written from now on; else with the topic's first record, and after
-            the loss of the connection again.
-        listed: the topics on the cluster, where this one may not be there yet; None = it is.
+        take: called with the records that were read, in order. Reading goes on when it returns.
+        from_end: whether to begin with records that are written from now on. Otherwise it begins with the topic's first
+            record, and does so again after each loss of the connection.
+        listed: returns the topics on the cluster, if this topic may not exist yet; None if it exists.
     """
 
     def __init__(
@@ -50,12 +50,12 @@ class TopicFollower:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to read."""
+        """Start to read."""
         self._task = asyncio.create_task(self._run(), name=f"following {self._topic}")
         self._task.add_done_callback(self._ended)
 
     async def stop(self) -> None:
-        """Read no longer."""
+        """Stop reading."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

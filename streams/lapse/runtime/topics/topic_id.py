@@ -1,7 +1,7 @@
-"""Topic ids: a topic that is deleted and created again bears its name, and is another one (C42).
+"""Topic ids: a topic that is deleted and created again has the same name, but is another topic (C42).
 
-Positions, bookmarks and state are about one topic. Which one, is written down with the read positions, in the same
-record: the two cannot disagree.
+Positions, bookmarks and state belong to one topic. Its id is stored in the same record as the read positions, so that
+the two cannot disagree.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ logger = logging.getLogger(__name__)
 
 _PATIENCE_S: Final = 15.0
 _MOST_PATIENCE_S: Final = 120.0
-"""How long an answer is waited for, s: at first, and at most once brokers have turned out to be slow."""
+"""How long to wait for an answer, s: at first, and at most once brokers have turned out to be slow."""
 
 _AGAIN_S: Final = 0.5
 _GIVE_UP_S: Final = 300.0
-"""How long is asked without an answer, s; brokers that are away for longer are waited for by a new worker."""
+"""How long to ask without an answer, s. After that the worker ends, and the next one waits for the brokers."""
 
 _LATE: Final = frozenset(
     {KafkaError._TIMED_OUT, KafkaError._TIMED_OUT_QUEUE, KafkaError.REQUEST_TIMED_OUT, KafkaError._TRANSPORT}
@@ -37,11 +37,11 @@ _LATE: Final = frozenset(
 
 
 class Shape(NamedTuple):
-    """What a topic is now.
+    """The current facts about a topic.
 
     Attributes:
-        id: which one it is of its name.
-        partitions: how many it has.
+        id: the id, which distinguishes topics with the same name.
+        partitions: the number of partitions.
     """
 
     id: str
@@ -49,13 +49,13 @@ class Shape(NamedTuple):
 
 
 class TopicIds:
-    """Asks the brokers for the ids of topics, and which topics there are.
+    """Asks the brokers for the ids of topics, and which topics exist.
 
-    A cluster may have thousands of topics. What is made of the answers is made in threads, so that shards have their
-    turns meanwhile (C90).
+    A cluster may have thousands of topics, so answers are processed in threads, and shards have their turns meanwhile
+    (C90).
 
     Args:
-        settings: librdkafka's: brokers and security.
+        settings: librdkafka's settings: brokers and security.
     """
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
@@ -69,10 +69,10 @@ class TopicIds:
         self._connecting = threading.Lock()
 
     async def listed(self, at_most_s: float = 0.0) -> Mapping[str, int]:
-        """Every topic that this worker may know of, with the number of its partitions.
+        """Return every topic that this worker may see, with its number of partitions.
 
         Args:
-            at_most_s: an answer that was asked for so many seconds ago is good enough.
+            at_most_s: the greatest age of an earlier answer that may be returned, s.
 
         Raises:
             KafkaException: no answer in time, or a refusal.
@@ -90,7 +90,7 @@ class TopicIds:
         return {name: len(topic.partitions) for name, topic in found.topics.items() if topic.error is None}
 
     async def of(self, topics: Iterable[str], *, once: bool = False) -> dict[str, str]:
-        """The ids of topics; those that do not exist are left out.
+        """Return the ids of topics, without topics that do not exist.
 
         Args:
             topics: their names.
@@ -102,14 +102,14 @@ class TopicIds:
         return {name: shape.id for name, shape in (await self.shapes(topics, once=once)).items()}
 
     async def shapes(self, topics: Iterable[str], *, once: bool = False) -> dict[str, Shape]:
-        """The ids of topics, and their partitions; those that do not exist are left out.
+        """Return the ids of topics, and their numbers of partitions, without topics that do not exist.
 
-        Brokers that are only slow, as after thousands of topics were made, are asked again with more patience: nobody
-        who owns a shard can go on without the answer.
+        Brokers that are only slow, for example after the creation of thousands of topics, are asked again with more
+        patience, because an owner of a shard cannot go on without the answer.
 
         Args:
             topics: their names.
-            once: ask once, for the next look comes soon in any case.
+            once: ask only once, because the caller asks again soon in any case.
 
         Raises:
             KafkaException: no answer in time, or a refusal.
@@ -151,10 +151,10 @@ class TopicIds:
             return self._admin
 
     def _part_with(self, asked: AdminClient) -> None:
-        """Ask by another connection from now on.
+        """Use another connection from now on.
 
-        librdkafka waits for a controller for ever once it has heard that there is none, as for a moment after brokers
-        stood still; a new client hears at once who it is.
+        librdkafka waits for a controller for ever once it has heard that there is none, which can be so for a moment
+        after brokers stood still. A new client finds the controller at once.
         """
         with self._connecting:
             if self._admin is asked:
@@ -162,7 +162,7 @@ class TopicIds:
 
 
 def _shapes(asked: Mapping[str, Future[Any]]) -> dict[str, Shape]:
-    """Wait for the answers, which come together."""
+    """Wait for all answers."""
     found: dict[str, Shape] = {}
     for name, answer in asked.items():
         try:
@@ -176,17 +176,17 @@ def _shapes(asked: Mapping[str, Future[Any]]) -> dict[str, Shape]:
 
 
 class KnownTopics:
-    """The topics that the state of one shard is about.
+    """The topics to which the state of one shard belongs.
 
     Args:
-        progress: what the journal says of read positions; names without a colon are topics.
-        ids: the ids of topics now.
+        progress: the read positions in the journal. Names without a colon are topics.
+        ids: the current ids of the topics.
 
     Attributes:
-        replaced: names of topics that are others than the state knows.
-        absent: positions of partitions whose topics are missing now; they may be the same once they are there.
-        facts: id of each topic, and the epoch since which it is the topic of its name (0 = it always was), as the
-            journal holds them; as for replaced topics, those of the old ones.
+        replaced: names that belong to other topics than the state knows.
+        absent: positions of partitions whose topics are missing now. They are valid again if the same topics return.
+        facts: by name, the topic's id and the epoch since which it has the name (0 if always), as in the journal. For a
+            replaced topic they are those of the old one.
     """
 
     def __init__(self, progress: Mapping[str, Any], ids: Mapping[str, str]) -> None:
@@ -202,19 +202,19 @@ class KnownTopics:
             self.learn(name, found)
 
     def is_another(self, name: str, topic_id: str) -> bool:
-        """Whether a topic is another one than the state knows under its name."""
+        """Return whether the name belongs to another topic than the state knows."""
         return name in self.facts and self.facts[name][0] != topic_id
 
     def learn(self, name: str, topic_id: str) -> None:
-        """Know a topic that is new here."""
+        """Note a topic that is not known yet."""
         self.facts.setdefault(name, [topic_id, 0])
 
     def since(self, name: str) -> int:
-        """The epoch since which a topic is the one of its name; 0 = it always was."""
+        """Return the epoch since which a topic has its name; 0 if always."""
         return int(self.facts[name][1]) if name in self.facts else 0
 
     def settle(self, epoch: int) -> None:
-        """What was known of the replaced topics is closed: the new ones count from this epoch on."""
+        """Note that the state of the replaced topics is closed, and that the new topics count from this epoch on."""
         for name in self.replaced:
             self.facts[name] = [self._now[name], epoch]
         self.replaced = []

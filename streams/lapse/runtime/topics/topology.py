@@ -1,4 +1,4 @@
-"""Topology: the topics that a configuration needs, and how those of a cluster differ."""
+"""Topology: the topics that a configuration needs, and how the cluster differs from that."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from lapse.runtime.topics.user_rights import user_grants
 from lapse.runtime.topics.wanted import MOST_BYTES, OF_THE_USER, Role, Wanted, without
 
 _FOR_REPLICAS: Final = {"delete.retention.ms": str(7 * 86_400_000), "min.compaction.lag.ms": "60000"}
-"""How long a replica may be apart and still learn of every delete; and how long an update stays although something
-follows it, so that a replica that reads of an expiry within seconds has read of the update before it (S10)."""
+"""How long a replica may be disconnected and still learn of every delete; and how long a superseded update stays, so
+that a replica that reads of an expiry within seconds has read the update before it (S10)."""
 
 _LARGE: Final = {MOST_BYTES: str(2 * MAX_BATCH_BYTES)}
 
@@ -39,11 +39,11 @@ _HOLDS_PAYLOADS: Final = frozenset({Role.DELIVERIES, Role.CHANGELOG, Role.SOW, R
 
 
 _OF_ANY_BREADTH: Final = frozenset({*OF_THE_USER, Role.DEFINER})
-"""Topics whose number of partitions is no fault by itself; `_misshapen` looks at underlying ones."""
+"""Topics whose number of partitions is never wrong by itself; `_misshapen` checks underlying ones."""
 
 
 class Standing(StrEnum):
-    """How much of what goes with an entity is on the cluster."""
+    """How many of an entity's own topics are on the cluster."""
 
     NEW = "new"
     WHOLE = "whole"
@@ -52,17 +52,17 @@ class Standing(StrEnum):
 
 
 class Topology:
-    """What is on the cluster, against what a configuration needs.
+    """Compares the topics on the cluster with those that a configuration needs.
 
     Args:
         config: the configuration.
-        existing: partitions of every topic on the cluster.
-        limits: the largest record that a topic takes, bytes, as far as that could be learned.
-        retentions: how long Kafka keeps the records of a topic, as far as that could be learned.
-        access: what the cluster says of rights on topics; None = it was not asked, for there are no users.
-        copies: how many copies there are of topics, as far as that could be learned.
-        brokers: how many the cluster has.
-        lacks: what we may not do with topics that are needed, by topic, as far as it was asked.
+        existing: the number of partitions of every topic on the cluster.
+        limits: the largest record that a topic takes, bytes, as far as known.
+        retentions: how long Kafka keeps the records of a topic, as far as known.
+        access: the cluster's rights on topics; None if it was not asked, because there are no users.
+        copies: the copies of topics, as far as known.
+        brokers: the cluster's number of brokers.
+        lacks: the operations on needed topics that we lack, by topic, as far as known.
     """
 
     def __init__(
@@ -87,18 +87,18 @@ class Topology:
         self._there = ExistingShards(config, existing)
 
     def partitions(self, entity: str) -> int:
-        """How many shards an entity has: as many as its underlying topics have partitions."""
+        """Return the number of shards of an entity: as many as its underlying topics have partitions."""
         return self._shards[entity]
 
     @cached_property
     def _shards(self) -> dict[str, int]:
-        """How many shards each entity has; topics that it reads may still have to be made (D1)."""
+        """The number of shards of each entity; topics that it reads may still have to be created (D1)."""
         letters: dict[str, int] = {}
         shared: dict[str, int] = {}
         found: dict[str, int] = {}
         readers = self._reading()
         waiting = deque(self.entities())
-        for _ in range(2 * len(waiting) ** 2):  # more than any way without a circle takes
+        for _ in range(2 * len(waiting) ** 2):  # enough for every path without a cycle
             if not waiting:
                 break
             name = waiting.popleft()
@@ -118,24 +118,24 @@ class Topology:
         return found
 
     def _shards_of(self, entity: str, letters: Mapping[str, int], shared: Mapping[str, int]) -> int:
-        """How many shards an entity has.
+        """Return the number of shards of an entity.
 
         Args:
-            entity: the entity.
-            letters: how many partitions topics of letters get that have to be made.
-            shared: how many other topics get that have to be made: enough for each entity that reads them.
+            entity: name of the entity.
+            letters: the numbers of partitions of dead-letter topics that must be created.
+            shared: the same for other topics: enough for each entity that reads them.
         """
         settings = self._entity(entity)
         if isinstance(settings, QueueConfig) and settings.fed:
             return 1 if settings.ordering == "total" else settings.partitions
-        if self._there.exists(entity):  # it has so many shards, whatever became of its underlying topics (C81)
+        if self._there.exists(entity):  # its shards stay, whatever became of its underlying topics (C81)
             return self._there.count(entity)
         topics = settings.underlying(entity)
         counts = [self.existing.get(topic, letters.get(topic, 0)) for topic in topics]
         return max(counts, default=0) or max([settings.partitions, *(shared.get(topic, 0) for topic in topics)])
 
     def _reading(self) -> dict[str, list[str]]:
-        """The entities that read each topic, by name or pattern."""
+        """Return the entities that read each topic, by name or pattern."""
         found: dict[str, list[str]] = {}
         for name in self.entities():
             for topic in self.sources(name):
@@ -143,25 +143,28 @@ class Topology:
         return found
 
     def _named(self, name: str) -> list[str]:
-        """Underlying topics of an entity that have to exist: those with a name, and the target of publishes."""
+        """Return underlying topics that must exist: those with a name, and the target of publishes."""
         entity = self._entity(name)
         target = entity.publish_target(name)
         return list(dict.fromkeys([*entity.underlying(name), *([target] if target else [])]))
 
     def _breadth(self, name: str, shards: int) -> int:
-        """How many partitions an entity's missing topics get; any number serves shards that feed themselves."""
+        """Return the number of partitions of an entity's missing topics.
+
+        Shards that feed themselves accept any number.
+        """
         entity = self._entity(name)
         return entity.partitions if isinstance(entity, QueueConfig) and entity.fed else shards
 
     def entities(self) -> list[str]:
-        """Names of all entities."""
+        """Return the names of all entities."""
         return [*self.config.queue, *self.config.sow]
 
     def _entity(self, name: str) -> QueueConfig | SowConfig:
         return self.config.queue[name] if name in self.config.queue else self.config.sow[name]
 
     def sources(self, name: str) -> list[str]:
-        """All underlying topics of an entity, those that match a pattern included."""
+        """Return all underlying topics of an entity, including those that match a pattern."""
         entity = self._entity(name)
         pattern = entity.pattern() if isinstance(entity, QueueConfig) else None
         named = self._named(name)
@@ -171,7 +174,7 @@ class Topology:
 
     @cached_property
     def _to_be_made(self) -> dict[str, int]:
-        """Topics of the user's that entities name and the cluster lacks."""
+        """Topics of the user that entities name and the cluster lacks."""
         found: dict[str, int] = {}
         for name in self.entities():
             letters = self._entity(name).dead_letter_topic(name)
@@ -179,7 +182,7 @@ class Topology:
         return {name: 0 for name in found if name not in self.existing}
 
     def _most_bytes(self, name: str) -> int:
-        """What the largest message of an entity may take with the headers that lapse adds (C27)."""
+        """Return the greatest size of a message of an entity, bytes, with the headers that lapse adds (C27)."""
         limits = [self._to_be.get(topic, DEFAULT_BYTES) for topic in self.sources(name)]
         return max(limits, default=DEFAULT_BYTES) + ADDED_BYTES
 
@@ -190,19 +193,19 @@ class Topology:
         return record_limits(self.limits, self.existing, letters, {name: self.sources(name) for name in letters})
 
     def record_bytes(self, name: str) -> int:
-        """What a record of a SOW topic may take, so that each topic to which it is written takes it."""
+        """Return the greatest size of a SOW topic's record, bytes, that all topics take to which it is written."""
         return min(self.limits.get(topic, 2 * MAX_BATCH_BYTES) for topic in self.written(name)) - ADDED_BYTES
 
     def written(self, name: str) -> list[str]:
-        """The topics to which a SOW topic writes its records."""
+        """Return the topics to which a SOW topic writes its records."""
         return [names.sow(name), *self._deliveries(name), names.changelog(self.config.lapse.app_id, name)]
 
     def _deliveries(self, name: str) -> list[str]:
-        """The topics on which an entity speaks to clients: to all, and to each of its users alone (X4)."""
+        """Return the topics on which an entity writes to clients: to all, and to each of its users alone (X4)."""
         return [names.deliveries(name, user) for user in ("", *self.config.entitled(name))]
 
     def _of(self, name: str) -> Iterator[Wanted]:
-        """Every topic that an entity needs."""
+        """Yield every topic that an entity needs."""
         entity = self._entity(name)
         count = self.partitions(name)
         stamped = {"message.timestamp.type": "LogAppendTime"}
@@ -215,8 +218,8 @@ class Topology:
         for deliveries in self._deliveries(name):
             yield Wanted(deliveries, Role.DELIVERIES, name, count, {**stamped, **large, **retained})
         yield Wanted(names.events(name), Role.EVENTS, name, count, {**stamped, **_LARGE, "retention.ms": "-1"})
-        # What a new epoch inherits is written anew step by step; until then old records must stay. And copies on
-        # disk, which are trusted for half a day, have to learn of removals, whatever the broker's own setting is.
+        # A new epoch rewrites the inherited state step by step, and until then the old records must stay. Copies on
+        # disk, which are trusted for half a day, must learn of removals, whatever the broker's default is.
         journaled = {**compacted, "min.compaction.lag.ms": "3600000", "delete.retention.ms": str(86_400_000)}
         yield Wanted(names.changelog(self.config.lapse.app_id, name), Role.CHANGELOG, name, count, journaled)
         if name in self.config.sow:
@@ -229,7 +232,7 @@ class Topology:
             yield Wanted(target, Role.FORWARDED, name, count, {**stamped, **large})
 
     def _of_definitions(self) -> Iterator[Wanted]:
-        """The topics on which clients ask for entities, and are answered (Q23)."""
+        """Yield the topics on which clients ask for entities, and are answered (Q23)."""
         if self.config.lapse.definitions == "file":
             return
         settings = {"message.timestamp.type": "LogAppendTime", **_LARGE, "retention.ms": "86400000"}
@@ -237,7 +240,7 @@ class Topology:
             yield Wanted(name, Role.DEFINER, names.definer(self.config.lapse.app_id), 1, settings)
 
     def wanted(self) -> list[Wanted]:
-        """Every topic that the configuration needs, once; several entities may name the same one."""
+        """Return every topic that the configuration needs, once, even if several entities name it."""
         return list(self._wanted)
 
     @cached_property
@@ -252,7 +255,7 @@ class Topology:
         return tuple(found.values())
 
     def differences(self) -> list[Difference]:
-        """How the cluster differs from what is needed; empty = it fits."""
+        """Return how the cluster differs from what is needed; empty if it fits."""
         found: list[Difference] = []
         deleted = set(self.deleted())
         for topic in self.wanted():
@@ -288,7 +291,7 @@ class Topology:
         return f"we lack the right {' and '.join(self.lacks[topic])} on it: have it granted"
 
     def _misshapen(self) -> list[Difference]:
-        """Underlying topics with another number of partitions than their entities have shards (C81)."""
+        """Return underlying topics with another number of partitions than their entities have shards (C81)."""
         found: list[Difference] = []
         for name in self.entities():
             entity = self._entity(name)
@@ -309,7 +312,7 @@ class Topology:
         return found
 
     def _meanwhile(self, name: str, count: int, shards: int) -> str:
-        """What an entity does with a topic whose number of partitions is not that of its shards."""
+        """Say what an entity does with a topic whose number of partitions differs from its number of shards."""
         remedy = "take a new name for the entity, so that it has as many shards"
         if count < shards:
             return f"The other shards have nothing to read; create the topic with {shards}, or {remedy}"
@@ -321,7 +324,7 @@ class Topology:
         return f"Its shards read the further ones as well; to spread the load, {spread}"
 
     def missing(self) -> list[str]:
-        """Warnings, one per entity and topic that is not as it should be: what does not happen, and what to do."""
+        """Return warnings of missing and misshapen topics: what does not happen, and what to do."""
         found: list[str] = []
         for name in self.entities():
             kind = "queue" if name in self.config.queue else "SOW topic"
@@ -334,7 +337,7 @@ class Topology:
         return [*found, *(f"topic {one.topic} {one.what}" for one in misshapen)]
 
     def barred(self) -> dict[str, list[str]]:
-        """The entities that cannot be served, and why; the others can be (C52)."""
+        """Return the entities that cannot be served, with the reasons; the others can be (C52)."""
         return {name: list(why) for name, why in self._barred.items()}
 
     @cached_property
@@ -346,11 +349,11 @@ class Topology:
         return found
 
     def grants(self) -> list[Grant]:
-        """The rights on topics that users need, and with them the workers: who names one, shuts others out (X4)."""
+        """Return the rights on topics that users need, and workers with them: a right excludes all others (X4)."""
         return user_grants(self.config, {name: self.sources(name) for name in self.entities()})
 
     def _not_granted(self) -> list[Difference]:
-        """Rights that are missing, topic by topic."""
+        """Return missing rights, by topic."""
         missing: dict[str, list[Grant]] = {}
         for grant in [] if self.access is None else self.access.lacks(self.grants()):
             missing.setdefault(grant.topic, []).append(grant)
@@ -360,7 +363,7 @@ class Topology:
         ]
 
     def _too_small(self) -> list[Difference]:
-        """Topics that exist and might refuse what an entity has to write to them."""
+        """Return existing topics that might refuse what an entity writes to them."""
         found: dict[str, Difference] = {}
         for topic in (one for one in self.wanted() if one.role in _HOLDS_PAYLOADS):
             limit, needed = self.limits.get(topic.name), self._most_bytes(topic.entity)
@@ -370,7 +373,7 @@ class Topology:
         return list(found.values())
 
     def _faults(self) -> list[Difference]:
-        """What the configuration asks of the cluster that cannot be, whatever topics are created."""
+        """Return demands of the configuration that this cluster cannot fulfil, whatever topics are created."""
         found: list[Difference] = []
         for name, queue in self.config.queue.items():
             for one in queue.recovery_point if isinstance(queue.recovery_point, tuple) else ():
@@ -388,9 +391,9 @@ class Topology:
         return found
 
     def standing(self, name: str) -> Standing:
-        """How much of what goes with an entity is there."""
+        """Return how many of an entity's own topics are on the cluster."""
         kept = names.own(self.config.lapse.app_id, name)
-        others = {names.decisions(name)}  # a client may have made it, or not
+        others = {names.decisions(name)}  # optional: a client may have created it
         if name not in self.config.sow:
             others.add(names.sow(name))
         own = [topic for topic in kept if topic not in others]
@@ -402,12 +405,12 @@ class Topology:
         return Standing.DELETED if names.events(name) in self.existing else Standing.NEW
 
     def deleted(self) -> list[str]:
-        """Entities of the configuration that were deleted: of all their topics only the events are there."""
+        """Return entities of the configuration that were deleted: of their topics only the events exist."""
         entities = [*self.config.queue, *self.config.sow]
         return [name for name in entities if self.standing(name) is Standing.DELETED]
 
     def without(self, entities: Iterable[str]) -> Topology:
-        """The same for the configuration without some entities."""
+        """Return the topology for the configuration without some entities."""
         config = self.config
         gone = set(entities)
         queue = {name: one for name, one in config.queue.items() if name not in gone}
@@ -425,7 +428,7 @@ class Topology:
         )
 
     def servable(self) -> Topology:
-        """The same for the entities that can be served.
+        """Return the topology for the entities that can be served.
 
         Raises:
             TopologyError: none can.

@@ -1,9 +1,9 @@
-"""What a definer has begun to create: topics that it made for temporary entities that are not defined yet (C65).
+"""Remembers topics that a definer has created for temporary entities that are not defined yet (C65).
 
-The topics are there before the definition that says whose they are. If the definer is killed in between, or somebody
-else changes definitions at that moment, the command is carried out once more, and finds the topics there. A note says
-that they were not there before the command. It is kept with the committed offset of the commands, so it is safe before
-the first topic is created, and goes when the command is done.
+The topics exist before the definition that says to which entity they belong. If the definer is killed in between, or
+somebody else changes definitions at that moment, the command is carried out again and finds the topics. A note says
+that they did not exist before the command. It is kept with the committed offset of the commands, so it is safe before
+the first topic is created. It is removed when the command is done.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
 _MOST_BYTES: Final = 4_096
-"""Kafka's default limit of what stands beside an offset; a note that is longer is kept in memory alone."""
+"""Kafka's default limit of the metadata of an offset, bytes. A longer note is kept only in memory."""
 
 
 class UnfinishedCreations:
-    """Remembers which topics commands that are not done yet have created.
+    """Remembers the topics that unfinished commands have created.
 
     Args:
         connection: aiokafka's settings: brokers and security.
-        group: whose offsets of the commands they are.
+        group: the consumer group whose offset has the note.
     """
 
     def __init__(self, connection: Mapping[str, Any], group: str) -> None:
@@ -39,14 +39,14 @@ class UnfinishedCreations:
 
     @property
     def topics(self) -> Collection[str]:
-        """The topics that were not there before the commands that are under way."""
+        """The topics that did not exist before the commands that are under way."""
         return self._topics
 
     async def begin(self, consumer: AIOKafkaConsumer, place: TopicPartition, offset: int) -> None:
-        """Know which commands come next: those from an offset on, perhaps for the second time.
+        """Note the offset of the next commands, which may be carried out for the second time.
 
         Raises:
-            KafkaError: the note that was kept cannot be read.
+            KafkaError: the stored note cannot be read.
         """
         self._consumer, self._place, self._offset = consumer, place, offset
         if not self._is_read:
@@ -54,7 +54,7 @@ class UnfinishedCreations:
             self._is_read = True
 
     async def note(self, topics: Iterable[str]) -> None:
-        """Remember some more topics, before they are created.
+        """Remember further topics, before they are created.
 
         Raises:
             KafkaError: another worker carries the commands out now.
@@ -68,13 +68,13 @@ class UnfinishedCreations:
             await self._consumer.commit({self._place: OffsetAndMetadata(self._offset, text)})
 
     def end(self) -> None:
-        """Know that the commands are done, and their offset is committed."""
+        """Note that the commands are done, and their offset is committed."""
         self._topics = frozenset()
 
     def forget(self) -> None:
-        """Know that another worker may have carried out commands meanwhile.
+        """Read the note again later, because another worker may have carried out commands meanwhile.
 
-        What this one has created for a command that it is in the middle of, it knows all the same.
+        The topics that this worker has created for an unfinished command stay known.
         """
         self._is_read = False
 

@@ -1,4 +1,4 @@
-"""The rights on Kafka's topics that go with users: theirs, and those of the workers beside them (X4)."""
+"""The rights on Kafka's topics that users need, and those that workers need on the same topics (X4)."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from lapse.protocol import topic as names
 from lapse.runtime.topics.access import Grant
 
 _OWN: Final = ("READ", "WRITE", "DELETE")
-"""What the workers need to do with a topic of lapse's own."""
+"""The operations of workers on a topic of lapse's own."""
 
 
 def user_grants(config: Config, sources: Mapping[str, Sequence[str]]) -> list[Grant]:
-    """The rights on topics that users need, and those that workers need on the same topics.
+    """Return the rights on topics that users need, and those that workers need on the same topics.
 
-    A topic on which Kafka knows any right is closed to all others, so the workers have to be named as well.
+    With a right for one principal on a topic, Kafka denies the topic to all others. So the workers must be named as
+    well.
 
     Args:
         config: the configuration.
@@ -45,7 +46,7 @@ def _grants(config: Config, sources: Mapping[str, Sequence[str]]) -> Iterator[Gr
 
 
 def _workers(config: Config) -> str | None:
-    """The principal of the workers, as far as the configuration tells it."""
+    """Return the principal of the workers, as far as the configuration names it."""
     security = config.security
     if security.principal is None and security.protocol.startswith("SASL") and security.username:
         return f"User:{security.username}"
@@ -53,7 +54,7 @@ def _workers(config: Config) -> str | None:
 
 
 def _commanding(name: str, user: str, principal: str | None, workers: str | None) -> Iterator[Grant]:
-    """The rights that a user needs to give commands and read the answers, and with them the workers."""
+    """Yield the rights that a user needs to give commands and read the answers, and those of the workers."""
     if principal is None:
         return
     commands, deliveries = names.commands(name), names.deliveries(name, user)

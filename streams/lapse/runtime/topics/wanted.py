@@ -1,4 +1,4 @@
-"""A topic that a configuration needs: what it is for, and what does not happen while it is missing."""
+"""A topic that a configuration needs: its purpose, and what does not happen while it is missing."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from enum import StrEnum
 from typing import Final
 
 MOST_BYTES: Final = "max.message.bytes"
-"""The setting of a topic that bounds its RecordBatches."""
+"""The setting of a topic that limits its RecordBatches."""
 
 
 class Role(StrEnum):
-    """What a topic is for."""
+    """The purpose of a topic."""
 
     UNDERLYING = "underlying"
     COMMANDS = "commands"
@@ -25,7 +25,7 @@ class Role(StrEnum):
 
 
 OF_THE_USER: Final = frozenset({Role.UNDERLYING, Role.DEAD_LETTERS, Role.FORWARDED})
-"""Topics that an entity names. One that is missing concerns some of what the entity does; all else goes on (C52)."""
+"""Topics that an entity names. A missing one affects only a part of what the entity does (C52)."""
 
 GROWING: Final = frozenset({Role.COMMANDS, Role.DELIVERIES, Role.EVENTS, Role.CHANGELOG})
 """Topics that get partitions when their queue gets shards (C81)."""
@@ -43,11 +43,11 @@ class Wanted:
     """A topic that a configuration needs.
 
     Attributes:
-        name: the topic.
-        role: what it is for.
-        entity: whose it is.
-        partitions: how many it has, or is to have.
-        config: its settings, where lapse creates it.
+        name: name of the topic.
+        role: its purpose.
+        entity: name of the entity.
+        partitions: the number of partitions.
+        config: its settings, if lapse creates it.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Wanted:
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Who decides what a topic is like that several entities name: letters need most, forwarded messages least."""
+        """The precedence of the entities' wishes for a shared topic: letters need most, forwarded messages least."""
         order = {Role.FORWARDED: 0, Role.UNDERLYING: 1}
         return order.get(self.role, 2), int(self.config.get(MOST_BYTES, 0))
 

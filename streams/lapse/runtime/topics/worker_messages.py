@@ -1,7 +1,7 @@
-"""Messages between workers about definitions: who serves which version, and how much is live (C65, C66).
+"""Messages between workers about definitions: which version is served, and how many messages are live (C65, C66).
 
-They are records of the topic of commands about definitions, as messages between shards are of an entity's. Each worker
-reads all of them by itself, from its start on. Where users are configured they are sealed with the workers' key.
+They are records of the topic of commands about definitions, like shard messages on an entity's commands topic. Each
+worker reads all of them from its start on. If users are configured, they are sealed with the workers' key.
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ _ASK_SERVED: Final = "who serves"
 _ASK_LIVE: Final = "what is live"
 
 _CLOCK_KEY: Final = b"\x00clock"
-"""Key of a record that is written to see how the broker stamps it."""
+"""Key of a record that is written to measure the broker's clock."""
 
 _AGAIN_S: Final = 0.5
-"""The interval of further requests: shards move between workers, and a worker may just have begun."""
+"""The interval between repeated questions, s. Shards move between workers, and a worker may just have started."""
 
 
 class LocalShards(Protocol):
     """What a worker knows of its own shards."""
 
     def served(self, entity: str) -> tuple[int, list[int]]:
-        """The version that is served here, and the shards that serve it."""
+        """Return the version that is served here, and the shards that serve it."""
 
     def live(self, entity: str) -> dict[int, int]:
-        """How many messages or records each shard has that is here."""
+        """Return the number of live messages or records of each shard of this worker."""
 
 
 class WorkerMessages:
-    """Tells the other workers, asks them, and answers them.
+    """Sends messages to the other workers, asks questions, and answers theirs.
 
     Args:
-        definer: what stands in the place of an entity in the topic's name.
-        services: what the worker has.
-        guard: who may say something; None = no users are configured, and everybody may.
+        definer: the definer's name, which forms the topic's name like an entity's.
+        services: the objects that the worker's entities share.
+        guard: the keys for seals; None if no users are configured, so that messages are not sealed.
         local: this worker's own shards.
     """
 
@@ -72,7 +72,7 @@ class WorkerMessages:
         self._follower = TopicFollower(self._topic, services.connection, self._take, from_end=True)
 
     async def start(self) -> None:
-        """Begin to listen."""
+        """Start to listen."""
         await self._measure_clock()
         if self._guard is not None:
             place = TP(self._topic, 0)
@@ -83,7 +83,7 @@ class WorkerMessages:
         self._listens = True
 
     async def _measure_clock(self) -> None:
-        """Know the broker's clock, which a worker without shards has not met yet."""
+        """Measure the broker's clock, which a worker without shards does not know yet."""
         clock = self._services.clock
         began = time.monotonic()
         if not clock.is_measured:
@@ -91,11 +91,11 @@ class WorkerMessages:
             clock.measured(began, time.monotonic(), written.timestamp)
 
     async def stop(self) -> None:
-        """Listen no longer."""
+        """Stop listening."""
         await self._follower.stop()
 
     async def tell_served(self, entity: str) -> None:
-        """Say which shards of an entity are served here, and in which version."""
+        """Tell the others which shards of an entity are served here, and in which version."""
         version, shards = self._local.served(entity)
         if shards:
             await self._say(_SERVED, entity=entity, version=version, shards=shards)
@@ -104,13 +104,13 @@ class WorkerMessages:
         """Wait until all shards of an entity serve a version.
 
         Args:
-            entity: its name.
-            version: of its definition.
-            shards: how many it has.
+            entity: name of the entity.
+            version: version of its definition.
+            shards: its number of shards.
             timeout_s: how long to wait, s.
 
         Returns:
-            those that did not say so in time.
+            The shards that were not reported in time.
         """
 
         def late() -> list[int]:
@@ -121,7 +121,7 @@ class WorkerMessages:
         return late()
 
     async def live(self, entity: str, shards: int, timeout_s: float) -> int | None:
-        """How many messages or records all shards of an entity have; None = a shard did not say so in time."""
+        """Return how many messages or records all shards of an entity have; None if one did not answer in time."""
         question = uuid4().hex
         live_by_shard = self._live[question] = {}
         try:
@@ -148,14 +148,14 @@ class WorkerMessages:
 
     async def _say(self, kind: str, **what: Any) -> None:
         if not self._listens:
-            return  # the topic may not be there
+            return  # the topic may not exist
         value = orjson.dumps({"kind": kind, **what})
         seal = [] if self._authorizer is None else self._authorizer.seal(0, value)
         output = Output(self._topic, 0, SHARD_MESSAGE_KEY, value, seal)
         try:
             for safe in await self._services.output_producer.send([output]):
                 await safe
-        except KafkaError as error:  # whoever asked goes without, and says so
+        except KafkaError as error:  # the asker gets no answer, and reports that
             logger.warning("%s: could not be written: %s", self._topic, error)
 
     async def _take(self, records: Sequence[Any]) -> None:
