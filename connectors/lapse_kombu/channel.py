@@ -63,8 +63,9 @@ class Channel(virtual.Channel):
     """A channel over the client of lapse.
 
     A queue of kombu is a queue of lapse with the topic of its name; characters that a topic may not have become `_`.
-    A queue that is neither durable nor outlives its connection, and that is bound by something else than its own name,
-    is transient instead: it gets copies of what is sent to its exchanges by any process, and has no leases.
+    A queue that does not outlive its connection is transient instead if it is bound to a fanout exchange, as Celery's
+    `Broadcast` is, or if it is not durable and bound by something else than its own name: it gets copies of what is
+    sent to its exchanges by any process, and has no leases.
     """
 
     Message = TaskMessage
@@ -78,6 +79,7 @@ class Channel(virtual.Channel):
         self._consumed: dict[str, Consumption | Listening] = {}
         self._leaving: list[QueueSubscriber] = []
         self._turn = 0
+        self._unbound: str | None = None
 
     @property
     def _transient(self) -> Transient:
@@ -89,9 +91,11 @@ class Channel(virtual.Channel):
     def queue_declare(self, queue: str | None = None, passive: bool = False, **options: Any) -> Any:
         """Create a queue that is not there; only a passive declaration tells how many messages there are."""
         name = queue or f"amq.gen-{uuid()}"
+        self._create_unbound()
         if not passive:
-            if not options.get("durable", True) and (options.get("auto_delete") or options.get("exclusive")):
+            if options.get("auto_delete") or options.get("exclusive"):
                 self.connection.undecided.setdefault(name, options)  # its binding tells
+                self._unbound = name if options.get("durable", True) else None
             else:
                 self._new_queue(name, **options)
             return queue_declare_ok_t(name, 0, 0)
@@ -111,11 +115,13 @@ class Channel(virtual.Channel):
         self, queue: str, exchange: str | None = None, routing_key: str = "", arguments: Any = None, **options: Any
     ) -> None:
         """Bind a queue to an exchange: for all processes if it is transient, else for those that declare it."""
+        self._create_unbound(queue)
         source = exchange or "amq.direct"
         kind = self.typeof(source)
-        if queue in self.connection.undecided:
-            if kind.type == "direct" and routing_key == queue:  # one for all who know its name
-                self._decide(queue)
+        if (declared := self.connection.undecided.get(queue)) is not None:
+            durable = declared.get("durable", True)
+            if kind.type != "fanout" and (durable or (kind.type == "direct" and routing_key == queue)):
+                self._decide(queue)  # one for all who know its name
             else:
                 self._transient.declare(queue)
                 del self.connection.undecided[queue]
@@ -169,6 +175,12 @@ class Channel(virtual.Channel):
         if (options := self.connection.undecided.pop(queue, None)) is not None:
             self._new_queue(queue, **options)
 
+    def _create_unbound(self, queue: str | None = None) -> None:
+        """Create a durable queue that was declared last, unless it is bound now: kombu binds right after that."""
+        unbound, self._unbound = self._unbound, None
+        if unbound is not None and unbound != queue:
+            self._decide(unbound)
+
     def _queue_bind(self, *_: Any) -> None:
         """Nothing: the bindings of a durable queue are in this process."""
 
@@ -205,6 +217,7 @@ class Channel(virtual.Channel):
 
     def basic_publish(self, message: dict[str, Any], exchange: str, routing_key: str, **options: Any) -> Any:
         """Send a message to the durable queues that are bound here, and to whoever listens in any process."""
+        self._create_unbound()
         self._inplace_augment_message(message, exchange, routing_key)
         if not exchange:
             return self._put(routing_key, message, **options)
@@ -214,7 +227,8 @@ class Channel(virtual.Channel):
 
     def _is_heard(self, message: Mapping[str, Any], exchange: str) -> bool:
         """Whether transient queues may be bound to an exchange: to one for tasks there is none."""
-        declared = self.state.exchanges.get(exchange) or {}
+        if (declared := self.state.exchanges.get(exchange)) is None:
+            return True  # nobody has declared it here, as Celery does not where it sends to a `Broadcast`
         kind = declared.get("type", "direct")
         if kind == "fanout" or not declared.get("durable", True):
             return True
@@ -248,6 +262,7 @@ class Channel(virtual.Channel):
         self, queue: str, no_ack: bool, callback: Callable[[Any], object], consumer_tag: str, **_: Any
     ) -> None:
         """Subscribe to a queue."""
+        self._create_unbound()
         self._decide(queue)
         if queue in self._transient:
             self._consumed[consumer_tag] = Listening(queue, self._transient, callback)
@@ -280,10 +295,11 @@ class Channel(virtual.Channel):
     def basic_get(self, queue: str, no_ack: bool = False, **_: Any) -> TaskMessage | None:
         """Return one message, or None if there is none within half a second."""
         wait_s = float(self._option("get_timeout") or _GET_S)
+        self._create_unbound()
         self._decide(queue)
         if queue in self._transient:
             raws = self._transient.take(queue, 1, wait_s)
-            return self.Message(raws[0], channel=self) if raws else None
+            return self._heard(queue, raws[0]) if raws else None
         subscriber = self._subscriber(queue, 1)
         delivery = subscriber.receive(wait_s)
         message = None if delivery is None else self._message(queue, delivery, subscriber, no_ack=no_ack)
@@ -349,7 +365,8 @@ class Channel(virtual.Channel):
         if isinstance(consumption, Listening):
             raws = consumption.take(_TOGETHER, timeout_s)
             for raw in raws:
-                consumption.callback(self.Message(raw, channel=self))
+                if (heard := self._heard(consumption.queue, raw)) is not None:
+                    consumption.callback(heard)
             return bool(raws)
         room = self.qos.can_consume_max_estimate()
         deliveries = consumption.take(_TOGETHER if room is None else min(room, _TOGETHER), timeout_s)
@@ -363,21 +380,33 @@ class Channel(virtual.Channel):
         self, queue: str, delivery: Delivery, subscriber: QueueSubscriber, *, no_ack: bool
     ) -> TaskMessage | None:
         """What kombu is given for a delivery; one that kombu did not write leaves for the dead letters."""
+        tag = f"{delivery.bookmark}#{delivery.delivery_count}"
         try:
             raw = task_message.read(delivery.value)
-        except ValueError as error:
+            properties = raw["properties"]
+            properties["delivery_tag"] = tag
+            properties["delivery_info"] = {
+                **(properties.get("delivery_info") or {}),
+                "redelivered": delivery.delivery_count > 1,
+            }
+            message = self.Message(raw, channel=self)
+        except Exception as error:  # noqa: BLE001  # whatever was written there, the next one is a task again
             logger.warning("%s: %s: %s; it goes to the dead letters", queue, delivery.bookmark, error)
             delivery.expire(str(error))
             return None
-        properties = raw["properties"]
-        again = delivery.delivery_count > 1
-        properties["delivery_tag"] = tag = f"{delivery.bookmark}#{delivery.delivery_count}"
-        properties.setdefault("delivery_info", {})["redelivered"] = again
         if no_ack:
             delivery.acknowledge()
         else:
             self.qos.hold(tag, delivery, subscriber)
-        return self.Message(raw, channel=self)
+        return message
+
+    def _heard(self, queue: str, raw: dict[str, Any]) -> TaskMessage | None:
+        """What kombu is given for a message that nobody keeps; one that kombu did not write is passed over."""
+        try:
+            return self.Message(raw, channel=self)
+        except Exception as error:  # noqa: BLE001  # as above
+            logger.warning("%s: a message is passed over: %s: %s", queue, type(error).__name__, error)
+            return None
 
     def _subscriber(self, queue: str, backlog: int) -> QueueSubscriber:
         name, known = _legal(queue), self.connection.known

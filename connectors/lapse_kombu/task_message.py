@@ -12,6 +12,9 @@ from kombu.utils.json import dumps, loads
 
 _MS: Final = 1000
 
+_SHOWN: Final = 200
+"""So much of another program's error is shown, characters."""
+
 
 class TaskMessage(virtual.Message):
     """A message as kombu hands it out; its delivery is known to the channel by the delivery tag."""
@@ -56,10 +59,31 @@ def read(value: bytes | None) -> dict[str, Any]:
     Raises:
         ValueError: it was not written by kombu.
     """
-    message = loads(value or b"")
-    if not isinstance(message, dict) or not isinstance(message.get("properties"), dict) or "body" not in message:
+    try:
+        message = loads(value or b"")
+    except ValueError:
+        raise
+    except Exception as error:  # nested too deeply, or a value that one of kombu's own decoders cannot take
+        raise ValueError(f"no message of kombu: {type(error).__name__}: {str(error)[:_SHOWN]}") from error
+    if not isinstance(message, dict) or not isinstance(message.get("properties"), dict) or message.get("body") is None:
         raise ValueError("no message of kombu: a JSON object with `body` and `properties` is expected")
+    for what, found, expected in _parts(message):
+        if found is not None and not isinstance(found, expected):
+            raise ValueError(f"no message of kombu: its {what} is {type(found).__name__}")
     return message
+
+
+def _parts(message: Mapping[str, Any]) -> tuple[tuple[str, object, type | tuple[type, ...]], ...]:
+    """What kombu and Celery take for granted: name, value and type of each part."""
+    properties = message["properties"]
+    return (
+        ("body", message["body"], (str, bytes)),
+        ("headers", message.get("headers"), dict),
+        ("content-type", message.get("content-type"), str),
+        ("content-encoding", message.get("content-encoding"), str),
+        ("delivery_info", properties.get("delivery_info"), dict),
+        ("body_encoding", properties.get("body_encoding"), str),
+    )
 
 
 def _instant_ms(text: object) -> int | None:

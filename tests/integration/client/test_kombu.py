@@ -16,9 +16,10 @@ from typing import Any
 import kombu
 import pytest
 from kombu.asynchronous.hub import Hub
+from kombu.common import Broadcast
 
 import lapse_kombu
-from lapse_client import ConnectionFailed, LapseError
+from lapse_client import Connection, ConnectionFailed, DeadLetterReader, LapseError, Publisher, Queue
 from support.deployment import Deployment
 from support.log import until
 
@@ -80,6 +81,46 @@ def test_messages_are_published_consumed_rejected_and_requeued(here: Deployment,
     assert here.letters("plain", 2)[1].value() == b"no message of kombu"
 
 
+HOSTILE = (
+    b"[" * 100_000,
+    b'{"properties": {"delivery_info": "x"}, "body": ""}',
+    b'{"properties": {"delivery_info": []}, "body": "", "headers": 5}',
+    b'{"properties": {"body_encoding": "nope"}, "body": "a"}',
+    b'{"properties": {"body_encoding": {}}, "body": "a"}',
+    b'{"properties": {}, "body": {"__type__": "datetime", "__value__": 5}}',
+    b'{"__type__": "decimal", "__value__": "x"}',
+    b'{"properties": {}, "body": null}',
+    b'{"properties": {}, "body": 1}',
+    b'{"properties": {}, "body": "", "headers": []}',
+    b'{"properties": {}, "body": "", "content-type": 7}',
+)
+"""What kombu itself, or Celery's worker, would stumble over."""
+
+
+@pytest.mark.feature("X3", "X7")
+def test_no_record_ends_a_consumer(here: Deployment, connection: kombu.Connection) -> None:
+    """Neither on a queue's topic nor on the one that all transient queues read."""
+    name = here.name("hostile")
+    queue = kombu.Queue(name, routing_key=name)
+    listening = kombu.Queue(here.name("ear"), kombu.Exchange(here.name("air"), "fanout"), auto_delete=True)
+    listening(connection.default_channel).declare()
+    queue(connection.default_channel).declare()
+    unread = f'{{"properties": {{"delivery_info": {{"exchange": "{here.name("air")}"}}}}, "body": "x"}}'.encode()
+    with Publisher(Connection(here.servers)) as publisher:
+        for value in HOSTILE:
+            publisher.publish(name, value)
+        for value in (*HOSTILE, unread):
+            publisher.publish(f"kombu.{here.app_id}", value)
+    connection.Producer().publish("a task", routing_key=name)
+    connection.Producer().publish("news", exchange=here.name("air"))
+    assert drain(connection, queue, 1) == ["a task"]
+    assert drain(connection, listening, 1) == ["news"]
+    with Queue(name, connection=Connection(here.servers)) as asked:
+        until(lambda: asked.depth()["depth"] == 0, "all have left")
+    letters = [letter.value for letter in DeadLetterReader(name, connection=Connection(here.servers))]
+    assert sorted(letters) == sorted(HOSTILE)
+
+
 @pytest.mark.feature("X3", "L2", "Q13", "Q23")
 def test_a_declared_queue_is_created_with_what_kombu_says_of_it(here: Deployment, connection: kombu.Connection) -> None:
     name = here.name("ranked")
@@ -87,8 +128,11 @@ def test_a_declared_queue_is_created_with_what_kombu_says_of_it(here: Deployment
     producer = connection.Producer()
     with pytest.raises(connection.channel_errors, match="NOT_FOUND"):
         kombu.Queue(name)(connection.default_channel).queue_declare(passive=True)
+    own = kombu.Queue(here.name("own"), auto_delete=True)  # bound by its own name, as that of `rpc://` for results
+    own(connection.default_channel).declare()
     for text, priority in (("first", 3), ("second", 6), ("third", 3)):
         producer.publish(text, routing_key=name, declare=[queue], priority=priority)
+    assert own.name in connection.transport.queues(), "before anything is sent that is answered there"
     producer.publish("late", routing_key=name, priority=9, expiration=0.05)
     until(lambda: queue(connection.default_channel).queue_declare(passive=True).message_count == 3, "one expires")
     assert drain(connection, queue, 3) == ["second", "first", "third"]
@@ -247,6 +291,7 @@ def test_what_is_sent_to_everybody_comes_to_all_who_listen_in_other_connections(
     news = kombu.Exchange(here.name("news"), "fanout")
     weather = kombu.Exchange(here.name("weather"), "topic")
     replies = kombu.Exchange(here.name("replies"), "direct", durable=False)
+    orders = Broadcast(here.name("orders"))  # as Celery has it: with a random name, and durable
 
     def listening(name: str, exchange: kombu.Exchange | None, key: str) -> kombu.Queue:
         return kombu.Queue(here.name(name), exchange, key, durable=False, auto_delete=True)
@@ -257,12 +302,16 @@ def test_what_is_sent_to_everybody_comes_to_all_who_listen_in_other_connections(
         for queue in (north, first, mine):
             queue(connection.default_channel).declare()
         second(other.default_channel).declare()
+        orders(other.default_channel).declare()
         with contextlib.closing(connection.clone()) as away:
             producer = away.Producer()
             for exchange, key in ((news, ""), (replies, "you"), (replies, "me")):
                 producer.publish(key or "all", exchange=exchange, routing_key=key, declare=[exchange])
             for key in ("weather.north.rain", "weather.south.rain"):
                 producer.publish(key, exchange=weather, routing_key=key, declare=[weather], delivery_mode=1)
+            producer.publish(
+                "to all", exchange=here.name("orders"), routing_key="any"
+            )  # declared by the listener alone
             producer.publish("nobody's", routing_key=here.name("gone"), delivery_mode=1)
             away.SimpleBuffer(here.name("shared")).put("one")
         assert other.SimpleBuffer(here.name("shared")).get(timeout=20).payload == "one"
@@ -270,9 +319,10 @@ def test_what_is_sent_to_everybody_comes_to_all_who_listen_in_other_connections(
             assert drain(connection, queue, 1) == bodies
             assert queue(connection.default_channel).get() is None
         assert drain(other, second, 1) == ["all"]
+        assert drain(other, orders, 1) == ["to all"]
     queues = connection.transport.queues()
     assert here.name("shared") in queues
-    assert not {one.name for one in (first, second, mine, north)} & {*queues}
+    assert not {one.name for one in (first, second, mine, north, orders)} & {*queues}
     assert here.name("gone") not in queues
 
 
