@@ -45,6 +45,10 @@ class MemoryLog:
         """See `Log`."""
         return {tp: len(self._cluster.log(*tp)) for tp in tps if self._cluster.has(*tp)}
 
+    async def stood_at(self, tps: Iterable[TP], instant_ms: int) -> dict[TP, int]:
+        """See `Log`."""
+        return {tp: self._cluster.offset_at(*tp, instant_ms) for tp in tps if self._cluster.has(*tp)}
+
     async def release(self, topic: str, partition: int) -> None:
         """See `Log`."""
 

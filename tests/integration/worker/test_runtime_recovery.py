@@ -479,3 +479,12 @@ def test_a_command_that_found_nothing_does_nothing_to_what_comes_behind_it(deplo
             delivery = subscriber.receive(20)
             assert delivery is not None
             assert delivery.value == b"behind"
+    kcat = Kcat(here, "expired")
+    worker.signal(signal.SIGSTOP)
+    here.write("expired", "older")  # ends the fetch that waits: the next one brings what follows, all together
+    kcat.send(b'{"command": "expire", "id": "live", "filter": "1 = 1", "answer": "all"}')
+    here.write("expired", "younger")
+    worker.signal(signal.SIGCONT)
+    assert kcat.answer("live")["counts"] == {"settled": 2, "skipped": 0}
+    with here.queue("expired") as queue:
+        until(lambda: queue.depth()["available"] == 1, "what is younger is there")

@@ -75,6 +75,10 @@ class QueueCommands:
         """Return whether messages must be judged under a command's own filter before it can be carried out."""
         return bool(command.filter) and command.command in _SELECTING and not _counts_nothing(command)
 
+    def sweeps(self, command: Command) -> bool:
+        """Whether a command is about all messages that were published up to its instant, or all that match (C1)."""
+        return command.command == "purge" or bool(command.filter and command.command in _SETTLING)
+
     def looks_ahead(self, command: Command) -> list[tuple[str, int]]:
         """Return the sources of which an acknowledgment or a transfer names messages that are not active yet (Q13)."""
         if command.command not in _LOOKING_AHEAD or command.filter or self._shard.settings.target_depth is None:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from lapse.core.lifetime import NEVER
 from lapse.core.queue.arrival.trait import Traits
 from lapse.core.queue.change import Change, Places, joined, with_counts
+from lapse.core.queue.inquiry.horizon import Horizon
 from lapse.core.queue.inquiry.matching import YES, Matching
 from lapse.core.queue.life.message_state import FILLS
 from lapse.core.queue.life.table import Row
@@ -40,16 +41,18 @@ class Decisions:
     """The state, the settings, and the one way to carry out a decision.
 
     Attributes:
-        settings: the queue's settings.
-        state: the shard's state.
-        matching: what is known of which messages match which filters.
-        began_ms: begin of the owner's epoch, ms since 1970; no decision is dated before it.
+        settings: the queue's.
+        state: the shard's.
+        matching: which messages match the filters, as far as known.
+        horizon: how far the sweep reaches that is being carried out.
+        began_ms: when the epoch began, ms since the epoch; nothing is decided before it.
     """
 
     def __init__(self, settings: QueueSettings, state: QueueState, matching: Matching) -> None:
         self.settings = settings
         self.state = state
         self.matching = matching
+        self.horizon = Horizon()
         self.began_ms = 0
 
     def do(self, change: Change, step: Step) -> None:

@@ -58,6 +58,7 @@ class QueueShard:
         self.matching = Matching(compile_filter)
         self.state.segments.resting.append(self.matching.put_away)
         self._decisions = Decisions(settings, self.state, self.matching)
+        self.horizon = self._decisions.horizon
         self._transitions = Transitions(self._decisions)
         self._locator = Locator(self.state)
         self._visibility = Visibility(self._decisions, self._locator)

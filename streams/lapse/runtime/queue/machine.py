@@ -6,11 +6,9 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from lapse.core.expression import ExpressionError
 from lapse.core.lifetime import NEVER
 from lapse.core.portions import Portions
 from lapse.core.queue.command import QueueCommands
-from lapse.core.queue.inquiry.row_filter import no_filter, with_row_filter
 from lapse.core.queue.journal.queue_journal import QueueJournal
 from lapse.core.queue.journal.restored import Restored
 from lapse.core.queue.settings import QueueSettings
@@ -29,8 +27,9 @@ from lapse.runtime.queue.in_flight import EMITTED, QueueStepInFlight
 from lapse.runtime.queue.judging import Judge
 from lapse.runtime.queue.letters import QueueLetters
 from lapse.runtime.queue.output import QueueOutput
-from lapse.runtime.queue.preparation import Preparation
+from lapse.runtime.queue.preparation import Preparation, as_its_user
 from lapse.runtime.queue.rewind import Rewinder
+from lapse.runtime.queue.sweep_horizon import SweepHorizon
 from lapse.runtime.queue.unwritten import JournaledDeliveries, Noted, Read
 from lapse.runtime.queue.view import QueueView
 from lapse.runtime.shard.command_authorizer import Admitted
@@ -103,7 +102,8 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         self.unfinished = self.rewinder.unfinished
         self.crowd = Crowd(shard)
         self._view = QueueView(shard, payloads)
-        self._preparation = Preparation(shard, self._commands, payloads, self._judge, self._view)
+        self._horizon = SweepHorizon(shard, payloads)
+        self._preparation = Preparation(shard, self._commands, payloads, self._judge, self._view, self._horizon)
         self._deliveries = DeliveryWriter(shard, payloads, output, forwarding)
 
     def _begin(self) -> QueueStepInFlight:
@@ -166,6 +166,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         taken = self.shard.arrive(topic, partition, records, self._step, now_ms, self.crowd.room)
         in_part = taken < len(records) and (taken > 0 or self.shard.placed > placed)
         self._at_work.note_batch(topic, partition, records, -1 if in_part else before, clock_ms)
+        self._horizon.took(topic, partition, records, taken, clock_ms)
         self.crowd.let_in(self.shard.placed - placed)
         self._at_work.has_arrivals |= bool(taken)
         self.figures.counts["arrived"] += taken
@@ -215,19 +216,14 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         """Carry out a command, or let it wait for payloads, or for earlier commands that do."""
         self._at_work.stands_alone |= admitted.command.command != "heartbeat"
         self.shard.use(admitted.at_ms, self._step)
-        if admitted.row_filter is not None:
-            try:
-                admitted = admitted._replace(command=with_row_filter(admitted.command, admitted.row_filter))
-            except ExpressionError as error:
-                self._refuse(admitted, no_filter(admitted.command, error))
-                return
-        if admitted.command.command == "subscribe":
+        admitted, refusal = as_its_user(admitted)
+        if refusal is None and admitted.command.command == "subscribe":
             refusal = self._judge.filters.refusal(admitted.command.filter)
-            if refusal is not None:
-                self._refuse(admitted, refusal)
-                return
-        if self._waiting or self._commands.needs_a_look(admitted.command, admitted.row_filter):
-            # Something must be read first. Later commands wait as well, so that the order stays.
+        if refusal is not None:
+            self._refuse(admitted, refusal)
+            return
+        if self._waiting or self._preparation.is_needed(admitted):
+            # Something has to be read first. Later commands wait as well, so that the order stays.
             self._waiting.append(admitted)
             self._at_work.expect(len(admitted.command.bookmarks))
         else:
@@ -344,6 +340,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         self.now_ms = max(self.now_ms, now_ms)
         if self._is_busy:
             return False
+        self._horizon.forget(topics)
         self._replaced = all(self.shard.replace_topic(name, self._epoch, self.now_ms, self._step) for name in topics)
         return self._replaced
 
@@ -369,6 +366,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
     def taking_over(self, now_ms: int) -> Portions[Items]:
         """Begin an epoch; its first step applies lowered limits, and repeats barriers that may be unsent."""
         self._at_work.instants["began"] = self.now_ms = max(self.now_ms, now_ms)
+        self._horizon.begin(self.now_ms)
         items = yield from self._journal.beginning()
         self.shard.take_over(now_ms, self._step, self._handed_out.has_found)
         self._end_of_others(now_ms)

@@ -6,10 +6,11 @@ from lapse.core.error_code import Refusal
 from lapse.core.expression import ExpressionError
 from lapse.core.queue.command import QueueCommands
 from lapse.core.queue.inquiry.matching import MOST_PAGED, MOST_TRAVELLING
-from lapse.core.queue.inquiry.row_filter import no_filter
+from lapse.core.queue.inquiry.row_filter import no_filter, with_row_filter
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step
 from lapse.runtime.queue.judging import Judge
+from lapse.runtime.queue.sweep_horizon import SweepHorizon
 from lapse.runtime.queue.view import QueueView
 from lapse.runtime.shard.command_authorizer import Admitted
 from lapse.runtime.shard.effort import Effort
@@ -25,19 +26,34 @@ class Preparation:
         commands: knows what a command needs.
         payloads: the records behind the messages.
         judge: finds the messages that match a filter.
-        view: finds the oldest message.
+        view: knows the oldest message.
+        horizon: knows what is younger than a command.
     """
 
     def __init__(
-        self, shard: QueueShard, commands: QueueCommands, payloads: PayloadWindow, judge: Judge, view: QueueView
+        self,
+        shard: QueueShard,
+        commands: QueueCommands,
+        payloads: PayloadWindow,
+        judge: Judge,
+        view: QueueView,
+        horizon: SweepHorizon,
     ) -> None:
         self._shard = shard
         self._commands = commands
         self._payloads = payloads
         self._judge = judge
         self._view = view
+        self._horizon = horizon
         self._text = ""
         """The filter under which messages are judged for the command; empty without one."""
+
+    def is_needed(self, admitted: Admitted) -> bool:
+        """Whether a command has to be prepared."""
+        command = admitted.command
+        if self._commands.sweeps(command) and self._horizon.is_open(admitted.at_ms):
+            return True
+        return self._commands.needs_a_look(command, admitted.row_filter)
 
     async def begin(self, admitted: Admitted, now_ms: int, step: Step) -> Refusal | None:
         """Prepare a command; return a refusal if it cannot be carried out. Call `end` once the command is done.
@@ -48,6 +64,8 @@ class Preparation:
             step: gets messages that turn out lost or undecodable.
         """
         command, row_filter = admitted.command, admitted.row_filter
+        if self._commands.sweeps(command) and (refusal := await self._horizon.set(admitted.at_ms)) is not None:
+            return refusal
         for source in self._commands.looks_ahead(command):
             for tp, end in (await self._payloads.ends([TP(*source)])).items():
                 self._shard.note_end(*tp, end)
@@ -67,7 +85,22 @@ class Preparation:
         return effort.refusal(command.command) if effort.is_spent else None
 
     def end(self) -> None:
-        """Forget which messages were judged for the command."""
+        """Forget what was judged for the command, and what is younger than it."""
+        self._shard.horizon.ends = {}
         if self._text:
             self._shard.matching.end_selection(self._text)
             self._text = ""
+
+
+def as_its_user(admitted: Admitted) -> tuple[Admitted, Refusal | None]:
+    """A command about the messages that its user may see; a refusal where their filter and its own do not go together.
+
+    Args:
+        admitted: the command.
+    """
+    if admitted.row_filter is None:
+        return admitted, None
+    try:
+        return admitted._replace(command=with_row_filter(admitted.command, admitted.row_filter)), None
+    except ExpressionError as error:
+        return admitted, no_filter(admitted.command, error)

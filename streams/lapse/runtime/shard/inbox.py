@@ -13,7 +13,7 @@ from lapse.runtime.shard.deaths import STOPPED
 from lapse.runtime.shard.machine import Machine
 from lapse.runtime.shard.merged_order import MergedOrder
 from lapse.runtime.shard.pause import Pauses
-from lapse.runtime.shard.sweeps import Sweeps, earlier
+from lapse.runtime.shard.sweeps import Sweeps, earlier, sweeps
 from lapse.runtime.tp import TP
 
 _STEP_BYTES: Final = 1 << 18
@@ -80,7 +80,9 @@ class Inbox:
         self.commands = commands
         self._sweeps = None if catch_up is None or machine.waits_for_updates else Sweeps(catch_up)
         self._swept = False
-        """Whether a sweep was carried out whose later messages may not be taken in yet."""
+        """Whether a sweep was carried out, and messages behind it may still have to be taken in."""
+        self._awaited: tuple[int, dict[TP, int]] = (-1, {})
+        """Offset of the command that waits for earlier messages, and how far the sources were here when it began to."""
         self.held_ms: int | None = None
         self.received = dict(positions)
         self.processed = dict(positions)
@@ -268,13 +270,29 @@ class Inbox:
             return NEVER
         return self._sweeps.until_ms(self.received[self.commands], self.processed[self.commands])
 
-    def _are_earlier_here(self, at_ms: int) -> bool:
-        """Return whether messages that arrived up to an instant are here and can be taken in (C1)."""
-        return any(
-            batches and self._instant(tp) <= at_ms and self._machine.room_for(*tp)
+    def _comes_too_early(self, record: Any, is_sweep: bool) -> bool:
+        """Whether a command is a sweep, or behind one, and earlier messages are here that can be taken in (C1).
+
+        Of what comes while it waits nothing counts: a producer whose clock is behind would hold it back for ever.
+        """
+        if self._sweeps is None:
+            return False
+        offset, ends = self._awaited
+        if offset != record.offset:
+            ends = self.received
+        are_here = any(
+            batches
+            and batches[0][0].offset < ends.get(tp, 0)
+            and self._instant(tp) <= record.timestamp
+            and self._machine.room_for(*tp)
             for tp, batches in self._batches.items()
             if tp != self.commands
         )
+        if not are_here or not (is_sweep or self._swept or sweeps(record.value)):
+            return False
+        if offset != record.offset:
+            self._awaited = record.offset, self.received.copy()
+        return True
 
     def _instant(self, tp: TP) -> int:
         """Return the instant as of which the first waiting message of a source counts, ms since the epoch."""
@@ -324,6 +342,7 @@ class Inbox:
         batches = self._batches[self.commands]
         taken = 0
         self.held_ms = None
+        may_wait = not take_all and any(some for tp, some in self._batches.items() if tp != self.commands)
         while batches and taken < most:
             if below is not None and batches[0][-1].offset >= below:
                 break
@@ -338,7 +357,7 @@ class Inbox:
                         batches.appendleft(records[at:])
                         return taken
                     is_sweep = self._sweeps is not None and self._sweeps.is_next(record.offset)
-                    if (is_sweep or self._swept) and not take_all and self._are_earlier_here(record.timestamp):
+                    if may_wait and self._comes_too_early(record, is_sweep):
                         batches.appendleft(records[at:])
                         return taken
                     if record.key == TICK_KEY:

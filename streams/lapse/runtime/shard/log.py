@@ -39,5 +39,12 @@ class Log(Protocol):
     async def ends_there(self, tps: Iterable[TP]) -> dict[TP, int]:
         """Return where partitions end now, without those whose topics are missing."""
 
+    async def stood_at(self, tps: Iterable[TP], instant_ms: int) -> dict[TP, int]:
+        """The first offset that was written at or after an instant, or where the log ends; missing topics are left out.
+
+        Raises:
+            TimeoutError: no answer within some seconds.
+        """
+
     async def release(self, topic: str, partition: int) -> None:
         """Disconnect from a partition."""

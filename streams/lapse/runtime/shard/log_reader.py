@@ -182,13 +182,24 @@ class LogReader:
         """
         asked = list(tps)
         ends = _all_of(asked, await self.ends_there(asked))
-        if instant_ms is not None:
-            async with self._lock:
-                consumer = await self._consumer(_NO_PARTITION)
-                places = [TopicPartition(*tp) for tp in asked]
-                found = await consumer.offsets_for_times(dict.fromkeys(places, instant_ms))
-                ends.update({TP(*tp): at.offset for tp, at in found.items() if at is not None})
-        return ends
+        return ends if instant_ms is None else ends | await self._written_since(asked, instant_ms)
+
+    async def _written_since(self, tps: Iterable[TP], instant_ms: int) -> dict[TP, int]:
+        """The first offsets that were written at or after an instant, ms since the epoch, where there are any."""
+        async with self._lock:
+            consumer = await self._consumer(_NO_PARTITION)
+            places = [TopicPartition(*tp) for tp in tps]
+            found = await consumer.offsets_for_times(dict.fromkeys(places, instant_ms)) if places else {}
+        return {TP(*tp): at.offset for tp, at in found.items() if at is not None}
+
+    async def stood_at(self, tps: Iterable[TP], instant_ms: int) -> dict[TP, int]:
+        """See `Log`."""
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                there = await self.ends_there(tps)
+                return there | await self._written_since(there, instant_ms)
+        except (KafkaTimeoutError, KafkaConnectionError) as error:
+            raise TimeoutError(str(error)) from error
 
     async def ends_there(self, tps: Iterable[TP]) -> dict[TP, int]:
         """Return where partitions end now, without those whose topics are missing.

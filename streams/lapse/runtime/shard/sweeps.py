@@ -2,7 +2,8 @@
 
 A worker that is behind finds a sweep in the log together with messages from before and after it. The sweep waits for
 the earlier messages that are here, and the later ones wait for the sweep. In all other cases messages are taken in
-before commands, so that no command comes before the messages that it names.
+before commands, so that no command comes before the messages that it names. A later message that was taken in before
+the sweep was read lies beyond the sweep's horizon (`runtime.queue.sweep_horizon`).
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Sweeps:
             value = record.value
             if record.timestamp > self._latest_ms:
                 self._latest_ms = record.timestamp
-            if value and (record.offset < self._catch_up or _PURGE in value) and _sweeps(value):
+            if value and (record.offset < self._catch_up or _PURGE in value) and sweeps(value):
                 self._waiting.append((record.offset, self._latest_ms))
 
     def is_next(self, offset: int) -> bool:
@@ -59,9 +60,9 @@ class Sweeps:
         return self._waiting[0][1] if self._waiting else NEVER
 
 
-def _sweeps(value: bytes) -> bool:
-    """Return whether a command is about all messages, or about all that match a filter."""
-    if len(value) > commands.MOST_BYTES:
+def sweeps(value: bytes | None) -> bool:
+    """Whether a command is about all messages, or all that match a filter."""
+    if not value or len(value) > commands.MOST_BYTES:
         return False
     try:
         name, by_filter = commands.outline(value)

@@ -17,6 +17,8 @@ from lapse.core.queue.rates.rate import Rate
 from lapse.core.queue.settings import Fairness, Leasing, QueueSettings, Semantics
 
 Bookmark = tuple[str, int, int]
+Ends = dict[tuple[str, int], int]
+"""By topic and partition, the first offset that was written behind the instant of a sweep."""
 REASONS = (
     "time_limit",
     "forced_expire",
@@ -99,6 +101,11 @@ FILTERS: dict[str, Callable[[dict], bool]] = {
     "/f > 0": lambda body: (body.get("f") or 0) > 0,
     "/b = 'yes'": lambda body: body.get("b") == "yes",
 }
+
+
+def _is_in_reach(bookmark: Bookmark, ends: Ends | None) -> bool:
+    """Whether a sweep takes a message; what was brought back came before it (C1)."""
+    return generation_of(bookmark[2]) > 0 or bookmark[2] < (ends or {}).get(bookmark[:2], NEVER)
 
 
 @dataclass
@@ -889,8 +896,9 @@ class Oracle:
             "depth": sum(counts.values()),
         }
 
-    def selected(self, text: str) -> list[Bookmark]:
-        return [m.bookmark for m in self.in_state("leased", "transferring", *WAITING) if FILTERS[text](m.body)]
+    def selected(self, text: str, ends: Ends | None = None) -> list[Bookmark]:
+        found = [m.bookmark for m in self.in_state("leased", "transferring", *WAITING) if FILTERS[text](m.body)]
+        return [bookmark for bookmark in found if _is_in_reach(bookmark, ends)]
 
     def truncated(self, bookmarks: list[Bookmark], now_ms: int, handed_out: bool = False) -> None:
         """Kafka no longer has some records (C40); a lease protects them, and what was sent has left (C79, C80)."""
@@ -929,12 +937,16 @@ class Oracle:
             self.next_offset[topic, 0] = 0
             self.since[topic] = epoch
 
-    def purge(self, now_ms: int, leased: bool, text: str = "") -> tuple[int, int]:
+    def purge(self, now_ms: int, leased: bool, text: str = "", ends: Ends | None = None) -> tuple[int, int]:
+        def reaches(bookmark: Bookmark) -> bool:
+            return _is_in_reach(bookmark, ends)
+
         stays = ("transferring",) if leased else ("transferring", "leased")
-        kept = len([m for m in self.in_state(*stays) if FILTERS[text](m.body)])
-        kept += len([m for m in self.scheduled() if m.transfer and FILTERS[text](m.body)])
+        kept = len([m for m in self.in_state(*stays) if FILTERS[text](m.body) and reaches(m.bookmark)])
+        kept += len([m for m in self.scheduled() if m.transfer and FILTERS[text](m.body) and reaches(m.bookmark)])
         out = [m for m in self.in_state(*WAITING, *(["leased"] if leased else [])) if FILTERS[text](m.body)]
         out += [m for m in self.scheduled() if not m.transfer and FILTERS[text](m.body)]
+        out = [m for m in out if reaches(m.bookmark)]
         for message in out:
             was = message.state
             self._gone(message, now_ms, "purged", *(["time_limit"] if self.late(message, now_ms) else []))

@@ -73,6 +73,9 @@ RATES = st.sampled_from([None, None, None, Rate(1, 50), Rate(2, 100), Rate(3, 40
 """The rates of deliveries that a queue, or its groups, may have (Q25)."""
 
 TEXTS = st.sampled_from(["", "", *FILTERS])
+YOUNGER = st.sampled_from([0, 0, 1, 2])
+"""How many messages of each source are younger than a sweep, though they were read before it (C1)."""
+
 RETRIES = st.just(NO_RETRY) | st.builds(
     RetryRule,
     st.sampled_from([0, 1, 40, 50, 120]),
@@ -348,14 +351,14 @@ class ShardMachine(RuleBasedStateMachine):
     def pause(self, on) -> None:
         self.world.pause(on)
 
-    @rule(leased=st.booleans(), really=st.sampled_from([False, False, True]), text=TEXTS)
-    def purge(self, leased, really, text) -> None:
+    @rule(leased=st.booleans(), really=st.sampled_from([False, False, True]), text=TEXTS, younger=YOUNGER)
+    def purge(self, leased, really, text, younger) -> None:
         if really:
-            self.world.purge(leased, text)
+            self.world.purge(leased, text, younger)
 
-    @rule(action=ACTIONS, name=NAMES | st.just("stranger"), text=st.sampled_from([text for text in FILTERS if text]))
-    def settle_by_filter(self, action, name, text) -> None:
-        self.world.settle_by_filter(action, name, text)
+    @rule(action=ACTIONS, name=NAMES | st.just("stranger"), text=TEXTS.filter(bool), younger=YOUNGER)
+    def settle_by_filter(self, action, name, text, younger) -> None:
+        self.world.settle_by_filter(action, name, text, younger)
 
     @rule(text=TEXTS, skip=st.integers(0, 7), limit=st.integers(0, 7))
     def peek(self, text, skip, limit) -> None:

@@ -39,7 +39,7 @@ from lapse.core.queue.subscriptions.subscription import Payload
 from lapse.core.queue.transfer.transfers import HandOver
 from lapse.core.reason import Reason
 from lapse.core.shard.retirement import Asker
-from unit.core.queue.oracle import Bookmark, Gone, Oracle, Published, Sent, Told
+from unit.core.queue.oracle import Bookmark, Ends, Gone, Oracle, Published, Sent, Told
 
 STATES = {
     State.AVAILABLE: "available",
@@ -226,14 +226,24 @@ class World:
         self.oracle.paused = on
         self.check()
 
-    def purge(self, leased: bool = False, text: str = "") -> tuple[int, int]:
-        with self.selection(text):
+    def purge(self, leased: bool = False, text: str = "", younger: int = 0) -> tuple[int, int]:
+        """A purge; so many of the latest messages of each source are younger than it."""
+        with self.selection(text), self._horizon(younger) as ends:
             removed, left = self._both(
                 lambda step: tuple(sum(one.values()) for one in self.shard.purge(self.now_ms, step, leased, text)),
-                lambda: self.oracle.purge(self.now_ms, leased, text),
+                lambda: self.oracle.purge(self.now_ms, leased, text, ends),
             )
         self.did["purge"] += removed > 0
         return removed, left
+
+    @contextmanager
+    def _horizon(self, younger: int) -> Iterator[Ends]:
+        """The horizon of a sweep, before the latest messages of each source that the shard has read."""
+        current = {(one.topic, one.partition): one.next_offset - younger for one in self.shard.state.sources.current()}
+        ends = current if younger else {}
+        self.shard.horizon.ends = {self.shard.state.sources.number(*name): end for name, end in ends.items()}
+        yield ends
+        self.shard.horizon.ends = {}
 
     def truncate(self, *bookmarks: Bookmark, handed_out: bool = False) -> None:
         """Kafka no longer has some records, and the shard comes to know."""
@@ -466,11 +476,13 @@ class World:
         self.check()
         return [result for _, result in actual]
 
-    def settle_by_filter(self, action: str, subscription: str, text: str, **options: int) -> list[str]:
-        with self.selection(text):
+    def settle_by_filter(
+        self, action: str, subscription: str, text: str, younger: int = 0, **options: int
+    ) -> list[str]:
+        with self.selection(text), self._horizon(younger) as ends:
             claims = self.shard.selected(text)
             named = [(c.topic, c.partition, offset) for c in claims for offset in range(c.first, c.last + 1)]
-            assert named == self.oracle.selected(text)
+            assert named == self.oracle.selected(text, ends)
             return self.settle(action, subscription, *claims, **options)
 
     # Bringing back what has left (Q22)

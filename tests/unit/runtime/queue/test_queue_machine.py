@@ -9,7 +9,7 @@ import pytest
 
 from lapse.core.lifetime import Expiration
 from lapse.core.queue import command as queue_command
-from lapse.core.queue.journal.restored import restore
+from lapse.core.queue.journal.restored import Restored, restore
 from lapse.core.queue.settings import Leasing, QueueSettings
 from lapse.protocol import answer, event
 from lapse.runtime.kafka.output import Output, Packed
@@ -17,6 +17,8 @@ from lapse.runtime.letters.refusal import Refusal
 from lapse.runtime.queue.machine import QueueMachine
 from lapse.runtime.queue.output import QueueOutput
 from lapse.runtime.shard import effort
+from lapse.runtime.timers.clock import BY_THE_BROKER
+from lapse.runtime.tp import TP
 from support.packed import outputs_of
 
 
@@ -27,6 +29,7 @@ class Record:
     key: bytes | None = None
     value: bytes | None = b"{}"
     headers: list = field(default_factory=list)
+    timestamp_type: int = BY_THE_BROKER
 
 
 class Payloads:
@@ -34,6 +37,16 @@ class Payloads:
 
     def __init__(self) -> None:
         self.records: dict[int, Record] = {}
+        self.log = self
+        self.has_leader = True
+        self.asked = 0
+
+    async def stood_at(self, tps, instant_ms) -> dict[TP, int]:
+        self.asked += 1
+        if not self.has_leader:
+            raise TimeoutError
+        later = [one.offset for one in self.records.values() if one.timestamp >= instant_ms]
+        return dict.fromkeys(tps, min(later, default=len(self.records)))
 
     def keep(self, topic, partition, records) -> None:
         self.records.update({record.offset: record for record in records})
@@ -45,8 +58,8 @@ class Payloads:
         return self.records.get(offset)
 
 
-def machine(count: int) -> QueueMachine:
-    settings = QueueSettings(name="orders", leasing=Leasing.STRICT, lease_ms=100, dead_letter_topic="dlq.orders")
+def machine(count: int, leasing: Leasing = Leasing.STRICT) -> QueueMachine:
+    settings = QueueSettings(name="orders", leasing=leasing, lease_ms=100, dead_letter_topic="dlq.orders")
     one = QueueMachine(settings, restore([]), 1, Payloads(), QueueOutput("orders", 0, 1, "dlq.orders", 1), "orders")
     one.take_over(1_000)
     one.arrive("orders", 0, [Record(offset, value=b'{"f": %d}' % (offset % 2)) for offset in range(count)])
@@ -444,3 +457,81 @@ def test_the_last_part_of_a_purge_is_journaled_though_it_takes_nothing() -> None
         parts.append(finish(one))
     assert len(parts) > 1
     assert parts[-1].has_acted
+
+
+def at_instants(*instants: int, stamped_by: int = BY_THE_BROKER, clock_ms: list[int] | None = None) -> QueueMachine:
+    """A machine that has taken in messages of these instants, one by one."""
+    one, clock_ms = machine(0, Leasing.SUBLET), [0] if clock_ms is None else clock_ms
+    one._clock_ms = lambda: clock_ms[0]
+    for offset, at_ms in enumerate(instants):
+        value = b'{"f": %d, "at": %d}' % (offset % 2, at_ms)
+        one.arrive("orders", 0, [Record(offset, at_ms, value=value, timestamp_type=stamped_by)])
+    finish(one)
+    return one
+
+
+def answered(one: QueueMachine, at_ms: int, name: str, **fields) -> dict:
+    command(one, at_ms, name, answer="all", **fields)
+    effects = finish(one)
+    while one.unfinished is not None:
+        one.go_on()
+        effects = finish(one)
+    return json.loads(outputs_of(effects.after)[-1].value)
+
+
+def live(one: QueueMachine) -> list[int]:
+    return [queued.offset for queued in one.shard.peek(0, 100)]
+
+
+SWEEPS = [("purge", {}), ("purge", {"filter": "/at > 0"}), ("expire", {"filter": "/at > 0"})]
+
+
+@pytest.mark.feature("C1", "C37", "Q8")
+@pytest.mark.parametrize(("name", "fields"), SWEEPS)
+def test_a_sweep_leaves_what_was_published_behind_its_instant_though_that_was_read_before_it(name, fields) -> None:
+    one = at_instants(1_001, 1_005, 1_006, 1_009)
+    counts = answered(one, 1_005, name, **fields)["counts"]
+    assert counts["removed" if name == "purge" else "settled"] == 2
+    assert live(one) == [2, 3]
+    assert counts["skipped"] == 0, "what is younger is as if it were not there"
+    answered(one, 1_010, name, **fields)
+    assert live(one) == []
+    assert one._payloads.asked == 1, "the second one is younger than all"
+
+
+@pytest.mark.feature("C1", "C37", "C83")
+def test_a_sweep_leaves_younger_messages_that_are_scheduled() -> None:
+    one, later = machine(0), [("lapse-enqueue-at-ms", b"9000")]
+    for offset, at_ms in enumerate((1_001, 1_005, 1_006)):
+        one.arrive("orders", 0, [Record(offset, at_ms, headers=later)])
+    assert answered(one, 1_005, "purge")["counts"]["scheduled"] == 2
+    assert [queued.offset for queued in one.shard.peek(0, 100)] == [2]
+
+
+@pytest.mark.feature("C1", "C37")
+def test_a_sweep_that_a_new_owner_reads_again_leaves_what_the_one_before_had_taken_in_behind_it() -> None:
+    one = at_instants(1_001, 1_005, 1_006)
+    again = QueueMachine(one.shard.settings, Restored(one.shard.state), 2, one._payloads, one._output, "orders")
+    again.take_over(2_000)
+    answered(again, 1_005, "purge")
+    assert live(again) == [2]
+    answered(again, 2_001, "purge")
+    assert live(again) == []
+
+
+@pytest.mark.feature("C1", "C6", "C37")
+def test_a_producers_clock_that_is_ahead_keeps_no_message_from_a_purge_that_came_after_it() -> None:
+    clock_ms = [1_000]
+    one = at_instants(1_000, 9_000_000, 1_001, stamped_by=0, clock_ms=clock_ms)
+    clock_ms[0] = 1_200
+    one.arrive("orders", 0, [Record(3, 9_000_001, timestamp_type=0)])
+    answered(one, 1_105, "purge")
+    assert live(one) == [3], "the first ones were read before the purge, whatever they say"
+
+
+@pytest.mark.feature("C1", "C52")
+def test_a_sweep_is_refused_while_nobody_can_say_what_is_younger() -> None:
+    one = at_instants(1_001, 1_006)
+    one._payloads.has_leader = False
+    assert answered(one, 1_005, "purge")["code"] == "shard_unavailable"
+    assert live(one) == [0, 1]

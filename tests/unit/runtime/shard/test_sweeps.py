@@ -195,6 +195,20 @@ async def _checks_what_is_left() -> None:
     assert machine.got == ["m1", "c3", "c5", "m9", "c10"]
 
 
+@pytest.mark.parametrize("command", [PURGE, BY_FILTER])
+def test_a_sweep_waits_for_earlier_messages_that_are_here_and_not_for_those_that_come_meanwhile(command) -> None:
+    """Else a producer whose clock is behind could hold it back for ever."""
+    machine = Machine()
+    inbox = inbox_of(machine, 0)
+    inbox.receive(ORDERS, [record(at, 4) for at in range(101)])
+    inbox.receive(COMMANDS, [record(0, 5, command)])
+    step(inbox)
+    assert machine.got == ["m4"] * 100
+    inbox.receive(ORDERS, [record(101 + at, 4) for at in range(200)])
+    step(inbox)
+    assert machine.got == ["m4"] * 200 + ["c5"]
+
+
 @pytest.mark.parametrize("command", [PURGE, BY_FILTER, OTHER, Command(command="cancel", bookmarks=("orders:0:1",))])
 def test_a_quick_look_tells_a_sweep_in_either_encoding(command: Command) -> None:
     fields = {"command": command.command, "filter": command.filter, "bookmarks": command.bookmarks}

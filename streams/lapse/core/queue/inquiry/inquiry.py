@@ -297,7 +297,8 @@ class Inquiry:
         count = 0
         for index in sorted(index for index in self._state.segments if index > behind):
             segment = self._state.segments.look(index)
-            for messages in self._decisions.messages([(segment, self._decisions.slots_in(segment, LIVE, text))]):
+            slots = self._decisions.horizon.within(segment, self._decisions.slots_in(segment, LIVE, text))
+            for messages in self._decisions.messages([(segment, slots)]):
                 count += len(messages)
                 claims += [Claim(messages.topic, messages.partition, *ends, found=True) for ends in messages.ranges()]
             if count >= most or len(claims) >= most // 8:
@@ -308,7 +309,8 @@ class Inquiry:
         """See `QueueShard.selected_scheduled`."""
         claims: list[Claim] = []
         for (number, offset), scheduled in self.scheduled(text):
-            if scheduled.held or not scheduled.transfer:
+            within = self._decisions.horizon.has(number, offset)
+            if within and (scheduled.held or not scheduled.transfer):
                 source = self._state.sources[number]
                 claims.append(Claim(source.topic, source.partition, offset, offset, found=True))
         return claims

@@ -44,7 +44,7 @@ class Purge:
         removed, left = self.placed(now_ms, step, leased, text)
         if self._state.scheduled.held or self._state.scheduled.unconfirmed:
             for (number, offset), scheduled in self._inquiry.scheduled(text):
-                if not along.takes[scheduled.state]:
+                if not along.takes[scheduled.state] and self._decisions.horizon.has(number, offset):
                     left[self._inquiry.queued_scheduled(number, offset, scheduled).stands] += 1
         for state_name, count in self.scheduled(now_ms, step, text).items():
             removed[state_name] += count
@@ -71,7 +71,7 @@ class Purge:
                 break
             segment = self._state.segments[index]
             for state in LIVE:
-                slots = self._decisions.slots_in(segment, (state,), text)
+                slots = self._decisions.horizon.within(segment, self._decisions.slots_in(segment, (state,), text))
                 goes = along.takes[state]
                 (removed if goes else left)[state.name.lower()] += len(slots)
                 if len(slots) and goes:
@@ -87,7 +87,8 @@ class Purge:
         """
 
         def matches(number: int, offset: int) -> bool:
-            return not text or self._inquiry.matches(text, number, offset)
+            within = self._decisions.horizon.has(number, offset)
+            return within and (not text or self._inquiry.matches(text, number, offset))
 
         gone = self._schedule.purge(now_ms, step, Trigger.PURGE, most=most, matches=matches)
         held = sum(one.ready for one in gone)

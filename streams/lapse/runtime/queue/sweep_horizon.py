@@ -1,0 +1,118 @@
+"""What a sweep reaches: no message that was published behind its instant, whenever either was read (C1, C37).
+
+A shard reads commands and messages from different logs, so a purge may come behind messages that are younger than it.
+The stamps tell which those are. The shard's state does not have them, so Kafka is asked, unless all are known older.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, Final
+
+from lapse.core.error_code import ErrorCode, Refusal
+from lapse.core.lifetime import NEVER
+from lapse.core.queue.shard import QueueShard
+from lapse.core.rows import Rows
+from lapse.runtime.shard.payload import PayloadWindow
+from lapse.runtime.tp import TP
+
+_APART_MS: Final = 100
+_MOST_NOTED: Final = 64
+"""Of so many instants of receipt it is known how far a partition was read by then; they are so far apart."""
+
+
+class SweepHorizon:
+    """Knows, of the messages that were taken in, from where on they are younger than an instant.
+
+    Args:
+        shard: whose messages they are.
+        payloads: the logs behind them.
+    """
+
+    def __init__(self, shard: QueueShard, payloads: PayloadWindow) -> None:
+        self._shard = shard
+        self._payloads = payloads
+        self._latest_ms: dict[tuple[str, int], int] = {}
+        """The latest stamp of what was taken in of a partition, ms since the epoch; `NEVER` = it is not known."""
+        self._received: dict[tuple[str, int], deque[tuple[int, int]]] = {}
+        """How far a partition was read by some instants of the broker's clock: its producers may stamp anything."""
+
+    def begin(self, now_ms: int) -> None:
+        """Know that what the journal holds was read before the epoch began."""
+        for source in self._shard.state.sources.current():
+            name = source.topic, source.partition
+            self._received[name] = deque([(now_ms, source.next_offset)], _MOST_NOTED)
+            if source.next_offset:
+                self._latest_ms[name] = NEVER
+
+    def took(self, topic: str, partition: int, records: Sequence[Any], taken: int, clock_ms: int | None) -> None:
+        """Note a batch.
+
+        Args:
+            topic: its topic.
+            partition: its partition.
+            records: the batch.
+            taken: so many of them were taken in.
+            clock_ms: when they came, ms since the epoch; None = the broker has stamped them, in their order.
+        """
+        if not taken:
+            return
+        name = topic, partition
+        last = records[taken - 1]
+        if clock_ms is None:
+            self._latest_ms[name] = last.timestamp
+            return
+        if isinstance(records, Rows):
+            latest_ms = int(records.timestamps_ms[:taken].max())
+        else:
+            latest_ms = max(record.timestamp for record in records[:taken])
+        self._latest_ms[name] = max(self._latest_ms.get(name, -1), latest_ms)
+        noted = self._received.setdefault(name, deque(maxlen=_MOST_NOTED))
+        if len(noted) > 1 and clock_ms - noted[-2][0] < _APART_MS:
+            noted.pop()
+        noted.append((clock_ms, last.offset + 1))
+
+    def forget(self, topics: Collection[str]) -> None:
+        """Know that topics were created anew (C42)."""
+        for known in (self._latest_ms, self._received):
+            for name in [name for name in known if name[0] in topics]:
+                del known[name]
+
+    def is_open(self, at_ms: int) -> bool:
+        """Whether Kafka has to be asked what was published behind an instant, ms since the epoch."""
+        return any(True for _ in self._unsure(at_ms))
+
+    def _unsure(self, at_ms: int) -> Iterable[TP]:
+        """Partitions of which something was taken in that may be younger."""
+        for source in self._shard.state.sources.current():
+            name = source.topic, source.partition
+            if source.next_offset and self._latest_ms.get(name, NEVER) > at_ms:
+                yield TP(*name)
+
+    async def set(self, at_ms: int) -> Refusal | None:
+        """Set the shard's horizon to an instant, ms since the epoch; a refusal if Kafka does not say where it is."""
+        unsure, sources = [*self._unsure(at_ms)], self._shard.state.sources
+        if not unsure:
+            return None
+        try:
+            stood = await self._payloads.log.stood_at(unsure, at_ms + 1)
+        except TimeoutError:
+            return Refusal(
+                ErrorCode.SHARD_UNAVAILABLE,
+                "it is not known which messages are younger than this command, for a partition has no leader that "
+                "answers; send it again",
+            )
+        ends: dict[int, int] = {}
+        for tp, stamped in stood.items():
+            end, number = max(stamped, self._read_by(tp, at_ms)), sources.number(*tp)
+            if end < sources[number].next_offset:
+                ends[number] = end
+            elif self._latest_ms.get(tp, NEVER) == NEVER:
+                self._latest_ms[tp] = at_ms
+        self._shard.horizon.ends = ends
+        return None
+
+    def _read_by(self, tp: TP, at_ms: int) -> int:
+        """How far a partition was certainly read by an instant, whatever its producers stamp."""
+        return max((offset for read_ms, offset in self._received.get(tp, ()) if read_ms <= at_ms), default=0)
