@@ -12,6 +12,7 @@ from typing import NamedTuple, cast
 
 import numpy as np
 from aiokafka.record.default_records import DefaultRecordBatch
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME
 
 from benchmarks.comparison.contestant import Figures, alone
 from lapse.core.queue.step import Delivery as Handed
@@ -54,6 +55,9 @@ class Message:
 
     def headers(self) -> list[tuple[str, bytes]]:
         return list(self._record.headers)
+
+    def timestamp(self) -> tuple[int, int]:
+        return TIMESTAMP_LOG_APPEND_TIME, self._record.timestamp
 
     def set_headers(self, headers: object) -> None:
         pass

@@ -70,12 +70,14 @@ class Lot(ABC):
         token: their common fencing token, `count@epoch` or `count`, empty without a lease; None if their counts
             differ.
         is_barrier: whether the only message is a barrier.
+        is_renewed: whether one of their leases was renewed, and so does not end at `lease_ends_ms`.
         overdue: indexes of messages that had expired when their delivery reached Kafka. They are skipped (L10).
     """
 
     __slots__ = (
         "_epoch",
         "delivery_counts",
+        "is_renewed",
         "lease_ends_ms",
         "offsets",
         "overdue",
@@ -107,6 +109,7 @@ class Lot(ABC):
         self.lease_ends_ms: float = _FOREVER if lease is None else int(lease)
         self._epoch = epoch
         self.token = self._token_of(delivery_counts[0]) if alike else None
+        self.is_renewed = False
         self.overdue: Collection[int] = ()
 
     def __len__(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from itertools import repeat
 
@@ -70,16 +70,24 @@ class Prefetched(Waiting[Delivery]):
         with self._lock:
             return next(iter(self._pop_some(1)), None)
 
-    def drop(self, unwanted: Callable[[Lot], bool]) -> int:
-        """Drop unwanted lots, and return how many messages were dropped."""
+    def drop(self, unwanted: Callable[[Lot], bool]) -> Counter[float]:
+        """Drop unwanted lots, and return how many messages were dropped, by the ends of their leases."""
+        dropped: Counter[float] = Counter()
         with self._lock:
-            before = len(self)
-            self._back = deque(delivery for delivery in self._back if not unwanted(delivery.lot))
-            kept = deque(lot for lot in self._lots if not unwanted(lot))
-            if not kept or kept[0] is not self._lots[0]:
-                self._at = 0
-            self._lots = kept
-            return before - len(self)
+            back, lots, first = self._back, self._lots, self._at
+            self._back, self._lots = deque(), deque()
+            for delivery in back:
+                if unwanted(delivery.lot):
+                    dropped[delivery.lease_ends_ms] += 1
+                else:
+                    self._back.append(delivery)
+            for number, lot in enumerate(lots):
+                if unwanted(lot):
+                    dropped[lot.lease_ends_ms] += lot.left(0 if number else first)
+                    self._at = self._at if number else 0
+                else:
+                    self._lots.append(lot)
+        return dropped
 
     def _pop_some(self, most: int) -> list[Delivery]:
         taken: list[Delivery] = []

@@ -47,6 +47,11 @@ class Referenced:
     generation: int
     landed: float
 
+    @property
+    def lease_ends_ms(self) -> float:
+        """The end of their leases, ms since the epoch; infinite without a lease."""
+        return float("inf") if self.lease is None else int(self.lease)
+
     @classmethod
     def read(cls, shard: Shard, message: Message, fields: dict[str, bytes], generation: int) -> Referenced:
         """Decode a record of kind `reference`."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
 
@@ -22,33 +23,38 @@ class Acknowledgments:
     Args:
         shards: the shards of the subscription.
         enough: returns how many acknowledgments of a shard are worth a command.
-        send: sends a shard's ranges of bookmarks, which name so many messages; called by the thread that adds or
-            flushes them.
+        send: sends a shard's ranges of bookmarks, with the number of their messages by the ends of their leases;
+            called by the thread that adds or flushes them.
+
+    Attributes:
+        lock: held while deliveries are marked as settled, and while the ends of their leases change.
     """
 
     def __init__(
         self,
         shards: Sequence[Shard],
         enough: Callable[[Shard], int],
-        send: Callable[[Shard, list[str], int], None],
+        send: Callable[[Shard, list[str], Mapping[float, int]], None],
     ) -> None:
         self._shards = shards
         self._enough = enough
         self._send = send
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
         self._batches = [SettlementBatch() for _ in shards]
+        self._leases: list[Counter[float]] = [Counter() for _ in shards]
         self._since_ms = [0.0] * len(shards)
         self._closed = False
 
     def grow(self, count: int) -> None:
         """Add room for `count` new shards. Called before they join the subscription."""
-        with self._lock:
+        with self.lock:
             self._batches += [SettlementBatch() for _ in range(count)]
+            self._leases += [Counter() for _ in range(count)]
             self._since_ms += [0.0] * count
 
     def close(self) -> None:
         """Send all acknowledgments, and accept no more."""
-        with self._lock:
+        with self.lock:
             self._closed = True
         self.flush_all()
 
@@ -63,7 +69,7 @@ class Acknowledgments:
         """
         touched: set[Shard] = set()
         try:
-            with self._lock:
+            with self.lock:
                 if self._closed:
                     return False
                 for lot, some in groupby(deliveries, _lot_of):
@@ -78,32 +84,38 @@ class Acknowledgments:
 
     def _add(self, lot: Lot, deliveries: Iterator[Delivery]) -> None:
         """Add consecutive deliveries of one lot. The loop runs for each message, so it is kept short."""
-        offsets: list[int] = []
-        of_lot, token, put = lot.offsets, lot.token, offsets.append
-        batch = self._batches[lot.shard.index]
+        batch, leases = self._batches[lot.shard.index], self._leases[lot.shard.index]
         if not batch.size:
             self._since_ms[lot.shard.index] = elapsed_ms()
+        if lot.token is None or lot.is_renewed or lot.is_barrier:
+            for delivery in deliveries:
+                delivery.mark("acknowledge")
+                if not lot.is_barrier:
+                    batch.add(lot.source, delivery.token, lot.offsets[delivery.at])
+                    leases[delivery.lease_ends_ms] += 1
+            return
+        offsets: list[int] = []
+        of_lot, put = lot.offsets, offsets.append
         try:
             for delivery in deliveries:
                 if delivery.settled_as:
                     delivery.check_unsettled()
                 delivery.settled_as = "acknowledge"
-                if token is None:
-                    batch.add(lot.source, lot.token_of(delivery.at), of_lot[delivery.at])
-                else:
-                    put(of_lot[delivery.at])
+                put(of_lot[delivery.at])
         finally:
-            if offsets and token is not None and not lot.is_barrier:
-                batch.extend(lot.source, token, offsets)
+            if offsets:
+                leases[lot.lease_ends_ms] += len(offsets)
+                batch.extend(lot.source, lot.token, offsets)
 
     def flush(self, shard: Shard) -> None:
         """Send a shard's acknowledgments, even if they are few."""
-        with self._lock:
+        with self.lock:
             batch = self._batches[shard.index]
-            count = batch.size
             ranges = batch.take()
-        if count:
-            self._send(shard, ranges, count)
+            leases = self._leases[shard.index]
+            self._leases[shard.index] = Counter()
+        if ranges:
+            self._send(shard, ranges, leases)
 
     def flush_all(self) -> None:
         """Send the acknowledgments of all shards."""

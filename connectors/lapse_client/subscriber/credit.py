@@ -3,7 +3,8 @@
 Shards know nothing of each other. So each one gets a credit of its own, and the credits never add up to more than the
 subscription's backlog. If the backlog is at least one per shard, every shard keeps its share. If it is smaller, credits
 of one travel: a shard that has had nothing to deliver for a while is set to zero. The next shard gets the credit only
-when that shard has answered, because then no delivery can still be on its way.
+when that shard has answered, because then no delivery can still be on its way. A delivery that the application never
+settles keeps a credit until its lease is over. To settle it later frees nothing.
 
 A message that is acknowledged here stays leased until the shard has read the acknowledgment. While a shard keeps its
 credit, this does not matter, because the shard counts its leases itself. If a shard has delivered more than its present
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Concatenate, Final, NamedTuple, ParamSpec, TypeVar
 
 IDLE_MS: Final = 50.0
@@ -22,6 +23,8 @@ IDLE_MS: Final = 50.0
 
 MAX_BACKOFF: Final = 8
 """The greatest factor by which `IDLE_MS` grows while all shards are idle."""
+
+_FOREVER: Final = float("inf")
 
 
 class Grant(NamedTuple):
@@ -71,6 +74,8 @@ class Credits:
         self._settled = [0] * shards  # settled since the last `subscribe` was sent
         self._owed = [0] * shards  # settled beyond its credit, and perhaps not known to the shard yet
         self._active_at_ms = [0.0] * shards
+        self._leases: list[dict[float, int]] = [{} for _ in range(shards)]  # what is outstanding, by the ends of leases
+        self._earliest_ms = _FOREVER  # no lease ends before that
         self._to_tell: set[int] = set(range(shards))
         self._idle_moves = 0
         self._goals: list[int] = []  # credits to reach as others are given back; empty = all are reached
@@ -101,23 +106,56 @@ class Credits:
         return max(self._held[shard], self.outstanding[shard] + self._owed[shard])
 
     @_locked
-    def delivered(self, shard: int, count: int, now_ms: float) -> None:
-        """Count deliveries that came from a shard."""
+    def delivered(self, shard: int, count: int, now_ms: float, lease_ends_ms: float = _FOREVER) -> None:
+        """Count deliveries that came from a shard. Their leases end at `lease_ends_ms` by the broker's clock."""
         if shard in self._gone:
             return
         self.outstanding[shard] += count
+        self._lease(shard, count, lease_ends_ms)
         self._active_at_ms[shard] = now_ms
         self._idle_moves = 0
 
+    def _lease(self, shard: int, count: int, ends_ms: float) -> None:
+        leases = self._leases[shard]
+        leases[ends_ms] = leases.get(ends_ms, 0) + count
+        if ends_ms < self._earliest_ms:
+            self._earliest_ms = ends_ms
+
     @_locked
-    def settled(self, shard: int, count: int, now_ms: float) -> None:
-        """Count deliveries of a shard that are settled, or not leased by this subscription any more."""
-        count = min(count, self.outstanding[shard])
+    def settled(self, shard: int, settled: Mapping[float, int], now_ms: float) -> None:
+        """Count deliveries of a shard that are settled, or not leased any more, by the ends of their leases."""
+        count = sum(self._unlease(shard, some, ends_ms) for ends_ms, some in settled.items())
         self._owed[shard] += min(count, self._counted(shard) - self._held[shard])
         self.outstanding[shard] -= count
         self._settled[shard] += count
         self._active_at_ms[shard] = now_ms
         self._ask_for_owed(shard)
+
+    def _unlease(self, shard: int, count: int, ends_ms: float) -> int:
+        """Take deliveries out of those that are outstanding with this end of the lease; returns how many were there."""
+        leases = self._leases[shard]
+        held = leases.pop(ends_ms, 0)
+        if held > count:
+            leases[ends_ms] = held - count
+        return min(held, count)
+
+    @_locked
+    def renewed(self, shard: int, ends_ms: float, until_ms: float) -> None:
+        """Count a lease that ended at `ends_ms` until `until_ms`. If it counted as over, it is outstanding again."""
+        if shard in self._gone:
+            return
+        self.outstanding[shard] += 1 - self._unlease(shard, 1, ends_ms)
+        self._lease(shard, 1, until_ms)
+
+    @_locked
+    def end_leases(self, past_ms: float, now_ms: float) -> None:
+        """Count deliveries as returned whose leases ended at `past_ms` or before, by the broker's clock."""
+        if past_ms < self._earliest_ms:
+            return
+        for shard, leases in enumerate(self._leases):
+            if over := {ends_ms: count for ends_ms, count in leases.items() if ends_ms <= past_ms}:
+                self.settled(shard, over, now_ms)
+        self._earliest_ms = min((min(leases) for leases in self._leases if leases), default=_FOREVER)
 
     @_locked
     def answered(self, shard: int, credit: int, now_ms: float) -> None:
@@ -170,6 +208,7 @@ class Credits:
             self._held.append(0)
             self._waiting.append(True)
             self._active_at_ms.append(0.0)
+            self._leases.append({})
             self._to_tell.add(shard)
         self._shards += count
         self._share_anew()
@@ -181,6 +220,7 @@ class Credits:
             self._gone.add(shard)
             self._forget(shard)
             self.outstanding[shard] = 0
+            self._leases[shard].clear()
             self._unheard.discard(shard)
         self._share_anew()
         self._deal_what_is_allowed()
@@ -259,11 +299,11 @@ class Credits:
                 self._tell(shard, 0)
 
     def _pass_on(self) -> None:
-        free = self.max_backlog - self.total()
+        free, first = self.max_backlog - self.total(), self._next
         for step in range(self._shards):
             if free <= 0:
                 return
-            shard = (self._next + step) % self._shards
+            shard = (first + step) % self._shards
             idle = not self._told[shard] and not self._waiting[shard] and not self.outstanding[shard]
             if idle and shard not in self._gone:
                 self._tell(shard, 1)

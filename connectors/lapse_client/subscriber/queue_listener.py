@@ -131,22 +131,23 @@ class QueueListener(Listener[Lot | Referenced | None]):
     def on_received(self, records: Sequence[Lot | Referenced | None]) -> None:
         """Count deliveries and buffer them for the application."""
         arrived: list[Lot] = []
-        counts: dict[int, int] = {}
+        counts: dict[tuple[int, float], int] = {}
         for record in records:
             if record is None or record.shard.gone:
                 continue
             index = record.shard.index
             if isinstance(record, Referenced):
                 if self._records is not None:  # count first, because the reader's thread may be faster
-                    self._credits.delivered(index, len(record.messages), elapsed_ms())
+                    self._credits.delivered(index, len(record.messages), elapsed_ms(), record.lease_ends_ms)
                     self._records.add(record)
                 continue
             arrived.append(record)
             if not record.is_barrier:
-                counts[index] = counts.get(index, 0) + len(record)
+                place = index, record.lease_ends_ms
+                counts[place] = counts.get(place, 0) + len(record)
         now_ms = elapsed_ms()
-        for index, count in counts.items():
-            self._credits.delivered(index, count, now_ms)
+        for (index, ends_ms), count in counts.items():
+            self._credits.delivered(index, count, now_ms, ends_ms)
         self._put(arrived)
 
     def on_refused(self, shard: Shard, answer: Answer) -> None:
@@ -187,6 +188,7 @@ class QueueListener(Listener[Lot | Referenced | None]):
         if self._session.lifecycle.is_open:
             for queue, ends in chain(self._queues.waiting(), self._further.found()):
                 self._join(thread, queue, ends)
+            self._credits.end_leases(self._session.clock.past_ms(), elapsed_ms())
             self._grant(elapsed_ms())
             self._heartbeat.beat(self._session.shards)
         if self._credits.travelling:
@@ -278,7 +280,7 @@ class QueueListener(Listener[Lot | Referenced | None]):
         if referenced.generation != self._generations[index]:
             lots = []
         if missing := len(referenced.messages) - sum(map(len, lots)):
-            self._credits.settled(index, missing, elapsed_ms())
+            self._credits.settled(index, {referenced.lease_ends_ms: missing}, elapsed_ms())
         self._put(lots)
 
     def _put(self, lots: list[Lot]) -> None:

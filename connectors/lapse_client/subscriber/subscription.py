@@ -176,4 +176,4 @@ class Subscription:
     def _forget(self, shard: Shard, count: int) -> None:
         """Count and log prefetched messages that were dropped because their leases are over."""
         log.info("%d prefetched deliveries dropped: their leases are over", count)
-        self._credits.settled(shard.index, count, elapsed_ms())
+        self._credits.end_leases(self.session.clock.past_ms(), elapsed_ms())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
@@ -170,15 +171,22 @@ class SubscriptionSettler:
         if answer.lease_until_ms is None:
             return
         settled = {str(place) for result in results(answer) if result.settled for place in result.messages}
-        for delivery in deliveries:
-            if str(delivery.bookmark) in settled:
+        renewed = [delivery for delivery in deliveries if str(delivery.bookmark) in settled]
+        with self._acknowledgments.lock:
+            for delivery in renewed:
+                if not delivery.settled_as:  # else it is counted by the end that its lease had then
+                    self._credits.renewed(delivery.shard.index, delivery.lease_ends_ms, answer.lease_until_ms)
                 delivery.lease_ends_ms = answer.lease_until_ms
+                delivery.lot.is_renewed = True
 
     def _settle(
         self, how: Settling, deliveries: Sequence[Delivery], fields: Mapping[str, Any], answer: bool
     ) -> list[tuple[Shard, Command]]:
         asked: list[tuple[Shard, Command]] = []
-        for shard, group in _by_shard(how, deliveries).items():
+        with self._acknowledgments.lock:
+            groups = _by_shard(how, deliveries)
+            leases = {shard: Counter(one.lease_ends_ms for one in group) for shard, group in groups.items()}
+        for shard, group in groups.items():
             batch = SettlementBatch()
             for delivery in group:
                 batch.add(delivery.lot.source, delivery.token, delivery.lot.offsets[delivery.at])
@@ -196,21 +204,21 @@ class SubscriptionSettler:
                 if how == "renew":
                     future.add_done_callback(lambda done, group=group: self._renewed(done, group))  # type: ignore[misc]
             if how != "renew":
-                self._credits.settled(shard.index, len(group), elapsed_ms())
+                self._credits.settled(shard.index, leases[shard], elapsed_ms())
         return asked
 
     def _enough(self, shard: Shard) -> int:
         """Return how many acknowledgments are worth a command: at most half the credit, so that no shard waits."""
         return min(self._most, max(1, self._credits.credit(shard.index) // 2))
 
-    def _send_acks(self, shard: Shard, ranges: list[str], count: int) -> None:
+    def _send_acks(self, shard: Shard, ranges: list[str], leases: Mapping[float, int]) -> None:
         if shard.gone:
             self._too_late("acknowledge", ranges)
             return
         for bookmarks in chunks(ranges):
             command = self._session.command("acknowledge", bookmarks=bookmarks, answer="errors")
             self._tell_failure("acknowledge", bookmarks, self._session.channel.send(shard, command))
-        self._credits.settled(shard.index, count, elapsed_ms())
+        self._credits.settled(shard.index, leases, elapsed_ms())
 
     def _renewed(self, future: Future[Answer], deliveries: Sequence[Delivery]) -> None:
         if not future.cancelled() and future.exception() is None:

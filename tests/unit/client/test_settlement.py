@@ -71,7 +71,7 @@ def test_acknowledgments_are_sent_when_they_are_enough() -> None:
     sent: list[tuple[int, list[str], int]] = []
     shards = [Shard(0, "q", 0), Shard(1, "q", 1)]
     waiting = Acknowledgments(
-        shards, lambda shard: 3, lambda shard, some, count: sent.append((shard.index, some, count))
+        shards, lambda shard: 3, lambda shard, some, leases: sent.append((shard.index, some, leases.total()))
     )
     waiting.add([delivery(shards[0], offset) for offset in (1, 2)])
     waiting.add([delivery(shards[1], 7)])

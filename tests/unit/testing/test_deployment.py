@@ -9,7 +9,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -231,6 +231,41 @@ def test_who_is_idle_stays_subscribed(lapse: Lapse) -> None:
         assert subscriber.receive(1) is None
         held.acknowledge()
     assert lapse.depth("orders") == 0
+
+
+@pytest.mark.feature("Q3", "Q5")
+@pytest.mark.parametrize("payload", ["packed", "reference"])
+@pytest.mark.parametrize("renewed_s", [0, 60])
+def test_a_message_that_is_never_settled_keeps_the_credit_for_its_lease_only(
+    lapse: Lapse, payload: Literal["packed", "reference"], renewed_s: int
+) -> None:
+    lapse.topic("orders", 2)
+    lapse.queue("work", topics=["orders"], lease_period="5s", max_lease_period="1h")
+    publish(lapse, "orders", 6)
+    with lapse.subscriber("work", 1, payload=payload) as subscriber:
+        forgotten = subscriber.receive(10)
+        assert forgotten is not None
+        if renewed_s:
+            assert subscriber.settle("renew", [forgotten], lease_ms=renewed_s * 1_000, wait=True)[0].settled
+            lapse.clock.advance(6)
+            assert subscriber.receive(1) is None, "the credit stays until the end of the renewed lease"
+        lapse.clock.advance(renewed_s + 6)
+        for delivery in subscriber.messages(10):
+            delivery.acknowledge()
+    assert lapse.depth("work") == 0
+
+
+@pytest.mark.feature("Q3", "Q8")
+def test_a_renewal_that_an_acknowledgment_overtakes_keeps_no_credit(lapse: Lapse) -> None:
+    lapse.topic("orders", 3)
+    lapse.queue("work", topics=["orders"], max_lease_period="1h")
+    publish(lapse, "orders", 9)
+    with lapse.subscriber("work", 2) as subscriber:
+        for delivery in subscriber.messages(10):
+            delivery.renew(3_600_000)
+            delivery.acknowledge()
+            subscriber.flush()
+    assert lapse.depth("work") == 0
 
 
 def test_without_a_worker_nothing_answers_and_nobody_waits(lapse: Lapse) -> None:
