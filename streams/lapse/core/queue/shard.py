@@ -278,10 +278,7 @@ class QueueShard:
         self._truncation.begins(topic, partition, epoch)
 
     def use(self, now_ms: int, step: Step) -> None:
-        """Note a use of the shard, which keeps a temporary queue (C39, C50, Q18).
-
-        A use is a publish, receive, settlement or inquiry, or that a message becomes available or leaves.
-        """
+        """Note a use (C39, C50, Q18): a publish, receipt, settlement, inquiry; a message becomes available, or leaves."""
         self.activity.use(now_ms, step, self.agreement)
 
     # What is asked
