@@ -278,7 +278,7 @@ class QueueShard:
         self._truncation.begins(topic, partition, epoch)
 
     def use(self, now_ms: int, step: Step) -> None:
-        """Note a use (C39, C50, Q18): a publish, receipt, settlement, inquiry; a message becomes available, or leaves."""
+        """Note a use: a publish, receipt, settlement or inquiry; a message becomes available or leaves (C39, C50)."""
         self.activity.use(now_ms, step, self.agreement)
 
     # What is asked
