@@ -1,4 +1,4 @@
 """The SOW state machine: the latest record of every key, each with its own lifetime (S1 to S11, C1, C44 to C47).
 
-Pure: records, commands and instants come in, changes and outputs go out. `shard.SowShard` is the way in.
+It is pure: records, commands and instants come in, changes and outputs go out. The entry point is `shard.SowShard`.
 """

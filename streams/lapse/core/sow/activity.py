@@ -1,4 +1,4 @@
-"""Activity: what keeps a temporary SOW topic in use, and how its journal learns of use (Q18, C50)."""
+"""Activity: what keeps a temporary SOW topic in use, and how its use is journaled (Q18, C50)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from lapse.core.sow.step import Step
 
 
 class UsableSowShard:
-    """What the activity asks of a SOW shard (`lapse.core.shard.activity.UsableShard`)."""
+    """A SOW shard as its activity sees it (`lapse.core.shard.activity.UsableShard`)."""
 
     __slots__ = ("_state",)
 
@@ -17,13 +17,13 @@ class UsableSowShard:
 
     @property
     def used(self) -> Used | None:
-        """What the journal says; None = nothing yet."""
+        """The journaled last use; None = none yet."""
         return self._state.used
 
     def keep_used(self, used: Used, step: Step) -> None:
-        """Journal it."""
+        """Journal a use."""
         self._state.change(step, USED, used.encode())
 
     def is_protected(self) -> bool:
-        """Whether somebody is subscribed, or an update is scheduled; records alone protect nothing."""
+        """Return whether a client is subscribed, or an update is scheduled. Records alone do not protect the topic."""
         return bool(self._state.subscribers) or len(self._state.schedule) > 0

@@ -1,4 +1,4 @@
-"""Arrival: the key, the effect and the lifetime of an arriving record (S1 to S3, L2 to L5, C29)."""
+"""Arrival: reads key, effect and lifetime of an arriving record (S1 to S3, L2 to L5, C29)."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ REDRIVE_QUEUE: Final = "lapse-redrive-queue"
 TRANSFER: Final = "lapse-transfer"
 
 _AS_STATED: Final = lifetime.Expiration()
-"""A replicated record keeps the deadline that it states: no default, no ceiling (S10)."""
+"""The rule for replicated records, which keep the deadline that they state, without default and ceiling (S10)."""
 
 MEANT: Final = lifetime.NAMES | {COMMAND, REDRIVE_QUEUE, TRANSFER}
-"""Headers that change what a record does; without any of them it is a plain publish or delete."""
+"""Headers that change the effect of a record. Without them it is a plain publish or delete."""
 
 
 _MOST_CHARACTERS: Final = 2_000
-"""The greatest length of a fault's text: it may be kept with a pending letter, and what was wrong may be long."""
+"""The greatest length of a fault's text, which may quote a long value and is kept with pending letters."""
 
 
 class Refused(Exception):
-    """A record that becomes a dead letter.
+    """A record is refused, and becomes a dead letter.
 
     Attributes:
-        reason: why.
+        reason: the reason of L14.
     """
 
     def __init__(self, reason: Reason, detail: str) -> None:
@@ -41,20 +41,20 @@ class Refused(Exception):
 
 
 class Update(NamedTuple):
-    """One update of one key.
+    """An update of one key.
 
     Attributes:
         key: the record's key.
-        at_ms: the instant as of which it counts, ms since the epoch.
-        timestamp_ms: the stamp by which it is ordered among updates of its key, ms since the epoch.
-        enqueue_at_ms: when it takes effect, ms since the epoch; None = now.
-        deadline_ms: when it expires, ms since the epoch.
-        offset: where it stands in its source.
+        at_ms: the instant at which it counts as arrived, ms since the epoch.
+        timestamp_ms: the timestamp that orders updates of its key, ms since the epoch.
+        enqueue_at_ms: the instant at which it takes effect, ms since the epoch; None = at once.
+        deadline_ms: its deadline, ms since the epoch.
+        offset: its offset in the source.
         source: number of the underlying partition.
-        delta: whether it merges.
-        headers: its header block.
-        payload: its payload; None = it deletes.
-        origin: where it was replicated from; None = it was published here (S10).
+        delta: whether it is merged into the stored record.
+        headers: its packed headers.
+        payload: its payload; None = a delete.
+        origin: the deployments from which it was replicated; None = it was published here (S10).
     """
 
     key: bytes
@@ -71,19 +71,19 @@ class Update(NamedTuple):
 
 
 def is_redriven_elsewhere(record: Record, entity: str) -> bool:
-    """Whether a record was redriven to another entity, or handed over to a queue; this one skips it (C29, Q17)."""
+    """Return whether this entity skips a record, which was redriven to another one or handed to a queue (C29, Q17)."""
     return any(
         name == TRANSFER or (name == REDRIVE_QUEUE and value != entity.encode()) for name, value in record.headers
     )
 
 
 def check_size(record: Record, most_bytes: int) -> None:
-    """Refuse a record that is larger than what the journal, or subscribers' topic, could hold.
+    """Check that a record fits into the journal and into the subscribers' topic.
 
-    A producer's compression may have let it into the underlying topic.
+    A producer's compression may have let a larger one into the underlying topic.
 
     Raises:
-        Refused: it is.
+        Refused: the record is larger than `most_bytes`.
     """
     size = len(record.value or b"") + len(record.key or b"")
     for name, value in record.headers:
@@ -93,16 +93,16 @@ def check_size(record: Record, most_bytes: int) -> None:
 
 
 def read(record: Record, source: int, now_ms: int, settings: SowSettings) -> Update:
-    """Read a record.
+    """Read a record as an update.
 
     Args:
         record: the record.
         source: number of its underlying partition.
-        now_ms: as of when it counts if it has no timestamp, ms since the epoch.
-        settings: the entity's.
+        now_ms: the instant at which it counts as arrived if it has no timestamp, ms since the epoch.
+        settings: the entity's settings.
 
     Raises:
-        Refused: its key, its command, its lifetime or its schedule cannot be read.
+        Refused: its key, command, lifetime, schedule or origin is invalid.
     """
     timestamp_ms = record.timestamp
     try:
@@ -112,7 +112,7 @@ def read(record: Record, source: int, now_ms: int, settings: SowSettings) -> Upd
     expiration = settings.expiration if source_of is None else _AS_STATED
     try:
         stated = lifetime.read(record.headers, timestamp_ms)
-        # A delete does not live; yet what it states is read, so that a fault in it shows.
+        # A delete has no lifetime, but its headers are read, so that a fault in them is reported.
         deadline_ms = lifetime.NEVER if record.value is None else lifetime.deadline_ms(stated, timestamp_ms, expiration)
     except lifetime.InvalidLifetime as error:
         raise Refused(Reason.INVALID_LIFETIME, str(error)) from error
@@ -141,17 +141,17 @@ def read(record: Record, source: int, now_ms: int, settings: SowSettings) -> Upd
 
 
 def fault(error: Exception) -> str:
-    """What is wrong with a payload, in words for its sender."""
+    """Return a text for the sender that says what is wrong with a payload."""
     return "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
 
 
 def key_of(record: Record, settings: SowSettings, delta: bool = False) -> bytes:
     """Return a record's key: fields of its payload if so configured, else the Kafka record key (S1).
 
-    A delete has no payload: it names what it deletes by the Kafka record key in either case.
+    A delete has no payload, so it always names its key by the Kafka record key.
 
     Raises:
-        Refused: it has no key.
+        Refused: the record has no key, or an invalid one.
     """
     if settings.key and record.value is not None:
         return key_in(record.value, settings, delta)
@@ -169,7 +169,7 @@ def key_of(record: Record, settings: SowSettings, delta: bool = False) -> bytes:
 def key_of_refused(
     value: bytes | None, headers: Sequence[tuple[str, bytes | None]], settings: SowSettings
 ) -> bytes | None:
-    """Return the key that the payload of a refused record makes; None where it makes none, or the record key counts."""
+    """Return the key in a refused record's payload; None if it has none, or keys are Kafka record keys."""
     if not settings.key or value is None:
         return None
     try:
@@ -179,10 +179,10 @@ def key_of_refused(
 
 
 def key_in(value: bytes, settings: SowSettings, delta: bool = False) -> bytes:
-    """Return the key that fields of a payload make (S1).
+    """Return the key in the fields of a payload (S1).
 
     Raises:
-        Refused: the payload cannot be read, or a field is missing or unfit.
+        Refused: the payload cannot be read, or a field is missing or has an unsuitable value.
     """
     try:
         payload = settings.parse_delta(value) if delta else settings.parse(value)

@@ -1,4 +1,4 @@
-"""Commands to a SOW topic: what each does to the shard, and what is answered (S3, S5, S6, L5)."""
+"""Commands to a SOW topic: the effect of each on the shard, and its answer (S3, S5, S6, L5)."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ _SELECTS: Final = frozenset({"sow", "subscribe"}) | _WITH_RECORDS | _WITH_DELTAS
 
 
 class SowCommands:
-    """The commands of one shard.
+    """Carries out commands on one shard.
 
     Args:
-        state: the shard's memory.
-        updates: what updates do to its records.
-        removals: how its records leave.
+        state: the shard's state.
+        updates: applies updates to records.
+        removals: removes records.
     """
 
     __slots__ = ("_removals", "_settings", "_state", "_updates")
@@ -56,13 +56,13 @@ class SowCommands:
         self._removals = removals
 
     def handle(self, command: Command, at_ms: int, step: Step, row_filter: str | None) -> None:
-        """Do what a command asks, as of an instant; a refused one does nothing.
+        """Carry out a command as of an instant. A refused command changes nothing.
 
         Args:
             command: the command.
-            at_ms: the instant as of which it counts, ms since the epoch.
-            step: gets changes and outputs.
-            row_filter: what its user may see and touch at most, an expression; None = all (X4).
+            at_ms: the command's instant, ms since the epoch.
+            step: receives changes and outputs.
+            row_filter: an expression that limits what its user may see and change; None = no limit (X4).
         """
         try:
             if command.select and command.command not in _SELECTS:
@@ -89,7 +89,7 @@ class SowCommands:
             step.answers.append(CommandAnswer(command.id, command.command, command.subscription, at_ms, refusal))
 
     def resume(self, now_ms: int, step: Step) -> None:
-        """After a take-over: every subscription is granted a timeout, and an unfinished query begins again (C5)."""
+        """Begin an epoch: every subscription gets a full timeout, and unfinished queries begin again (C5)."""
         for subscriber in list(self._state.subscribers.values()):
             if subscriber.fault:
                 self.end(subscriber.subscription.id, now_ms, step, subscriber.fault)
@@ -105,10 +105,10 @@ class SowCommands:
         self.end(subscription_id, now_ms, step, f"silent for {silence_ms} ms")
 
     def finished(self, query: QueryAtWork, step: Step) -> None:
-        """Note that a query reached its end; a subscription's is not begun again.
+        """Note that a query is finished, so that a take-over does not begin it again for its subscription.
 
-        As long as it withholds a record that has expired and is not yet removed, a crash begins it again: the next
-        epoch may not act on lifetimes, and the record stays (L9, S6).
+        A query that withholds an expired record which is not removed yet does begin again. Otherwise the record would
+        be missed if expiration is off in the next epoch (L9, S6).
         """
         subscriber = self._state.subscribers.get(query.subscription)
         if subscriber is not None and subscriber.query is query and not query.withholds_any:
@@ -118,7 +118,7 @@ class SowCommands:
     # --- each command ----------------------------------------------------------------------------------------
 
     def _do(self, command: Command, at_ms: int, step: Step, row_filter: str | None) -> Counts | None:
-        """Do it; return the figures of its answer, or None if the answer comes later."""
+        """Carry out a command. Return the counts of its answer, or None if the answer comes later."""
         match command.command:
             case "sow":
                 self._sow(command, at_ms, step, row_filter)
@@ -127,7 +127,7 @@ class SowCommands:
                 return self._sow_delete(command, at_ms, step, row_filter)
             case "subscribe" | "sow_and_subscribe" | "delta_subscribe" | "sow_and_delta_subscribe":
                 subscription = self._subscribe(command, at_ms, step, row_filter)
-                # Behind records the answer comes after them, and says the same.
+                # If records are queried first, the answer follows them, with the same counts.
                 return None if subscription.querying else {"heartbeat_timeout_ms": subscription.heartbeat_timeout_ms}
             case "unsubscribe":
                 self._subscriber(command, at_ms, step)
@@ -139,7 +139,7 @@ class SowCommands:
                 return {}
             case "depth":
                 if command.top_n == 0:
-                    return {}  # it is asked for the target only
+                    return {}  # only the publish target is asked for
                 if row_filter:
                     self._count_visible(command, at_ms, step, row_filter)
                     return None
@@ -180,7 +180,7 @@ class SowCommands:
         compiled = predicates(command.filter, row_filter, self._settings.compile_filter)
         if command.state:
             listing = Listing(self._state, command, at_ms, compiled)
-            listing.pull(at_ms, step)  # few are answered at once
+            listing.pull(at_ms, step)  # a short list is answered at once
             if not listing.finished:
                 step.queries.append(listing)
             return
@@ -259,7 +259,7 @@ class SowCommands:
     def _withdrawal(
         self, command: Command, at_ms: int, meant: tuple[Predicate, ...], bookmarks: Bookmarks | None
     ) -> Withdrawal:
-        """Of the scheduled updates that are named, as far as a user sees them (L5, C82)."""
+        """Return the withdrawal of scheduled updates that a command names and its user may see (L5, C82)."""
         return Withdrawal(self._state, self._removals, self._updates, command, at_ms, meant, bookmarks)
 
     def _subscribe(self, command: Command, at_ms: int, step: Step, row_filter: str | None) -> Subscription:
@@ -299,7 +299,7 @@ class SowCommands:
         return subscription
 
     def _count_visible(self, command: Command, at_ms: int, step: Step, row_filter: str) -> None:
-        """Count the records that a user may see: a look at every one, in portions (X4)."""
+        """Count the records that a user may see, by examining every record in portions (X4)."""
         seen = predicates(None, row_filter, self._settings.compile_filter)
         inquiry = Inquiry(
             command_id=command.id,
@@ -315,7 +315,7 @@ class SowCommands:
         Query.begin(self._state, inquiry, step)
 
     def refuse(self, query: QueryAtWork, now_ms: int, step: Step, refusal: Refusal) -> None:
-        """End a query that takes too much work, and the subscription whose it is; the answer says why (X7)."""
+        """End a query that takes too much work, and the subscription that it belongs to. The answer says why (X7)."""
         subscriber = self._state.subscribers.get(query.subscription)
         if subscriber is not None and subscriber.query is query:
             self.end(query.subscription, now_ms, step, refusal.text)
@@ -347,7 +347,7 @@ class SowCommands:
         self._state.change(step, journal_key, subscription.pack())
 
     def end(self, subscription_id: str, at_ms: int, step: Step, detail: str) -> None:
-        """End a subscription; the event says why."""
+        """End a subscription. `detail` says why in the event."""
         journal_key = journal.SUBSCRIPTION + subscription_id.encode("utf-8", "surrogatepass")
         query = self._state.subscribers[subscription_id].query
         if query is not None:
@@ -371,10 +371,10 @@ class SowCommands:
         return subscriber
 
     def _names(self, keys: Sequence[bytes]) -> list[bytes]:
-        """Journal keys; those of other shards' keys are left out (C46).
+        """Return the journal keys of records, without those of other shards (C46).
 
         Raises:
-            CommandRefused: one is no key of this SOW topic.
+            CommandRefused: a text is not a key of this SOW topic.
         """
         fields = self._settings.key
         found: dict[bytes, None] = {}
@@ -386,7 +386,7 @@ class SowCommands:
         return [journal.RECORD + key for key in found if self._settings.home.holds(key)]
 
     def _indexed(self, compiled: tuple[Predicate, ...]) -> list[bytes] | None:
-        """Journal keys that a hash index yields for the filters' equalities; None if no index applies (S11)."""
+        """Return the journal keys that a hash index finds for the filters' equalities; None without an index (S11)."""
         if not self._state.hash_index:
             return None
         equalities = [pair for predicate in compiled for pair in getattr(predicate, "equalities", ())]
@@ -394,7 +394,7 @@ class SowCommands:
         return None if found is None else list(found)
 
     def _bookmarks(self, texts: Sequence[str]) -> Bookmarks:
-        """The offsets that bookmarks name; those of partitions that this shard never read are left out."""
+        """Return the offsets that bookmarks name, without partitions that this shard never read."""
         ranges: dict[int, list[tuple[int, int]]] = {}
         for text in texts:
             try:

@@ -1,7 +1,7 @@
-"""Deletions, in portions: a look at every record for a filter or bookmarks, or at those of some keys (S3).
+"""Deletions in portions: they examine every record by a filter or bookmarks, or the records of some keys (S3).
 
-One counts as of its command's instant: a record whose last update is later stays. Updates that come between two
-portions are later, so it makes no difference how far it has come when they do.
+A deletion takes effect at its command's instant, so a record with a later update stays. Updates that arrive between two
+portions are later, so the progress of the deletion does not matter to them.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from lapse.core.sow.subscription import Predicate
 from lapse.protocol.command import Command
 
 PORTION: Final = 500
-"""How many records are looked at, and may leave, before others have a turn."""
+"""How many records are examined, and may leave, before other work is done."""
 
 
 class Bookmarks:
-    """Bookmarks, as ranges of offsets by the number of their source.
+    """A set of bookmarks, as ranges of offsets by source.
 
     Args:
-        ranges: first and last offset of each.
+        ranges: by number of the source, the ranges (first, last), both ends included.
     """
 
     __slots__ = ("_ends", "_firsts")
@@ -53,7 +53,7 @@ class Bookmarks:
         return bool(self._firsts)
 
     def have(self, source: int, offset: int) -> bool:
-        """Whether they name an offset of a source."""
+        """Return whether the set contains an offset of a source."""
         firsts = self._firsts.get(source)
         if firsts is None:
             return False
@@ -62,19 +62,19 @@ class Bookmarks:
 
 
 class Deletion(ABC):
-    """One deletion at work.
+    """A deletion in progress.
 
     Args:
-        state: the shard's memory.
-        removals: how its records leave.
-        command: which asks for it.
-        at_ms: as of when it counts, ms since the epoch.
-        walk: the names of the records that may be meant.
-        row_filter: of the records, those that are there for the user at all (X4); empty = all are.
+        state: the shard's state.
+        removals: removes records.
+        command: the command.
+        at_ms: the command's instant, ms since the epoch.
+        walk: iterates over the journal keys of the records that may be meant.
+        row_filter: the compiled row filter of the user; other records do not exist for them (X4); empty = none.
 
     Attributes:
-        removed: how many records have left.
-        skipped: how many have not, although they were named.
+        removed: how many records were removed.
+        skipped: how many records were named but not removed.
     """
 
     __slots__ = ("_at_ms", "_command", "_refusal", "_removals", "_row_filter", "_state", "_walk", "removed", "skipped")
@@ -100,23 +100,23 @@ class Deletion(ABC):
 
     @property
     def finished(self) -> bool:
-        """Whether every record was looked at, or the deletion is refused."""
+        """Whether every record was examined, or the deletion is refused."""
         return self._refusal is not None or self._walk.is_over
 
     @property
     def left(self) -> int:
-        """How many names are left to be looked at."""
+        """How many journal keys are left to examine."""
         return self._walk.left
 
     @property
     def is_answered(self) -> bool:
-        """Whether its end is to be answered."""
+        """Whether the command wants an answer."""
         wanted = self._command.answer
         return wanted == "all" or (wanted == "errors" and self._refusal is not None)
 
     @property
     def answer(self) -> CommandAnswer:
-        """Its answer, with the figures so far."""
+        """The answer, with the counts so far."""
         command = self._command
         return CommandAnswer(
             command.id, command.command, command.subscription, self._at_ms, self._refusal, counts=self.counts
@@ -124,21 +124,21 @@ class Deletion(ABC):
 
     @property
     def counts(self) -> tuple[tuple[str, int], ...]:
-        """The figures of its answer so far."""
+        """The counts of the answer so far."""
         return (("removed", self.removed), ("skipped", self.skipped))
 
     def refuse(self, refusal: Refusal) -> None:
-        """Do no more of it."""
+        """End the deletion with a refusal."""
         self._refusal = refusal
 
     def go_on(self, step: Step, portion: int = PORTION) -> None:
-        """Look at the next records, so many of them, and let leave which are meant."""
+        """Examine the next `portion` records, and remove those that are meant."""
         for journal_key in self._walk.take(portion):
             self._look_at(journal_key, step)
 
     @abstractmethod
     def _look_at(self, journal_key: bytes, step: Step, /) -> None:
-        """Let one record leave, if it is meant."""
+        """Remove one record, if it is meant."""
 
     def _matches(self, predicates: tuple[Predicate, ...], journal_key: bytes, entry: bytes) -> bool:
         if not predicates:
@@ -148,18 +148,18 @@ class Deletion(ABC):
 
 
 class Selection(Deletion):
-    """A deletion by a filter, or by bookmarks.
+    """A deletion by a filter or by bookmarks.
 
     Args:
-        state: the shard's memory.
-        removals: how its records leave.
-        command: which asks for it.
-        at_ms: as of when it counts, ms since the epoch.
-        walk: the names of the records that may be meant.
-        row_filter: of the records, those that are there for the user at all (X4); empty = all are.
-        predicates: which records are meant, all of them true.
-        bookmarks: which updates; None = any.
-        withdrawal: of the scheduled updates that the same command names; it goes first.
+        state: the shard's state.
+        removals: removes records.
+        command: the command.
+        at_ms: the command's instant, ms since the epoch.
+        walk: iterates over the journal keys of the records that may be meant.
+        row_filter: the compiled row filter of the user; other records do not exist for them (X4); empty = none.
+        predicates: compiled filters, all of which must match.
+        bookmarks: the updates that are meant; None = any.
+        withdrawal: the withdrawal of scheduled updates that the command names, which is done first.
     """
 
     __slots__ = ("_bookmarks", "_predicates", "_withdrawal")
@@ -184,11 +184,11 @@ class Selection(Deletion):
 
     @property
     def finished(self) -> bool:
-        """Whether every update and record was looked at, or the deletion is refused."""
+        """Whether every scheduled update and record was examined, or the deletion is refused."""
         return self._refusal is not None or (self._withdrawal is None and self._walk.is_over)
 
     def go_on(self, step: Step, portion: int = PORTION) -> None:
-        """Look at the next scheduled updates; after the last one, at the next records."""
+        """Examine the next scheduled updates, and after the last one the next records."""
         withdrawal = self._withdrawal
         if withdrawal is None:
             super().go_on(step, portion)
@@ -198,7 +198,7 @@ class Selection(Deletion):
         self.removed += withdrawal.removed - before
         if withdrawal.finished:
             self._withdrawal = None
-            super().go_on(step, portion - left)  # a few are done at once
+            super().go_on(step, portion - left)  # the rest of the portion is used for records
 
     def _look_at(self, journal_key: bytes, step: Step, /) -> None:
         entry = self._state.entries.get(journal_key)
@@ -217,16 +217,16 @@ class Selection(Deletion):
 
 
 class ByKeys(Deletion):
-    """A deletion of some keys, whether or not there are records of them; it begins with reading keys and payloads.
+    """A deletion of some keys, with or without records, which begins with reading keys or payloads.
 
-    Nothing leaves before all of them are read: one that is or has no key refuses the whole command.
+    Nothing is removed before all of them are read, because an invalid one refuses the whole command.
 
     Args:
-        state: the shard's memory.
-        removals: how its records leave.
-        command: which asks for it, by `keys` or `data`.
-        at_ms: as of when it counts, ms since the epoch.
-        row_filter: of the records, those that are there for the user at all (X4); empty = all are.
+        state: the shard's state.
+        removals: removes records.
+        command: the command, with `keys` or `data`.
+        at_ms: the command's instant, ms since the epoch.
+        row_filter: the compiled row filter of the user; other records do not exist for them (X4); empty = none.
     """
 
     __slots__ = ("_keys", "_read", "_unread")
@@ -247,11 +247,11 @@ class ByKeys(Deletion):
 
     @property
     def finished(self) -> bool:
-        """Whether every key was looked at, or what names one cannot be read."""
+        """Whether every key was examined, or one is invalid."""
         return super().finished and (self._refusal is not None or self._read == len(self._unread))
 
     def go_on(self, step: Step, portion: int = PORTION) -> None:
-        """Read the next keys or payloads; after the last one, delete the next keys."""
+        """Read the next keys or payloads, and after the last one delete the next keys."""
         if self._read < len(self._unread):
             self._read_some(portion)
         else:
@@ -272,12 +272,12 @@ class ByKeys(Deletion):
 
     def _look_at(self, key: bytes, step: Step, /) -> None:
         if not self._state.settings.home.holds(key):
-            return  # another shard's (C46)
+            return  # it belongs to another shard (C46)
         journal_key = journal.RECORD + key
         entry = self._state.entries.get(journal_key)
         if entry is None or self._state.is_due(entry, self._at_ms):
             self.skipped += 1
-            if not self._row_filter:  # with a row filter, what may still come could be another's
+            if not self._row_filter:  # otherwise the tombstone could drop late updates that the user may not see
                 self._delete_unseen(journal_key, entry, step)
         elif facts_of(entry).timestamp_ms > self._at_ms or not self._matches(self._row_filter, journal_key, entry):
             self.skipped += 1
@@ -286,7 +286,7 @@ class ByKeys(Deletion):
             self.removed += 1
 
     def _delete_unseen(self, journal_key: bytes, entry: bytes | None, step: Step) -> None:
-        """Delete a key that is not there, or has expired: updates stamped before may not have been read yet (C1)."""
+        """Delete a missing or expired key, since updates with earlier timestamps may not have been read yet (C1)."""
         if entry is not None:
             self._removals.expire(journal_key, entry, self._at_ms, step)
         self._removals.retain(journal_key, self._at_ms, step)

@@ -1,4 +1,4 @@
-"""Merging a delta into a stored record, and finding the delta between two (S2, S6, C44)."""
+"""Deltas: merges a delta into a stored record, and computes the delta between two records (S2, S6, C44)."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import Any
 
 
 class DeltaError(ValueError):
-    """A delta that does not fit the stored record."""
+    """A delta cannot be merged into the stored record."""
 
 
 def merge(stored: object, delta: object) -> dict[str, Any]:
-    """Return the stored object with the delta merged in; neither argument is changed.
+    """Return the stored object with the delta merged in. Neither argument is changed.
 
-    Objects merge with objects field by field, at every depth; whatever else a delta has replaces what is there, and an
+    Objects are merged field by field, at every depth. Any other value of the delta replaces the stored one, and an
     explicit null sets null.
 
     Args:
@@ -20,7 +20,7 @@ def merge(stored: object, delta: object) -> dict[str, Any]:
         delta: the parsed delta.
 
     Raises:
-        DeltaError: one of the two is no object.
+        DeltaError: one of the two is not an object.
     """
     if not isinstance(stored, dict) or not isinstance(delta, dict):
         which, value = ("stored record", stored) if not isinstance(stored, dict) else ("delta", delta)
@@ -36,9 +36,9 @@ def merge(stored: object, delta: object) -> dict[str, Any]:
 
 
 def difference(before: object, after: object) -> dict[str, Any] | None:
-    """Return the delta that `merge` would turn `before` into `after` with; None where there is none.
+    """Return the delta with which `merge` turns `before` into `after`; None if there is none.
 
-    There is none if a field is gone, since a null would set null.
+    A removed field cannot be expressed, since a null would set null.
     """
     if not isinstance(before, dict) or not isinstance(after, dict) or before.keys() - after.keys():
         return None
@@ -55,7 +55,7 @@ def difference(before: object, after: object) -> dict[str, Any] | None:
             if inner:
                 changed[name] = inner
         elif type(old) is not type(value) or old != value or (isinstance(value, list) and repr(old) != repr(value)):
-            changed[name] = value  # in Python [1] is equal to [true]
+            changed[name] = value  # the comparison of repr is needed because Python's [1] equals [True]
     return changed
 
 

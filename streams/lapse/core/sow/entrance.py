@@ -1,4 +1,4 @@
-"""The entrance of a SOW shard: the one way in for the records of its underlying topics (S2, S3, C1)."""
+"""Entrance: takes records of the underlying topics into a SOW shard (S2, S3, C1)."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from lapse.core.sow.step import EventRecord, Step
 from lapse.protocol.bookmark import Bookmark
 
 _PASSED_AT_ONCE: Final = 128
-"""So many records are taken one by one before it is looked again whether those behind them are plain."""
+"""How many records are taken one by one before the next ones are checked for plain updates again."""
 
 
 class Entrance:
-    """Takes records of the underlying topics in.
+    """Takes in records of the underlying topics.
 
     Args:
-        state: the shard's memory.
-        updates: what updates do to records.
-        removals: how records leave.
-        fan_out: the shard's subscribers.
+        state: the shard's state.
+        updates: applies updates to records.
+        removals: removes records.
+        fan_out: makes messages to the shard's subscribers.
     """
 
     __slots__ = ("_fan_out", "_header_cache", "_ids", "_plain_updates", "_removals", "_settings", "_state", "_updates")
@@ -51,19 +51,19 @@ class Entrance:
         self._ids = Batch(state.repeats, -1, 0)
 
     def arrive(self, topic: str, partition: int, records: Sequence[Record], step: Step, clock_ms: int = NEVER) -> int:
-        """Take records of one underlying partition, in their order, each as of its own timestamp (C1).
+        """Take in records of one underlying partition, in order, each as of its own timestamp (C1).
 
         Args:
-            topic: the topic.
+            topic: the underlying topic.
             partition: its partition.
-            records: what comes next in its log.
-            step: gets changes and outputs.
-            clock_ms: the broker's clock, ms since the epoch: where updates of a key may stand on several partitions, a
-                stamp ahead of it counts as it between them (C88). `NEVER` = no stamp is ahead.
+            records: the next records of its log.
+            step: receives changes and outputs.
+            clock_ms: the broker's clock, ms since the epoch. If updates of a key may be on several partitions, later
+                timestamps are reduced to it (C88). `NEVER` = no timestamp is later.
 
         Returns:
-            how many were taken. Fewer than given where the step's changes exceed `max_step_bytes`: write that step, and
-            come again with the rest and a new one.
+            How many were taken. If the step's changes exceed `max_step_bytes`, this is fewer than given. Then write the
+            step, and call this again with the rest and a new step.
         """
         state = self._state
         settings = self._settings
@@ -79,7 +79,7 @@ class Entrance:
         return taken
 
     def set_aside(self, topic: str, partition: int, record: Record, why: str, step: Step) -> None:
-        """Turn a record that must not be looked at into a dead letter; the state stays as it is (X7)."""
+        """Make a dead letter of a record that must not be processed. The state is not changed (X7)."""
         self._state.source(topic, partition, step)
         if self._settings.home.speaks_for(partition):
             at_ms = self._state.now_ms if record.timestamp == NO_TIMESTAMP else record.timestamp
@@ -87,11 +87,11 @@ class Entrance:
 
     @property
     def _plain(self) -> bool:
-        """Whether updates of a key stand on one partition, and no other shard reads that."""
+        """Whether all updates of a key are on one partition that no other shard reads."""
         return not self._settings.several and not self._settings.home.shared
 
     def _many_at_once(self, topic: str, partition: int, source: int, rows: Rows, step: Step, clock_ms: int) -> int:
-        """Take plain updates together, as far as they are; returns how many records were taken."""
+        """Take records, with runs of plain updates together. Return how many were taken."""
         taken = 0
         while taken < len(rows):
             left = rows[taken:]
@@ -105,7 +105,7 @@ class Entrance:
     def _one_by_one(
         self, topic: str, partition: int, source: int, records: Sequence[Record], step: Step, clock_ms: int
     ) -> int:
-        """Take records one after the other; returns how many."""
+        """Take records one after the other. Return how many were taken."""
         state, settings, plain = self._state, self._settings, self._plain
         acted_on = settings.expiration.enabled
         max_bytes = settings.max_step_bytes
@@ -121,7 +121,7 @@ class Entrance:
         taken = 0
         for taken, record in enumerate(records, 1):  # noqa: B007  # the last one is returned
             if record.timestamp != stamp_ms or record.headers != headers:
-                # What follows from these two alone: many records that stand together have the same.
+                # Neighbouring records often have the same timestamp and headers, so their meaning is kept.
                 stamp_ms, headers = record.timestamp, record.headers
                 if stamp_ms > state.now_ms:
                     state.now_ms = stamp_ms
@@ -130,7 +130,7 @@ class Entrance:
                 if header_facts is not None and plain and stamp_ms >= 0:
                     block, deadline_ms, relative_ms = header_facts
                     block_bytes = len(block)
-                    # Beyond 64 bits, which is a fault, unless it never was meant to expire.
+                    # A deadline beyond 64 bits is a fault, which the slow path reports.
                     fit = stamp_ms + relative_ms < NEVER
                     if relative_ms >= 0 and stamp_ms + relative_ms < deadline_ms:
                         deadline_ms = stamp_ms + relative_ms
@@ -139,7 +139,7 @@ class Entrance:
             value = record.value
             key = record.key
             if fit and value is not None and key is not None:
-                # For speed the same as `RecordUpdates.take`: see `test_the_plain_way_does_what_the_long_one_does`.
+                # A faster form of `RecordUpdates.take`: see `test_the_plain_way_does_what_the_long_one_does`.
                 journal_key = RECORD + key
                 old = entries.get(journal_key)
                 if old is None:
@@ -151,7 +151,7 @@ class Entrance:
                         and old_source == source
                         and not (
                             size and (size != block_bytes or not old.startswith(block, HEAD_BYTES))
-                            # The same headers as the update's, of which is known that it is not.
+                            # Headers equal to the update's are known not to be a replicated record's.
                             and is_replicated(old, size)
                         )
                     )  # fmt: skip
@@ -202,12 +202,12 @@ class Entrance:
             except Refused as refused:
                 self._removals.refuse(record, topic, partition, refused, at_ms, step)
                 return
-        # Every shard that reads a record remembers its id, so that all find the same repeats (C46).
+        # Every shard that reads a record remembers its id, so that all shards find the same repeats (C46).
         if message_id is not None and (update.deadline_ms > at_ms or not self._settings.expiration.enabled):
             self._ids.occupy(message_id, at_ms)
 
     def _id_of(self, record: Record) -> str | None:
-        """The message id of a record, as it is kept; None without one, or if repeats are welcome."""
+        """Return the message id of a record in the form that is kept; None without one, or without deduplication."""
         if not self._settings.dedup_window_ms:
             return None
         raw = id_of(record.headers)

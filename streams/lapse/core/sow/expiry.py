@@ -1,10 +1,10 @@
-"""The deadline index: finds due records in the order of their deadlines, without a scan (L10, L11).
+"""Deadline index: finds due records by deadline, without a scan (L10, L11).
 
-Two wheels. The coarse one files keys by the second (1,024 ms) of their deadline; when a second is reached, its keys
-move to the fine wheel, which files them by the millisecond, so many at a time. A key whose deadline moves to a later
-instant stays where it is filed, and is filed anew when its turn comes; so what is updated again and again costs
-nothing. Of a record that is filed, some entry is never later than its deadline. When most of the index is out of date,
-because records were deleted, it is built anew.
+The index has two wheels. The coarse wheel files keys by the second (1,024 ms) of their deadlines. When a second is
+reached, its keys move in portions to the fine wheel, which files them by the millisecond. A key whose deadline moves to
+a later instant keeps its entry, and is filed again when that comes up, so repeated updates cost nothing. Every filed
+record has an entry that is not later than its deadline. When most entries are outdated, because records were deleted,
+the index is rebuilt.
 
 Cost per record: 8 bytes in a list; O(1) to file, O(log distinct instants) to find.
 """
@@ -23,17 +23,17 @@ _SHIFT: Final = 10
 _SLACK: Final = 65_536
 _STALE_KEPT: Final = 64
 _REBUILT: Final = 1_024
-"""How many records are filed in a portion when the index is rebuilt."""
+"""How many records a portion files when the index is rebuilt."""
 
 _MOVED_AT_ONCE: Final = 4_000
-"""Keys that move to the fine wheel in one call: any number may share a second."""
+"""The greatest number of keys that one call moves to the fine wheel, since any number may share a second."""
 
 
 class DeadlineIndex:
-    """Deadlines of the records of one shard.
+    """The index of one shard's deadlines.
 
     Args:
-        entries: the shard's packed records; the truth that the index points into.
+        entries: the shard's packed records, whose deadlines are authoritative.
     """
 
     __slots__ = ("_coarse", "_coarse_order", "_entries", "_filed", "_fine", "_fine_order", "_moving", "_open")
@@ -48,17 +48,17 @@ class DeadlineIndex:
         self._fine: dict[int, list[bytes]] = {}
         self._fine_order: list[int] = []
         self._open = -(1 << 63)
-        """The last second whose keys are on the fine wheel, or on their way there."""
+        """The last second whose keys are on the fine wheel, or moving to it."""
         self._moving: list[bytes] = []
         self._filed = 0
 
     def add(self, key: bytes, deadline_ms: int, before_ms: int = NEVER) -> None:
-        """File a key under its deadline, unless an earlier entry will do.
+        """File a key under its deadline, unless it has an earlier entry.
 
         Args:
-            key: the record's.
-            deadline_ms: its deadline, ms since the epoch; one that never expires is not filed.
-            before_ms: what its deadline was; `NEVER` of a record that was not there.
+            key: the record's journal key.
+            deadline_ms: its deadline, ms since the epoch; `NEVER` is not filed.
+            before_ms: its former deadline, ms since the epoch; `NEVER` for a new record.
         """
         if deadline_ms == NEVER or before_ms <= deadline_ms:
             return
@@ -67,7 +67,7 @@ class DeadlineIndex:
             self.rebuild()
 
     def add_all(self, some: Sequence[tuple[bytes, int]]) -> None:
-        """File keys under deadlines (ms since the epoch) that are earlier than those that they had."""
+        """File keys under deadlines, ms since the epoch, that are earlier than their former ones."""
         file = self._file
         for key, deadline_ms in some:
             file(key, deadline_ms)
@@ -88,11 +88,11 @@ class DeadlineIndex:
         self._filed += 1
 
     def rebuild(self) -> None:
-        """Build the index anew from the records."""
+        """Rebuild the index from the records."""
         whole(self.rebuilding())
 
     def rebuilding(self) -> Portions[None]:
-        """The same in portions; also how a restored shard gets one."""
+        """Rebuild the index in portions, as a restored shard does."""
         self._reset()
         coarse = self._coarse
         filed = 0
@@ -113,7 +113,7 @@ class DeadlineIndex:
         self._coarse_order = sorted(coarse)
 
     def next_due_ms(self) -> int | None:
-        """Return when to look next, ms since the epoch: at the earliest deadline, or at most a second before it."""
+        """Return the earliest deadline or an instant up to a second before, ms since the epoch; None without one."""
         fine_ms = self._next_fine_ms()
         if self._moving:
             moving_ms = self._open << _SHIFT
@@ -124,14 +124,14 @@ class DeadlineIndex:
         return coarse_ms if fine_ms is None else min(fine_ms, coarse_ms)
 
     def due(self, until_ms: int, limit: int) -> tuple[list[bytes], bool]:
-        """Take out the keys whose deadline is `<= until_ms`, earliest first.
+        """Remove and return keys with a deadline up to `until_ms`, earliest first.
 
         Args:
             until_ms: an instant, ms since the epoch.
-            limit: at most so many.
+            limit: the greatest number of keys.
 
         Returns:
-            the keys, whose records are there and due; and whether some may be left.
+            The keys, whose records exist and are due, and whether others may be left.
         """
         entries = self._entries
         unpack = DEADLINE.unpack_from
@@ -154,13 +154,13 @@ class DeadlineIndex:
             keys = self._fine[instant_ms]
             room = limit - len(found)
             if len(keys) > room:
-                # Any number may share a millisecond, such as the end of a day: the rest comes with the next call.
+                # Any number may share a millisecond, such as the end of a day. The next call returns the rest.
                 self._fine[instant_ms], keys = keys[room:], keys[:room]
             else:
                 heapq.heappop(self._fine_order)
                 del self._fine[instant_ms]
             self._filed -= len(keys)
-            # A key may be filed twice under one millisecond: dict.fromkeys keeps the first.
+            # A key may be filed twice under one millisecond, so duplicates are removed.
             for key in dict.fromkeys(keys):
                 entry = entries.get(key)
                 if entry is not None:
@@ -171,7 +171,7 @@ class DeadlineIndex:
                         self._file(key, deadline_ms)
 
     def count_due(self, until_ms: int) -> int:
-        """Return how many records are due at an instant, ms since the epoch; a look at those, and at no others."""
+        """Return how many records are due at an instant, ms since the epoch, without examining others."""
         keys = set(self._moving)
         for instant_ms, some in self._fine.items():
             if instant_ms <= until_ms:
@@ -183,7 +183,7 @@ class DeadlineIndex:
         return sum(entry is not None and deadline_of(entry) <= until_ms for entry in found)
 
     def _next_fine_ms(self) -> int | None:
-        """The earliest millisecond that has a record; those that have none any more are dropped."""
+        """Return the earliest millisecond with a current entry, and drop outdated ones before it."""
         entries = self._entries
         while self._fine_order:
             instant_ms = self._fine_order[0]
@@ -191,7 +191,7 @@ class DeadlineIndex:
             for at, key in enumerate(keys):
                 entry = entries.get(key)
                 if entry is not None and deadline_of(entry) == instant_ms:
-                    if at > _STALE_KEPT:  # or the same ones would be passed over each time
+                    if at > _STALE_KEPT:  # otherwise the same outdated keys would be skipped each time
                         self._fine[instant_ms] = keys[at:]
                         self._file_anew(keys[:at], instant_ms)
                     return instant_ms
@@ -201,7 +201,7 @@ class DeadlineIndex:
         return None
 
     def _file_anew(self, keys: list[bytes], instant_ms: int) -> None:
-        """File those whose deadline has moved to a later instant; the others are filed elsewhere, or gone."""
+        """File again the keys whose deadline has moved to a later instant. The others are filed elsewhere, or gone."""
         self._filed -= len(keys)
         for key in keys:
             entry = self._entries.get(key)
@@ -209,7 +209,7 @@ class DeadlineIndex:
                 self._file(key, deadline_ms)
 
     def _reached_second(self, until_ms: int) -> bool:
-        """Whether the next second's keys are wanted on the fine wheel; then they are on their way."""
+        """Return whether the next second must move to the fine wheel. If so, begin to move it."""
         if not self._coarse_order or self._coarse_order[0] << _SHIFT > until_ms:
             return False
         if self._fine_order and self._fine_order[0] < self._coarse_order[0] << _SHIFT:
@@ -221,7 +221,7 @@ class DeadlineIndex:
         return True
 
     def _move(self) -> None:
-        """Move some of the second's keys to the fine wheel."""
+        """Move some keys of the open second to the fine wheel."""
         entries = self._entries
         begins_ms = self._open << _SHIFT
         some = self._moving[-_MOVED_AT_ONCE:]

@@ -1,4 +1,4 @@
-"""The fan-out of a shard: messages to its subscribers about updates and removals (S6, S7)."""
+"""Fan-out: makes the messages to a shard's subscribers about updates and removals (S6, S7)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class SubscriberFanOut:
     """Makes messages for the subscribers of one shard.
 
     Args:
-        state: the shard's.
+        state: the shard's state.
     """
 
     __slots__ = ("_settings", "_state")
@@ -23,7 +23,7 @@ class SubscriberFanOut:
         self._settings = state.settings
 
     def tell(self, journal_key: bytes, entry: bytes | None, fresh: bytes, step: Step) -> None:
-        """Make messages about an update: its journal key, the packed record before it (None = none), and after it."""
+        """Make messages about an update, given the packed record before it (None = none) and after it."""
         state = self._state
         before = None if entry is None else state.view(journal_key, entry)
         after = state.view(journal_key, fresh)
@@ -47,7 +47,7 @@ class SubscriberFanOut:
                 step.deliveries.append(message)
 
     def tell_removal(self, journal_key: bytes, entry: bytes, reason: OutOfFocus, step: Step) -> None:
-        """Make messages about a removal: its journal key, the packed record that leaves, and the reason."""
+        """Make messages about the removal of a packed record for a reason."""
         state = self._state
         before = state.view(journal_key, entry)
         for subscriber in state.subscribers.values():
@@ -61,7 +61,7 @@ class SubscriberFanOut:
                 subscriber.query.forget(journal_key)
 
     def _changed(self, before: View | None, after: View, select: Select | None) -> bytes | None:
-        """The changed fields of those selected, written; None if only the full record can tell."""
+        """Return the serialized changes of the selected fields; None if the full record must be sent."""
         if before is None:
             return None
         parse = self._settings.parse_exactly

@@ -1,4 +1,4 @@
-"""Paths of fields in the configuration (`key`, `hash_index`), written as in expressions (S1, S11)."""
+"""Field paths: paths in `key`, `hash_index` and select lists, written as in expressions (S1, S11)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lapse.core.expression.printer import path_text
 from lapse.core.expression.syntax import Path
 
 Steps = tuple[str | int, ...]
-"""Names of members, and indexes of array elements."""
+"""Names of members and indexes of array elements."""
 
 _STEP: Final = re.compile(
     r"""/'((?:[^']|'')+)'      # a quoted name, the quote doubled inside
@@ -25,7 +25,7 @@ def parse(text: str) -> Steps:
     """Split a path like `/order/legs[0]/'order id'` into its steps.
 
     Raises:
-        ValueError: it is none; the text says where it stops to be one.
+        ValueError: the text is not a path; the message says from which character on.
     """
     steps: list[str | int] = []
     end = 0
@@ -50,12 +50,12 @@ def parse(text: str) -> Steps:
 
 
 def shown(steps: Steps) -> str:
-    """The path as expressions write it; two spellings of one path have one text."""
+    """Return a path as expressions write it, which is the same for all spellings."""
     return path_text(Path(steps))
 
 
 def value_at(payload: object, steps: Steps) -> object:
-    """What stands there; None if nothing does."""
+    """Return the value at a path; None if there is none."""
     value = payload
     for step in steps:
         if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Hash indexes on fields of the payload, for equality filters (S11)."""
+"""Hash indexes on payload fields, for equality filters (S11)."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from lapse.core.sow import field_path
 
 
 class HashIndex:
-    """Which records have a value in a field; one index per configured path.
+    """Finds the records with a value in a field. There is one index for each configured path.
 
-    A value that is no string, number or boolean is not indexed: equality with it is never true. Numbers and booleans
-    of one value share an entry, as they share a hash; the filter itself decides afterwards.
+    Only strings, numbers and booleans are indexed, since equality with other values is never true. Equal numbers and
+    booleans share an entry, as they share a hash, so the filter must still be evaluated.
 
     Args:
-        paths: the fields, like `/order/symbol`.
+        paths: the paths of the fields, such as `/order/symbol`.
     """
 
     __slots__ = ("_indexes", "_paths", "_values")
@@ -30,7 +30,7 @@ class HashIndex:
         return bool(self._indexes)
 
     def put(self, journal_key: bytes, payload: object) -> None:
-        """Add a record that is not in the index."""
+        """Add a record that is not indexed yet."""
         values = tuple(_value(payload, steps) for steps in self._paths)
         self._values[journal_key] = values
         for index, value in zip(self._indexes.values(), values, strict=True):
@@ -38,7 +38,7 @@ class HashIndex:
                 index.setdefault(value, set()).add(journal_key)
 
     def discard(self, journal_key: bytes) -> None:
-        """Take a record out, if it is there."""
+        """Remove a record, if it is indexed."""
         values = self._values.pop(journal_key, None)
         if values is None:
             return
@@ -50,7 +50,7 @@ class HashIndex:
                     del index[value]
 
     def emptying(self) -> Portions[None]:
-        """Let go of all of it."""
+        """Free the memory of the indexes, in portions."""
         yield from emptying(self._values, *self._indexes.values())
 
     def find(self, equalities: Sequence[tuple[str, object]]) -> set[bytes] | None:

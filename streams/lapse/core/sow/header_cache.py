@@ -1,7 +1,7 @@
-"""The meaning of a plain update's headers, read once for all records with the same headers.
+"""Header cache: the meaning of plain updates' headers, read once for all records with the same headers.
 
-Most records of a topic bear one of a few sets of headers, and most of what a header says does not depend on the record
-that bears it. So the way in of plain updates, which is the one that has to be quick, looks headers up here.
+Most records of a topic have one of a few sets of headers, whose meaning hardly depends on the record. The fast path for
+plain updates looks it up here.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from lapse.core.lifetime import NEVER, Expiration, ExpirationModel
 from lapse.core.sow.record import pack_headers
 
 HeaderFacts = tuple[bytes, int, int]
-"""The header block; the deadline, ms since the epoch, or `NEVER`; the lifetime from arrival on, ms, or -1 = none.
+"""Packed headers; deadline, ms since the epoch, or `NEVER`; lifetime from arrival, ms, -1 without one.
 
-Of the last two the earlier one counts.
+The earlier of the two deadlines counts.
 """
 
 _RESERVED: Final = "lapse-"
 _LIFETIMES: Final = lifetime.NAMES - {lifetime.ENQUEUE_AT_MS}
 _KEPT: Final = 4_096
 _KEPT_BYTES: Final = 512
-"""Larger sets of headers are hardly repeated."""
+"""Larger sets of headers are not cached, since they are rarely repeated, bytes."""
 
 
 class HeaderCache:
-    """The headers that were seen, and what they say.
+    """Caches the meaning of headers.
 
     Args:
-        expiration: what the entity does about lifetimes.
+        expiration: the entity's rule for lifetimes.
 
     Attributes:
-        none: of a record without headers.
+        none: the meaning of no headers.
     """
 
     __slots__ = ("_expiration", "_known", "none")
@@ -44,7 +44,7 @@ class HeaderCache:
         self.none: HeaderFacts = (b"", NEVER, -1 if expiration.default_ms is None else expiration.default_ms)
 
     def of(self, headers: Sequence[tuple[str, bytes | None]]) -> HeaderFacts | None:
-        """Return what headers say; None if it is more than a lifetime, or depends on more than the headers."""
+        """Return the meaning of headers; None if they state more than a lifetime, or depend on the record."""
         known = tuple(headers)
         try:
             return self._known[known]
@@ -63,7 +63,7 @@ class HeaderCache:
                 lifetimes += 1
             elif name.startswith(_RESERVED) or name in letter.MARKERS:
                 return None
-        if lifetimes > 1:  # whether they mean the same depends on the record's timestamp
+        if lifetimes > 1:  # whether they agree depends on the record's timestamp
             return None
         try:
             stated = lifetime.read(headers, 0)

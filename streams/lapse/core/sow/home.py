@@ -1,7 +1,7 @@
-"""The home of a key: which shard holds it where keys come from payloads over several partitions (C46).
+"""Home: the shard that holds a key, if keys come from payloads over several partitions (C46).
 
-Such a record may stand on any partition. So every shard reads all of them, and keeps the keys whose hash is its own:
-murmur2 modulo the number of shards, which is also where Kafka's own partitioner puts a record with that key.
+A record with such a key may be on any partition. So every shard reads all partitions, and keeps the keys whose hash,
+murmur2 modulo the number of shards, is its number. Kafka's own partitioner computes the same for record keys.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ _WORD: Final = 0xFFFFFFFF
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """Which keys are a shard's.
+    """Decides which keys belong to a shard.
 
     Attributes:
         shard: number of the shard.
-        shards: how many there are.
+        shards: number of shards.
     """
 
     shard: int = 0
@@ -32,20 +32,20 @@ class Home:
         return self.shards > 1
 
     def holds(self, key: bytes) -> bool:
-        """Whether a key is this shard's."""
+        """Return whether a key belongs to this shard."""
         return self.shards == 1 or (murmur2(key) & 0x7FFFFFFF) % self.shards == self.shard
 
     def speaks_for(self, partition: int) -> bool:
-        """Whether this shard is the one to tell of a faulty record, which has no key to go by."""
+        """Return whether this shard reports faulty records of a partition, which have no key to decide by."""
         return self.shards == 1 or partition % self.shards == self.shard
 
 
 EVERYTHING: Final = Home()
-"""The home of every key: there is one shard, or each reads a partition of its own."""
+"""The home of all keys, for a single shard, and for shards that read different partitions."""
 
 
 def murmur2(data: bytes) -> int:
-    """Return the 32-bit hash that Kafka's default partitioner takes of a key."""
+    """Return the 32-bit hash of a key in Kafka's default partitioner."""
     size = len(data)
     whole = size & ~3
     result = _SEED ^ size

@@ -1,4 +1,4 @@
-"""Keys of records: the Kafka record key, or fields of the payload (S1)."""
+"""Keys of records that are made of payload fields (S1)."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ MOST_BYTES: Final = 32 << 10
 _MOST_SHOWN: Final = 100
 
 _TEXTS: Final = re.compile(rb'\["[^"\\\x00-\x1f]*"(?:,"[^"\\\x00-\x1f]*")*\]')
-"""Keys of nothing but plain texts, which have one form only."""
+"""Matches keys of plain texts only, whose form is canonical already."""
 
 
 class NoKey(ValueError):
-    """A record without its key; the text says which field is missing or unfit."""
+    """A record has no valid key. The text says which field is missing or unsuitable."""
 
 
 class InexactKey(ValueError):
-    """A key with a number that may have been an integer beyond 64 bits before it was read as a float."""
+    """A key contains a float that may have been an integer beyond 64 bits before it was parsed."""
 
 
 def of_payload(payload: object, paths: Sequence[field_path.Steps], exact: bool = False) -> bytes:
     """Return the canonical JSON of the key fields: a list of their values, without spaces, in UTF-8.
 
-    A number that is whole is written as an integer, so that `1`, `1.0` and `1e0` are one key.
+    A whole number is written as an integer, so `1`, `1.0` and `1e0` are the same key.
 
     Args:
         payload: the parsed payload.
         paths: the key fields.
-        exact: whether it was parsed without loss.
+        exact: whether the payload was parsed without loss.
 
     Raises:
-        InexactKey: only a payload parsed without loss can tell.
-        NoKey: a field is missing or null, or is an object, a list, bytes, or no finite number; or the key is too long.
+        InexactKey: the payload must be parsed without loss first.
+        NoKey: a field is missing, null, an object, an array, bytes or not a finite number, or the key is too long.
     """
     values = [_scalar(field_path.value_at(payload, steps), field_path.shown(steps)) for steps in paths]
     if not exact and any(isinstance(value, float) and abs(value) >= _MAX_FAST for value in values):
@@ -49,16 +49,16 @@ def of_payload(payload: object, paths: Sequence[field_path.Steps], exact: bool =
 
 
 def of_text(text: bytes, paths: Sequence[field_path.Steps]) -> bytes:
-    """Return the canonical form of a key that somebody has written: spaces, escapes and `1.0` make no difference.
+    """Return the canonical form of a key given as text, in which spaces, escapes and `1.0` make no difference.
 
-    Where the key is one field, the field's text alone is understood as well.
+    If the key is one field, the field's text alone is accepted as well.
 
     Args:
-        text: JSON of a list of the fields' values.
+        text: a JSON list of the fields' values.
         paths: the key fields.
 
     Raises:
-        NoKey: it is no such list.
+        NoKey: the text is not such a list.
     """
     if _TEXTS.fullmatch(text) and text.count(b'"') == 2 * len(paths):
         return text

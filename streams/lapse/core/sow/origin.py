@@ -1,9 +1,9 @@
-"""Where a replicated update comes from, and which of two deployments' updates is the later one (S10).
+"""Origin: where a replicated update comes from, and which of two deployments' updates is later (S10).
 
-`lapse replicate` writes these headers on what it brings to another deployment. A record that has them keeps the
-deadline that it states, whatever the entity's expiration says, and is ordered by the instant at which it counted where
-it was published. Between two deployments the later instant wins, and of equal ones the greater payload: both sides come
-to the same end, whichever update reaches them first.
+`lapse replicate` writes these headers on records that it brings to another deployment. Such a record keeps its stated
+deadline regardless of the entity's expiration. It is ordered by its instant at the deployment that published it.
+Between two deployments the later instant wins, or with equal instants the greater payload. So both sides end with the
+same record, whichever update they get first.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from typing import Final, NamedTuple
 from lapse.core.sow.record import HEAD_BYTES
 
 ORIGIN: Final = "lapse-origin"
-"""The deployments that an update has passed through, the first one first; so that it never comes back to one."""
+"""The deployments that an update has passed through, in order, so that it never returns to one."""
 
 ORIGIN_TIMESTAMP_MS: Final = "lapse-origin-timestamp-ms"
-"""As of when it counts there, ms since the epoch, decimal text."""
+"""The instant of the update where it was published, ms since the epoch, as decimal text."""
 
 OPERATION: Final = "lapse-operation"
-"""On a null value: `deleted`, or `expired` = an update that this deployment may not have seen has come and gone."""
+"""On a null value: `deleted`, or `expired` for the end of an update that this deployment may not have seen."""
 
 _ORIGIN: Final = ORIGIN.encode()
 _DIGITS: Final = re.compile(rb"[0-9]{1,18}\Z")
 
 
 class Origin(NamedTuple):
-    """Where an update comes from.
+    """The origin of a replicated update.
 
     Attributes:
-        path: deployments, separated by commas.
-        timestamp_ms: as of when it counts, ms since the epoch.
-        spent: whether it tells only that an update has expired there.
+        path: the deployments that it passed through, separated by commas.
+        timestamp_ms: its instant where it was published, ms since the epoch.
+        spent: whether it reports only that an update has expired there.
     """
 
     path: bytes
@@ -42,10 +42,10 @@ class Origin(NamedTuple):
 
 
 def read(headers: Sequence[tuple[str, bytes | None]]) -> Origin | None:
-    """Return the origin that headers state; None of a record that was published here.
+    """Return the origin that headers state; None for a record that was published here.
 
     Raises:
-        ValueError: one of the two headers without the other, or a stamp that is no number.
+        ValueError: one of the two headers is missing, or the timestamp is not a number.
     """
     path = stamp = operation = None
     for name, value in headers:
@@ -63,7 +63,7 @@ def read(headers: Sequence[tuple[str, bytes | None]]) -> Origin | None:
 
 
 def path_of(headers: Sequence[tuple[str, bytes | None]]) -> bytes:
-    """Return the path of a stored record; empty if it was published here."""
+    """Return the origin's path of a stored record; empty if it was published here."""
     for name, value in headers:
         if name == ORIGIN and value:
             return value
@@ -71,5 +71,5 @@ def path_of(headers: Sequence[tuple[str, bytes | None]]) -> bytes:
 
 
 def is_replicated(entry: bytes, headers_bytes: int) -> bool:
-    """Whether a packed record may have been replicated; false of most without a look at its headers one by one."""
+    """Return whether a packed record may have been replicated, by a fast search that excludes most records."""
     return headers_bytes > 0 and entry.find(_ORIGIN, HEAD_BYTES, HEAD_BYTES + headers_bytes) >= 0

@@ -1,7 +1,7 @@
-"""Pending letters of a SOW topic: the broker refuses a dead letter, so it is kept until it takes it (C27, D3).
+"""Pending letters of a SOW topic: dead letters that the broker refuses are kept until it takes them (C27, D3).
 
-What was refused on arrival is in the underlying log, and only named here. What expired is a record as it last was,
-which stands nowhere else any more: it is kept whole.
+A record that was refused on arrival is in the underlying log, so only its position is kept. A record that expired is
+nowhere else in its last state, so it is kept whole.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from lapse.protocol.bookmark import Bookmark
 _KEY: Final = struct.Struct(">Iq")
 _SIZE: Final = struct.Struct(">I")
 _MOST_BYTES: Final = 7 << 20
-"""What is larger does not fit into the journal, and is taken from the log again: the last update, if it is merged."""
+"""A larger letter does not fit into the journal. The last update of its record is read from the log again."""
 
 
 def journal_key_of(source: int, offset: int) -> bytes:
-    """The journal key of a letter that waits."""
+    """Return the journal key of a pending letter."""
     return journal.DYING + _KEY.pack(source, offset)
 
 
 def bookmark_of(journal_key: bytes, sources: list[tuple[str, int]]) -> Bookmark:
-    """The bookmark that a journal key names."""
+    """Return the bookmark of a pending letter's journal key."""
     source, offset = _KEY.unpack_from(journal_key, 1)
     topic, partition = sources[source]
     return Bookmark(topic, partition, offset)
 
 
 def pack(letter: Removal) -> bytes:
-    """Write a letter for the journal."""
+    """Return the journal's bytes of a letter."""
     facts: dict[str, Any] = {
         "timestamp_ms": letter.timestamp_ms,
         "reasons": list(map(str, letter.reasons)),
@@ -62,7 +62,7 @@ def pack(letter: Removal) -> bytes:
 
 
 def unpack(data: bytes, bookmark: Bookmark) -> Removal:
-    """Read a letter back; one that is `in_log` is without key, value and headers."""
+    """Read the journal's bytes of a letter. A letter that is `in_log` lacks key, value and headers."""
     size = _SIZE.unpack_from(data)[0]
     facts = json.loads(data[_SIZE.size : _SIZE.size + size])
     in_log = "null" not in facts
@@ -83,10 +83,10 @@ def unpack(data: bytes, bookmark: Bookmark) -> Removal:
 
 
 class PendingLetters:
-    """Keeps letters that are refused, and lets them go.
+    """Keeps refused letters, and drops them once they are written.
 
     Args:
-        state: the shard's memory.
+        state: the shard's state.
     """
 
     __slots__ = ("_state",)
@@ -95,7 +95,7 @@ class PendingLetters:
         self._state = state
 
     def keep(self, refused: Sequence[tuple[Removal, str]], step: Step) -> list[bytes]:
-        """Keep letters of a step, each with why it is refused; returns their journal keys."""
+        """Keep letters of a step, each with the reason for its refusal. Return their journal keys."""
         faults = {letter.bookmark: fault for letter, fault in refused}
         for at, one in enumerate(step.events):
             if one.kind == EventKind.DEAD_LETTERED and isinstance(one.messages, EventRecord):
@@ -112,7 +112,7 @@ class PendingLetters:
         return journal_keys
 
     def letter_written(self, journal_key: bytes, step: Step) -> None:
-        """Let a letter go that is safe now; nothing to do if it went before."""
+        """Drop a letter, because it is safe. Do nothing if it was dropped before."""
         packed = self._state.pending.get(journal_key)
         if packed is None:
             return

@@ -1,8 +1,7 @@
-"""Plain updates of many records at once: the same as one after the other, for less CPU.
+"""Plain updates: takes in many updates at once, with the same result as one by one, but less CPU.
 
-Plain is an update that nothing stands against: it states no more than a lifetime, and replaces a record that the same
-partition brought, or none. Updates that stand together mostly bear the same headers, so what follows from those is
-worked out once.
+An update is plain if its headers state at most a lifetime, and it replaces a record of the same partition, or none.
+Neighbouring updates mostly have the same headers, whose meaning is computed once.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from lapse.core.sow.state import RECORD_BYTES, SowState
 from lapse.core.sow.step import Step
 
 LEAST: Final = 32
-"""For fewer updates it costs more than it saves."""
+"""The least number of updates for which this is faster than one by one."""
 
 _MOST: Final = 512
 
@@ -34,18 +33,18 @@ _HEAD: Final = [
     ("source", ">u4"),
     ("headers_bytes", ">u4"),
 ]
-"""The head of a packed record, as `lapse.core.sow.record` lays it out."""
+"""The layout of a packed record's head, as in `lapse.core.sow.record`."""
 
 
 class PlainUpdates:
-    """Takes plain updates of one shard.
+    """Takes in plain updates of one shard.
 
     Args:
-        state: the shard's memory.
-        header_cache: knows what headers say.
+        state: the shard's state.
+        header_cache: the cache of headers' meanings.
 
     Attributes:
-        least: fewer updates are left to be taken one by one.
+        least: the least number of updates that are taken together.
     """
 
     __slots__ = ("_header_cache", "_heads", "_settings", "_state", "least")
@@ -58,15 +57,15 @@ class PlainUpdates:
         self._heads: dict[int, np.dtype[Any]] = {}
 
     def take(self, rows: Rows, source: int, step: Step) -> int:
-        """Take the first of some records, as far as they are plain updates with the same headers.
+        """Take in the first records, as far as they are plain updates with the same headers.
 
         Args:
             rows: records of one underlying partition.
-            source: its number.
-            step: gets the changes.
+            source: number of the source.
+            step: receives the changes.
 
         Returns:
-            how many were taken; 0 = the first ones have to be taken one by one.
+            How many were taken; 0 = the first ones must be taken one by one.
         """
         state = self._state
         if not state.takes_many or (count := min(rows.alike(), _MOST)) < self.least:
@@ -103,7 +102,7 @@ class PlainUpdates:
     def _deadlines_ms(
         self, stamps_ms: NDArray[np.int64], absolute_ms: int, relative_ms: int
     ) -> NDArray[np.int64] | None:
-        """When the updates expire, ms since the epoch; None if something is wrong with that of any."""
+        """Return the deadlines of the updates, ms since the epoch; None if any is invalid or has passed."""
         first_ms, last_ms = int(stamps_ms.min()), int(stamps_ms.max())
         if first_ms < 0 or last_ms + relative_ms >= NEVER:
             return None
@@ -115,7 +114,7 @@ class PlainUpdates:
         return deadlines_ms
 
     def _change_bytes(self, run: Rows, block_bytes: int) -> int:
-        """How much the updates change in bytes; 0 if any has no key or no value, or is large."""
+        """Return the size of the changes, bytes; 0 if any update has no key or value, or is large."""
         keys, values = run.sizes()
         small_bytes = self._settings.max_record_bytes // 4
         if keys.min() < 0 or values.min() < 0:
@@ -126,7 +125,7 @@ class PlainUpdates:
         return int(keys.sum(dtype=np.int64) + values.sum(dtype=np.int64)) + len(run) * each
 
     def _are_simple(self, journal_keys: Sequence[bytes], keys: Sequence[bytes]) -> bool:
-        """Whether each is an update of another key, and none of one that is scheduled or was removed."""
+        """Return whether all keys are distinct, and none has a scheduled update or a tombstone."""
         state = self._state
         return (
             len(set(journal_keys)) == len(journal_keys)
@@ -137,13 +136,13 @@ class PlainUpdates:
     def _deadlines_before(
         self, olds: Sequence[bytes | None], stamps_ms: NDArray[np.int64], source: int, block: bytes
     ) -> NDArray[np.int64] | None:
-        """The deadlines of the records that are replaced, `NEVER` where there is none; None if any is not plain.
+        """Return the deadlines of the replaced records, `NEVER` without one; None if any update is not plain.
 
         Args:
-            olds: the records.
-            stamps_ms: of the updates, ms since the epoch.
-            source: where the updates come from.
-            block: their headers: of those it is known that they were not replicated.
+            olds: the replaced records; None = none.
+            stamps_ms: timestamps of the updates, ms since the epoch.
+            source: number of the updates' source.
+            block: the updates' packed headers, which are known not to be a replicated record's.
         """
         known = [old for old in olds if old is not None]
         before_ms = np.full(len(olds), NEVER, np.int64)
@@ -170,7 +169,7 @@ class PlainUpdates:
         return before_ms if plain.all() else None
 
     def _packed(self, run: Rows, deadlines_ms: NDArray[np.int64], source: int, block: bytes) -> list[bytes]:
-        """The updates as records; see `lapse.core.sow.record`."""
+        """Return the updates as packed records: see `lapse.core.sow.record`."""
         count, sequence = len(run), self._state.sequence + 1
         head = self._head(len(block))
         heads = np.empty(count, head)
@@ -184,7 +183,7 @@ class PlainUpdates:
         return [packed[at : at + width] + value for at, value in zip(starts, run.values(), strict=True)]
 
     def _head(self, block_bytes: int) -> np.dtype[Any]:
-        """Head and headers of a record, as columns see them."""
+        """Return the column layout of head and headers."""
         found = self._heads.get(block_bytes)
         if found is None:
             fields: list[Any] = [*_HEAD, ("block", f"V{block_bytes}")] if block_bytes else list(_HEAD)

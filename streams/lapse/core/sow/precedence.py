@@ -1,8 +1,8 @@
-"""Precedence: whether an update is later than what is known of its key (C46, C42, S10).
+"""Precedence: whether an update is later than the stored record or tombstone of its key (C46, C42, S10).
 
-Within one underlying partition the log's order decides (C88). Between several, and for a scheduled version against
-updates, the stamps do, then the partition, the topic and the offset. Between deployments the instants at which updates
-counted where they were published do.
+Within one underlying partition the order of the log decides (C88). Between partitions, and between a scheduled version
+and updates, the timestamps decide, then partition, topic and offset. Between deployments, the instants of the updates
+where they were published decide.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from lapse.core.sow.tombstone import NO_SOURCE, Tombstone
 
 
 class Precedence:
-    """Compares the updates of one shard with its records and tombstones.
+    """Compares updates with the records and tombstones of one shard.
 
     Args:
-        state: the shard's memory.
+        state: the shard's state.
     """
 
     __slots__ = ("_settings", "_state")
@@ -28,10 +28,10 @@ class Precedence:
         self._settings = state.settings
 
     def is_late(self, journal_key: bytes, entry: bytes | None, update: Update, scheduled: bool) -> bool:
-        """Whether what is known of the key is later than this update.
+        """Return whether the stored record or tombstone of a key is later than an update.
 
         Args:
-            journal_key: the key of the record in the journal.
+            journal_key: the record's journal key.
             entry: the packed record, if there is one.
             update: the update.
             scheduled: whether it is a version whose instant has come.
@@ -41,12 +41,12 @@ class Precedence:
             facts = facts_of(entry)
             path = path_of(headers_of(entry)) if facts.headers_bytes else b""
             if scheduled:
-                # The clock of another deployment may be ahead; what was published here is later than its records.
+                # A version published here is later than replicated records, since the other clock may be ahead.
                 return facts.timestamp_ms > update.timestamp_ms and not path
             if path or update.origin is not None:
                 return _is_beaten(entry, facts, path, update)
             if self._is_one_partition(facts.source, update.source):
-                return False  # whatever the stamps say: it comes behind in the log (C88)
+                return False  # it is later in the log, whatever the timestamps are (C88)
             return self._order(facts.timestamp_ms, facts.source, facts.offset) >= self._order(
                 update.timestamp_ms, update.source, update.offset
             )
@@ -54,7 +54,7 @@ class Precedence:
         if tombstone is None or self._is_in_order(tombstone, update):
             return False
         if update.origin is not None:
-            # Of a record and a deletion at one instant the record stays: so it is where the deletion comes second.
+            # At equal instants the record wins over the deletion, as it does if the deletion arrives second.
             return tombstone.replicated_ms > update.timestamp_ms
         local = self._settings.several and not scheduled and tombstone.source != NO_SOURCE
         if local and self._is_one_partition(tombstone.source, update.source):
@@ -64,10 +64,11 @@ class Precedence:
         )
 
     def stamp(self, journal_key: bytes, entry: bytes | None, update: Update) -> int:
-        """As of when an update counts: later than what was replicated and it replaces, whose clock may be ahead.
+        """Return the timestamp with which an update is stored.
 
-        With keys from payloads it counts no earlier than what it replaces from its own partition, so that in whichever
-        order partitions are read the same update is the latest (C88).
+        It is later than that of a replicated record that the update replaces, since the other clock may be ahead. With
+        keys from payloads it is not earlier than that of a replaced record from the same partition. So the same update
+        is the latest in whatever order partitions are read (C88).
         """
         if update.origin is not None:
             return update.timestamp_ms
@@ -91,11 +92,11 @@ class Precedence:
         return instant_behind(facts.timestamp_ms)
 
     def _is_one_partition(self, source: int, other: int) -> bool:
-        """Whether two sources are one partition, if only of topics that bore one name after the other (C42)."""
+        """Return whether two sources are the same partition, perhaps of a topic that was created again (C42)."""
         return source == other or self._state.sources[source] == self._state.sources[other]
 
     def _is_in_order(self, tombstone: Tombstone, update: Update) -> bool:
-        """Whether an update came behind what removed the record, by the same way, so that the log's order decides."""
+        """Return whether an update came the same way as a removal, so that it is later by the order of the log."""
         if update.origin is not None:
             return update.origin.path == tombstone.path
         return not self._settings.several and tombstone.source != NO_SOURCE
@@ -108,9 +109,9 @@ class Precedence:
 
 
 def _is_beaten(entry: bytes, facts: Facts, path: bytes, update: Update) -> bool:
-    """Whether a stored record is later than an update, where one of the two was replicated (S10).
+    """Return whether a stored record is later than an update, if one of the two was replicated (S10).
 
-    What is published here is always later than what is here; what comes along one path comes in its order.
+    An update published here is always later than the stored record. Updates along one path arrive in order.
     """
     if update.origin is None:
         return False

@@ -1,4 +1,4 @@
-"""Queries: the current records, in batches, without any that expired meanwhile (S5, C45)."""
+"""Queries: return the current records in batches, without those that expire meanwhile (S5, C45)."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ from lapse.core.sow.version import Version
 from lapse.core.sow.view import View
 
 _SENT_COST: Final = 3
-"""To send a record takes as long as to look at so many, what is done outside of the core included."""
+"""The cost of sending a record, in records examined, work outside the core included."""
 
 _STRIPES: Final = 64
-"""A set that is one of so many grows in smaller jolts."""
+"""The set of examined keys is split into this number of sets, so that their resizing takes less time at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inquiry:
-    """What a query asks for.
+    """The request of a query.
 
     Attributes:
         command_id: id of its command.
         command: name of its command.
-        subscription: who asks; the batches carry it.
+        subscription: id of the subscription for which the batches are.
         candidates: journal keys of the records that may match; None = all.
-        predicates: which of those.
-        order: in which order; None = any.
-        skip: so many are left out first.
-        top_n: at most so many; None = all.
-        follows: whether updates follow, for a subscription.
-        batch_size: records in one batch.
+        predicates: compiled filters, all of which must match.
+        order: the order of the result; None = any.
+        skip: how many matching records are skipped first.
+        top_n: the greatest number of records returned; None = all.
+        follows: whether this is the query of a subscription, which gets updates afterwards.
+        batch_size: number of records in a batch.
         at_ms: the instant of the command, ms since the epoch.
-        answered: whether a answer follows the group's end.
-        heartbeat_timeout_ms: of the subscription that follows; the answer says it. 0 = none does.
-        only_counts: whether only the number of records is asked for.
-        scheduled: scheduled updates, of which those that the predicates let through are counted beside it.
-        select: which fields are returned; None = all.
+        answered: whether an answer follows the end of the group.
+        heartbeat_timeout_ms: heartbeat timeout of the subscription, for the answer, ms; 0 = no subscription.
+        only_counts: whether records are only counted.
+        scheduled: scheduled updates, of which matching ones are counted as well.
+        select: the fields to return; None = all.
     """
 
     command_id: str
@@ -68,15 +68,15 @@ class Inquiry:
 
 
 class Query:
-    """One query at work: a snapshot of the records as they stood at the command, sent batch by batch.
+    """A query in progress: a snapshot of the records at the command, sent batch by batch.
 
-    A plain query sends each record as it stood then, even if it was updated or deleted meanwhile, but never one whose
-    deadline has passed when its batch is sent. The query of a subscription leaves out what has changed since: that
-    reaches the subscription as an update.
+    A plain query sends each record as it was at the command, even if it was updated or deleted meanwhile, but no record
+    whose deadline has passed when its batch is sent. The query of a subscription leaves out records that have changed
+    since, because the subscription gets them as updates.
 
     Args:
-        state: the shard's memory.
-        inquiry: what is asked for.
+        state: the shard's state.
+        inquiry: the request.
     """
 
     __slots__ = (
@@ -105,7 +105,7 @@ class Query:
         self._walk = state.record_names.walk() if inquiry.candidates is None else Walk(inquiry.candidates)
         self._some: deque[bytes] = deque()
         self._begun_at = state.sequence
-        """Number of the last update before it began."""
+        """Sequence of the last update before the query began."""
         self._preserved: dict[bytes, bytes | None] = {}
         self._looked_at: tuple[set[bytes], ...] = tuple(set() for _ in range(_STRIPES)) if inquiry.follows else ()
         self._ranking = None if inquiry.order is None else Ranking(inquiry.order)
@@ -115,17 +115,17 @@ class Query:
         self._left = inquiry.top_n
         self._sent = 0
         self._counted = 0
-        """How many scheduled updates it has looked at."""
+        """How many scheduled updates were examined."""
         self._scheduled = 0
         self._scan = state.settings.max_scan
         self.finished = False
-        """Whether the group's end was sent."""
+        """Whether the end of the group was sent."""
         if not inquiry.follows:
             state.snapshots.append(self)
 
     @classmethod
     def begin(cls, state: SowState, inquiry: Inquiry, step: Step) -> Query:
-        """Begin a query: the group's begin goes out at once, so that no update of the subscription stands before it."""
+        """Begin a query. The begin of the group is sent at once, so that no update of the subscription precedes it."""
         query = cls(state, inquiry)
         if not inquiry.only_counts:
             step.deliveries.append(Message(Kind.GROUP_BEGIN, inquiry.subscription, inquiry.command_id))
@@ -134,23 +134,23 @@ class Query:
 
     @property
     def subscription(self) -> str:
-        """Who asked."""
+        """Id of the subscription for which the batches are."""
         return self._inquiry.subscription
 
     @property
     def command_id(self) -> str:
-        """Id of the command that asked."""
+        """Id of the command."""
         return self._inquiry.command_id
 
     @property
     def withholds_any(self) -> bool:
-        """Whether it left out records that had expired and are not yet removed."""
+        """Whether the query left out records that had expired but are not removed yet."""
         return bool(self._withheld)
 
     def withholds(self, before: View) -> bool:
-        """Whether a record was not sent as it stood at the command: not yet, or because it had expired.
+        """Return whether a record's state at the command was not sent, because it is not due yet or had expired.
 
-        What has changed since the command is not withheld: it was sent as an update.
+        A record that has changed since is not withheld, because it was sent as an update.
         """
         journal_key = before.journal_key
         return before.facts.sequence <= self._begun_at and (
@@ -159,35 +159,35 @@ class Query:
         )
 
     def forget(self, journal_key: bytes) -> None:
-        """Know that a record has changed."""
+        """Note that a record has changed, so that it is no longer withheld."""
         self._withheld.discard(journal_key)
 
     def preserve(self, journal_key: bytes, entry: bytes | None) -> None:
-        """Keep what a record was when the query began (None = it was not there); it has changed."""
+        """Keep a record's state at the begin of the query (None = no record), because it changes."""
         self._preserved.setdefault(journal_key, entry)
 
     def abandon(self) -> None:
-        """End without a word: nobody waits for it any more."""
+        """End the query without sending anything, because nobody waits for it."""
         self.finished = True
         self._let_go()
 
     @property
     def at_ms(self) -> int:
-        """The instant of the command that asked, ms since the epoch."""
+        """The instant of the command, ms since the epoch."""
         return self._inquiry.at_ms
 
     @property
     def command(self) -> str:
-        """Name of the command that asked."""
+        """Name of the command."""
         return self._inquiry.command
 
     def pull(self, now_ms: int, step: Step, scan: int | None = None) -> None:
-        """Put the next batch into the step; with the last one the group's end and the answer.
+        """Put the next batch into the step, and with the last one the end of the group and the answer.
 
         Args:
             now_ms: the instant at which the batch is sent, ms since the epoch.
-            step: gets the messages.
-            scan: so many records are looked at; None = as many as the settings say.
+            step: receives the messages.
+            scan: how many records to examine; None = the number in the settings.
         """
         inquiry = self._inquiry
         self._scan = self._state.settings.max_scan if scan is None else scan
@@ -235,7 +235,7 @@ class Query:
             self._finish(step)
 
     def _rank(self, ranking: Ranking) -> None:
-        """Bring some of the snapshot's records into their order, those that match."""
+        """Add some matching records of the snapshot to the ranking."""
         lot = []
         for journal_key in self._walk.take(self._scan):
             entry = self._as_it_stood(journal_key)
@@ -246,7 +246,7 @@ class Query:
             self._ranked = ranking.merged()
 
     def _next(self) -> tuple[bytes, bytes | None, object] | None:
-        """The next name of the snapshot, with its record if it has one, and its value in the order; or None."""
+        """Return the next journal key with its record, if any, and its value in the order; None at the end."""
         if self._ranked is not None:
             return next(self._ranked, None)
         if not self._some:
@@ -261,7 +261,7 @@ class Query:
         return not self._some and self._walk.is_over
 
     def _as_it_stood(self, journal_key: bytes) -> bytes | None:
-        """A record as it stood when the query began; of a subscription's query None if it has changed since."""
+        """Return a record as it was when the query began. For a subscription's query, None if it has changed since."""
         if not self._inquiry.follows:
             if journal_key in self._preserved:
                 return self._preserved.pop(journal_key)

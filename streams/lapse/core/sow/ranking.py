@@ -1,4 +1,4 @@
-"""Ranking: sorts the records of a query, some at a time (S5)."""
+"""Ranking: sorts the records of a query in portions (S5)."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from lapse.core.sow.view import View
 _DIRECTION: Final = re.compile(r"\s+(ASC|DESC)\s*\Z", re.IGNORECASE)
 
 Rank = tuple[int, Any]
-"""Numbers are of kind 0, texts of kind 1; then the value."""
+"""The kind, 0 for numbers and 1 for texts, then the value."""
 
 _Ranked = tuple[Rank, bytes, bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """`order_by`: an expression, and which way. NULL, NaN and what cannot be compared come last either way."""
+    """`order_by`: an expression and a direction. NULL, NaN and incomparable values are last in both directions."""
 
     value: Callable[[Any], Any]
     descending: bool
 
     @classmethod
     def parse(cls, text: str, compile_value: Compile) -> Order:
-        """Read an expression with ASC (the default) or DESC behind it.
+        """Parse an expression, optionally followed by ASC (the default) or DESC.
 
         Raises:
-            ValueError: a fault in the expression; the text shows the place.
+            ValueError: the expression is invalid; the message shows where.
         """
         match = _DIRECTION.search(text)
         try:
@@ -45,12 +45,12 @@ class Order:
 
 
 class Ranking:
-    """Records on their way into an order: each lot is sorted as it comes, and all are merged as they go.
+    """Sorts records in portions: each lot is sorted when it is added, and the lots are merged while they are read.
 
-    So neither takes longer than a lot does, however many records there are.
+    So no single operation takes longer than a lot, however many records there are.
 
     Args:
-        order: which order; numbers stand before texts, equal ones as they came.
+        order: the order; numbers precede texts, and equal values keep their sequence.
     """
 
     __slots__ = ("_last", "_lots", "_order")
@@ -61,7 +61,7 @@ class Ranking:
         self._last: list[tuple[bytes, bytes]] = []
 
     def add(self, views: Sequence[View]) -> None:
-        """Take in a lot of records."""
+        """Add a lot of records."""
         ranked: list[_Ranked] = []
         for view in views:
             value = self._order.value(view)
@@ -75,7 +75,7 @@ class Ranking:
         self._lots.append(ranked)
 
     def merged(self) -> Iterator[tuple[bytes, bytes, object]]:
-        """Journal key, packed record and value of each, in order; nothing can be added any more."""
+        """Yield journal key, packed record and value of each record, in order. Nothing can be added afterwards."""
         for (_, value), journal_key, entry in heapq.merge(
             *self._lots, key=itemgetter(0), reverse=self._order.descending
         ):

@@ -1,4 +1,4 @@
-"""One record of a SOW topic, packed: the bytes in memory are the bytes in the journal.
+"""Packed records of a SOW topic, whose bytes in memory are those in the journal.
 
 Layout, big-endian: deadline (ms), timestamp (ms), sequence, offset (all int64), source (uint32), length of the header
 block (uint32), header block, payload. 40 bytes before headers and payload.
@@ -23,15 +23,15 @@ DEADLINE: Final = struct.Struct(">q")
 
 
 class Facts(NamedTuple):
-    """What is known of a record besides key, headers and payload.
+    """The facts of a record besides key, headers and payload.
 
     Attributes:
-        deadline_ms: when it expires, ms since the epoch; `lifetime.NEVER` if it does not.
-        timestamp_ms: the instant as of which it counts, ms since the epoch: its arrival, or its scheduled instant.
-        sequence: number of the update in its shard, for telling what a subscription has seen.
-        offset: where its last update stands in its source.
-        source: number of the underlying partition that the last update came from.
-        headers_bytes: length of the header block.
+        deadline_ms: its deadline, ms since the epoch; `lifetime.NEVER` without one.
+        timestamp_ms: its arrival or scheduled instant, ms since the epoch.
+        sequence: number of the update in its shard, which says whether a subscription has seen it.
+        offset: offset of its last update in the source.
+        source: number of the last update's underlying partition.
+        headers_bytes: length of the packed headers.
     """
 
     deadline_ms: int
@@ -43,39 +43,39 @@ class Facts(NamedTuple):
 
 
 def pack(facts: Facts, headers: bytes, payload: bytes) -> bytes:
-    """Pack a record; `headers` is a block of `pack_headers`."""
+    """Return the bytes of a record; `headers` is the result of `pack_headers`."""
     return HEAD.pack(*facts) + headers + payload
 
 
 def facts_of(entry: bytes) -> Facts:
-    """Read a packed record's facts."""
+    """Return a packed record's facts."""
     return Facts._make(HEAD.unpack_from(entry))
 
 
 def instant_behind(timestamp_ms: int) -> int:
-    """The instant behind one, ms since the epoch; a producer may state the last one of 64 bits, which has none."""
+    """Return the next millisecond, at most `NEVER`, since a producer may state the last instant of 64 bits."""
     return min(timestamp_ms + 1, NEVER)
 
 
 def deadline_of(entry: bytes) -> int:
-    """Read a packed record's deadline, ms since the epoch."""
+    """Return a packed record's deadline, ms since the epoch."""
     deadline_ms: int = DEADLINE.unpack_from(entry)[0]
     return deadline_ms
 
 
 def payload_of(entry: bytes) -> bytes:
-    """Read a packed record's payload."""
+    """Return a packed record's payload."""
     return entry[HEAD_BYTES + HEAD.unpack_from(entry)[5] :]
 
 
 def headers_of(entry: bytes) -> list[tuple[str, bytes | None]]:
-    """Read a packed record's headers, in their order."""
+    """Return a packed record's headers, in order."""
     size = HEAD.unpack_from(entry)[5]
     return unpack_headers(entry[HEAD_BYTES : HEAD_BYTES + size]) if size else []
 
 
 def pack_headers(headers: Headers) -> bytes:
-    """Pack headers: per header the lengths of name and value (-1 = null), name, value."""
+    """Return the bytes of headers: for each, the lengths of name and value (-1 = null), then name and value."""
     block = bytearray()
     for name, value in headers:
         encoded = name.encode("utf-8", "surrogateescape")
@@ -87,7 +87,7 @@ def pack_headers(headers: Headers) -> bytes:
 
 
 def unpack_headers(block: bytes) -> list[tuple[str, bytes | None]]:
-    """Read what `pack_headers` wrote."""
+    """Read headers that `pack_headers` wrote."""
     headers: list[tuple[str, bytes | None]] = []
     at = 0
     while at < len(block):

@@ -1,8 +1,8 @@
-"""Record names: a list of all records' names, so that queries and deletes can work in portions.
+"""Record names: a list of all records' journal keys, so that queries and deletions can work in portions.
 
-A dictionary can be gone through in one go only: it must not grow meanwhile. A list grows at its end, and whoever goes
-through it knows where it ended. A record that leaves stays on it until it is written anew; one that comes back takes
-its old place, so no name stands there twice.
+A dictionary must not grow during an iteration. A list grows only at its end, so an iteration can stop at the former
+end. The name of a removed record stays on the list until that is rewritten. A record that comes back keeps its old
+entry, so no name is on the list twice.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 _SLACK: Final = 65_536
-"""How many names of records that have left may always remain."""
+"""How many names of removed records may remain in any case."""
 
 
 class Walk:
-    """A way through some names, in portions.
+    """An iteration over names, in portions.
 
     Args:
-        journal_keys: the keys; what is appended to them later is not on the way.
+        journal_keys: the names; names appended later are not visited.
     """
 
     __slots__ = ("_at", "_end", "_names")
@@ -30,7 +30,7 @@ class Walk:
 
     @property
     def is_over(self) -> bool:
-        """Whether there is nothing left."""
+        """Whether no name is left."""
         return self._at >= self._end
 
     @property
@@ -39,22 +39,22 @@ class Walk:
         return self._end - self._at
 
     def take(self, most: int) -> Sequence[bytes]:
-        """Return the next names, so many at most; none at the end."""
+        """Return at most `most` next names; none at the end."""
         first = self._at
         self._at = min(first + most, self._end)
         return self._names[first : self._at]
 
     def end(self) -> None:
-        """Go no further."""
+        """End the iteration, and release the names."""
         self._names = ()
         self._at = self._end = 0
 
 
 class RecordNames:
-    """Names of the records of one shard.
+    """The journal keys of one shard's records.
 
     Args:
-        entries: the records by their names.
+        entries: the records by journal key.
     """
 
     __slots__ = ("_entries", "_left", "_names")
@@ -63,17 +63,17 @@ class RecordNames:
         self._entries = entries
         self._names: list[bytes] = []
         self._left: set[bytes] = set()
-        """Names on the list whose records have left."""
+        """Names on the list whose records were removed."""
 
     def add(self, journal_key: bytes) -> None:
-        """Add a record that was not there."""
+        """Add a new record's name."""
         if journal_key in self._left:
             self._left.discard(journal_key)
         else:
             self._names.append(journal_key)
 
     def add_all(self, journal_keys: Sequence[bytes]) -> None:
-        """Add records that were not there."""
+        """Add new records' names."""
         back = self._left.intersection(journal_keys) if self._left else ()
         if back:
             self._left.difference_update(back)
@@ -81,16 +81,16 @@ class RecordNames:
         self._names.extend(journal_keys)
 
     def discard(self, journal_keys: Sequence[bytes]) -> None:
-        """Note that records have left: they are no longer among the entries."""
+        """Note that records were removed, and are no longer among the entries."""
         self._left.update(journal_keys)
         if len(self._left) > len(self._entries) + _SLACK:
             self.rewrite()
 
     def rewrite(self) -> None:
-        """Write it anew; whoever is on the way through the old list goes on with that."""
+        """Rewrite the list. Iterations in progress go on with the old one."""
         self._names = list(self._entries)
         self._left = set()
 
     def walk(self) -> Walk:
-        """Begin a way through all names that are on it now; of some the record has left."""
+        """Begin an iteration over all current names, including those of removed records."""
         return Walk(self._names)

@@ -1,6 +1,6 @@
-"""Updates of records, now or scheduled, and their effects on stored records (S2, S3).
+"""Record updates: apply updates, immediate and scheduled, to stored records (S2, S3).
 
-Every method emits changes through `SowState.change`, which applies them, and puts the outputs into the step.
+Every method makes changes with `SowState.change`, which applies them, and puts the outputs into the step.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class RecordUpdates:
     """Applies updates to the records of one shard.
 
     Args:
-        state: the shard's.
-        removals: how its records leave.
-        fan_out: its subscribers.
+        state: the shard's state.
+        removals: removes records.
+        fan_out: makes messages to the shard's subscribers.
     """
 
     __slots__ = ("_fan_out", "_precedence", "_removals", "_settings", "_state")
@@ -43,10 +43,10 @@ class RecordUpdates:
         self._precedence = Precedence(state)
 
     def take(self, update: Update, step: Step) -> None:
-        """Take in an update: schedule it, or apply it as of its instant (C1).
+        """Schedule an update, or apply it as of its instant (C1).
 
         Raises:
-            Refused: a delta that does not fit.
+            Refused: a delta cannot be merged.
         """
         if update.enqueue_at_ms is not None:
             self._schedule(update, step)
@@ -73,7 +73,7 @@ class RecordUpdates:
         step.events.append(ShardEvent(EventKind.SCHEDULED, update.at_ms, about))
 
     def settle(self, journal_key: bytes, at_ms: int, step: Step) -> None:
-        """Do what is due for one key up to `at_ms`: expiry, and scheduled versions (C1, C2)."""
+        """Do what is due for one key up to `at_ms`: expiry and scheduled versions (C1, C2)."""
         state = self._state
         while True:
             version = state.schedule.next_due_of(journal_key[1:]) if state.schedule else None
@@ -127,13 +127,13 @@ class RecordUpdates:
         self._removals.version_leaves(version, Reason.PURGED, now_ms, step)
 
     def _take_effect(self, journal_key: bytes, update: Update, step: Step, *, scheduled: bool) -> None:
-        """Replace, merge into, or delete the stored record, unless that is later (C46)."""
+        """Replace, merge into or delete the stored record, unless that is later than the update (C46)."""
         state = self._state
         if update.origin is not None and not state.replicated:
             state.change(step, journal.REPLICATED, b"1")
         entry = state.entries.get(journal_key)
         if self._precedence.is_late(journal_key, entry, update, scheduled):
-            if update.origin is None:  # what comes back by replication is no news
+            if update.origin is None:  # an update that returns by replication is not reported
                 bookmark = self._state.bookmark(update.source, update.offset)
                 about = EventRecord(bookmark, update.key, update.deadline_ms)
                 step.events.append(ShardEvent(EventKind.IGNORED, update.at_ms, about, detail=_OLDER))
@@ -161,7 +161,7 @@ class RecordUpdates:
             self._fan_out.tell(journal_key, entry, fresh, step)
 
     def _whole(self, payload: bytes) -> bytes:
-        """A delta as a record of its own, in the form that payloads have (C44)."""
+        """Return a delta as a whole record, in the format of payloads (C44)."""
         settings = self._settings
         try:
             delta.merge({}, settings.parse_delta(payload))

@@ -1,6 +1,6 @@
-"""Removals: a record leaves by its deadline, by a delete or by a fault, with events and letters (S3, S4, L12, L14).
+"""Removals: records leave by deadline, delete or fault, with events and letters (S3, S4, L12, L14).
 
-Every method emits changes through `SowState.change`, which applies them, and puts the outputs into the step.
+Every method makes changes with `SowState.change`, which applies them, and puts the outputs into the step.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class Removals:
     """Removes the records of one shard.
 
     Args:
-        state: the shard's.
-        fan_out: its subscribers.
+        state: the shard's state.
+        fan_out: makes messages to the shard's subscribers.
 
     Attributes:
-        began_ms: when the epoch began, ms since the epoch; nothing is decided before it.
+        began_ms: begin of the owner's epoch, ms since 1970; no decision is dated before it.
     """
 
     __slots__ = ("_fan_out", "_settings", "_state", "_tells_alone", "began_ms")
@@ -66,9 +66,9 @@ class Removals:
 
     @property
     def retains(self) -> bool:
-        """Whether keys that expire are remembered for a while, as deleted ones are, for older updates may come late.
+        """Whether expired keys get tombstones, as deleted ones do, because older updates may arrive late.
 
-        Updates of one key come in one order unless they stand on several partitions, or come from elsewhere, too.
+        That can happen only if updates of a key are on several partitions, or come from other deployments, too.
         """
         return self._settings.several or self._state.remembers
 
@@ -84,7 +84,7 @@ class Removals:
         self._tell_removed(journal_key, entry, now_ms, step)
 
     def expire_all(self, journal_keys: Sequence[bytes], now_ms: int, step: Step) -> None:
-        """The same as `expire` for many records, quickly if only events are written."""
+        """Do the same as `expire` for many records, faster if only events are written."""
         state = self._state
         entries, state_deletes = state.entries, step.state_deletes
         subscribers = state.subscribers.values()
@@ -135,9 +135,9 @@ class Removals:
             step.events.append(_expired(self._decided_ms(now_ms), ExpiryBatch(gone)))
 
     def delete(self, journal_key: bytes, entry: bytes, at_ms: int, step: Step) -> None:
-        """Remove a record by a command that counts as of `at_ms`."""
+        """Remove a record by a command that takes effect at `at_ms`."""
         facts = facts_of(entry)
-        # A delete is later than what it deletes, even in the same millisecond.
+        # A delete is later than the record that it deletes, even in the same millisecond.
         removal = StateDelete(OutOfFocus.DELETED, max(at_ms, instant_behind(facts.timestamp_ms)))
         self._remove(journal_key, entry, removal, step)
         self._retain(journal_key, at_ms, -1, NO_SOURCE, at_ms, step, replicated_ms=removal.timestamp_ms)
@@ -147,12 +147,12 @@ class Removals:
         )
 
     def delete_by_update(self, journal_key: bytes, entry: bytes | None, update: Update, step: Step) -> None:
-        """Remove a record by a null value; without a record, a tombstone may be necessary."""
+        """Remove a record by a null value. Without a record, a tombstone may be necessary."""
         path = b"" if update.origin is None else update.origin.path
         spent = update.origin is not None and update.origin.spent
         if entry is None:
-            # The deletion of a record that is not there counts where its key may stand on several partitions, and where
-            # it comes from another deployment; only then is it told to others.
+            # The deletion of a missing record matters only if its key may be on several partitions, or if it comes from
+            # another deployment. Only then are other deployments told.
             if self._settings.several or update.origin is not None:
                 self._tell_elsewhere(journal_key, update.timestamp_ms, step, path, spent=spent)
                 self._retain_by(update, journal_key, step, update.timestamp_ms)
@@ -175,7 +175,7 @@ class Removals:
     def expire_on_arrival(
         self, journal_key: bytes, entry: bytes | None, fresh: bytes, update: Update, step: Step
     ) -> None:
-        """Remove an update that has expired on arrival, together with the record that it replaces."""
+        """Report an update that has expired on arrival, and remove the record that it replaces."""
         path = b"" if update.origin is None else update.origin.path
         at_ms = facts_of(fresh).timestamp_ms
         if entry is not None:
@@ -191,13 +191,13 @@ class Removals:
     def purge(self, journal_key: bytes, entry: bytes, now_ms: int, step: Step, reason: Reason) -> None:
         """Remove a record because the SOW topic ends (C4, Q18)."""
         facts = facts_of(entry)
-        # That nobody uses a topic here says nothing of its copies elsewhere: its end travels no more than expiry (S10).
+        # Copies elsewhere may still be used if this topic was idle, so the end is not replicated as a delete (S10).
         how = OutOfFocus.EXPIRED if reason is Reason.AUTO_DELETED else OutOfFocus.DELETED
         self._remove(journal_key, entry, StateDelete(how, max(now_ms, instant_behind(facts.timestamp_ms))), step)
         self._tell_removed(journal_key, entry, now_ms, step, (reason,))
 
     def version_leaves(self, version: Version, reason: Reason, at_ms: int, step: Step, detail: str = "") -> None:
-        """Record that a scheduled version left the schedule without taking effect."""
+        """Record that a scheduled version leaves without taking effect."""
         self._leave(
             step, self._state.bookmark(version.source, version.offset), version.key, version.payload,
             tuple(unpack_headers(version.headers)), version.timestamp_ms, version.deadline_ms, (reason,), at_ms,
@@ -205,11 +205,10 @@ class Removals:
         )  # fmt: skip
 
     def refuse(self, record: Record, topic: str, partition: int, refused: Refused, at_ms: int, step: Step) -> None:
-        """Make a dead letter of a record that cannot be taken in; the state stays as it is (L12, S1).
+        """Make a dead letter of a record that cannot be taken in. The state is not changed (L12, S1).
 
-        A payload that could not be decoded is not decoded again, since it may end the process (X7). The payload of a
-        record that was refused for its lifetime is decoded here for the first time, while the record is noted as under
-        way.
+        A payload that could not be decoded is not decoded again, since that may end the process (X7). If the lifetime
+        was refused, the payload is decoded here for the first time, while the record is still noted as in progress.
         """
         record_key = None
         if refused.reason is Reason.INVALID_LIFETIME:
@@ -220,16 +219,16 @@ class Removals:
         )  # fmt: skip
 
     def retain(self, journal_key: bytes, at_ms: int, step: Step) -> None:
-        """Keep a tombstone of a key that a command deleted: an older update may be on its way (C1)."""
+        """Keep a tombstone of a key that a command deleted, since an older update may arrive later (C1)."""
         self._tell_elsewhere(journal_key, at_ms, step)
         self._retain(journal_key, at_ms, -1, NO_SOURCE, at_ms, step)
 
     def _tell_elsewhere(
         self, journal_key: bytes, timestamp_ms: int, step: Step, path: bytes = b"", *, spent: bool = False
     ) -> None:
-        """Tell other deployments of the end of a record that is not here: one of them may have an older one (C56).
+        """Report the deletion of a missing record to other deployments, which may have an older one (C56).
 
-        What counts here only would let them differ for ever.
+        Otherwise the deployments would differ for ever.
         """
         if self._state.remembers:
             how = OutOfFocus.EXPIRED if spent else OutOfFocus.DELETED
@@ -260,9 +259,9 @@ class Removals:
             self._state.change(step, journal.TOMBSTONE + journal_key[1:], tombstone.pack())
 
     def _retain_by(self, update: Update, journal_key: bytes, step: Step, replicated_ms: int) -> None:
-        """Keep a tombstone of what an update removed, and of which other deployments are told as of `replicated_ms`."""
+        """Keep a tombstone for a removal by an update, which other deployments learn of as of `replicated_ms`."""
         path = b"" if update.origin is None else update.origin.path
-        # With keys from payloads a stamp that is ahead must not outlive its record in what is remembered (C88).
+        # With keys from payloads, a timestamp ahead of the clock must not survive its record in a tombstone (C88).
         stamp_ms = update.timestamp_ms if self._settings.several else replicated_ms
         self._retain(journal_key, stamp_ms, update.offset, update.source, update.at_ms, step, path, replicated_ms)
 
@@ -281,7 +280,7 @@ class Removals:
         )  # fmt: skip
 
     def _decided_ms(self, at_ms: int) -> int:
-        """The instant of a decision about something that counts as of `at_ms`: not before the epoch began (C53)."""
+        """Return the instant that dates a decision effective at `at_ms`: not before the epoch began (C53)."""
         return max(at_ms, self.began_ms)
 
     def _leave(
@@ -300,7 +299,7 @@ class Removals:
         in_log: bool = False,
         record_key: bytes | None = None,
     ) -> None:
-        """Record a removal, with a letter if one of its reasons asks for one (C22, C25, D1)."""
+        """Record a removal, with a dead letter if one of its reasons requires one (C22, C25, D1)."""
         at_ms = self._decided_ms(at_ms)
         reasons = in_order(reasons)
         lettered = not self._settings.dead_letter_reasons.isdisjoint(reasons)

@@ -1,4 +1,4 @@
-"""Retiring: how a SOW shard takes part in the agreement on the topic's end (C4, L11, Q18)."""
+"""Retiring: a SOW shard's part in the agreement on the topic's end (C4, L11, Q18)."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from lapse.core.sow.state import SowState
 from lapse.core.sow.step import Step
 
 _AT_ONCE: Final = 10_000
-"""How many records leave in one step."""
+"""How many records may leave in one step."""
 
 _REASONS: Final = {Cause.DELETE: Reason.PURGED, Cause.IDLE: Reason.AUTO_DELETED}
 
 
 class RetirableSowShard:
-    """What the agreement asks of a SOW shard (`lapse.core.shard.agreement.RetirableShard`)."""
+    """A SOW shard as the agreement sees it (`lapse.core.shard.agreement.RetirableShard`)."""
 
     __slots__ = ("_activity", "_removals", "_state", "_updates")
 
@@ -35,15 +35,15 @@ class RetirableSowShard:
 
     @property
     def retirement(self) -> Retirement | None:
-        """What the journal says; None = in service."""
+        """The journaled retirement; None = in service."""
         return self._state.retirement
 
     def keep(self, retirement: Retirement | None, step: Step) -> None:
-        """Journal it."""
+        """Journal a retirement, or its end."""
         self._state.change(step, RETIREMENT, None if retirement is None else retirement.encode())
 
     def report(self, cause: Cause, force: bool, now_ms: int) -> Report:
-        """Say what is there; what has expired is not (L10). An idle SOW topic may hold records."""
+        """Report the unexpired records (L10), and whether the shard can end. An idle SOW topic may hold records."""
         state = self._state
         counts = {"records": state.depth(now_ms), "scheduled": len(state.schedule), "dying": len(state.pending)}
         if cause is Cause.IDLE:
@@ -53,7 +53,7 @@ class RetirableSowShard:
         return Report(willing=force or not any(counts.values()), counts=counts)
 
     def clear(self, retirement: Retirement, now_ms: int, step: Step) -> bool:
-        """Let some of what is left leave; whether that was all."""
+        """Remove some of the remaining records. Return whether none is left."""
         state = self._state
         reason = _REASONS[retirement.cause]
         for journal_key, entry in list(islice(state.entries.items(), _AT_ONCE)):
@@ -70,19 +70,19 @@ class RetirableSowShard:
         return not state.tombstones
 
     def tell(self, retirement: Retirement, now_ms: int, step: Step) -> None:
-        """Tell the world that the SOW topic is deleted."""
+        """Write the event that the SOW topic is deleted."""
         idle_s = self._activity.idle_ms // 1000
         why = f"idle for {idle_s} s" if retirement.cause is Cause.IDLE else "by command"
         step.events.append(ShardEvent(EventKind.DELETED, now_ms, detail=f"the SOW topic, {why}"))
 
     def is_subscribed(self) -> bool:
-        """Whether a client is subscribed."""
+        """Return whether a client is subscribed."""
         return bool(self._state.subscribers)
 
     def idle_at_ms(self) -> int:
-        """From when on the shard is idle if nothing happens."""
+        """Return when the shard will be idle unless it is used, ms since the epoch."""
         return self._activity.idle_at_ms()
 
     def idle_ms(self) -> int:
-        """How long it takes to count as idle, ms."""
+        """Return after how long without use the shard counts as idle, ms."""
         return self._activity.idle_ms

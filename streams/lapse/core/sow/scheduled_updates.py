@@ -1,4 +1,4 @@
-"""Scheduled updates, as commands list and withdraw them, in portions (L5, C47, C60, C82)."""
+"""Scheduled updates: lists and withdraws them for commands, in portions (L5, C47, C60, C82)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from lapse.protocol.answer import ScheduledUpdate
 from lapse.protocol.command import MOST_UPDATES, Command
 
 SCHEDULED: Final = "scheduled"
-"""The only state that commands of a SOW topic name."""
+"""The only state that commands to a SOW topic may name."""
 
 _TAKE_IT: Final = frozenset({"sow", "sow_delete"})
 
@@ -30,10 +30,10 @@ _Ranked = tuple[tuple[int, str, int, int], Version]
 
 
 def check_state(command: Command) -> None:
-    """Do nothing for a command that may name a state, and names what it means in a way that goes with it.
+    """Check that a command's state, if any, is allowed, and that its other fields fit scheduled updates.
 
     Raises:
-        CommandRefused: it may not, or not this one, or asks for what there is of records only.
+        CommandRefused: the command takes no state, or not this one, or has a field that concerns only records.
     """
     if not command.state:
         return
@@ -50,7 +50,7 @@ def check_state(command: Command) -> None:
 
 
 def is_seen(state: SowState, version: Version, predicates: tuple[Predicate, ...]) -> bool:
-    """Whether filters let one through; one that deletes says nothing that a filter could match."""
+    """Return whether a scheduled version matches filters. A delete matches none, since it has no payload."""
     if not predicates:
         return True
     if version.payload is None:
@@ -60,18 +60,19 @@ def is_seen(state: SowState, version: Version, predicates: tuple[Predicate, ...]
 
 
 class Listing:
-    """Scheduled updates on their way to an answer, the next ones first, as they stood at the command.
+    """Lists scheduled updates in an answer, the next ones first, as they were at the command.
 
-    Each lot is sorted as it is looked at, and all are merged as they go. So no portion takes longer than a lot does.
+    Each lot is sorted when it is examined, and the lots are merged while they are read. So no portion takes longer than
+    a lot.
 
     Args:
-        state: the shard's memory.
-        command: which asks for them.
-        at_ms: as of when it counts, ms since the epoch.
-        predicates: which of them it means.
+        state: the shard's state.
+        command: the command.
+        at_ms: the command's instant, ms since the epoch.
+        predicates: compiled filters, all of which must match.
 
     Attributes:
-        finished: whether it is answered, or nobody waits for it any more.
+        finished: whether the answer was given, or nobody waits for it.
     """
 
     __slots__ = (
@@ -103,36 +104,36 @@ class Listing:
 
     @property
     def subscription(self) -> str:
-        """Who asked."""
+        """Id of the subscription that sent the command; empty = none."""
         return self._command.subscription
 
     @property
     def command_id(self) -> str:
-        """Id of the command that asked."""
+        """Id of the command."""
         return self._command.id
 
     @property
     def command(self) -> str:
-        """Name of the command that asked."""
+        """Name of the command."""
         return self._command.command
 
     @property
     def at_ms(self) -> int:
-        """The instant of the command that asked, ms since the epoch."""
+        """The instant of the command, ms since the epoch."""
         return self._at_ms
 
     @property
     def withholds_any(self) -> bool:
-        """Whether it left out records: it shows none."""
+        """False, since a listing contains no records."""
         return False
 
     def abandon(self) -> None:
-        """End without a word."""
+        """End the listing without an answer."""
         self.finished = True
         self._left, self._lots, self._merged = iter(()), [], None
 
     def pull(self, now_ms: int, step: Step, scan: int | None = None) -> None:
-        """Look at some of the updates; once all were seen, go through those that are meant; then comes the answer."""
+        """Examine some updates. Once all were examined, collect the matching ones, and finally answer."""
         left = self._state.settings.max_scan if scan is None else scan
         if self._merged is None:
             left -= self._look(left)
@@ -140,7 +141,7 @@ class Listing:
             self._show(self._merged, left, step)
 
     def _look(self, most: int) -> int:
-        """Look at the next updates, at so many; returns at how many."""
+        """Examine at most `most` updates. Return how many were examined."""
         state = self._state
         lot = list(islice(self._left, most))
         ranked = sorted((self._turn(one), one) for one in lot if is_seen(state, one, self._predicates))
@@ -152,7 +153,7 @@ class Listing:
         return len(lot)
 
     def _show(self, merged: Iterator[_Ranked], most: int, step: Step) -> None:
-        """Pass over the next updates, or show them, so many."""
+        """Skip or collect at most `most` updates, and answer at the end."""
         command = self._command
         skip = command.skip or 0
         end = skip + (MOST_UPDATES if command.top_n is None else min(command.top_n, MOST_UPDATES))
@@ -191,18 +192,18 @@ class Listing:
 
 
 class Withdrawal(Deletion):
-    """A withdrawal of scheduled updates by a filter or by bookmarks; records stay as they are.
+    """A withdrawal of scheduled updates by a filter or by bookmarks. Records are not changed.
 
-    An update that takes effect between two portions, because another of its key came, stays as well.
+    An update that takes effect between two portions, because another update of its key arrived, stays as well.
 
     Args:
-        state: the shard's memory.
-        removals: how what is there leaves.
-        updates: what withdraws them.
+        state: the shard's state.
+        removals: removes records.
+        updates: withdraws scheduled updates.
         command: which asks for it.
-        at_ms: as of when it counts, ms since the epoch.
-        predicates: which of them it means, all of them true.
-        bookmarks: which updates; None = any.
+        at_ms: the command's instant, ms since the epoch.
+        predicates: compiled filters, all of which must match.
+        bookmarks: the updates that are meant; None = any.
     """
 
     __slots__ = ("_bookmarks", "_predicates", "_updates")
@@ -225,7 +226,7 @@ class Withdrawal(Deletion):
 
     @property
     def counts(self) -> tuple[tuple[str, int], ...]:
-        """How many it has withdrawn so far."""
+        """The count of withdrawn updates so far."""
         return (("removed", self.removed),)
 
     def _look_at(self, journal_key: bytes, step: Step, /) -> None:

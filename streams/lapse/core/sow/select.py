@@ -1,7 +1,7 @@
-"""Select lists: which fields of the records a query or a subscription returns (S5, S6).
+"""Select lists: the fields of records that a query or subscription returns (S5, S6).
 
-A list names paths of members: `/id` or `+/id` is returned, `-/notes` is not. Where a path is to be returned, nothing is
-that no path names; `-/` says the same without one, as in AMPS. What is not to be returned counts last.
+A list names paths of members. `/id` or `+/id` includes a member, and `-/notes` excludes one. If any path is included,
+only included members are returned. `-/` alone has the same effect, as in AMPS. Exclusions are applied last.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ MOST_PATHS: Final = 256
 """The greatest number of paths in a list."""
 
 _MOST_STEPS: Final = 64
-"""Objects in objects that a path leads through at most."""
+"""The greatest number of steps in a path."""
 
 _NOTHING: Final = "-/"
 
 
 class _Fields(dict[str, "_Fields"]):
-    """Members by name, each with those of its own that are meant; empty = the whole member."""
+    """Members by name, each with its own selected members; empty = the whole member."""
 
 
 @dataclass(frozen=True, slots=True)
 class Select:
-    """A select list that has been read.
+    """A parsed select list.
 
     Attributes:
-        only: whether nothing is returned but `named`.
-        named: what is returned.
-        left_out: what of that is not.
+        only: whether only the members in `named` are returned.
+        named: the included members.
+        left_out: the excluded members.
     """
 
     only: bool = False
@@ -41,10 +41,10 @@ class Select:
 
     @classmethod
     def parse(cls, texts: Sequence[str]) -> Select | None:
-        """Read a list; None of an empty one, which selects everything.
+        """Parse a list. Return None for an empty one, which selects everything.
 
         Raises:
-            ValueError: a text is no path of members, or two contradict each other; it says which and why.
+            ValueError: a text is not a path of members, or two contradict each other; the message says which and why.
         """
         if not texts:
             return None
@@ -71,7 +71,7 @@ class Select:
         return cls(only or any(paths.values()), _tree(paths, wanted=True), _tree(paths, wanted=False))
 
     def of(self, payload: object) -> object:
-        """What is returned of a parsed payload, which stays as it is; of one that is no object all is."""
+        """Return the selected part of a parsed payload, which is not changed. A payload that is no object is whole."""
         if not isinstance(payload, dict):
             return payload
         kept = _only(payload, self.named) if self.only else payload
@@ -92,7 +92,7 @@ def _path(text: str) -> tuple[str, ...]:
 
 
 def _tree(paths: dict[tuple[str, ...], bool], *, wanted: bool) -> _Fields:
-    """The paths of one sign as members within members; a path within another one of them adds nothing."""
+    """Return the included or excluded paths as nested members. A path inside another one adds nothing."""
     root = _Fields()
     chosen = [path for path, sign in paths.items() if sign is wanted]
     for path in chosen:

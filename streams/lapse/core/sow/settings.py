@@ -25,42 +25,41 @@ def _serialize(value: object, like: bytes = b"") -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SowSettings:
-    """Settings of one SOW topic; durations in ms.
+    """The settings of a SOW topic as its shards use them. Durations are in ms.
 
     Attributes:
-        name: the entity's name.
-        partition: which shard of it.
-        shards: how many it has.
-        expiration: what is done about lifetimes (L6 to L9).
+        name: name of the SOW topic.
+        partition: number of the shard.
+        shards: number of shards.
+        expiration: the topic's rule for lifetimes (L6 to L9).
         key: paths of the payload that make the key; empty = the Kafka record key (S1).
-        home: which of the keys are the shard's; all, unless every shard reads every partition (C46).
-        added_partitions: whether the shard reads partitions that were added, so that updates of a key may stand on
-            several (C81).
-        hash_index: paths like `/symbol` of further fields that equality filters look up (S11).
+        home: decides which keys belong to the shard; all, unless every shard reads every partition (C46).
+        added_partitions: whether partitions were added, so that updates of a key may be on several (C81).
+        hash_index: paths, such as `/symbol`, of fields that are indexed for equality filters (S11).
         dead_letter_reasons: reasons for which a letter is written; empty = none (C25).
-        heartbeat_timeout_ms: silence after which a subscription that does not say otherwise counts as lost.
-        dedup_window_ms: an update whose message id was seen so shortly before is dropped, ms; 0 = none is (X6).
-        tombstone_ms: how long a removed key is remembered against older updates that come late.
-        tombstone_least_ms: however many there are, they are remembered for so long.
-        most_tombstones: so many are remembered for longer, unless the next one says that all are.
-        remembers_removed: whether all are, and those that expire as well, because updates come from other deployments,
-            too; so it is in any case from the first update of another deployment on (S10, C56).
-        batch_size: records in one batch of a query's answer, unless the query says.
-        max_scan: records that a query looks at before it lets others go on.
-        max_record_bytes: a record that takes more, with key and headers, is refused, as its topics would refuse it.
-        max_step_bytes: an arrival batch is cut where its changes exceed this.
-        parse: reads a payload; raises ValueError if it cannot.
-        parse_exactly: the same without any loss, for what is written again or makes a key.
-        parse_delta: the same for a delta.
-        serialize: writes a payload, in the form of another one.
-        serialize_delta: writes changed fields for a subscriber.
-        serialize_selected: writes selected fields for a subscriber or asker.
-        keeps_copies: whether a step has a copy of each record that leaves (L15).
-        publish_target: where a publish to its name goes.
-        idle_ms: a SOW topic that nobody uses for so long deletes itself, ms; 0 = never (Q18).
-        configured: a mark of the configuration; another one is use (C39).
-        compile_filter: makes a predicate of a filter's text; raises ValueError with the place of a fault.
-        compile_value: makes a function of an expression's text; the same.
+        heartbeat_timeout_ms: silence after which a subscription is lost, unless it states another timeout.
+        dedup_window_ms: an update whose message id was seen within this time is dropped; 0 = none is (X6).
+        tombstone_ms: how long a tombstone protects a removed key from older updates that arrive late.
+        tombstone_least_ms: how long tombstones are kept even if there are very many.
+        most_tombstones: the greatest number of tombstones kept longer than that, unless `remembers_removed` is set.
+        remembers_removed: whether all tombstones are kept for `tombstone_ms`, and expired records get them as well,
+            because updates come from other deployments, too. The first such update has the same effect (S10, C56).
+        batch_size: records in a batch of a query's result, unless the query states another number.
+        max_scan: records that a query examines before other work goes on.
+        max_record_bytes: a larger record, with key and headers, is refused, as its topics would refuse it.
+        max_step_bytes: an arrival batch is cut once its changes exceed this size.
+        parse: parses a payload; raises ValueError if it cannot.
+        parse_exactly: parses a payload without loss, to write it again or to make a key.
+        parse_delta: parses a delta.
+        serialize: serializes a payload, in the format of another one.
+        serialize_delta: serializes changed fields for a subscriber.
+        serialize_selected: serializes selected fields for a subscription or query.
+        keeps_copies: whether a step contains a copy of each record that leaves (L15).
+        publish_target: the topic to which a publish to its name goes.
+        idle_ms: a SOW topic that was not used for this time deletes itself; 0 = never (Q18).
+        configured: fingerprint of the configuration, whose change counts as use (C39).
+        compile_filter: compiles a filter; raises ValueError that shows where a fault is.
+        compile_value: compiles an expression; raises ValueError that shows where a fault is.
     """
 
     name: str
@@ -97,5 +96,5 @@ class SowSettings:
 
     @property
     def several(self) -> bool:
-        """Whether updates of one key may stand on several partitions, so that their stamps decide (C46)."""
+        """Whether updates of one key may be on several partitions, so that their timestamps decide (C46)."""
         return bool(self.key) or self.added_partitions

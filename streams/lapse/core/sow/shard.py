@@ -1,7 +1,7 @@
-"""One shard of a SOW topic: takes records, commands and time (S1 to S11).
+"""One shard of a SOW topic, which processes records, commands and time (S1 to S11).
 
-The state changes by `apply` only, live and in recovery. A step's changes are journal records, and the latest record of
-every key restores the shard.
+Only `apply` changes the state, in operation and in recovery. A step's changes are journal records, and the latest
+record of every key restores the shard.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from lapse.core.sow.tombstone import Tombstone
 from lapse.protocol.command import Command
 
 _TOMBSTONES_LOOKED_BEYOND: Final = 16
-"""How many tombstones that are not due are passed over to find due ones behind them."""
+"""How many tombstones that are not due are skipped to find due ones behind them."""
 
 
 class SowShard:
     """One shard of a SOW topic.
 
     Args:
-        settings: the entity's.
+        settings: the topic's settings.
 
     Attributes:
-        settings: the same.
-        activity: whether a temporary topic is used (Q18).
-        agreement: on the end of the topic (C4).
-        state: the shard's state; read only.
+        settings: the topic's settings.
+        activity: the last use of a temporary topic (Q18).
+        agreement: the shard's part in the agreement on the topic's end (C4).
+        state: the shard's state, for reading only.
     """
 
     __slots__ = (
@@ -80,7 +80,7 @@ class SowShard:
     # --- in --------------------------------------------------------------------------------------------------
 
     def arrive(self, topic: str, partition: int, records: Sequence[Record], step: Step, clock_ms: int = NEVER) -> int:
-        """See `Entrance.arrive`; a producer's stamp says nothing of when the topic was used."""
+        """See `Entrance.arrive`. The use of the topic counts by the broker's clock, not by producers' timestamps."""
         taken = self._entrance.arrive(topic, partition, records, step, clock_ms)
         if self.activity.watched and taken:
             self.activity.use(self.state.now_ms if clock_ms >= NEVER else clock_ms, step, self.agreement)
@@ -92,40 +92,40 @@ class SowShard:
         self.activity.use(self.state.now_ms, step, self.agreement)
 
     def command(self, command: Command, at_ms: int, step: Step, row_filter: str | None = None) -> None:
-        """Do a command as of an instant: what has expired by then is not there for it (L10, L11).
+        """Carry out a command as of an instant. Records that have expired by then do not exist for it (L10, L11).
 
-        Removing it is left to `advance`, whose caller knows whether the shard has read all that the logs held by that
-        instant: an update stamped before the deadline may still be on its way (C1).
+        `advance` removes them. Its caller knows whether the shard has read all records that the logs held at that
+        instant. Until then an update with a timestamp before the deadline may still arrive (C1).
 
         Args:
             command: the command.
-            at_ms: its instant, ms since the epoch.
-            step: gets changes and outputs, among them the answer, or a query to pull.
-            row_filter: what its user may see and touch at most, an expression; None = all (X4).
+            at_ms: the command's instant, ms since the epoch.
+            step: receives changes and outputs, among them the answer, or a query to pull.
+            row_filter: an expression that limits what its user may see and change; None = no limit (X4).
         """
         self.state.now_ms = max(self.state.now_ms, at_ms)
         self.activity.use(at_ms, step, self.agreement)
         self._commands.handle(command, at_ms, step, row_filter)
 
     def advance(self, now_ms: int, step: Step, limit: int = 10_000) -> bool:
-        """Do what is due: expiry and scheduled versions by their instants, then lost subscriptions (C2).
+        """Do what is due: expiry and scheduled versions by instant, then lost subscriptions (C2).
 
         Args:
             now_ms: the instant, ms since the epoch.
-            step: gets changes and outputs.
+            step: receives changes and outputs.
             limit: about how many records may leave or take effect.
 
         Returns:
-            whether there is more to do at this instant.
+            Whether there is more to do at this instant.
         """
         state = self.state
         state.now_ms = max(state.now_ms, now_ms)
-        if self.agreement.frozen:  # what it does not take in may give records new deadlines
+        if self.agreement.frozen:  # updates that it does not take in could give records new deadlines
             return self._agree(now_ms, step)
         change_bytes = step.change_bytes
         more = self._do_due(now_ms, step, limit)
         if step.change_bytes > change_bytes:
-            self.activity.use(now_ms, step, self.agreement)  # before anybody looks whether the topic is idle (C50)
+            self.activity.use(now_ms, step, self.agreement)  # before the agreement checks for idleness (C50)
         if more:
             return True
         if state.tombstones:
@@ -133,14 +133,14 @@ class SowShard:
         return self._agree(now_ms, step)
 
     def _agree(self, now_ms: int, step: Step) -> bool:
-        """Continue the agreement on the end; returns whether there is more to do at this instant."""
+        """Continue the agreement on the end. Return whether there is more to do at this instant."""
         before = self.agreement.frozen
         self.agreement.advance(now_ms, step)
         after = self.agreement.frozen
         return self.agreement.next_due_ms() <= now_ms if after else before
 
     def _do_due(self, now_ms: int, step: Step, limit: int) -> bool:
-        """Do what is due for records and subscriptions; returns whether there is more."""
+        """Do what is due for records and subscriptions. Return whether there is more to do."""
         state = self.state
         while True:
             version = state.schedule.next_due() if state.schedule else None
@@ -165,18 +165,18 @@ class SowShard:
         return False
 
     def refuse(self, query: QueryAtWork, now_ms: int, step: Step, refusal: Refusal) -> None:
-        """End a query that takes too much work, unless it is finished; the answer says why (X7)."""
+        """End a query that takes too much work, unless it is finished. The answer says why (X7)."""
         if not query.finished:
             self._commands.refuse(query, now_ms, step, refusal)
 
     def pull(self, query: QueryAtWork, now_ms: int, step: Step, scan: int | None = None) -> None:
-        """Put a query's next batch into the step; go on until `query.finished` (C45).
+        """Put a query's next batch into the step. Call this until `query.finished` (C45).
 
         Args:
             query: one of a step's `queries`.
             now_ms: the instant at which the batch is sent, ms since the epoch.
-            step: gets the messages, at the end the answer.
-            scan: how many records to look at; None = as the settings say.
+            step: receives the messages, and at the end the answer.
+            scan: how many records to examine; None = the number in the settings.
         """
         if query.finished:
             return
@@ -186,27 +186,27 @@ class SowShard:
             self._commands.finished(query, step)
 
     def go_on(self, deletion: DeletionAtWork, step: Step, portion: int = PORTION) -> None:
-        """Do the next part of a deletion; go on until `deletion.finished`, and give no other command before.
+        """Do the next part of a deletion. Call this until `deletion.finished`, and give no other command before.
 
         Args:
             deletion: one of a step's `deletions`.
-            step: gets changes and outputs, at the end the answer.
-            portion: how many records to look at.
+            step: receives changes and outputs, and at the end the answer.
+            portion: how many records to examine.
         """
         deletion.go_on(step, portion)
         if deletion.finished and deletion.is_answered:
             step.answers.append(deletion.answer)
 
     def keep_pending(self, refused: Sequence[tuple[Removal, str]], step: Step) -> list[bytes]:
-        """Keep records whose letters the broker refuses, with the reasons; returns names for `letter_written` (C27)."""
+        """Keep records whose letters the broker refused. Return their keys for `letter_written` (C27)."""
         return self._pending_letters.keep(refused, step)
 
     def letter_written(self, journal_key: bytes, step: Step) -> None:
-        """Remove a record whose letter is safe now."""
+        """Drop a dying record, because its letter is safe."""
         self._pending_letters.letter_written(journal_key, step)
 
     def next_due_ms(self) -> int:
-        """Return when `advance` is next needed, ms since the epoch (at most a second early); `NEVER` = never."""
+        """Return when `advance` is needed next, or up to a second before, ms since the epoch; `NEVER` = never."""
         state = self.state
         instants = [self.agreement.next_due_ms()]
         if self.agreement.frozen:
@@ -221,11 +221,11 @@ class SowShard:
         return min(instants)
 
     def is_due(self, at_ms: int) -> bool:
-        """Whether `advance` has something to do at an instant."""
+        """Return whether `advance` has something to do at an instant."""
         return self.next_due_ms() <= at_ms
 
     def _forget_tombstones(self, now_ms: int, step: Step) -> None:
-        # In the order in which they were dug, which is about that of their instants.
+        # They are in the order of their creation, which is about that of their instants.
         due: list[bytes] = []
         misses, too_many = 0, self._too_many_tombstones()
         for journal_key, tombstone in islice(self.state.tombstones.items(), 10_000):
@@ -237,7 +237,7 @@ class SowShard:
             self.state.change(step, journal.TOMBSTONE + journal_key[1:], None)
 
     def _too_many_tombstones(self) -> int:
-        """How many tombstones, the oldest ones, are forgotten before their time (C56)."""
+        """Return how many of the oldest tombstones are forgotten before their time (C56)."""
         return 0 if self.state.remembers else len(self.state.tombstones) - self.settings.most_tombstones
 
     def _forgotten_at_ms(self, tombstone: Tombstone, too_many: int) -> int:
@@ -249,35 +249,35 @@ class SowShard:
     # --- recovery --------------------------------------------------------------------------------------------
 
     def apply(self, key: bytes, value: bytes | None) -> None:
-        """Apply one journal record: the only way in which the state changes, live and in recovery."""
+        """Apply one journal record. Only this changes the state, in operation and in recovery."""
         self.state.apply(key, value)
 
     def restore(self, items: Iterable[tuple[bytes, bytes | None]]) -> None:
-        """Take over from the journal's latest value per key; the shard must be new. Keys of the runtime are skipped."""
+        """Restore a new shard from the journal's latest value of every key. Keys of the runtime are skipped."""
         whole(self.restoring(items))
 
     def restoring(self, items: Iterable[tuple[bytes, bytes | None]]) -> Portions[None]:
-        """The same, in portions."""
+        """Do the same as `restore`, in portions."""
         yield from self.state.restoring(items)
         self.activity.restored()
 
     def letting_go(self) -> Portions[None]:
-        """See `Shard`."""
+        """Free the large parts of the state, in portions: see `Shard`."""
         yield from self.state.emptying()
 
     def replace_topic(self, topic: str, step: Step) -> None:
-        """Treat further records of a topic as those of a new one: it was deleted and created again (C42).
+        """Treat further records of a topic that was deleted and created again as those of a new topic (C42).
 
-        Records and scheduled versions stay; bookmarks name updates of the new topic only.
+        Records and scheduled versions stay. Bookmarks name only updates of the new topic.
         """
         self.state.replace_sources(topic, step)
 
     def take_over(self, now_ms: int, step: Step) -> None:
-        """Begin after `restore`: subscriptions get a full timeout, and unfinished queries begin again (C5).
+        """Begin an epoch after `restore`: subscriptions get a full timeout, and unfinished queries begin again (C5).
 
         Args:
             now_ms: the instant, ms since the epoch.
-            step: gets the queries.
+            step: receives changes and queries.
         """
         self.state.now_ms = max(self.state.now_ms, now_ms)
         self._removals.began_ms = now_ms
@@ -286,9 +286,9 @@ class SowShard:
         self._commands.resume(now_ms, step)
 
     def subscriptions(self) -> list[Subscription]:
-        """The clients' subscriptions."""
+        """Return the subscriptions of clients."""
         return [subscriber.subscription for subscriber in self.state.subscribers.values()]
 
     def unsubscribe(self, subscription_id: str, now_ms: int, step: Step, detail: str) -> None:
-        """End a subscription because of its user (X4) or its filter (X7)."""
+        """End a subscription because of its user (X4) or its filter (X7). `detail` says why."""
         self._commands.end(subscription_id, now_ms, step, detail)

@@ -1,4 +1,4 @@
-"""The state of a SOW shard, and `apply`, the only way in which it changes, live and in recovery."""
+"""The state of a SOW shard, and `apply`, the only function that changes it, in operation and in recovery."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from lapse.core.sow.view import View
 from lapse.protocol.bookmark import Bookmark
 
 RECORD_BYTES = 16
-"""What a journal record takes besides key and value, about."""
+"""About the size of a journal record besides key and value, bytes."""
 
 _LOT: Final = 1_024
-"""How many records are taken over in a portion."""
+"""How many records a portion restores."""
 
 _INDEXED_LOT: Final = 64
-"""How many are indexed in a portion: each payload is decoded."""
+"""How many records a portion indexes, which decodes each payload."""
 
 _SOURCE = struct.Struct(">I")
 _NUMBER = struct.Struct(">Q")
@@ -46,15 +46,15 @@ def _rank(item: tuple[bytes, bytes | None]) -> tuple[bool, bytes]:
 
 
 def _reading(subscription: Subscription) -> tuple[object, ...]:
-    """What decides how a subscription reads records."""
+    """Return the values that decide which records and fields a subscription gets."""
     return subscription.filter, subscription.row_filter, subscription.select
 
 
 class Snapshot(Protocol):
-    """A reader that shows records as they were at an instant."""
+    """A reader of the records as they were at an instant."""
 
     def preserve(self, journal_key: bytes, entry: bytes | None) -> None:
-        """Note a record before it changes; None = there is none."""
+        """Keep a record before it changes; None = there is none."""
 
 
 class SowState:
@@ -62,20 +62,20 @@ class SowState:
 
     Attributes:
         entries: packed records by journal key.
-        record_names: a list of their names, for walks through all records.
-        snapshots: running queries, which show the records as they were at the beginning.
-        deadlines: the index of deadlines; empty while expiration is disabled.
-        schedule: scheduled versions.
-        tombstones: of deleted records, by the record's journal key.
+        record_names: the list of their journal keys, for iterations over all records.
+        snapshots: plain queries in progress, which show the records as they were at the begin.
+        deadlines: the index of deadlines; empty if expiration is disabled.
+        schedule: the scheduled versions.
+        tombstones: tombstones of removed records, by the record's journal key.
         pending: packed letters that the broker refuses, by their journal key (C27).
         repeats: message ids that were seen within the window (X6).
-        replicated: whether an update of another deployment has come (S10).
-        subscribers: by the subscription's id.
-        sources: topic and partition by the source's number.
+        replicated: whether an update of another deployment has arrived (S10).
+        subscribers: the subscribers by id of their subscriptions.
+        sources: topic and partition by number of the source.
         sequence: number of the last update.
-        retirement: the state of the topic's end; None = in service (C4).
-        used: when the shard of a temporary topic was last used, as far as that is journaled (Q18).
-        now_ms: the latest instant that the shard knows, ms since the epoch; not journaled.
+        retirement: the shard's retirement; None = in service (C4).
+        used: the journaled last use of a temporary topic; None = none yet (Q18).
+        now_ms: the latest known instant, ms since the epoch; not journaled.
     """
 
     __slots__ = (
@@ -125,11 +125,11 @@ class SowState:
 
     @property
     def remembers(self) -> bool:
-        """Whether every removed key is remembered, because older updates of other deployments may come (C56)."""
+        """Whether every removed key gets a tombstone, because older updates of other deployments may arrive (C56)."""
         return self.replicated or self.settings.remembers_removed
 
     def change(self, step: Step, journal_key: bytes, value: bytes | None) -> None:
-        """Add a change to the step, and apply it."""
+        """Apply a change and add it to the step."""
         step.changes[journal_key] = value
         step.change_bytes += (
             len(journal_key) + RECORD_BYTES if value is None else len(journal_key) + len(value) + RECORD_BYTES
@@ -146,16 +146,16 @@ class SowState:
         is_new: bool,
         step: Step,
     ) -> None:
-        """The same as `change` for a packed record, with facts that would otherwise have to be unpacked.
+        """Do the same as `change` for a packed record, given facts that would otherwise have to be unpacked.
 
         Args:
-            journal_key: the key of its journal record.
-            entry: the record.
+            journal_key: its journal key.
+            entry: the packed record.
             deadline_ms: its deadline, ms since the epoch.
-            before_ms: the deadline of the record that it replaces; `NEVER` if there is none.
-            sequence: its number.
-            is_new: whether there is none.
-            step: gets the change.
+            before_ms: deadline of the record that it replaces, ms since the epoch; `NEVER` without one.
+            sequence: number of the update.
+            is_new: whether it replaces no record.
+            step: receives the change.
         """
         step.changes[journal_key] = entry
         step.change_bytes += len(journal_key) + len(entry) + RECORD_BYTES
@@ -168,7 +168,7 @@ class SowState:
 
     @property
     def takes_many(self) -> bool:
-        """Whether `put_many` may be used: nobody has to look at each change."""
+        """Whether `put_many` may be used, because no subscriber, index or query must see each change."""
         return not (self.subscribers or self._indexed or self.snapshots)
 
     def put_many(
@@ -180,15 +180,15 @@ class SowState:
         change_bytes: int,
         step: Step,
     ) -> None:
-        """The same as `put` for each of many records, numbered behind the last; where `takes_many`.
+        """Do the same as `put` for many records, with consecutive sequences. It requires `takes_many`.
 
         Args:
-            journal_keys: the keys of their journal records, each once.
-            entries: the records.
-            new: the names of which there was none.
-            earlier: names whose deadline is before that of the record that was there, and that deadline, ms.
-            change_bytes: the size of the changes, about.
-            step: gets the changes.
+            journal_keys: their distinct journal keys.
+            entries: the packed records.
+            new: journal keys of records that replace none.
+            earlier: journal keys whose deadline is earlier than before, with the deadline, ms since the epoch.
+            change_bytes: about the size of the changes, bytes.
+            step: receives the changes.
         """
         changes = dict(zip(journal_keys, entries, strict=True))
         step.changes.update(changes)
@@ -200,7 +200,7 @@ class SowState:
             self.deadlines.add_all(earlier)
 
     def drop_all(self, journal_keys: Sequence[bytes], step: Step) -> None:
-        """The same as `change` to None for each of many records that are there."""
+        """Do the same as `change` to None for many existing records."""
         step.changes.update(dict.fromkeys(journal_keys))
         step.change_bytes += sum(map(len, journal_keys)) + len(journal_keys) * RECORD_BYTES
         if self._indexed:
@@ -215,7 +215,7 @@ class SowState:
         self.record_names.discard(journal_keys)
 
     def apply(self, journal_key: bytes, value: bytes | None) -> None:
-        """Apply one change: a journal key, and its value or None for a tombstone."""
+        """Apply one change, given its journal key and its value, None for a tombstone."""
         prefix = journal_key[:1]
         if prefix == journal.RECORD:
             self._apply_record(journal_key, value)
@@ -228,7 +228,7 @@ class SowState:
         elif prefix == journal.SOURCE:
             self._apply_source(_SOURCE.unpack_from(journal_key, 1)[0], value)
         elif prefix == journal.TOMBSTONE:
-            # A tombstone that is dug again is the youngest.
+            # A renewed tombstone moves to the end, since it is the youngest.
             self.tombstones.pop(journal.RECORD + journal_key[1:], None)
             if value is not None:
                 self.tombstones[journal.RECORD + journal_key[1:]] = Tombstone.unpack(value)
@@ -251,9 +251,9 @@ class SowState:
             raise ValueError(f"a journal record of a kind that this version does not know: {prefix!r}")
 
     def restoring(self, items: Iterable[tuple[bytes, bytes | None]]) -> Portions[None]:
-        """Take over from the journal's latest value per key; the state must be new.
+        """Restore a new state from the journal's latest value of every key.
 
-        The same as `apply` for each, only that the indexes over the records are built once at the end.
+        The result is the same as with `apply` for each, but the indexes over records are built once, at the end.
         """
         entries = self.entries
         others: list[tuple[bytes, bytes | None]] = []
@@ -270,7 +270,7 @@ class SowState:
                 else:
                     others.append((journal_key, value))
             yield
-        # Sources first: the order of scheduled versions is that of their bookmarks. Message ids in the order they came.
+        # Sources come first, since scheduled versions sort by bookmark. Message ids are in the order of arrival.
         others.sort(key=_rank)
         for some in in_lots(others):
             for journal_key, value in some:
@@ -288,7 +288,7 @@ class SowState:
                 yield
 
     def emptying(self) -> Portions[None]:
-        """Free the large parts of the state, in portions; nothing is needed any more."""
+        """Free the large parts of the state, in portions. The state is not used afterwards."""
         yield from self.hash_index.emptying()
         yield from self.repeats.emptying()
         yield from emptying(self.entries, self.tombstones, self.pending)
@@ -349,7 +349,7 @@ class SowState:
         try:
             compiled = predicates(subscription.filter, subscription.row_filter, self.settings.compile_filter)
             select = Select.parse(subscription.select)
-        except ValueError as error:  # compiled once: only another version of the language can refuse it
+        except ValueError as error:  # it was compiled before, so only a changed expression language can refuse it
             compiled, select, fault = (), None, str(error)
         self.subscribers[subscription_id] = Subscriber(subscription, compiled, self.now_ms, select=select, fault=fault)
 
@@ -362,14 +362,14 @@ class SowState:
     def _apply_source(self, number: int, value: bytes | None) -> None:
         assert value is not None, "sources are never forgotten"
         topic, _, partition = value.decode().partition("\0")
-        # A compacted journal may hand them over in any order.
+        # A compacted journal may contain them in any order.
         self.sources.extend([("", -1)] * (number + 1 - len(self.sources)))
         self.sources[number] = (topic, int(partition))
-        # The latest bears the name: the topic of an earlier one was deleted (C42).
+        # The source with the highest number is current. The topic of an earlier one was deleted (C42).
         self._source_numbers[self.sources[number]] = max(number, self._source_numbers.get(self.sources[number], -1))
 
     def source(self, topic: str, partition: int, step: Step) -> int:
-        """Return the number of an underlying partition; a new one is journaled."""
+        """Return the number of an underlying partition, journaling a new one."""
         number = self._source_numbers.get((topic, partition))
         return self._new_source(topic, partition, step) if number is None else number
 
@@ -384,7 +384,7 @@ class SowState:
         return number
 
     def identify(self, batch: Batch, source: int, newest_ms: int, window_ms: int, step: Step) -> None:
-        """Remember the ids of a batch; forget those out of the window at the source's latest stamp (X6)."""
+        """Remember the ids of a batch, and forget those outside the window at the source's latest timestamp (X6)."""
         repeats = self.repeats
         for number in list(repeats.outdated(source, newest_ms, window_ms)):
             self.change(step, journal.IDS + _NUMBER.pack(number), None)
@@ -393,7 +393,7 @@ class SowState:
             self.change(step, journal_key, json.dumps(batch.chunk()).encode())
 
     def known_source(self, topic: str, partition: int) -> int | None:
-        """Return the number of an underlying partition that this shard has read; None of another."""
+        """Return the number of an underlying partition; None if this shard has not read it."""
         return self._source_numbers.get((topic, partition))
 
     def bookmark(self, source: int, offset: int) -> Bookmark:
@@ -401,20 +401,20 @@ class SowState:
         return Bookmark(*self.sources[source], offset)
 
     def view(self, journal_key: bytes, entry: bytes) -> View:
-        """Return what filters and subscribers see of a packed record."""
+        """Return a packed record as filters and subscribers see it."""
         return View(journal_key, entry, self.sources, self.settings.parse)
 
     def view_of_version(self, version: Version) -> View:
-        """Return what a filter sees of a scheduled version: the version alone, without the stored record (C82)."""
+        """Return a scheduled version as filters see it: the version alone, without the stored record (C82)."""
         facts = Facts(
             version.deadline_ms, version.timestamp_ms, -1, version.offset, version.source, len(version.headers)
         )
         return self.view(journal.RECORD + version.key, pack(facts, version.headers, version.payload or b""))
 
     def is_due(self, entry: bytes, at_ms: int) -> bool:
-        """Whether a record counts as expired at an instant, ms since the epoch (L10)."""
+        """Return whether a record has expired at an instant, ms since the epoch (L10)."""
         return self.settings.expiration.enabled and deadline_of(entry) <= at_ms
 
     def depth(self, at_ms: int) -> int:
-        """How many records there are that have not expired at an instant, ms since the epoch (L10)."""
+        """Return how many records have not expired at an instant, ms since the epoch (L10)."""
         return len(self.entries) - (self.deadlines.count_due(at_ms) if self.settings.expiration.enabled else 0)

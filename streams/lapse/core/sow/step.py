@@ -1,4 +1,4 @@
-"""A step of a SOW shard: changes for the journal, and outputs for topics."""
+"""Step of a SOW shard: changes for the journal, and outputs for topics."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from lapse.protocol.bookmark import Bookmark
 
 
 class EventRecord(NamedTuple):
-    """The one record that an event is about.
+    """The record of an event about one record.
 
     Attributes:
-        bookmark: which it is.
-        key: its key, as far as it has one.
+        bookmark: bookmark of the record.
+        key: its key; None without one.
         deadline_ms: its deadline, ms since the epoch; `NEVER` without one.
     """
 
@@ -30,10 +30,10 @@ class EventRecord(NamedTuple):
 
 
 class ExpiryBatch(NamedTuple):
-    """The many records that an event is about, where nothing but time has removed them.
+    """The records of an event about many records that only their deadlines have removed.
 
     Attributes:
-        records: of each its key, number of its source, offset, and deadline in ms since the epoch.
+        records: for each, its key, number of its source, offset, and deadline, ms since the epoch.
     """
 
     records: list[tuple[bytes, int, int, int]]
@@ -44,21 +44,21 @@ SowEvent = ShardEvent[EventRecord | ExpiryBatch]
 
 
 class Removal(NamedTuple):
-    """A record that left for L14's reasons: its bytes, which stand nowhere else any more, and why it left.
+    """A record that left for reasons of L14, with its bytes, which may be nowhere else.
 
     Attributes:
-        bookmark: which it is.
+        bookmark: bookmark of the record.
         key: the original key.
         value: the original value.
         headers: the original headers.
         timestamp_ms: its timestamp, ms since the epoch.
-        reasons: why it left, in L14's order.
+        reasons: the reasons for which it left, in L14's order.
         at_ms: the instant of the decision, ms since the epoch.
         deadline_ms: its deadline, ms since the epoch; `NEVER` without one.
-        detail: the text of the fault.
-        in_log: whether the underlying log has it as it is.
+        detail: text of the fault; empty = none.
+        in_log: whether the underlying log contains the same record.
         letter: whether it gets a dead letter.
-        record_key: the key that the payload makes of one that was refused for its lifetime; None = none, or not known.
+        record_key: the key in the payload of a record that was refused for its lifetime; None = none, or not known.
     """
 
     bookmark: Bookmark
@@ -76,7 +76,7 @@ class Removal(NamedTuple):
 
 
 class Kind(StrEnum):
-    """Kinds of message for a subscriber or an asker (S5 to S7)."""
+    """The kind of a message for a subscription or a query (S5 to S7)."""
 
     GROUP_BEGIN = "group-begin"
     SOW = "sow"
@@ -87,7 +87,7 @@ class Kind(StrEnum):
 
 
 class OutOfFocus(StrEnum):
-    """Why a record that a subscriber has seen is out of its focus (S7)."""
+    """Why a record that a subscriber has seen is out of focus (S7)."""
 
     DELETED = "deleted"
     EXPIRED = "expired"
@@ -95,20 +95,20 @@ class OutOfFocus(StrEnum):
 
 
 class Message(NamedTuple):
-    """A message for one subscriber or asker.
+    """A message for one subscription or query.
 
     Attributes:
-        kind: what it is.
-        subscription: for which subscription; empty for a plain query.
-        command_id: id of the query, for what belongs to a query.
-        key: the record's key; None for the ends of a group.
-        payload: the record; of a delta the changed fields; of an `oof` what the subscriber last saw.
+        kind: the kind of message.
+        subscription: id of the subscription; empty for a plain query.
+        command_id: id of the query, for messages of a query.
+        key: the record's key; None for the begin and end of a group.
+        payload: the record; in a delta, the changed fields; in an `oof`, the record that the subscriber last saw.
         headers: the record's own headers.
-        bookmark: of its last update; of an `oof` because of no match, that of the update.
-        timestamp_ms: as of when it counts, ms since the epoch.
+        bookmark: bookmark of its last update; in an `oof` for no match, of the update that no longer matches.
+        timestamp_ms: the record's timestamp, ms since the epoch.
         deadline_ms: its deadline, ms since the epoch; `NEVER` without one.
-        reason: of an `oof`.
-        order_value: of a query's result in an order, what that goes by; None where it is NULL or cannot be compared.
+        reason: the reason of an `oof`.
+        order_value: the value by which a query's result is ordered; None if it is NULL or incomparable.
     """
 
     kind: Kind
@@ -125,10 +125,10 @@ class Message(NamedTuple):
 
 
 class OutOfFocusBatch(NamedTuple):
-    """Messages of kind `oof` to one subscriber, about many records that have expired (S7).
+    """Messages of kind `oof` to one subscriber about many expired records (S7).
 
     Attributes:
-        subscription: for which subscription.
+        subscription: id of the subscription.
         records: key and packed record of each, as the subscriber last saw it.
     """
 
@@ -137,13 +137,13 @@ class OutOfFocusBatch(NamedTuple):
 
 
 class StateDelete(NamedTuple):
-    """How a record left the compacted topic, for those who replicate it (S10).
+    """How a record left the compacted topic, for replication (S10).
 
     Attributes:
         reason: deleted or expired.
-        timestamp_ms: as of when it was deleted; of an expired one as of when it counted; ms since the epoch.
+        timestamp_ms: instant of the deletion, or timestamp of the expired record, ms since the epoch.
         path: deployments that the delete, or the expired record, has passed through.
-        unwritten: whether the update that expired came and went without ever standing on the compacted topic.
+        unwritten: whether the expired update was never written to the compacted topic.
     """
 
     reason: OutOfFocus
@@ -153,25 +153,25 @@ class StateDelete(NamedTuple):
 
 
 class QueryAtWork(Protocol):
-    """A query that has begun: pulled batch by batch until it is finished (S5).
+    """A query in progress, which is pulled batch by batch until it is finished (S5).
 
     Attributes:
-        finished: whether the group's end was sent.
+        finished: whether the query has ended.
     """
 
     finished: bool
 
     @property
     def subscription(self) -> str:
-        """Who asked."""
+        """Id of the subscription for which the batches are."""
 
     @property
     def command_id(self) -> str:
-        """Id of the command that asked."""
+        """Id of the command."""
 
     @property
     def command(self) -> str:
-        """Name of that command."""
+        """Name of the command."""
 
     @property
     def at_ms(self) -> int:
@@ -179,49 +179,49 @@ class QueryAtWork(Protocol):
 
     @property
     def withholds_any(self) -> bool:
-        """Whether it left out records that had expired and are not yet removed."""
+        """Whether the query left out records that had expired but are not removed yet."""
 
     def pull(self, now_ms: int, step: Step, scan: int | None = None) -> None:
-        """Put the next batch into a step; `now_ms` is ms since the epoch, `scan` the most records to look at."""
+        """Put the next batch into a step; `now_ms` is ms since the epoch, `scan` the most records to examine."""
 
     def abandon(self) -> None:
-        """Send nothing more."""
+        """End the query without sending anything."""
 
 
 class DeletionAtWork(Protocol):
-    """A deletion that goes through the records in portions (S3)."""
+    """A deletion in progress, which examines records in portions (S3)."""
 
     @property
     def finished(self) -> bool:
-        """Whether it has seen all records, or is refused."""
+        """Whether all records were examined, or the deletion is refused."""
 
     @property
     def is_answered(self) -> bool:
-        """Whether its end is to be answered."""
+        """Whether the command wants an answer."""
 
     @property
     def answer(self) -> CommandAnswer:
-        """Its answer, with what it has done so far."""
+        """The answer, with the counts so far."""
 
     def go_on(self, step: Step, portion: int = ...) -> None:
-        """Look at the next records, and let those go that are meant."""
+        """Examine the next records, and remove those that are meant."""
 
     def refuse(self, refusal: Refusal) -> None:
-        """Do no more of it."""
+        """End the deletion with a refusal."""
 
 
 @dataclass(slots=True)
 class Step(ShardStep[EventRecord | ExpiryBatch, Removal, Message | OutOfFocusBatch]):
-    """Changes and outputs, collected while a batch, a command or a timer is handled.
+    """The changes and outputs of a batch, a command or a timer.
 
-    A removal is put down where it gets a letter, or where the settings ask for all of them (L15).
+    A removal is included if it gets a letter, or if the settings require copies of all records that leave (L15).
 
     Attributes:
-        changes: journal records, the latest per key; None = a tombstone. Already applied to the shard.
-        state_deletes: how the records left that the changes remove, by their journal keys (S10).
-        queries: queries that began; each is pulled batch by batch until it is finished.
-        deletions: deletions that are not finished; no command is done before.
-        change_bytes: size of the changes so far, about.
+        changes: journal records, the latest per key, already applied to the shard; None = a tombstone.
+        state_deletes: by journal key, how the records left that the changes remove (S10).
+        queries: queries that began, each to be pulled batch by batch until it is finished.
+        deletions: unfinished deletions; no other command is carried out before they end.
+        change_bytes: about the size of the changes so far, bytes.
     """
 
     changes: dict[bytes, bytes | None] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Subscriptions: who sees the updates of a SOW topic, and which (S6, S7)."""
+"""Subscriptions to a SOW topic, and which updates each gets (S6, S7)."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ Predicate = Callable[[Any], Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
-    """A client's standing request, as the journal has it.
+    """A client's standing request, as the journal holds it.
 
     Attributes:
-        id: chosen by the client.
-        client: a name for people.
-        command_id: id of the command that made it.
-        filter: selects records; None = all.
-        row_filter: what its user may see at most, an expression; None = all (X4).
-        deltas: whether it gets changed fields only.
-        since: what it has seen: updates with a higher sequence, if they match; -1 = also all that were there before.
-        heartbeat_timeout_ms: silence after which it counts as lost.
-        querying: whether its query has not reached its end; begun again after a take-over.
-        batch_size: records in one batch of its query.
-        select: which fields it gets; empty = all.
-        began_ms: instant at which it subscribed first, ms since the epoch.
+        id: the id that the client chose.
+        client: the client's name for people.
+        command_id: id of the command that began it.
+        filter: content filter; None = all records.
+        row_filter: its user's row filter; None = no limit (X4).
+        deltas: whether it gets only changed fields.
+        since: it has seen matching updates with a higher sequence than this; -1 = also all earlier records.
+        heartbeat_timeout_ms: silence after which it is lost, ms.
+        querying: whether its query is unfinished, and begins again after a take-over.
+        batch_size: records in a batch of its query.
+        select: paths of the fields that it gets; empty = all.
+        began_ms: instant of its first subscribe, ms since the epoch.
     """
 
     id: str
@@ -50,37 +50,37 @@ class Subscription:
     began_ms: int = 0
 
     def pack(self) -> bytes:
-        """Write it as it stands in the journal."""
+        """Return the journal's bytes."""
         return json.dumps(asdict(self), ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
 
     @classmethod
     def unpack(cls, data: bytes) -> Subscription:
-        """Read what `pack` wrote."""
+        """Read the journal's bytes."""
         facts = json.loads(data)
         return cls(**{**facts, "select": tuple(facts.get("select", ()))})
 
 
 class StandingQuery(QueryAtWork, Protocol):
-    """The unfinished query of a subscription, as far as updates concern it."""
+    """The unfinished query of a subscription, as updates use it."""
 
     def withholds(self, before: View) -> bool:
-        """Whether it left this record out, as one that had expired."""
+        """Return whether the query has not sent this state of a record."""
 
     def forget(self, journal_key: bytes) -> None:
-        """Withhold a record no longer: it is another one now."""
+        """Note that a record has changed, so that it is no longer withheld."""
 
 
 @dataclass(slots=True)
 class Subscriber:
-    """A subscription at work: with its compiled filters, its heartbeat and its query.
+    """A subscription in operation, with its compiled filters, its heartbeat and its query.
 
     Attributes:
-        subscription: what the journal has.
-        predicates: its filters, compiled.
-        heard_ms: when it was last heard, ms since the epoch; not journaled (C5).
-        query: its query while that is unfinished.
-        select: its select list, read; None = all fields.
-        fault: what is wrong with its filters, found when it was restored; it sees nothing and is ended.
+        subscription: the journaled subscription.
+        predicates: its compiled filters.
+        heard_ms: instant of its last command, ms since the epoch; not journaled (C5).
+        query: its unfinished query; None without one.
+        select: its parsed select list; None = all fields.
+        fault: why its filters could not be restored; such a subscription gets nothing and is ended.
     """
 
     subscription: Subscription
@@ -92,12 +92,12 @@ class Subscriber:
 
     @property
     def lost_at_ms(self) -> int:
-        """When it counts as lost unless it is heard before, ms since the epoch."""
+        """Instant at which it is lost unless heard of before, ms since the epoch."""
         return self.heard_ms + self.subscription.heartbeat_timeout_ms
 
     @property
     def shown(self) -> OpenSubscription:
-        """As it is listed; with what its user may see at most."""
+        """The subscription as `subscriptions` lists it, with the row filter included."""
         one = self.subscription
         filters = [text for text in (one.filter, one.row_filter) if text]
         return OpenSubscription(
@@ -109,11 +109,11 @@ class Subscriber:
         )
 
     def selects(self, view: View) -> bool:
-        """Whether it is to see this record."""
+        """Return whether it gets a record in this state."""
         return not self.fault and all(predicate(view) is True for predicate in self.predicates)
 
     def has_seen(self, before: View) -> bool:
-        """Whether it was shown this state of a record."""
+        """Return whether it has seen a record in this state."""
         return (
             before.facts.sequence > self.subscription.since
             and not (self.query is not None and self.query.withholds(before))
@@ -124,10 +124,10 @@ class Subscriber:
 def predicates(
     subscription_filter: str | None, row_filter: str | None, compile_filter: Compile
 ) -> tuple[Predicate, ...]:
-    """Compile the filters that are there.
+    """Compile the filters that are given.
 
     Raises:
-        ValueError: a fault in one of them; the text says in which, and shows the place.
+        ValueError: a filter is invalid; the message says which, and where.
     """
     compiled = []
     for what, text in (("filter", subscription_filter), ("entitlement filter", row_filter)):

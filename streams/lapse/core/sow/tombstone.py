@@ -1,7 +1,8 @@
-"""Tombstones: notes of deleted records, so that an older update that comes late does not revive them (C46).
+"""Tombstones: notes of removed records, so that an older update that arrives late does not revive them (C46).
 
-Only two logs can come out of order. So a shard keeps tombstones for deleted records, since older updates of another
-deployment may come (C56), and for all records where keys are taken from payloads; and only for a while.
+Only updates from different logs can arrive out of order. So a shard keeps tombstones of deleted records, since older
+updates of another deployment may arrive (C56), and of all removed records if keys come from payloads. It keeps them for
+a limited time.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import struct
 from typing import Final, NamedTuple
 
 NO_SOURCE: Final = (1 << 32) - 1
-"""Source of a tombstone that a command dug: of equal stamps, every update is later."""
+"""The source of a command's tombstone. Every update with an equal timestamp is later."""
 
 _LAYOUT: Final = struct.Struct(">qqqI")
 _STAMP: Final = struct.Struct(">q")
@@ -18,16 +19,16 @@ _BEHIND_PATH: Final = b"\0"
 
 
 class Tombstone(NamedTuple):
-    """The last thing that happened to a key.
+    """The removal of a key's record.
 
     Attributes:
-        until_ms: when it is forgotten, ms since the epoch.
-        timestamp_ms: updates that count as of an earlier instant are ignored, ms since the epoch.
-        offset: of the delete or of the expired record; orders equal instants.
-        source: of the same; orders equal instants.
-        path: the deployments that the delete or the expired record came through; empty if it was published here.
-        replicated_ms: the same for updates of other deployments, which learn of the removal as of this instant. It is
-            later than `timestamp_ms` if what was removed had a later stamp.
+        until_ms: the instant at which the tombstone is forgotten, ms since the epoch.
+        timestamp_ms: updates with earlier timestamps are ignored, ms since the epoch.
+        offset: offset of the delete or of the expired record, which orders equal timestamps.
+        source: source of the delete or of the expired record, which orders equal timestamps.
+        path: deployments that the delete or the expired record passed through; empty if it was published here.
+        replicated_ms: the timestamp that counts for updates of other deployments, which learn of the removal with it,
+            ms since the epoch. It is later than `timestamp_ms` if the removed record had a later timestamp.
     """
 
     until_ms: int
@@ -38,7 +39,7 @@ class Tombstone(NamedTuple):
     replicated_ms: int = -1
 
     def pack(self) -> bytes:
-        """Write it as it stands in the journal."""
+        """Return the journal's bytes."""
         packed = _LAYOUT.pack(*self[:4]) + self.path
         return (
             packed + _BEHIND_PATH + _STAMP.pack(self.replicated_ms)
@@ -48,7 +49,7 @@ class Tombstone(NamedTuple):
 
     @classmethod
     def unpack(cls, data: bytes) -> Tombstone:
-        """Read what `pack` wrote."""
+        """Read the journal's bytes."""
         until_ms, timestamp_ms, offset, source = _LAYOUT.unpack_from(data)
         path, _, stamp = data[_LAYOUT.size :].partition(_BEHIND_PATH)
         replicated_ms = _STAMP.unpack(stamp)[0] if stamp else timestamp_ms

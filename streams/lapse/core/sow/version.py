@@ -1,4 +1,4 @@
-"""Scheduled versions: updates that take effect at an instant of their own (L5, C47)."""
+"""Scheduled versions: updates that take effect at a stated instant (L5, C47)."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ _DELETE: Final = 2
 
 
 class Version(NamedTuple):
-    """One update of one key that waits for its instant.
+    """An update of a key that waits for its instant.
 
     Attributes:
-        enqueue_at_ms: when it takes effect, ms since the epoch.
-        deadline_ms: when it expires, ms since the epoch; before `enqueue_at_ms` it leaves without ever taking effect.
+        enqueue_at_ms: the instant at which it takes effect, ms since the epoch.
+        deadline_ms: its deadline, ms since the epoch; if not after `enqueue_at_ms`, it leaves without taking effect.
         timestamp_ms: its arrival, ms since the epoch.
-        offset: where it stands in its source.
+        offset: its offset in the source.
         source: number of the underlying partition.
-        delta: whether it merges into what is there then.
+        delta: whether it is merged into the record stored then.
         key: the record's key.
-        headers: its header block.
-        payload: its payload; None = it deletes.
+        headers: its packed headers.
+        payload: its payload; None = a delete.
     """
 
     enqueue_at_ms: int
@@ -40,7 +40,7 @@ class Version(NamedTuple):
     payload: bytes | None
 
     def pack(self) -> bytes:
-        """Write it as it stands in the journal."""
+        """Return the journal's bytes."""
         flags = _DELTA * self.delta | _DELETE * (self.payload is None)
         head = _HEAD.pack(
             self.enqueue_at_ms,
@@ -56,7 +56,7 @@ class Version(NamedTuple):
 
     @classmethod
     def unpack(cls, data: bytes) -> Version:
-        """Read what `pack` wrote."""
+        """Read the journal's bytes."""
         enqueue_at_ms, deadline_ms, timestamp_ms, offset, source, flags, key_bytes, headers_bytes = _HEAD.unpack_from(
             data
         )
@@ -79,11 +79,11 @@ class Schedule:
     """The scheduled versions of a shard, in the order of C11: instant, then bookmark.
 
     Args:
-        acts_on_deadlines: whether a deadline before its instant takes a version out.
-        sources: topic and partition of every source, by its number.
+        acts_on_deadlines: whether a version leaves at a deadline before its instant.
+        sources: topic and partition by number of the source.
 
     Attributes:
-        by_key: the versions' journal keys by the record's key; read only.
+        by_key: the versions' journal keys by the record's key, for reading only.
     """
 
     __slots__ = ("_acts_on_deadlines", "_due", "_sources", "_versions", "by_key")
@@ -102,11 +102,11 @@ class Schedule:
         return iter(self._versions.items())
 
     def versions(self) -> list[Version]:
-        """Return the versions as they stand now, in any order."""
+        """Return a list of the current versions, in any order."""
         return list(self._versions.values())
 
     def names(self) -> list[bytes]:
-        """Return their journal keys as they stand now, in any order."""
+        """Return a list of the current versions' journal keys, in any order."""
         return list(self._versions)
 
     def put(self, journal_key: bytes, version: Version) -> None:
@@ -116,7 +116,7 @@ class Schedule:
         heapq.heappush(self._due, (*self._turn(version), journal_key))
 
     def discard(self, journal_key: bytes) -> None:
-        """Take a version out, if it is there."""
+        """Remove a version, if it is there."""
         version = self._versions.pop(journal_key, None)
         if version is not None:
             siblings = self.by_key[version.key]
@@ -125,11 +125,11 @@ class Schedule:
                 del self.by_key[version.key]
 
     def get(self, journal_key: bytes) -> Version | None:
-        """Return a version, or None."""
+        """Return a version; None if it is not there."""
         return self._versions.get(journal_key)
 
     def next_due(self) -> tuple[int, bytes] | None:
-        """Return when the next version is due (ms since the epoch), and its journal key."""
+        """Return when the next version is due, ms since the epoch, and its journal key; None without one."""
         while self._due:
             due_ms, *_, journal_key = self._due[0]
             if journal_key in self._versions:
@@ -138,7 +138,7 @@ class Schedule:
         return None
 
     def next_due_of(self, key: bytes) -> tuple[int, bytes] | None:
-        """Return the same for the versions of one key."""
+        """Do the same for the versions of one key."""
         siblings = self.by_key.get(key)
         if not siblings:
             return None
@@ -152,5 +152,5 @@ class Schedule:
 
 
 def journal_key(source: int, offset: int) -> bytes:
-    """The journal key of the version that stands at an offset of a source."""
+    """Return the journal key of the version at an offset of a source."""
     return journal.SCHEDULED + struct.pack(">Iq", source, offset)

@@ -1,4 +1,4 @@
-"""A stored record as filters and subscribers see it; parsed when first asked for its payload."""
+"""View: a stored record as filters and subscribers see it, whose payload is parsed on first use."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from lapse.core.sow.step import Kind, Message, OutOfFocus
 from lapse.protocol.bookmark import Bookmark
 
 UNREADABLE: Final = None
-"""The payload that a filter sees of a record that cannot be parsed: NULL, like a missing one."""
+"""The payload of a record that cannot be parsed, for filters: NULL, like a missing one."""
 
 _UNPARSED: Final = object()
 
 
 class View:
-    """One state of one record.
+    """One state of a record.
 
     Args:
-        journal_key: the journal key of the record: `r` and its key.
+        journal_key: the record's journal key, which is `r` and its key.
         entry: the packed record.
-        sources: topic and partition of every source, by its number.
-        parse: reads a payload.
+        sources: topic and partition by number of the source.
+        parse: parses a payload.
     """
 
     __slots__ = ("_parse", "_payload", "_sources", "entry", "facts", "journal_key")
@@ -54,7 +54,7 @@ class View:
 
     @property
     def headers(self) -> dict[str, bytes | None]:
-        """The record's headers by name; of a repeated name the last."""
+        """The record's headers by name. The last one counts if a name is repeated."""
         return dict(headers_of(self.entry)) if self.facts.headers_bytes else {}
 
     @property
@@ -64,12 +64,12 @@ class View:
 
     @property
     def topic(self) -> str:
-        """The underlying topic that its last update came from."""
+        """The underlying topic of its last update."""
         return self._sources[self.facts.source][0]
 
     @property
     def partition(self) -> int:
-        """The partition of that topic."""
+        """The partition of its last update."""
         return self._sources[self.facts.source][1]
 
     @property
@@ -79,7 +79,7 @@ class View:
 
     @property
     def timestamp_ms(self) -> int:
-        """As of when it counts, ms since the epoch."""
+        """The record's timestamp, ms since the epoch."""
         return self.facts.timestamp_ms
 
     @property
@@ -88,7 +88,7 @@ class View:
         return Bookmark(*self._sources[self.facts.source], self.facts.offset)
 
     def selected(self, select: Select | None, settings: SowSettings) -> bytes | None:
-        """The payload with selected fields only; None where it is sent whole: all are selected, or it is unreadable."""
+        """Return the payload with only the selected fields; None to send it whole, also if it is unreadable."""
         if select is None:
             return None
         try:
@@ -106,7 +106,7 @@ class View:
         bookmark: Bookmark | None = None,
         reason: OutOfFocus | None = None,
     ) -> Message:
-        """Build a message about this record; with its own payload and bookmark unless others are given."""
+        """Return a message about this record, with its own payload and bookmark unless others are given."""
         return Message(
             kind,
             subscription,
