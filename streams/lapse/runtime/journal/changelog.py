@@ -1,7 +1,7 @@
 """The contents of a changelog partition: the latest record of every key, of the epochs that count.
 
-Every record bears the number of the epoch that wrote it. An epoch begins with a claim; what a lower epoch writes behind
-a higher claim is void: its author had lost the shard and did not know it yet.
+Every record has the number of the epoch that wrote it. An epoch begins with a claim. Records of a lower epoch behind a
+higher claim are void: their writer had lost the shard without knowing it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 Items = list[tuple[bytes, bytes | None]]
-"""Keys and values of a journal, in order; None = the key is gone."""
+"""Keys and values of a journal, in order; the value None removes the key."""
 
 EPOCH_HEADER: Final = "lapse-epoch"
 CLAIM: Final = b"\x00e"
@@ -21,30 +21,30 @@ _EPOCH: Final = struct.Struct(">q")
 
 
 def epoch_header(epoch: int) -> list[tuple[str, bytes]]:
-    """The header that every record of an epoch bears."""
+    """Return the header of every record of an epoch."""
     return [(EPOCH_HEADER, _EPOCH.pack(epoch))]
 
 
 def claim_key(epoch: int) -> bytes:
-    """Key of the record with which an epoch begins."""
+    """Return the key of an epoch's claim."""
     return CLAIM + _EPOCH.pack(epoch)
 
 
 def progress_key(epoch: int) -> bytes:
-    """Key of the record that says how far an epoch has read."""
+    """Return the key of the record with an epoch's read positions."""
     return PROGRESS + _EPOCH.pack(epoch)
 
 
 @dataclass(slots=True)
 class Changelog:
-    """What one changelog partition holds.
+    """The contents of one changelog partition.
 
     Attributes:
-        latest: the latest value of every key, void records left out.
-        epoch: the highest epoch claimed; 0 = none.
-        next_offset: everything before it was read.
+        latest: the latest value of every key, without void records.
+        epoch: the highest claimed epoch; 0 if there is none.
+        next_offset: the next offset to read.
         void: keys whose latest record is void.
-        contested: the latest epoch that was claimed twice; it belongs to nobody. 0 = none.
+        contested: the latest epoch that was claimed twice, so that nobody owns it; 0 if there is none.
     """
 
     latest: MutableMapping[bytes, bytes] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class Changelog:
     contested: int = 0
 
     def take(self, key: bytes | None, value: bytes | None, headers: Iterable[tuple[str, bytes]]) -> bool:
-        """Take in the next record; False if it is void."""
+        """Process the next record; return False if it is void."""
         if key is None:
             return False
         epoch = 0
@@ -76,9 +76,9 @@ class Changelog:
         return True
 
     def take_all(self, records: Iterable[Any]) -> list[tuple[bytes, bytes | None]]:
-        """Take in the next records; returns those that are not void, in order.
+        """Process the next records; return those that are not void, in order.
 
-        The same as `take` for each, but what the current epoch has written, which is nearly everything, goes quickly.
+        This does the same as `take` for each, but is faster for records of the current epoch, which are nearly all.
         """
         current = epoch_header(self.epoch)
         latest, void = self.latest, self.void
@@ -100,10 +100,10 @@ class Changelog:
         return taken
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
-        """The shard's own records, one after the other: without claims and progress."""
+        """Yield the shard's own records, without claims and progress."""
         return ((key, self.latest[key]) for key in self.latest if not key.startswith(b"\x00"))
 
     def progress(self) -> bytes | None:
-        """How far the latest epoch that said so had read."""
+        """Return the read positions of the latest epoch that has written some; None if there are none."""
         keys = [key for key in self.latest if key.startswith(PROGRESS)]
         return self.latest[max(keys)] if keys else None

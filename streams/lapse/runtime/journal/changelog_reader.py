@@ -1,4 +1,4 @@
-"""Reading changelog partitions in bulk, from an offset to their end."""
+"""Reads changelog partitions in bulk, from an offset to their end."""
 
 from __future__ import annotations
 
@@ -18,28 +18,27 @@ from lapse.runtime.kafka.offsets_asked import ask
 from lapse.runtime.kafka.together import Together
 
 _AT_ONCE: Final = 8
-"""How many changelog partitions are read side by side."""
+"""How many changelog partitions are read at the same time."""
 
 _SILENT_FOR_S: Final = 30.0
-"""How long a broker may say nothing while a changelog is read."""
+"""How long a broker may be silent while a changelog is read, s."""
 
 _RECORDS: Final = 2_000
-"""How many records are taken in at a time: other shards may be at work (C90)."""
+"""How many records are processed before other shards have a turn (C90)."""
 
 
 class ChangelogReader:
     """Reads changelog partitions from an offset to their end.
 
-    It does not depend on a readable last record: an empty or compacted tail, or one that ends in a transaction's
-    marker, ends the reading as well.
+    The end need not be a readable record: reading also stops at a compacted tail, or at transaction markers.
 
     Args:
-        bootstrap_servers: the brokers.
+        bootstrap_servers: addresses of the brokers.
         security: aiokafka's settings for TLS and SASL.
-        needed: topics that will be read; see `know`.
+        needed: topics that will be read, see `know`.
 
     Attributes:
-        settings: aiokafka's, for a consumer that reads changelogs.
+        settings: aiokafka's settings for a consumer of changelogs.
     """
 
     def __init__(self, bootstrap_servers: str, security: dict[str, Any], needed: NeededTopics | None = None) -> None:
@@ -67,13 +66,13 @@ class ChangelogReader:
         into: Changelog,
         keep: Callable[[list[tuple[bytes, bytes | None]]], None] | None = None,
     ) -> None:
-        """Read on from `into.next_offset` to the end.
+        """Read from `into.next_offset` to the end.
 
         Args:
-            topic: the changelog.
-            partition: which of its partitions.
-            into: takes the records in.
-            keep: called with what was taken in, in order, some at a time, and once at the end.
+            topic: the changelog topic.
+            partition: its partition.
+            into: processes the records.
+            keep: called with the records that are not void, in order, several times and once at the end.
 
         Raises:
             KafkaError: for example, no leader of the partition answers.
@@ -84,7 +83,7 @@ class ChangelogReader:
             raise LeaderNotAvailableError(f"{topic}, partition {partition}: no leader says where it begins and ends")
         begin, end = bounds
         if into.next_offset > end:
-            # The topic was made anew behind our back: what was kept of the old one is worth nothing.
+            # The topic was deleted and created again: what was kept of the old one is invalid.
             into.latest.clear()
             into.void.clear()
             into.next_offset = into.epoch = into.contested = 0
@@ -112,14 +111,14 @@ class ChangelogReader:
             keep([])
 
     def forget(self, topics: Iterable[str]) -> None:
-        """Ask for these topics no more."""
+        """Stop asking brokers for the metadata of these topics."""
         for consumer in (*self._idle, *([self._asker] if self._asker is not None else [])):
             forget(client_of(consumer), topics)
 
     async def rest(self) -> None:
-        """Disconnect until there is something to read again.
+        """Disconnect until something is read again.
 
-        A question that is under way is answered first: aiokafka would ask in vain over a closed connection, for 40 s.
+        A request that is under way is waited for. Without its connection, aiokafka would repeat it for 40 s.
         """
         idle, self._idle = self._idle, []
         async with self._asking:
@@ -130,7 +129,7 @@ class ChangelogReader:
 
     @contextlib.asynccontextmanager
     async def _borrowed(self) -> AsyncIterator[AIOKafkaConsumer]:
-        """A consumer for one partition at a time: connecting costs more than reading a short changelog."""
+        """Lend a consumer for one partition. To connect takes longer than to read a short changelog."""
         async with self._places:
             if self._idle:
                 consumer = self._idle.pop()
@@ -139,7 +138,7 @@ class ChangelogReader:
                 await consumer.start()
             try:
                 yield consumer
-                # Not `unsubscribe`: aiokafka would ask for the metadata of every topic on the cluster.
+                # Do not `unsubscribe`: aiokafka would ask for the metadata of every topic on the cluster.
                 consumer.pause(*consumer.assignment())
             except BaseException:
                 await bounded_close(consumer)
@@ -147,7 +146,7 @@ class ChangelogReader:
             self._idle.append(consumer)
 
     async def _ask_bounds(self, tps: list[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
-        """Where partitions begin and end; those left out whose leaders do not answer."""
+        """Return where partitions begin and end, without those whose leaders do not answer."""
         async with self._asking:
             if self._asker is None:
                 asker = AIOKafkaConsumer(**self.settings)

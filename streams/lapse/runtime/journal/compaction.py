@@ -1,7 +1,8 @@
-"""Compaction of a journal by Kafka: from which record on nothing is missing.
+"""Finds out from which record on Kafka's compaction has removed nothing from a journal.
 
-Kafka compacts a log from its beginning, and of each key leaves the latest record there. Each step of an epoch writes
-how far it has read under one key. Where two records of that key stand, the second is behind all that was compacted.
+Kafka compacts a log from its beginning, and keeps only the latest record of each key in that part. Each step of an
+epoch writes its read positions under the same key. So the second of two consecutive records with that key is behind the
+compacted part.
 """
 
 from __future__ import annotations
@@ -10,11 +11,10 @@ from lapse.runtime.journal.changelog import PROGRESS
 
 
 class Compaction:
-    """Goes along a journal's records.
+    """Follows a journal's records.
 
     Attributes:
-        whole: whether nothing is missing from the last record on that was taken in; if so, that holds for the next
-            ones, until one is missing.
+        whole: whether nothing is missing from the last processed record on. It stays True until an offset is missing.
     """
 
     def __init__(self) -> None:
@@ -23,7 +23,7 @@ class Compaction:
         self._progress: bytes | None = None
 
     def take(self, offset: int, key: bytes | None) -> None:
-        """Take in the next record."""
+        """Process the next record."""
         if offset != self._next:
             self.whole, self._progress = False, None
         self._next = offset + 1

@@ -1,4 +1,4 @@
-"""Lost shards: another worker has taken them over, and the group has not told this one yet."""
+"""Lost shards: another worker has taken them over, but the group has not told this worker yet."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from lapse.runtime.watch import end_process
 logger = logging.getLogger(__name__)
 
 _ANSWER_WITHIN_S: Final = 120.0
-"""How long the group may take to tell who has a shard, s: twice as long as a rebalance may take."""
+"""How long the group may take to say who has a shard, s: twice as long as a rebalance may take."""
 
 
 class LostShards:
     """The shards of one entity that this worker has lost (Q16).
 
-    A worker that was not heard of for a while learns from a shard's journal that another one has it, perhaps before the
-    group says so. Only that shard is given up: all others go on.
+    A worker that was silent for a while learns from a shard's journal that another worker has the shard, perhaps before
+    the group says so. Only that shard is given up, and all others go on.
     """
 
     def __init__(self) -> None:
@@ -28,12 +28,14 @@ class LostShards:
         return partition in self._lost
 
     def note(self, table: str, partition: int, why: Exception) -> None:
-        """Note that a shard is lost. If the group says nothing of it, the process ends, and its successor asks anew.
+        """Note that a shard is lost.
+
+        If the group does not confirm that in time, end the process, so that its successor asks.
 
         Args:
-            table: the entity's, for people.
-            partition: the shard's.
-            why: how it is known.
+            table: the entity's table, for messages.
+            partition: the shard's number.
+            why: how the loss is known.
         """
         shown = f"{table}, partition {partition}: {why}"
         logger.warning("%s; it is given up", shown)
@@ -43,7 +45,7 @@ class LostShards:
             self._lost[partition] = loop.call_later(_ANSWER_WITHIN_S, end_process, untold)
 
     def settle(self) -> None:
-        """Forget all of them: the group has said who has which shard, or the worker is ending."""
+        """Forget all lost shards: the group has assigned shards, or the worker is stopping."""
         for timer in self._lost.values():
             timer.cancel()
         self._lost.clear()

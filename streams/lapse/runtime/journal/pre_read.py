@@ -1,8 +1,7 @@
-"""Pre-reading: a restarted worker reads its shards' changelogs while the group still waits for its predecessor.
+"""Pre-read: a restarted worker reads its shards' changelogs while the group still waits for its predecessor.
 
-After a crash, Kafka waits for `session_timeout` before it gives the shards away, and mostly they go to the worker that
-had them. Reading begins at once, so it costs no time of its own. It is no more than a hint: what it says is read and
-may turn out to be for nothing.
+After a crash, Kafka waits for `session_timeout` before it reassigns the shards, mostly to the worker that had them.
+That worker uses the time to read. The note is only a hint: if other shards are assigned, the read was useless.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 class PreRead:
-    """A note in the data directory.
+    """A note in the data directory that names a worker's shards.
 
     Args:
         path: the file.
@@ -27,7 +26,7 @@ class PreRead:
         self._noted: list[int] | None = None
 
     def shards(self, partitions: int) -> set[int]:
-        """The shards that were noted, of so many that there are; none if that cannot be read."""
+        """Return the noted shards below `partitions`; none if the note cannot be read."""
         try:
             noted = sorted({int(number) for number in json.loads(self._path.read_text())})
         except (OSError, ValueError, TypeError):

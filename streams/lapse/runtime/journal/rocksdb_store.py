@@ -1,4 +1,4 @@
-"""The store that keeps a copy of its changelog on local disk, registered under `faust.stores` as `lapse-rocksdb`."""
+"""The store that also keeps its changelog on local disk, registered under `faust.stores` as `lapse-rocksdb`."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _COPY_HOLDS_MS: Final = 12 * 3_600_000
-"""How old a copy may be, ms. Kafka forgets tombstones a day after it compacted them (`delete.retention.ms`): what was
-removed while another worker had the shard would come back from an older copy."""
+"""The greatest age of a copy, ms. Kafka deletes tombstones a day after it compacted them (`delete.retention.ms`).
+Keys that were removed while another worker had the shard would come back from an older copy."""
 
 _CLOCK_STEP_MS: Final = 60_000
 """How far the machine's clock may have been set back since a copy was written, ms."""
 
 
 class RocksDBStore(JournalStore):
-    """A copy of the changelog on local disk as well; at take-over only its tail is read (`lapse-rocksdb://`)."""
+    """Keeps a copy of the changelog on local disk, and reads only its tail at take-over (`lapse-rocksdb://`)."""
 
     _META = b"\x01meta"
 
@@ -39,7 +39,7 @@ class RocksDBStore(JournalStore):
     def _open(self, partition: int) -> Changelog:
         path = self._path(partition)
         path.parent.mkdir(parents=True, exist_ok=True)
-        import rocksdict  # 6 MiB that a worker with its state in memory alone does not need
+        import rocksdict  # takes 6 MiB, so it is imported only if needed
 
         database = rocksdict.Rdict(str(path), rocksdict.Options(raw_mode=True))
         meta = database.get(self._META)
@@ -54,13 +54,13 @@ class RocksDBStore(JournalStore):
         if meta is not None:
             changelog.next_offset = int.from_bytes(meta[:8], "big")
             changelog.epoch = int.from_bytes(meta[8:16], "big")
-            for key, value in database.items():  # in raw mode keys are bytes, whatever the annotation says
+            for key, value in database.items():  # in raw mode keys are bytes, despite the annotation
                 if isinstance(key, bytes) and key != self._META:
                     changelog.latest[key] = value
         return changelog
 
     def _fault_of(self, meta: bytes) -> str:
-        """Why a copy is not to be trusted; empty if it is."""
+        """Return why a copy must not be used; empty if it may be used."""
         if meta[24:] != self._topic_id.encode():
             return "of another changelog topic, which was deleted"
         age_ms = time.time() * 1000 - int.from_bytes(meta[16:24], "big")
@@ -98,13 +98,13 @@ class RocksDBStore(JournalStore):
             self._close(partition)
 
     def reset_state(self) -> None:
-        """Delete the local copies; the changelog has everything."""
+        """Delete the local copies. The changelog has all of their contents."""
         remove_copies(Path(str(self.app.conf.tabledir)), self.table_name)
 
 
 def remove_copies(directory: Path, table: str) -> None:
     """Delete the local copies of a table's partitions."""
-    copy = re.compile(re.escape(table) + r"-\d+\.rocksdb")  # not those of a table `<table>-…`
+    copy = re.compile(re.escape(table) + r"-\d+\.rocksdb")  # excludes those of a table `<table>-…`
     for path in directory.glob("*.rocksdb"):
         if copy.fullmatch(path.name) is not None:
             import rocksdict

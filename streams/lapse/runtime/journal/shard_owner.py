@@ -17,11 +17,11 @@ class ShardOwner(Protocol):
 
     @property
     def journal_producer(self) -> BatchProducer:
-        """Writes the changelog."""
+        """The producer for the changelog."""
 
     @property
     def changelog_reader(self) -> ChangelogReader:
-        """Reads the changelog."""
+        """The reader of the changelog."""
 
     @property
     def stopped(self) -> AbstractSet[int]:
@@ -33,60 +33,60 @@ class ShardOwner(Protocol):
 
     @property
     def worker_name(self) -> str:
-        """The name that claims of epochs have."""
+        """The name in claims of epochs."""
 
     @property
     def partitions(self) -> int:
-        """How many shards there are."""
+        """The number of shards."""
 
     @property
     def stands_by(self) -> bool:
-        """Whether the changelogs of shards at other workers are followed."""
+        """Whether this worker follows the changelogs of shards at other workers."""
 
     def may_pre_read(self) -> bool:
-        """Whether to read the changelog before the group assigns its shards: not if it does so at once."""
+        """Return whether to read the changelog before shards are assigned; False if that happens at once."""
 
     async def topic_id(self, topic: str) -> str:
         """The id of a topic; empty if it does not exist."""
 
     async def last_epoch(self, partition: int) -> int:
-        """The epoch of a shard's last delivery; 0 if there is none."""
+        """Return the epoch of a shard's last delivery; 0 if there is none."""
 
     def born(self, partition: int) -> Items:
-        """What a journal begins with, beside the first claim (C81)."""
+        """Return the first records of a new journal, beside the first claim (C81)."""
 
     async def look_at_size(self, least: int = 0) -> None:
-        """Learn whether there are more shards by now; `least` are known to be there."""
+        """Find out whether the entity has more shards by now; at least `least` are known to exist."""
 
     def records(self) -> MutableMapping[bytes, bytes]:
-        """An empty mapping for the contents of a changelog partition."""
+        """Return an empty mapping for the contents of a changelog partition."""
 
     async def changelog_end(self, partition: int) -> int:
-        """Where the changelog partition ends now."""
+        """Return where the changelog partition ends now."""
 
     async def exists(self) -> bool:
-        """Whether there is a changelog to take over."""
+        """Return whether the changelog and the entity's other topics exist."""
 
     def hold(self, partition: int) -> None:
-        """A shard will be taken over; its sources are not read until then."""
+        """Do not fetch the sources of a shard until it is taken over."""
 
     def let_go(self, partition: int) -> None:
-        """A shard that was to be taken over will not be."""
+        """Fetch the sources of a shard again that will not be taken over."""
 
     async def prepare(self, partition: int, epoch: int) -> None:
-        """An epoch is about to be claimed: tell the readers of deliveries before it is."""
+        """Tell the readers of deliveries that an epoch begins, before it is claimed."""
 
     async def take_over(self, partition: int, epoch: int, changelog: Changelog) -> None:
-        """A shard belongs to this worker from now on."""
+        """Build and start a shard, which this worker owns from now on."""
 
     async def abandon(self, partition: int) -> None:
-        """A shard whose take-over had begun belongs to another worker."""
+        """Undo the take-over of a shard that this worker does not get."""
 
     async def release(self, partition: int) -> None:
-        """A shard belongs to another worker from now on."""
+        """Give up a shard."""
 
     def look_up(self, key: bytes) -> bytes | None:
-        """The value of a table key now; None if there is none, or it has expired."""
+        """Return the current value of a table key; None if there is none, or it has expired."""
 
     def look_through(self) -> Iterator[tuple[bytes, bytes]]:
-        """All keys and values of this worker's shards now."""
+        """Yield all current keys and values of this worker's shards."""

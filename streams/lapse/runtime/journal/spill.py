@@ -1,4 +1,4 @@
-"""The records of a changelog during a restore, without keeping all of them in memory (Q16)."""
+"""Holds the records of a changelog during a restore, without keeping all of them in memory (Q16)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _LARGE: Final = 2_048
 
 
 class Spill(MutableMapping[bytes, bytes]):
-    """A mapping that keeps small values in memory and large ones, which is what segments are, on disk.
+    """A mapping that keeps small values in memory, and large ones on disk. Large values are segments.
 
     Args:
-        directory: where the file for the large ones is made, when there is a first one.
+        directory: directory of the file for large values, which is created with the first one.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -62,7 +62,7 @@ class Spill(MutableMapping[bytes, bytes]):
         return len(self._small) + (0 if self._large is None else len(self._large))
 
     def clear(self) -> None:
-        """Forget everything, and give the file up."""
+        """Remove everything, and close the file."""
         self._small.clear()
         if self._large is not None:
             self._large.close()

@@ -1,8 +1,7 @@
 """The spill store on disk: values by key in a file without a name (Q16).
 
-It holds nothing that is not in the changelog as well or derived from it, so it is never synced, and made anew at each
-take-over. Its file has no name: two workers cannot get at the same one, and the system frees it however the process
-ends.
+Everything in it is also in the changelog, or derived from that. So it is never synced, and is created anew at each
+take-over. Since the file has no name, no other worker can open it, and the system frees it however the process ends.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ class SpillFile(MutableMapping[Key, bytes], Generic[Key]):
     """A mapping whose values are on disk.
 
     Args:
-        directory: where the file is made; made itself if it does not exist.
+        directory: directory of the file, created if it does not exist.
 
     Raises:
-        SpillError: the file cannot be made; later, that it cannot be written or read.
+        SpillError: the file cannot be created, or later written or read.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -85,7 +84,7 @@ class SpillFile(MutableMapping[Key, bytes], Generic[Key]):
         return len(self._places)
 
     def clear(self) -> None:
-        """Take everything away, and give the space on disk back."""
+        """Remove everything, and free the space on disk."""
         self._places.clear()
         self._holes.clear()
         self._end = 0
@@ -93,7 +92,7 @@ class SpillFile(MutableMapping[Key, bytes], Generic[Key]):
             self._file.truncate(0)
 
     def close(self) -> None:
-        """Give the file up."""
+        """Close the file."""
         self._file.close()
 
 
@@ -108,6 +107,9 @@ class SpillError(OSError):
 
 
 def _room(size: int) -> int:
-    """What is taken on disk: few different sizes, so that holes are filled again; a quarter is wasted at most."""
+    """Return the space on disk for a value: few different sizes, so that holes are reused.
+
+    At most a quarter is wasted.
+    """
     unit = max(_BLOCK, 1 << (size - 1).bit_length() >> 3) if size else _BLOCK
     return -(-size // unit) * unit or unit

@@ -1,4 +1,4 @@
-"""Standby: a worker follows the changelogs of others, to take their shards over sooner (Q16)."""
+"""Standby: a worker follows the changelogs of shards at other workers, to take them over sooner (Q16)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lapse.runtime.kafka.bounded_close import bounded_close
 logger = logging.getLogger(__name__)
 
 _PAUSE_S: Final = 5.0
-"""After a failure; nobody waits for a standby."""
+"""Pause after a failure, s. Nobody waits for a standby."""
 
 _POLL_MS: Final = 500
 _RECORDS: Final = 2_000
@@ -24,15 +24,15 @@ _RECORDS: Final = 2_000
 class Standby:
     """Follows partitions of one changelog topic.
 
-    It is no more than a pre-read: whoever takes a shard over reads on from here to the end, and what went wrong here
-    is read again from the beginning.
+    It only reads ahead. A worker that takes a shard over reads on from here to the end. A partition whose reading
+    failed here is read from its beginning.
 
     Args:
         settings: aiokafka's settings for reading changelogs.
         topic: the changelog topic.
-        begin: what is known of a partition when it is begun to be followed.
-        keep: is given what was read.
-        end: a partition is not followed any more, and nobody takes it over.
+        begin: returns what is known of a partition when following it begins.
+        keep: called with the records that were read.
+        end: called when a partition is no longer followed and is not taken over here.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Standby:
         self._task: asyncio.Task[None] | None = None
 
     def follow(self, partitions: Iterable[int]) -> None:
-        """Follow these from now on, and no others."""
+        """Follow these partitions from now on, and no others."""
         self._wanted = frozenset(partitions)
         for partition in self._followed.keys() - self._wanted:
             self._drop(partition)
@@ -62,14 +62,14 @@ class Standby:
             self._task = asyncio.create_task(self._run(), name=f"standby {self._topic}")
 
     def hand_over(self, partition: int) -> Changelog | None:
-        """What is known of a partition, which is not followed any more; None = nothing."""
+        """Stop following a partition, and return what was read of it; None if nothing was."""
         self._wanted -= {partition}
         self._changed = True
         self._ready.discard(partition)
         return self._followed.pop(partition, None)
 
     async def stop(self) -> None:
-        """Follow nothing any more."""
+        """Stop following."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -107,7 +107,7 @@ class Standby:
                     if tp.partition in self._followed:
                         self._take(tp.partition, records)
                         self._tell(tp.partition, consumer.highwater(tp))
-                await asyncio.sleep(0)  # what is buffered comes without a pause
+                await asyncio.sleep(0)  # buffered records come without a pause
         finally:
             await bounded_close(consumer)
 
@@ -128,7 +128,7 @@ class Standby:
     def _take(self, partition: int, records: list[ConsumerRecord]) -> None:
         changelog = self._followed[partition]
         if records[0].offset < changelog.next_offset:
-            # Kafka began again at the beginning: the topic was made anew.
+            # The offset is lower than expected: the topic was created again.
             self._drop(partition)
             self._changed = True
             return

@@ -1,8 +1,9 @@
-"""The store of lapse's Faust tables; the one that keeps all in memory is registered as `lapse-memory` (`faust.stores`).
+"""The store of lapse's Faust tables. The one that keeps all in memory is registered as `lapse-memory` (`faust.stores`).
 
 A store writes its partition's changelog itself, a whole step in one RecordBatch, and restores itself in the rebalance
-hook: Faust's own recovery finds nothing left to do, and cannot hang on a changelog whose last record is unreadable.
-What a table partition holds is the state of a shard, and only the shard knows what has expired: reading through Faust
+hook. So Faust's own recovery has nothing to do, and cannot hang on a changelog whose last record is unreadable.
+
+A table partition contains the state of a shard, and only the shard knows what has expired. Reading through Faust
 (`table[key]`) asks the shard, so an expired record is never seen (L10).
 """
 
@@ -32,15 +33,15 @@ from lapse.runtime.turns import in_turns
 logger = logging.getLogger(__name__)
 
 _AHEAD_LOT: Final = 2_000
-"""How many records an epoch sends at a time when it begins; others have turns in between."""
+"""How many records of an epoch's beginning are sent at a time; others have turns in between."""
 
 
 class Fenced(RuntimeError):
-    """The shard belongs to another worker; what this one still does is void."""
+    """The shard belongs to another worker, so everything that this worker still writes for it is void."""
 
 
 class JournalStore(LeanService, FaustStore[Any, Any]):
-    """A Faust table store that keeps its changelog itself."""
+    """A Faust table store that writes and restores its changelog itself."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -51,20 +52,20 @@ class JournalStore(LeanService, FaustStore[Any, Any]):
         self._troubled = TroubledShards(self.table_name, self._try_again)
         self._trying: set[asyncio.Task[None]] = set()
         self._held: dict[int, int] = {}
-        """Epochs of this worker by shard, where one that it has is taken over anew."""
+        """By shard, this worker's epoch, if a shard that it already has is taken over anew."""
         self.early: set[int] = set()
-        """Shards that came while other topics of their queue did not have a partition for them yet (C81)."""
+        """Shards that were assigned before all topics of their queue had a partition for them (C81)."""
         self._gone = False
         self._standby: Standby | None = None
         self._noted: PreRead | None = None
         self._assigned = False
         self._topic_id = ""
         self.last_timestamp_ms: int | None = None
-        """The broker's timestamp of the last record written; None where the topic has the writer's timestamps."""
+        """The broker's timestamp of the last record written; None if the topic has the writer's timestamps."""
 
     @property
     def owner(self) -> ShardOwner:
-        """The entity whose shards these are.
+        """The entity that owns the shards.
 
         Raises:
             RuntimeError: the table was not made by lapse.
@@ -78,34 +79,34 @@ class JournalStore(LeanService, FaustStore[Any, Any]):
 
     @property
     def changelog_topic(self) -> str:
-        """The topic that this store writes."""
+        """The changelog topic of this store."""
         return str(self.table.changelog_topic.get_topic_name())
 
-    # What Faust asks
+    # The interface for Faust
 
     def persisted_offset(self, tp: TP) -> int | None:
-        """Offset of the last changelog record that is in the state: always the last there is."""
+        """Return the offset of the last changelog record in the state, which is always the last record there is."""
         return self._next_offsets.get(tp.partition, 0) - 1
 
     def set_persisted_offset(self, tp: TP, offset: int) -> None:
-        """Nothing: the store knows its offsets."""
+        """Do nothing: the store tracks its offsets."""
 
     def apply_changelog_batch(self, batch: Iterable[EventT[Any]], to_key: Any, to_value: Any) -> None:
-        """Nothing: the store restored itself."""
+        """Do nothing: the store restored itself."""
 
     def reset_state(self) -> None:
-        """Forget what is kept besides the changelog; `faust reset` calls it."""
+        """Delete copies of the changelog, if there are any; called by `faust reset`."""
 
     async def backup_partition(self, tp: Any, flush: bool = True, purge: bool = False, keep: int = 1) -> None:
-        """Nothing: the changelog is the backup."""
+        """Do nothing: the changelog is the backup."""
 
     def restore_backup(self, tp: Any, latest: bool = True, backup_id: int = 0) -> None:
-        """Nothing: the changelog is the backup."""
+        """Do nothing: the changelog is the backup."""
 
     async def on_rebalance(
         self, assigned: set[TP], revoked: set[TP], newly_assigned: set[TP], generation_id: int = 0
     ) -> None:
-        """Give up the shards that went, take over those that came."""
+        """Give up shards that are no longer assigned, and take over new ones."""
         self._assigned = True
         self._lost.settle()
         waiting = self._troubled.settle()
@@ -122,7 +123,7 @@ class JournalStore(LeanService, FaustStore[Any, Any]):
             await self.owner.release(partition)
             self._close(partition)
         owned = sorted(self._owned)
-        # A rebalance that this worker slept through may have made a shard another's in between.
+        # During a rebalance that this worker missed, another worker may have had a shard.
         for partition, mine_still in zip(owned, await asyncio.gather(*map(self._is_still_mine, owned)), strict=True):
             if not mine_still:
                 logger.warning("%s, partition %d: belonged to another worker meanwhile", self.table_name, partition)
@@ -141,7 +142,7 @@ class JournalStore(LeanService, FaustStore[Any, Any]):
         return set()
 
     async def _have(self, mine: set[int], coming: list[int]) -> None:
-        """Take over the shards that came, beside those of other tables; stand by for the others."""
+        """Take over the shards in `coming`, beside those of other tables; follow the changelogs of the others."""
         if coming and not await self.owner.exists():
             for partition in coming:
                 self.owner.let_go(partition)
@@ -158,12 +159,12 @@ class JournalStore(LeanService, FaustStore[Any, Any]):
         if self.owner.stands_by:
             self._follow(set(range(self.owner.partitions)) - self._owned)
         elif self._standby is not None:
-            # What the pre-read was for is decided.
+            # The shards are assigned, so the pre-read has served its purpose.
             standby, self._standby = self._standby, None
             await standby.stop()
 
     async def renew(self) -> None:
-        """Take the shards over anew that are here: what they read has changed (C42, C52, C81)."""
+        """Take over this worker's shards anew, because the topics that they read have changed (C42, C52, C81)."""
         for partition in sorted(self._owned - self.owner.stopped):
             if partition in self._lost:
                 continue
@@ -174,7 +175,7 @@ class JournalStore(LeanService, FaustStore[Any, Any]):
                 await self._take_over(partition, self._epochs[partition])
 
     async def on_start(self) -> None:
-        """Read the shards that this worker had, until it is assigned its shards."""
+        """Read the changelogs of the shards that this worker had, until shards are assigned."""
         shards = self._pre_read().shards(self.owner.partitions)
         if not shards or not self.owner.may_pre_read():
             return
@@ -195,21 +196,21 @@ class JournalStore(LeanService, FaustStore[Any, Any]):
         self._standby.follow(shards)
 
     async def _look_at_changelog(self) -> None:
-        """Note which topic the changelog is; what was read of one that was deleted since is worth nothing (C42)."""
+        """Note the id of the changelog topic. What was read of a deleted one is dropped (C42)."""
         topic_id = await self.owner.topic_id(self.changelog_topic)
         if self._standby is not None and topic_id != self._topic_id:
             await self._standby.stop()
         self._topic_id = topic_id
 
     async def on_stop(self) -> None:
-        """Follow nothing any more."""
+        """Stop following changelogs."""
         self._lost.settle()
         self._troubled.settle()
         if self._standby is not None:
             await self._standby.stop()
 
     async def _claimed_epochs(self, partition: int) -> bool:
-        """Whether nobody has claimed a higher epoch since this store last wrote."""
+        """Return whether nobody has claimed a higher epoch since this store last wrote."""
         expected, epoch = self._next_offsets[partition], self._epochs[partition]
         if await self.owner.changelog_end(partition) == expected:
             return True
@@ -218,7 +219,7 @@ class JournalStore(LeanService, FaustStore[Any, Any]):
         return since.epoch == epoch
 
     async def _is_still_mine(self, partition: int) -> bool:
-        """The same; where no broker says so, the next write will tell."""
+        """Return the same; True if no broker answers, because the next write will show it."""
         try:
             return await self._claimed_epochs(partition)
         except TROUBLE as error:
@@ -226,7 +227,7 @@ class JournalStore(LeanService, FaustStore[Any, Any]):
             return True
 
     async def confirm(self, partition: int) -> None:
-        """Make sure that the shard is still this worker's, before something is written that cannot be taken back.
+        """Check that this worker still owns the shard, before it writes something that cannot be undone.
 
         Raises:
             Fenced: another worker has taken it over.
@@ -235,17 +236,17 @@ class JournalStore(LeanService, FaustStore[Any, Any]):
             raise Fenced(_ended(self._epochs[partition]))
 
     def lose(self, partition: int, why: Fenced) -> None:
-        """Note that a shard is another worker's; the next rebalance says whose it is."""
+        """Note that another worker owns a shard. The next rebalance says which one."""
         self._lost.note(self.table_name, partition, why)
 
     async def _take_over(self, partition: int, held: int | None = None) -> None:
-        """Take a shard over; if another worker has it meanwhile, give this one up, and no other.
+        """Take a shard over. If another worker has it meanwhile, give up this shard only.
 
-        What a broker refuses, or does not answer, is tried again after a while (C52).
+        If a broker refuses or does not answer, try again after a while (C52).
 
         Args:
-            partition: the shard's.
-            held: its epoch, where this worker has the shard already; None = it comes.
+            partition: the shard's number.
+            held: its epoch, if this worker has the shard already; None for a new shard.
         """
         if held is None:
             self._held.pop(partition, None)
@@ -272,7 +273,7 @@ class JournalStore(LeanService, FaustStore[Any, Any]):
         task.add_done_callback(self._trying.discard)
 
     async def _begin_again(self, partition: int) -> None:
-        """Take a shard over once more, unless the group has said meanwhile that it is another worker's."""
+        """Take a shard over once more, unless the group has assigned it to another worker meanwhile."""
         tables: Any = self.app.tables
         async with tables.still() as open_:
             if open_ and self._troubled.begins(partition):
@@ -294,12 +295,13 @@ class JournalStore(LeanService, FaustStore[Any, Any]):
         if held is not None and changelog.epoch > held:
             raise Fenced(_ended(held))
         if not changelog.epoch:
-            # The changelog is new, the deliveries perhaps not: their readers know epochs, and only higher ones count.
+            # The changelog is new, but the deliveries may be older. Their readers accept only higher epochs than they
+            # know.
             changelog.epoch = await owner.last_epoch(partition)
         while True:
             epoch = changelog.epoch + 1
             if held is not None:
-                self._held[partition] = epoch  # should this fail, the claim is this worker's own
+                self._held[partition] = epoch  # if this fails, the claim is this worker's own
             await owner.prepare(partition, epoch)
             claim: Items = [(claim_key(epoch), owner.worker_name.encode())]
             if not changelog.next_offset:
@@ -308,15 +310,15 @@ class JournalStore(LeanService, FaustStore[Any, Any]):
             sent, _ = await owner.journal_producer.send_atomically(topic, partition, claim, epoch_header(epoch))
             claimed = await sent
             claimed_at = claimed.offset
-            if claimed.timestamp_type == 1:  # before the shard can decide anything
+            if claimed.timestamp_type == 1:  # the clock is needed before the shard decides anything
                 owner.clock.measured(began_s, time.monotonic(), claimed.timestamp)
             if claimed_at == changelog.next_offset:
-                # Nobody else has written since: the claim is all there is to read.
+                # Nobody else has written since, so only the claim would be read.
                 for one in claim:
                     changelog.take(*one, epoch_header(epoch))
                 changelog.next_offset = claimed_at + len(claim)
                 keep([*claim])
-            # What stands before the claim counts; what lower epochs write behind it does not.
+            # Records before the claim count; those of lower epochs behind it do not.
             while changelog.next_offset <= claimed_at:
                 await reader.read(topic, partition, changelog, keep)
             if changelog.epoch == epoch and changelog.contested != epoch:
@@ -338,23 +340,23 @@ class JournalStore(LeanService, FaustStore[Any, Any]):
         changelog.latest.clear()
         self._owned.add(partition)
 
-    # What the shard's runner asks
+    # The interface for the shard's runner
 
     async def commit(self, partition: int, epoch: int, ahead: Items, items: Items) -> int:
         """Make a step durable.
 
         Args:
-            partition: the shard's.
+            partition: the shard's number.
             epoch: the epoch that writes.
-            ahead: may be split into batches; all durable before `items` is sent on its way.
-            items: one RecordBatch; all of it becomes durable, or nothing.
+            ahead: items that may be split into batches. All are durable before `items` is sent.
+            items: the items of one RecordBatch: all of them become durable, or none.
 
         Returns:
-            how many bytes were written, without compression.
+            How many bytes were written, before compression.
 
         Raises:
             BatchTooLarge: `items` does not fit into one RecordBatch.
-            Fenced: another worker has taken the shard over; what was written is void.
+            Fenced: another worker has taken the shard over, and the written records are void.
         """
         expected = self._next_offsets[partition]
         owner, topic, headers = self.owner, self.changelog_topic, epoch_header(epoch)
@@ -370,7 +372,7 @@ class JournalStore(LeanService, FaustStore[Any, Any]):
         sent, items_bytes = await owner.journal_producer.send_atomically(topic, partition, items, headers)
         metadata = await sent
         if metadata.offset != expected:
-            # Somebody else has written: a late one of a lower epoch, or the shard's new owner.
+            # Another process has written: a former owner with a lower epoch, or the new owner.
             await self.confirm(partition)
         self._next_offsets[partition] = metadata.offset + len(items)
         self.last_timestamp_ms = metadata.timestamp if metadata.timestamp_type == 1 else None
@@ -378,7 +380,7 @@ class JournalStore(LeanService, FaustStore[Any, Any]):
         return ahead_bytes + items_bytes
 
     async def forget_copies(self) -> None:
-        """Delete what is kept besides the changelog, which is gone, and do nothing more."""
+        """Delete copies of the changelog, which no longer exists, and do nothing more."""
         self._gone = True
         self._lost.settle()
         self._troubled.settle()
@@ -392,19 +394,19 @@ class JournalStore(LeanService, FaustStore[Any, Any]):
     # What differs between memory and disk
 
     def _open(self, partition: int) -> Changelog:
-        """What is kept of a partition's changelog; nothing here."""
+        """Return the kept contents of a changelog partition; nothing in this class."""
         return Changelog(self.owner.records())
 
     def _keep(self, partition: int, items: Items, changelog: Changelog) -> None:
-        """Keep what was read from the changelog; nothing here."""
+        """Keep records that were read from the changelog; do nothing in this class."""
 
     def _write(self, partition: int, items: Items, next_offset: int, epoch: int) -> None:
-        """Keep what was written to the changelog; nothing here."""
+        """Keep records that were written to the changelog; do nothing in this class."""
 
     def _close(self, partition: int) -> None:
-        """Let go of a partition; nothing here."""
+        """Close a partition; do nothing in this class."""
 
-    # The mapping that Faust shows
+    # The mapping for readers of the Faust table
 
     def __getitem__(self, key: Any) -> Any:
         value = self.owner.look_up(self._encode_key(key))
@@ -432,7 +434,7 @@ class JournalStore(LeanService, FaustStore[Any, Any]):
 
 
 class MemoryStore(JournalStore):
-    """State in memory; at take-over the whole changelog partition is read (`lapse-memory://`)."""
+    """State in memory only: at take-over the whole changelog partition is read (`lapse-memory://`)."""
 
 
 def _ended(epoch: int) -> str:
@@ -440,7 +442,7 @@ def _ended(epoch: int) -> str:
 
 
 def _bytes_of(items: Items) -> int:
-    """About what they take in a log."""
+    """Return about how many bytes they take in a log."""
     return sum(len(value or b"") + len(key) + 64 for key, value in items)
 
 

@@ -1,4 +1,4 @@
-"""Troubled shards: they could not be taken over for now, and are taken over again until it works (C52)."""
+"""Troubled shards: shards whose take-over failed and is tried again until it succeeds (C52)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lapse.runtime.repeated_error import RepeatedError
 logger = logging.getLogger(__name__)
 
 TROUBLE: Final = (KafkaError, KafkaException, TimeoutError, OSError)
-"""What a broker that is away, or a right that is missing, makes of a take-over."""
+"""The errors of a take-over if a broker is away, or a right is missing."""
 
 _FIRST_S: Final = 1.0
 _MOST_S: Final = 10.0
@@ -25,11 +25,11 @@ _MOST_S: Final = 10.0
 class TroubledShards:
     """The shards of one entity whose take-over has failed.
 
-    A leader may be away, or a coordinator move. That concerns the shards whose logs are there, and no others: the
-    worker goes on, and these are tried again.
+    A leader may be away, or a coordinator move. That concerns only the shards whose logs are there. The worker goes on,
+    and these shards are tried again.
 
     Args:
-        table: the entity's, for people.
+        table: the entity's table, for messages.
         again: begins another attempt for a shard.
     """
 
@@ -44,7 +44,7 @@ class TroubledShards:
         return partition in self._errors
 
     def note(self, partition: int, error: BaseException) -> None:
-        """Note that an attempt has failed; the next one comes after a while."""
+        """Note that an attempt has failed, and plan the next one."""
         what = f"{self._table}, partition {partition}: cannot be taken over for now, and is tried again"
         self._errors.setdefault(partition, RepeatedError(logger, what)).came(error)
         delay_s = self._delays_s.get(partition, _FIRST_S)
@@ -52,11 +52,11 @@ class TroubledShards:
         self._timers[partition] = asyncio.get_running_loop().call_later(delay_s, self._again, partition)
 
     def begins(self, partition: int) -> bool:
-        """Know that another attempt begins; whether one is due."""
+        """Note that another attempt begins; return whether one was planned."""
         return self._timers.pop(partition, None) is not None
 
     def healed(self, partition: int) -> bool:
-        """Know that a shard is taken over; whether it was troubled."""
+        """Note that a shard is taken over; return whether it was troubled."""
         was_troubled = partition in self._errors
         if was_troubled:
             self.forget(partition)
@@ -64,7 +64,7 @@ class TroubledShards:
         return was_troubled
 
     def settle(self) -> set[int]:
-        """Try none again: the group says anew who has which shard, or the worker is ending; returns which wait."""
+        """Cancel all planned attempts, because shards are reassigned or the worker is stopping; return their shards."""
         waiting = set(self._timers)
         for timer in self._timers.values():
             timer.cancel()
@@ -72,6 +72,6 @@ class TroubledShards:
         return waiting
 
     def forget(self, partition: int) -> None:
-        """Know nothing of a shard any more: it is not this worker's."""
+        """Forget a shard that this worker does not have."""
         self._errors.pop(partition, None)
         self._delays_s.pop(partition, None)

@@ -1,1 +1,1 @@
-"""What touches the private parts of aiokafka and Faust: reading, writing, tables, connections."""
+"""All code that uses private parts of aiokafka and Faust: reading, writing, tables, connections."""

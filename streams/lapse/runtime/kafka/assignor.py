@@ -1,8 +1,7 @@
-"""The assignor: every worker gets its share, and no two workers have a shard at the same time.
+"""The assignor: every worker gets its share, and two workers never have the same shard.
 
-Shards go on working while the group is balanced anew (C90). So a worker that is to have a partition must not get it
-while another one that is there works on it: it gets it at the next rebalance, which begins once the other has given it
-up.
+Shards go on working during a rebalance (C90). So a worker must not get a partition while another member still works on
+it. It gets the partition at the next rebalance, which begins once the other member has given it up.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from lapse.runtime.kafka.spread import spread
 
 
 class SteadyAssignor(PartitionAssignor):
-    """Faust's, for workers whose shards go on, and of entities that need not be together (see `spread`).
+    """Faust's assignor, for shards that go on in rebalances, and entities assigned independently (see `spread`).
 
     Attributes:
         withheld: whether this worker, as the leader of the group, has kept something from who is to have it.
@@ -36,7 +35,7 @@ class SteadyAssignor(PartitionAssignor):
 
     @classmethod
     def _get_client_metadata(cls, metadata: Any) -> Any:
-        """As Faust's, without what the member has: Faust takes for granted that all topics are given out alike."""
+        """Do the same as Faust's, without the member's partitions: Faust assumes that all topics are assigned alike."""
         known = super()._get_client_metadata(metadata)
         known.assignment = ClientAssignment(actives={}, standbys={})
         return known
@@ -48,11 +47,11 @@ class SteadyAssignor(PartitionAssignor):
 
 
 def withhold(assignments: Mapping[str, ClientAssignment], owned: Mapping[str, set[TP]]) -> bool:
-    """Take out of assignments what others have still; whether there was something.
+    """Remove from assignments what other members still have; return whether there was anything.
 
     Args:
-        assignments: by member; changed.
-        owned: what each member that is there has.
+        assignments: by member; changed in place.
+        owned: the partitions of each current member.
     """
     owners: dict[TP, set[str]] = {}
     for member, tps in owned.items():

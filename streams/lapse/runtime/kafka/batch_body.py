@@ -10,13 +10,13 @@ class BatchBody:
     """The records of a RecordBatch.
 
     Attributes:
-        data: bytes that hold them, uncompressed.
-        at: where they begin.
-        stop: where they end.
-        count: how many there are.
-        base_offset: to which their offsets are added.
-        first_ms: to which their timestamps are added, ms since the epoch.
-        append_ms: the timestamp of all, if the broker gave it; None = each has its own.
+        data: bytes with the records, uncompressed.
+        at: where the records begin in them.
+        stop: where the records end.
+        count: the number of records.
+        base_offset: the base of their offsets.
+        first_ms: the base of their timestamps, ms since the epoch.
+        append_ms: the timestamp of all, if the broker set it, ms since the epoch; None if each has its own.
     """
 
     data: bytes
@@ -29,5 +29,5 @@ class BatchBody:
 
     @property
     def timestamp_type(self) -> int:
-        """Who gave the timestamps, as aiokafka has it: 0 = producers, 1 = the broker."""
+        """Who set the timestamps, as aiokafka has it: 0 for producers, 1 for the broker."""
         return int(self.append_ms is not None)

@@ -1,4 +1,4 @@
-"""Reads the heads of fetched RecordBatches, and uncompresses their records with aiokafka's codecs."""
+"""Reads the heads of fetched RecordBatches, and decompresses their records with aiokafka's codecs."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from aiokafka.codec import gzip_decode, lz4_decode, snappy_decode, zstd_decode
 from lapse.runtime.kafka.batch_body import BatchBody
 
 _HEAD: Final = struct.Struct(">q8xB4xhiqqqhii")
-"""Of a RecordBatch: base offset, magic, attributes, last offset delta, first and latest timestamp (ms), producer id and
-epoch, sequence, count."""
+"""The head of a RecordBatch: base offset, magic, attributes, last offset delta, first and latest timestamp (ms),
+producer id and epoch, sequence, count."""
 
 _MAGIC: Final = 2
 _CODEC: Final = 0x07
-"""Attributes: how the records are compressed."""
+"""The bits of the attributes with the codec."""
 
 _BY_THE_BROKER: Final = 0x08
-"""Attributes: whether the latest timestamp is that of all, given by the broker."""
+"""The bit of the attributes that says that the broker set one timestamp for all, the latest."""
 
 _DECODE: Final[dict[int, Callable[[bytes], Any]]] = {1: gzip_decode, 2: snappy_decode, 3: lz4_decode, 4: zstd_decode}
-"""By codec: what uncompresses the records."""
+"""The decompressing function of each codec."""
 
 
 def body_of(data: bytes, at: int, stop: int, least: int = 0) -> BatchBody | None:
-    """Read the head of a RecordBatch, and uncompress its records; None if its format or codec is not known here.
+    """Read the head of a RecordBatch, and decompress its records; return None for an unknown format or codec.
 
     Args:
         data: the bytes of a fetch.
         at: where the batch begins.
         stop: where it ends.
-        least: None as well, before anything is uncompressed, if there are fewer records.
+        least: return None, before decompression, if there are fewer records.
     """
     base_offset, magic, attributes, _, first_ms, latest_ms, *_, count = _HEAD.unpack_from(data, at)
     if magic != _MAGIC or count < least:

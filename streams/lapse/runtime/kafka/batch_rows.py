@@ -1,4 +1,4 @@
-"""From a RecordBatch to rows: `columns.c` reads it, and aiokafka where that cannot."""
+"""Turns a RecordBatch into rows: `columns.c` reads it, or aiokafka if that is not possible."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _TELLING: Final = columns.names(TELLING)
 
 
 def rows_of(data: bytes, at: int, stop: int, batch: Any) -> FetchedRows | None:
-    """The records of a RecordBatch in columns; None if they are few, or cannot be read so.
+    """Return the records of a RecordBatch in columns; None if they are few, or cannot be read like that.
 
     Args:
         data: the bytes of a fetch.
         at: where the batch begins.
         stop: where it ends.
-        batch: aiokafka's, which makes objects of them.
+        batch: aiokafka's batch, which makes objects of the records.
     """
     if columns.LIBRARY is None:
         return None

@@ -1,4 +1,4 @@
-"""The end of a connection to Kafka, which over TLS may wait for an answer that does not come."""
+"""Closes a connection to Kafka within a limited time. Over TLS the broker's answer may never come."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ PATIENCE_S: Final = 1.0
 
 
 async def bounded_close(consumer: AIOKafkaConsumer) -> None:
-    """Stop a consumer that is in no group, and wait at most `PATIENCE_S` for the broker's goodbye.
+    """Stop a consumer that is in no group, and wait at most `PATIENCE_S` for the broker.
 
-    Closing a TLS connection waits for the other side's `close_notify`. Under uvloop it is missed now and then, and the
-    wait ends after thirty seconds: too long for a take-over. What is left of the connection closes by itself.
+    Closing a TLS connection waits for the other side's `close_notify`. uvloop sometimes misses it, and the wait ends
+    after thirty seconds, which is too long for a take-over. The rest of the connection closes by itself.
     """
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(PATIENCE_S):

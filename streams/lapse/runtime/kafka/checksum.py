@@ -1,4 +1,4 @@
-"""CRC-32C of RecordBatches, by the processor's own instruction: ten times as fast as in aiokafka."""
+"""CRC-32C of RecordBatches by the processor's own instruction, ten times as fast as in aiokafka."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ except ImportError:  # no wheel for this platform
 crc32c: Final[Callable[[bytes], int]] = google_crc32c.value if _IS_FAST else calc_crc32c
 
 _FAST_FROM: Final = 4 << 10
-"""A smaller batch is checked by aiokafka: to find it in the bytes costs more than the instruction saves."""
+"""aiokafka checks smaller batches, bytes: to find one in the data costs more than the instruction saves."""
 
 _LENGTH: Final = struct.Struct(">i")
 _CRC: Final = struct.Struct(">I")
@@ -29,14 +29,14 @@ _MAGIC: Final = 2
 
 
 class CheckedRecords:
-    """The RecordBatches of a fetch, as aiokafka's `MemoryRecords` reads them; a damaged one is not given out.
+    """The RecordBatches of a fetch, as aiokafka's `MemoryRecords` reads them, with checksums verified.
 
     Args:
-        data: what was fetched of a partition.
+        data: the bytes that were fetched of a partition.
 
     Attributes:
-        data: the same.
-        last: where the batch that was given out last begins and ends in it.
+        data: the same bytes.
+        last: where the last returned batch begins and ends in them.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -45,15 +45,15 @@ class CheckedRecords:
         self._records = MemoryRecords(data)
 
     def size_in_bytes(self) -> int:
-        """How many bytes were fetched, the part of a last batch included."""
+        """Return how many bytes were fetched, including an incomplete last batch."""
         return int(self._records.size_in_bytes())
 
     def has_next(self) -> bool:
-        """Whether there is a further batch."""
+        """Return whether there is a further batch."""
         return bool(self._records.has_next())
 
     def next_batch(self) -> Any:
-        """The next batch.
+        """Return the next batch.
 
         Raises:
             CorruptRecordException: its checksum is wrong.

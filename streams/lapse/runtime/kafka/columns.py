@@ -1,7 +1,7 @@
-"""Calls `columns.c`, which makes columns of RecordBatches, and packed deliveries and letters of columns.
+"""Calls `columns.c`, which turns RecordBatches into columns, and columns into packed deliveries and letters.
 
-The library is built with the package, where a C compiler is. Where it is missing, or of another version, `LIBRARY` is
-None, and records are objects, one each: the same, for more CPU.
+The library is built with the package if there is a C compiler. If it is missing, or of another version, `LIBRARY` is
+None, and each record is an object. The results are the same, for more CPU.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ NAME: Final = "libcolumns.so"
 SOURCE: Final = "columns.c"
 
 _TABLE_BYTES: Final = 4
-"""A header in a packed delivery takes at most so many times what it takes in a RecordBatch."""
+"""A header in a packed delivery has at most so many times its bytes in a RecordBatch."""
 
 _RENAMED_BYTES: Final = 3
-"""A header on a letter takes less than so many times what it took on its record."""
+"""A header on a letter has less than so many times its bytes on its record."""
 
 _LETTER_NUMBERS_BYTES: Final = 128
-"""What a letter takes beside its record and its frame, at most: lengths, its offset twice, its deadline."""
+"""The most bytes of a letter beside its record and its frame: lengths, its offset twice, its deadline."""
 
 _STATE_NUMBERS_BYTES: Final = 128
-"""What a record of a SOW topic's state takes for lengths and numbers, at most."""
+"""The most bytes for lengths and numbers in a record of a SOW topic's state."""
 
 MOST_BYTES: Final = (1 << 31) - 1
-"""Places are numbers of 32 bits."""
+"""The most bytes of data, because positions are numbers of 32 bits."""
 
 
 def load(directory: Path) -> Any | None:
-    """The library of a directory; None where there is none that can be used, or its source there is another one."""
+    """Load the library of a directory; return None if it is missing, unusable, or not built from the source there."""
     some_bytes, at, number = ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int64
     taken: dict[str, list[Any]] = {
         "lapse_rows": [some_bytes, *[number] * 7, some_bytes, at, at],
@@ -69,28 +69,28 @@ LIBRARY: Any | None = load(Path(__file__).parent)
 
 
 def names(some: Iterable[str]) -> bytes:
-    """Names as the library reads them."""
+    """Encode names as the library reads them."""
     encoded = [name.encode() for name in some]
     return b"".join(bytes([len(one)]) + one for one in encoded) + b"\0"
 
 
 OFFSET, TIMESTAMP, LIFETIME = range(3)
-"""Columns of 64 bits; the lifetime is what `Rows.stated_ms` has."""
+"""Columns of 64 bits. For the lifetime see `Rows.stated_ms`."""
 
 KEY, KEY_LENGTH, VALUE, VALUE_LENGTH, HEADERS, HEADERS_LENGTH, ALIKE = range(7)
-"""Columns of 32 bits: where the parts of a record begin, and their lengths (-1 = null); and whether its headers are
+"""Columns of 32 bits: where the parts of a record begin, their lengths (-1 for null), and whether its headers equal
 those of the record before."""
 
 
 def columns_of(body: BatchBody, telling: bytes) -> tuple[NDArray[np.int64], NDArray[np.int32]] | None:
-    """The columns of a RecordBatch's records, of 64 and of 32 bits; None if it is malformed, or without a library.
+    """Return the columns of a RecordBatch, of 64 and of 32 bits; None if it is malformed, or without the library.
 
     Args:
         body: the records.
-        telling: `names` of the headers that decide what becomes of a record; the first states a lifetime.
+        telling: `names` of the headers that decide how a record is handled. The first one states a lifetime.
     """
     data, at, stop, count, append_ms = body.data, body.at, body.stop, body.count, body.append_ms
-    # A record takes at least seven bytes, so a larger count is wrong, and no memory is allocated for it.
+    # A record has at least seven bytes, so a larger count is wrong, and no memory is allocated for it.
     if LIBRARY is None or stop > MOST_BYTES or not 0 < count <= stop - at:
         return None
     places, spans = np.empty((3, count), np.int64), np.empty((7, count), np.int32)
@@ -103,7 +103,7 @@ def columns_of(body: BatchBody, telling: bytes) -> tuple[NDArray[np.int64], NDAr
 
 
 def gather(data: bytes, at: NDArray[np.int32], lengths: NDArray[np.int32], out: NDArray[np.uint8]) -> int:
-    """Put bytes that stand apart behind each other into `out`; returns how many those are."""
+    """Copy separate pieces of bytes one behind the other into `out`; return their total number of bytes."""
     assert LIBRARY is not None
     done: int = LIBRARY.lapse_gather(data, at.ctypes.data, lengths.ctypes.data, len(at), out.ctypes.data)
     return done
@@ -117,15 +117,15 @@ def own_headers(
     prefix: bytes,
     kept: bytes,
 ) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
-    """The headers of records as a packed delivery has them: how long those of each are, and the bytes.
+    """Return the headers of records as a packed delivery has them: their lengths by record, and all bytes.
 
     Args:
-        data: where they stand.
-        at: where those of each begin.
-        lengths: how long they are there.
-        alike: whether they are those of the record before.
-        prefix: names that begin so are left out, behind their length in a byte.
-        kept: `names` of those of them that are not.
+        data: the bytes with the records.
+        at: where the headers of each record begin.
+        lengths: their lengths there.
+        alike: whether they equal those of the record before.
+        prefix: names with this prefix are left out; preceded by its length, a byte.
+        kept: `names` with the prefix that are kept.
     """
     assert LIBRARY is not None
     found = np.empty(len(at), np.int32)
@@ -139,10 +139,11 @@ def own_headers(
 
 
 class Renamed:
-    """Names that the library meets and what stands in their place.
+    """Header names that the library replaces.
 
     Args:
-        became: packed, by name; empty = it is left out, None = who has such a header is not for the library.
+        became: the packed replacements, by name; empty to leave a header out, None if the library must not pack its
+            record.
     """
 
     def __init__(self, became: Mapping[str, bytes | None]) -> None:
@@ -162,19 +163,19 @@ def letters(
     frame: Sequence[bytes],
     renamed: Renamed,
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """The letters of messages, packed one behind the other: the bytes, and where each ends.
+    """Return the packed letters of messages one behind the other: their bytes, and the end of each.
 
-    One that the library does not pack takes nothing.
+    A letter that the library cannot pack has no bytes.
 
     Args:
-        data: where the messages' records stand.
+        data: the bytes with the messages' records.
         spans: see `columns_of`.
         first: the row of the first message.
-        offsets: of each.
-        deadlines_ms: of each, `NEVER` = none; None = none has one.
-        header_count: how many headers lapse adds, but for the deadline.
-        frame: those in six parts; see `columns.c`.
-        renamed: the names of a message's own headers that are not copied as they are.
+        offsets: the offsets of the messages.
+        deadlines_ms: their deadlines, ms since the epoch, `NEVER` for none; None if no message has one.
+        header_count: how many headers lapse adds, without the deadline.
+        frame: these headers in six parts; see `columns.c`.
+        renamed: the names of a message's own headers that are not copied unchanged.
     """
     assert LIBRARY is not None
     count = len(offsets)
@@ -201,9 +202,9 @@ class Titles:
     """The names of the headers of a SOW topic's record whose values the library writes.
 
     Args:
-        bookmark: that of the bookmark, packed, behind the headers that come before it.
-        timestamp: that of the timestamp.
-        deadline: that of the deadline.
+        bookmark: the packed name of the bookmark header, with all headers before it.
+        timestamp: the packed name of the timestamp header.
+        deadline: the packed name of the deadline header.
     """
 
     def __init__(self, bookmark: bytes, timestamp: bytes, deadline: bytes) -> None:
@@ -220,18 +221,18 @@ def states(
     tail: tuple[int, bytes],
     skip: int = 0,
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Records of a SOW topic, packed one behind the other: the bytes, and where each ends.
+    """Return packed records of a SOW topic one behind the other: their bytes, and the end of each.
 
-    One that the library does not pack takes nothing.
+    A record that the library cannot pack has no bytes.
 
     Args:
-        keys: theirs, perhaps as the journal has them.
+        keys: their keys, or journal keys.
         entries: the records, as the state has them.
-        block: the header block of those that are packed.
-        prefixes: what the bookmarks of each source begin with.
-        titles: the names of the headers that tell bookmark, timestamp and deadline.
-        tail: how many other headers each has, and those behind, packed.
-        skip: how many bytes of a journal key stand before the key.
+        block: the header block of the records that are packed.
+        prefixes: the beginning of the bookmarks of each source.
+        titles: the names of the headers for bookmark, timestamp and deadline.
+        tail: the number of further headers of each record, and the packed ones at its end.
+        skip: how many bytes of a journal key come before the key.
     """
     assert LIBRARY is not None
     count = len(keys)
@@ -253,15 +254,15 @@ def states(
 def places(
     data: NDArray[np.uint8], ends: NDArray[np.int64], first: int, stop: int, number: int, size: int
 ) -> NDArray[np.uint8]:
-    """Packed records as they stand in a RecordBatch: each behind its length and its place there.
+    """Return packed records as a RecordBatch contains them: each with its length and its position before it.
 
     Args:
         data: the records, one behind the other.
-        ends: where each ends.
-        first: the first of them.
-        stop: the one behind the last.
-        number: how many stand in the batch before them.
-        size: how many bytes it makes.
+        ends: the end of each.
+        first: index of the first record.
+        stop: index behind the last record.
+        number: the number of records in the batch before them.
+        size: the number of bytes of the result.
     """
     assert LIBRARY is not None
     out = np.empty(size, np.uint8)

@@ -1,4 +1,4 @@
-"""A connection to a broker, like aiokafka's, with fewer copies of requests and responses."""
+"""A connection to a broker like aiokafka's, with fewer copies of requests and responses."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _STRING: Final = struct.Struct(">h")
 
 
 class SwiftConnection(conn.AIOKafkaConnection):
-    """Reads frames by `Frames`, and sends what is produced piece by piece."""
+    """Reads responses with `Frames`, and sends produce requests in pieces."""
 
     async def connect(self) -> None:
-        """As aiokafka's."""
+        """Do the same as aiokafka's, with `Frames` as the protocol."""
         loop = self._loop
         self._closed_fut = loop.create_future()
         ssl = self._ssl_context if self._security_protocol in ("SSL", "SASL_SSL") else None
@@ -42,8 +42,8 @@ class SwiftConnection(conn.AIOKafkaConnection):
             self.close()
             raise
 
-    def send(self, request: Any, expect_response: bool = True) -> Any:  # aiokafka's signature
-        """As aiokafka's, which copies what is produced eight times: once for each part of the request that it is in."""
+    def send(self, request: Any, expect_response: bool = True) -> Any:  # signature of aiokafka
+        """Send a request like aiokafka's, which copies a produce request eight times: once for each nested part."""
         frames = self._writer
         if not isinstance(request, ProduceRequest) or not expect_response or frames is None:
             return super().send(request, expect_response)
@@ -64,7 +64,7 @@ class SwiftConnection(conn.AIOKafkaConnection):
 
     @staticmethod
     async def _read(self_ref: Any) -> None:
-        """As aiokafka's; whoever forgets the connection lets go of it."""
+        """Do the same as aiokafka's. A connection without other references ends this task."""
         this = self_ref()
         if this is None:
             return
@@ -80,7 +80,7 @@ class SwiftConnection(conn.AIOKafkaConnection):
 
 
 def produced(request: Any) -> list[bytes]:
-    """A produce request behind its header, in pieces: the RecordBatches as they are, and what stands between them.
+    """Return a produce request without its header, in pieces: the unchanged RecordBatches, and the bytes between them.
 
     Args:
         request: of a version with the schema of version 3.
@@ -102,5 +102,5 @@ def _text(text: str) -> bytes:
     return _STRING.pack(len(encoded)) + encoded
 
 
-# For all clients of the process; the class is not injectable.
+# This applies to all clients of the process, because the class cannot be injected.
 conn.AIOKafkaConnection = SwiftConnection

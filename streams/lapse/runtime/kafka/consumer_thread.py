@@ -22,11 +22,11 @@ from lapse.runtime.kafka.steady_subscription import SteadySubscriptions
 FETCH_MAX_WAIT_MS: Final = 500
 
 _COMMIT_S: Final = 2.0
-"""How long to try before checking which topics exist; the next commit comes within a second."""
+"""How long to try to commit before checking which topics exist, s. The next commit comes within a second."""
 
 
 class ConsumerThread(driver.AIOKafkaConsumerThread):
-    """Faust's consumer thread, reading committed records only (C41)."""
+    """Faust's consumer thread, which reads committed records only (C41)."""
 
     def _create_worker_consumer(self, transport: Any) -> aiokafka.AIOKafkaConsumer:
         created = super()._create_worker_consumer(transport)
@@ -37,15 +37,15 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         return created
 
     async def _commit(self, offsets: Mapping[TP, int]) -> bool:
-        """Commit what is still assigned, of topics that are there.
+        """Commit offsets of partitions that are still assigned and whose topics exist.
 
-        Faust crashes where nothing of it is: what is read changed (a queue was deleted) while it was about to commit.
-        For a topic that was deleted aiokafka would try again for ever, and no other would be committed (C52). And Faust
-        looks up the whole assignment for each partition.
+        Faust crashes if none of them is assigned any more, because the topics changed (a queue was deleted) just before
+        the commit. For a deleted topic aiokafka would try again for ever, and no other partition would be committed
+        (C52). Faust also looks up the whole assignment for each partition.
         """
         assigned, asked = self.assignment(), self._ensure_consumer()
         if asked._coordinator._performed_join_prepare:
-            return False  # the group rebalances: a commit of the old generation would have it do so once more
+            return False  # a commit of the old generation would cause another rebalance
         known = asked._client.cluster.partitions_for_topic
         there = {
             driver.ensure_aiokafka_TP(tp): OffsetAndMetadata(offset, "")
@@ -61,8 +61,8 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
             await asked._client.force_metadata_update()
             return False
         except CommitFailedError:
-            return False  # the group has rebalanced; what the shards have made durable is in their journals
-        except Exception as error:  # noqa: BLE001  # crash-only, as Faust's
+            return False  # after a rebalance; the positions are in the journals in any case
+        except Exception as error:  # noqa: BLE001  # crash-only, like Faust's
             await self.crash(error)
             return False
         self.tp_last_committed_at.update(dict.fromkeys(there, time.monotonic()))
@@ -70,22 +70,22 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
 
     @property
     def is_member(self) -> bool:
-        """Whether the group knows this consumer, and it has partitions."""
+        """Whether the group knows this consumer, and partitions are assigned to it."""
         coordinator = None if self._consumer is None else self._consumer._coordinator
         return bool(getattr(coordinator, "member_id", "")) and bool(self.assignment())
 
     @property
     def is_balanced(self) -> bool:
-        """Whether the group was balanced since the topics were chosen that are read."""
+        """Whether the group has rebalanced since the last change of the subscription."""
         consumer = self._consumer
         return consumer is not None and consumer._subscription.is_balanced
 
     async def rejoin(self) -> None:
-        """Have the group balanced once more, if this member has the topics still that it had."""
+        """Start another rebalance."""
         self._ensure_consumer()._coordinator.request_rejoin()
 
     async def look_again(self) -> None:
-        """Learn now how many partitions the topics have; the group is balanced anew if that has changed."""
+        """Ask now for the topics' numbers of partitions. A change starts a rebalance."""
         await self._ensure_consumer()._client.force_metadata_update()
 
     async def leave(self) -> None:
@@ -93,7 +93,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         await self.call_thread(self._ensure_consumer().unsubscribe)
 
     async def seek_all(self, offsets: Mapping[TP, int]) -> set[TP]:
-        """Read on at these offsets, where the partitions are assigned; returns those that are."""
+        """Set the positions of partitions that are assigned, and resume them; return these partitions."""
 
         async def seek() -> set[TP]:
             asked, assigned = self._ensure_consumer(), self.assignment()
@@ -106,14 +106,14 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         return done
 
     async def leave_out(self, tps: Iterable[TP]) -> None:
-        """Fetch these partitions no more, until they are sought."""
+        """Do not fetch these partitions until their positions are set."""
 
         async def pause() -> None:
             asked = self._ensure_consumer()
             left_out = [driver.ensure_aiokafka_TP(tp) for tp in set(tps) & self.assignment()]
             asked.pause(*left_out)
             for tp in left_out:
-                asked.seek(tp, 0)  # else it would be looked up what is committed
+                asked.seek(tp, 0)  # otherwise aiokafka would ask for the committed offset
 
         await self.call_thread(pause)
 
@@ -124,7 +124,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         return 0 if fetching is None else int(fetching.taken)
 
     async def stands_at(self, tp: TP) -> tuple[int, int]:
-        """What will be read next from a partition, and how often records were taken by then.
+        """Return the next offset to read of a partition, and how often records were taken by then.
 
         Raises:
             IllegalStateError: the partition is not assigned.
@@ -132,7 +132,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
 
         async def asked() -> tuple[int, int]:
             where = int(await self._ensure_consumer().position(tp))
-            return where, self.taken  # in this order: what was taken meanwhile makes the answer void, not wrong
+            return where, self.taken  # in this order: records taken meanwhile void the answer
 
         found: tuple[int, int] = await self.call_thread(asked)
         return found

@@ -15,12 +15,12 @@ from lapse.runtime.kafka.table import SelfRestoredTable, SelfRestoredTables
 _POLL_RECORDS: Final = 5_000
 _FETCH_BYTES: Final = 4 << 20
 _HEARTBEAT_S: Final = 0.2
-"""A heartbeat's answer tells that the group rebalances. What moves waits until all have heard (C90), about so long.
-Twenty a second were a third of the CPU of an idle worker and its broker."""
+"""The answer to a heartbeat says that the group rebalances. Partitions that move wait about so long until all
+members know (C90), s. Twenty heartbeats a second were a third of the CPU of an idle worker and its broker."""
 
 
 def faust_settings(config: Config) -> dict[str, Any]:
-    """The settings of the Faust application, by their names there."""
+    """Return the settings of the Faust application, by Faust's names."""
     worker = config.lapse
     session_s = worker.session_timeout / 1000
     return {
@@ -54,5 +54,5 @@ def faust_settings(config: Config) -> dict[str, Any]:
 
 
 def store_url(config: Config) -> str:
-    """The address by which Faust finds the store of tables."""
+    """Return the URL by which Faust finds the store of tables."""
     return f"lapse-{config.lapse.store}://"

@@ -1,9 +1,9 @@
-"""A feeder: reads the underlying topics of one shard by itself, where Faust's assignment does not fit.
+"""A feeder: reads the underlying topics of one shard with a consumer of its own, if Faust's assignment does not fit.
 
-Faust gives a worker the same partition number of every topic that it subscribed to at start. A queue in total order
-needs all partitions at one shard; one over a pattern of topics needs topics that are created later; and one whose topic
-is missing, or has got more partitions, needs what it can have (C52, C81). For these, the shard's owner assigns itself
-the partitions that are the shard's: partition `q` belongs to shard `q % shards`.
+Faust assigns a worker the same partition number of every topic that it subscribed to at start. A shard of a queue in
+total order needs all partitions. A queue over a pattern needs topics that are created later. An entity whose topic is
+missing, or got more partitions, needs those that exist (C52, C81). For these, the shard's owner assigns itself the
+shard's partitions: partition `q` belongs to shard `q % shards`.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ _POLL_RECORDS: Final = 5_000
 
 
 class Feeder:
-    """Feeds one shard, and stands before Faust's consumer, which still brings its commands.
+    """Feeds one shard. Faust's consumer, to which it passes calls on, still reads the shard's commands.
 
     Args:
-        settings: aiokafka's: brokers and security.
-        topics: underlying topics by name.
-        pattern: underlying topics by pattern; whole names match.
-        shard: number of the shard.
-        shards: how many the queue has.
+        settings: aiokafka's settings: brokers and security.
+        topics: names of underlying topics.
+        pattern: pattern of underlying topics, which matches whole names; None without one.
+        shard: the shard's number.
+        shards: the number of shards.
         commands: Faust's consumer.
-        topic_ids: tells topics apart that bear one name.
-        most: partitions from this number on belong to no shard; None = all do.
-        own_commands: where the shard's commands stand, if it reads those by itself, too: Faust does not go back to
-            where a shard is that is taken over anew without a rebalance. None = Faust brings them.
-        waits: it reads no underlying partition: the shard waits for others (C81).
+        topic_ids: distinguishes topics with the same name.
+        most: partitions from this number on belong to no shard; None if all belong to one.
+        own_commands: the partition of the shard's commands, if the feeder reads it too, because Faust would not go back
+            to the position of a shard that is taken over anew without a rebalance. None if Faust reads it.
+        waits: whether to read no underlying partition, because the shard waits for older shards (C81).
     """
 
     def __init__(
@@ -90,18 +90,21 @@ class Feeder:
         self._looked_at = 0.0
 
     async def connect(self) -> list[TP]:
-        """Connect, and say which partitions are the shard's now."""
+        """Connect; return the partitions that belong to the shard now."""
         self._consumer = AIOKafkaConsumer(**self._settings)
         await self._consumer.start()
         return await self._partitions()
 
     def begin(self, runner: Runner, positions: Mapping[TP, int]) -> None:
-        """Read on from `positions`, and take in partitions that come later from their beginning."""
+        """Read from `positions` on, and read partitions that are added later from their beginning."""
         self._assign(positions)
         self._task = asyncio.create_task(self._run(runner), name=f"feeder {runner.entity}-{runner.partition}")
 
     def reads(self, tp: TP) -> bool:
-        """Whether it brings this partition, and not Faust, which may still read what the settings name no more."""
+        """Return whether the feeder reads this partition.
+
+        Faust may still read topics that the settings no longer name.
+        """
         return self._own_commands is not None or tp.topic in self._topics or tp in self._assigned
 
     async def stop(self) -> None:
@@ -132,12 +135,12 @@ class Feeder:
             end_process(f"{runner.entity}, partition {runner.partition}: reading its topics: {error}", error)
 
     async def _look(self, runner: Runner) -> None:
-        """Take in topics and partitions that were created meanwhile (Q2)."""
+        """Add topics and partitions that were created meanwhile (Q2)."""
         if time.monotonic() - self._looked_at < _LOOK_EVERY_S:
             return
         try:
             there = await self._partitions(once=True)
-        except KafkaException as error:  # what is read goes on; the next look may find the brokers
+        except KafkaException as error:  # reading goes on, and the next look may succeed
             logger.debug("%s, partition %d: cannot look for its topics: %s", runner.entity, runner.partition, error)
             return
         if self._own_commands is not None:
@@ -146,12 +149,12 @@ class Feeder:
         new = [tp for tp in there if tp not in self._present]
         if not (gone or new):
             return
-        # Asked for what is gone, the consumer would complain ten times a second (C52).
+        # The consumer would log missing topics ten times a second (C52).
         self._absent |= gone
         ids = await self._topic_ids.of(tp.topic for tp in new)
         begin: dict[TP, int] = {}
         for tp in new:
-            # One that was created again is not what the shard knows; the log watch has the shard taken over anew.
+            # Leave out a topic that was created again. The log watch then has the shard taken over anew.
             if tp.topic not in ids or runner.topics.is_another(tp.topic, ids[tp.topic]):
                 continue
             if tp in self._absent:
@@ -165,18 +168,18 @@ class Feeder:
 
     @property
     def _present(self) -> dict[TP, None]:
-        """What is read: what is assigned, as far as it is there."""
+        """The assigned partitions that exist."""
         return self._assigned if not self._absent else {tp: None for tp in self._assigned if tp not in self._absent}
 
     async def _partitions(self, *, once: bool = False) -> list[TP]:
-        """The partitions that are the shard's; see `TopicIds.shapes`."""
+        """Return the partitions that belong to the shard; for `once` see `TopicIds.shapes`."""
         self._looked_at = time.monotonic()
         if self._waits:
             return []
         shapes = await self._topic_ids.shapes(self._topics, once=once)
         there = {name: shape.partitions for name, shape in shapes.items()}
         if self._pattern is not None:
-            # All shards of a worker that look for topics share one look at the cluster.
+            # All shards of a worker that look for topics share the result.
             listed = await self._topic_ids.listed(_LOOK_EVERY_S / 2)
             there |= {name: partitions for name, partitions in listed.items() if self._pattern.fullmatch(name)}
         most = math.inf if self._most is None else self._most
@@ -191,35 +194,38 @@ class Feeder:
         assert self._consumer is not None
         self._next.update(positions)
         self._assigned.update(dict.fromkeys(positions))
-        # A new assignment forgets the positions of the old one.
+        # A new assignment loses the positions of the old one.
         present = self._present
         self._consumer.assign([TopicPartition(*tp) for tp in present])
         for tp in present:
             self._consumer.seek(TopicPartition(*tp), self._next[tp])
 
-    # What a runner tells the consumer that feeds it
+    # Calls of the runner
 
     def received(self, reader: object, tp: TP, offset: int) -> None:
-        """The shard has, and wants to go on at, `offset`."""
+        """Note that the shard has received everything below `offset`, and reads on from there."""
         if tp in self._assigned:
             self._next[tp] = offset
         else:
             self._commands.received(reader, tp, offset)
 
     def finished(self, reader: object, offsets: Mapping[TP, int]) -> None:
-        """What the shard has made durable; only the commands are committed, the rest is in the journal."""
+        """Pass on what the shard has made durable.
+
+        Only commands are committed, since the journal has the other positions.
+        """
         sources = self._assigned.keys() - {self._own_commands}
         self._commands.finished(reader, {tp: offset for tp, offset in offsets.items() if tp not in sources})
 
     def saturate(self, reader: object, tp: TP) -> None:
-        """The shard cannot keep up: leave a partition out of the fetch."""
+        """Leave a partition out of the fetch, because the shard cannot keep up with it."""
         if tp in self._assigned:
             self._saturated.add(tp)
         else:
             self._commands.saturate(reader, tp)
 
     def relieve(self, reader: object, tp: TP | None = None) -> None:
-        """The shard has caught up, with one partition or with all."""
+        """Fetch one partition, or all, because the shard has caught up."""
         if tp is None:
             self._saturated.clear()
             self._commands.relieve(reader)
@@ -227,11 +233,11 @@ class Feeder:
             self._saturated.discard(tp)
 
     def forget(self, reader: object) -> None:
-        """The shard belongs to another worker now."""
+        """Forget the shard, which is given up."""
         self._commands.forget(reader)
 
     async def next_offset(self, tp: TP) -> int:
-        """What will be read next, markers behind the last record counted as read."""
+        """Return the offset that will be read next, behind transaction markers that were read; -1 if unknown."""
         if tp not in self._assigned:
             return await self._commands.next_offset(tp)
         if tp in self._absent:

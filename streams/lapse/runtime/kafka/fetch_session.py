@@ -1,4 +1,4 @@
-"""Fetch sessions (KIP-227): a fetch names only what has changed since the one before, and so does its answer.
+"""Fetch sessions (KIP-227): a fetch names only what has changed since the last one, and so does its answer.
 
 aiokafka names every partition in every fetch, and the broker answers for each of them. For a thousand idle queues that
 was a tenth of a core.
@@ -12,20 +12,21 @@ from aiokafka import TopicPartition
 from aiokafka.protocol.fetch import FetchRequest, FetchRequestStruct
 
 _BEGINNING: Final = 0
-"""The epoch of a request that names everything, and begins a session."""
+"""The epoch of a request that names all partitions, and begins a session."""
 
 _LAST_EPOCH: Final = (1 << 31) - 1
 _SINCE_VERSION: Final = 7
 _LEADER_EPOCH_SINCE_VERSION: Final = 9
 _RACK_SINCE_VERSION: Final = 11
 _NOT_FOUND: Final = 70
-"""Kafka's code for: the broker does not know the session any more."""
+"""Kafka's code for a session that the broker no longer knows."""
 
 
 class FetchSession:
-    """What one broker and one consumer know of each other: where reading stands in each partition.
+    """The session of a consumer with one broker, with the positions that both know.
 
-    A request without an answer may have been heard or not. The next one begins anew, and closes what was.
+    If a request gets no answer, the broker may have processed it or not. So the next request begins a new session, and
+    closes the old one.
     """
 
     def __init__(self) -> None:
@@ -35,11 +36,11 @@ class FetchSession:
         self._asked: SessionRequest | None = None
 
     def request(self, wanted: dict[TopicPartition, int], **limits: int) -> SessionRequest:
-        """The next fetch.
+        """Return the next fetch.
 
         Args:
-            wanted: the next offset of each partition that is to be fetched; not to be changed any more.
-            limits: as `FetchRequest` has them.
+            wanted: the next offset of each partition to fetch. The caller must not change it any more.
+            limits: the limits of `FetchRequest`.
         """
         if self._asked is not None:
             self._epoch = _BEGINNING
@@ -51,21 +52,21 @@ class FetchSession:
         return self._asked
 
     def stands_at(self, wanted: dict[TopicPartition, int]) -> bool:
-        """Whether the broker knows already where reading stands: a request would name nothing."""
+        """Return whether the broker knows these positions already, so that a request would name none."""
         return self._asked is None and self._epoch != _BEGINNING and self._known == wanted
 
     def answered(self, request: SessionRequest, response: Any) -> None:
-        """Note what the broker makes of the session; the answer to a request that was given up says nothing."""
+        """Note the session of an answer. The answer to an abandoned request is ignored."""
         if request is not self._asked:
             return
         self._asked = None
         if response.API_VERSION < _SINCE_VERSION:
-            return  # the broker knows no sessions: each request names everything
+            return  # the broker has no sessions: each request names all partitions
         if response.error_code:
             self._epoch = _BEGINNING
             if response.error_code == _NOT_FOUND:
                 self._id = 0
-        elif not response.session_id:  # the broker has too many of them
+        elif not response.session_id:  # the broker has too many sessions
             self._id, self._epoch = 0, _BEGINNING
         else:
             self._id = response.session_id
@@ -76,13 +77,13 @@ class SessionRequest(FetchRequest):
     """One fetch of a session; made by `FetchSession.request`.
 
     Args:
-        session: hears the answer.
-        session_id: which one it is at the broker; 0 = none yet.
-        epoch: how many requests of it came before.
-        wanted: the next offset of every partition that the answer may be about.
-        changed: those of them that the broker does not know so.
-        forgotten: partitions that are not fetched any more.
-        limits: as `FetchRequest` has them; `max_partition_bytes` is for each partition.
+        session: is notified of the answer.
+        session_id: the broker's id of the session; 0 for a new one.
+        epoch: the number of earlier requests of the session.
+        wanted: the next offset of every partition that the answer may contain.
+        changed: those of them that differ from what the broker knows.
+        forgotten: partitions that are no longer fetched.
+        limits: the limits of `FetchRequest`; `max_partition_bytes` is for each partition.
     """
 
     def __init__(
@@ -112,7 +113,7 @@ class SessionRequest(FetchRequest):
         self._most = max_partition_bytes
 
     def build(self, request_struct_class: type[FetchRequestStruct]) -> FetchRequestStruct:
-        """The request as it is sent."""
+        """Return the request as it is sent."""
         version = request_struct_class.API_VERSION
         if version < _SINCE_VERSION:
             built = super().build(request_struct_class)
@@ -133,7 +134,7 @@ class SessionRequest(FetchRequest):
         return built
 
     def answered(self, response: Any) -> None:
-        """Tell the session; from now on `topics` are those that the answer is about."""
+        """Notify the session. From now on `topics` are the partitions of the answer."""
         self._session.answered(self, response)
         self._topics = [
             (
@@ -145,14 +146,14 @@ class SessionRequest(FetchRequest):
 
 
 class _Answer:
-    """Decodes the answer to one request, and has the request know it: aiokafka asks the request for its decoder."""
+    """Decodes the answer to one request, and notifies that. aiokafka gets the decoder from the request."""
 
     def __init__(self, request: SessionRequest, kind: Any) -> None:
         self._request = request
         self._kind = kind
 
     def decode(self, data: Any) -> Any:
-        """The answer."""
+        """Decode the answer."""
         response = self._kind.decode(data)
         self._request.answered(response)
         return response

@@ -1,6 +1,6 @@
-"""Fetched records, taken block by block: what aiokafka does for each record is done once for all of a block.
+"""Fetched records, taken in blocks: aiokafka's work for each record is done once for a whole block.
 
-What counts as read, and which transactions were aborted, is still decided by aiokafka's own code.
+aiokafka's own code still decides which records count as read, and which transactions were aborted.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from lapse.runtime.kafka.fetched_rows import FetchedRows, joined
 from lapse.runtime.kafka.odd_headers import readable
 
 Record = Any
-"""aiokafka's `DefaultRecord`, which has no types; it has no topic and partition."""
+"""aiokafka's `DefaultRecord`, which has no types. It has no topic and no partition."""
 
 
 _BLOCK_RECORDS: Final = 1_000
-"""A RecordBatch may hold a hundred thousand. To make objects of so many takes a while, in which others wait (C60)."""
+"""A RecordBatch may have a hundred thousand records. Other tasks would wait while so many objects are made (C60)."""
 
 
 class _Block:
-    """Some records of a RecordBatch; aiokafka's loop takes it for its last record."""
+    """Some records of a RecordBatch. In aiokafka's loop it stands for its last record."""
 
     __slots__ = ("offset", "records")
 
@@ -37,7 +37,7 @@ class _Block:
 
 
 class _Batch:
-    """A RecordBatch that is a few blocks to who goes through its records."""
+    """A RecordBatch whose iterator returns a few blocks."""
 
     __slots__ = ("_batch", "_records", "_rows")
 
@@ -52,7 +52,7 @@ class _Batch:
         return getattr(self._batch, name)
 
     def __next__(self) -> Record:
-        """The record of a control batch, of which aiokafka asks what it marks."""
+        """Return the record of a control batch, from which aiokafka reads what it marks."""
         return next(self._batch)
 
     def __iter__(self) -> Iterator[_Block]:
@@ -69,7 +69,7 @@ class _Batches:
     """The RecordBatches of a fetch.
 
     Args:
-        records: those, checked.
+        records: the batches, verified.
         in_columns: whether their records are wanted in columns.
     """
 
@@ -80,20 +80,20 @@ class _Batches:
         self._in_columns = in_columns
 
     def has_next(self) -> bool:
-        """Whether there is a further batch."""
+        """Return whether there is a further batch."""
         return bool(self._records.has_next())
 
     def next_batch(self) -> _Batch:
-        """The next batch."""
+        """Return the next batch."""
         batch, where = self._records.next_batch(), (self._records.data, *self._records.last)
         return _Batch(batch, partial(readable, batch, *where), partial(rows_of, *where) if self._in_columns else None)
 
 
 class FetchedRecords(fetcher.PartitionRecords):
-    """Fetched records of a partition, as aiokafka's parser makes them, not copied into `ConsumerRecord`s.
+    """Fetched records of a partition as aiokafka's parser makes them, without copies as `ConsumerRecord`s.
 
-    They have no topic and partition, which whoever reads them knows, and take a third of the memory; the copy costs
-    more CPU than everything that a shard does with a message by reference. `CheckedRecords` has seen their checksums.
+    They have no topic and no partition, which the reader knows, and take a third of the memory. The copies would cost
+    more CPU than everything that a shard does with a message by reference. `CheckedRecords` has verified the checksums.
     """
 
     def __init__(self, *args: Any) -> None:
@@ -101,10 +101,10 @@ class FetchedRecords(fetcher.PartitionRecords):
         self._check_crcs = False
         self._records: Any = _Batches(args[1], args[0].topic in FetchedRows.wanted)
         self._ahead: Sequence[Record] = ()
-        """Records of a batch of which not all were taken."""
+        """Records of a batch of which only a part was taken."""
 
     def _consumer_record(self, tp: Any, record: _Block) -> Sequence[Record]:
-        """The records of a block that are to be read: not those before the offset that was asked for."""
+        """Return the records of a block without those before the requested offset."""
         records, first = record.records, self.next_fetch_offset
         if records[0].offset >= first:
             return records
@@ -113,7 +113,7 @@ class FetchedRecords(fetcher.PartitionRecords):
         return [one for one in records if one.offset >= first]
 
     def take(self, most: int | None) -> tuple[Sequence[Record], bool]:
-        """Take records, at most `most` of them; and whether these were the last."""
+        """Take at most `most` records; return them, and whether they were the last."""
         blocks: list[Sequence[Record]] = [self._ahead] if self._ahead else []
         are_last = False
         count, self._ahead = len(self._ahead), ()
@@ -131,13 +131,13 @@ class FetchedRecords(fetcher.PartitionRecords):
             self._ahead = records[most:]
             records = records[:most]
         if records:
-            # What is ahead was not read: who asks for the position must not be told that it was.
+            # The position must not be behind records that were not taken.
             self.next_fetch_offset = records[-1].offset + 1
         return records, False
 
 
 def together(blocks: Sequence[Sequence[Record]]) -> Sequence[Record]:
-    """Records that were taken one after the other; in columns if they all are."""
+    """Join records that were taken one after the other, in columns if all of them are."""
     if len(blocks) == 1:
         return blocks[0]
     rows_only = [block for block in blocks if isinstance(block, FetchedRows)]
@@ -149,12 +149,12 @@ def together(blocks: Sequence[Sequence[Record]]) -> Sequence[Record]:
 
 
 class FetchedPartition(fetcher.FetchResult):
-    """What a fetch brought of a partition."""
+    """The fetched records of a partition."""
 
     _partition_records: Any
 
     def getall(self, max_records: int | None = None) -> Sequence[Record]:
-        """As aiokafka's: at most so many records, none if the consumer stands elsewhere by now."""
+        """Return at most `max_records` records, like aiokafka's; none if the consumer's position has changed."""
         if not self.check_assignment(self._topic_partition) or not self.has_more():
             return []
         fetched: FetchedRecords = self._partition_records

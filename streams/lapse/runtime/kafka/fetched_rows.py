@@ -1,4 +1,4 @@
-"""Fetched records in columns: no object per record, unless somebody asks for one."""
+"""Fetched records in columns. An object for a record is made only if it is needed."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from lapse.runtime.kafka.packed_record import headers_at
 from lapse.runtime.kafka.read_record import ReadRecord
 
 _FAR: Final = 8
-"""To make one object from the columns costs as much as aiokafka takes to make so many in their order."""
+"""To make one object from the columns costs as much as aiokafka needs for so many in order."""
 
 
 class Columns:
-    """The columns of records that were fetched together, and the records as objects, as far as they were asked for.
+    """The columns of records that were fetched together, and the record objects that were made so far.
 
     Args:
-        data: where keys, values and headers stand.
+        data: the bytes with keys, values and headers.
         places: see `columns.columns_of`.
-        spans: likewise.
-        timestamp_type: as aiokafka has it.
-        left: makes the objects, one after the other.
+        spans: see `columns.columns_of`.
+        timestamp_type: who set the timestamps, as aiokafka has it.
+        left: makes the objects, in order.
     """
 
     __slots__ = ("_left", "_lock", "_made", "data", "places", "spans", "timestamp_type")
@@ -61,8 +61,8 @@ class Columns:
         self._lock = threading.Lock()
 
     def objects(self, first: int, stop: int) -> list[Any]:
-        """Some of the records as objects; made once, and those before them as well if that costs less."""
-        with self._lock:  # a fetch that was taken in part is looked at by two threads
+        """Return a range of the records as objects, made once. If that costs less, those before it are made too."""
+        with self._lock:  # two threads may use a fetch that was taken in part
             if self._left is not None:
                 if first - len(self._made) > _FAR * (stop - first):
                     return list(self._apart(first, stop))
@@ -72,7 +72,7 @@ class Columns:
             return self._made[first:stop]
 
     def _apart(self, first: int, stop: int) -> Iterator[ReadRecord]:
-        """Some of the records, made from the columns."""
+        """Make a range of the records from the columns."""
         spans, headers = self.spans[:, first:stop], None
         for at, (offset, timestamp_ms, _) in enumerate(self.places[:, first:stop].T.tolist()):
             if headers is None or not spans[ALIKE, at]:
@@ -81,13 +81,13 @@ class Columns:
             yield ReadRecord(offset, timestamp_ms, self.timestamp_type, key, value, headers)
 
     def part(self, number: int, at: int) -> bytes | None:
-        """A part of a record, such as `columns.KEY`; None if it is null."""
+        """Return a part of a record, such as `columns.KEY`; None if it is null."""
         begin, length = int(self.spans[number, at]), int(self.spans[number + 1, at])
         return None if length < 0 else self.data[begin : begin + length]
 
 
 class Row:
-    """One of them; its parts are taken out when they are asked for."""
+    """One of the records. Its parts are extracted when they are used."""
 
     __slots__ = ("_at", "_columns")
 
@@ -107,7 +107,7 @@ class Row:
 
     @property
     def timestamp_type(self) -> int:
-        """Who gave the timestamp, as aiokafka has it."""
+        """Who set the timestamp, as aiokafka has it."""
         return self._columns.timestamp_type
 
     @property
@@ -127,18 +127,19 @@ class Row:
 
 
 class FetchedRows(Rows):
-    """Some of the records that were fetched together, one behind the other.
+    """A range of the records that were fetched together.
 
     Args:
         of: all of them.
-        first: number of the first.
-        stop: number behind the last.
+        first: index of the first record.
+        stop: index behind the last record.
     """
 
     __slots__ = ("first", "of", "stop")
 
     wanted: ClassVar[set[str]] = set()
-    """The topics whose records come so. Who needs each record by itself is better off with aiokafka's objects."""
+    """The topics whose records are fetched in columns. If each record is needed by itself, aiokafka's objects are
+    faster."""
 
     def __init__(self, of: Columns, first: int, stop: int) -> None:
         self.of = of
@@ -194,10 +195,10 @@ class FetchedRows(Rows):
         return self[first:stop] if stop - first == len(rows) else self._picked(rows + self.first)
 
     def _picked(self, rows: NDArray[np.intp]) -> FetchedRows:
-        """Some that do not follow each other, by their numbers."""
+        """Return some rows that are not consecutive, by their indexes."""
         of = self.of
         spans = of.spans.take(rows, axis=1)
-        # Those that are alike and follow each other are a group; of each group some are left.
+        # Consecutive rows with the same headers form a group; some rows of each group are picked.
         groups = np.cumsum(of.spans[ALIKE] == 0)[rows]
         spans[ALIKE, 0] = 0
         spans[ALIKE, 1:] = groups[1:] == groups[:-1]
@@ -205,7 +206,7 @@ class FetchedRows(Rows):
         return FetchedRows(Columns(of.data, of.places.take(rows, axis=1), spans, of.timestamp_type, left), 0, len(rows))
 
     def span(self, number: int) -> NDArray[np.int32]:
-        """A column of 32 bits, such as `columns.KEY`."""
+        """Return a column of 32 bits, such as `columns.KEY`."""
         return self.of.spans[number, self.first : self.stop]
 
     def alike(self) -> int:
@@ -235,7 +236,7 @@ class FetchedRows(Rows):
         return [data[at:end] for at, end in zip(begin.tolist(), (begin + size).tolist(), strict=True)]
 
     def size_bytes(self) -> int:
-        """About how many bytes they take in memory."""
+        """Return about how many bytes the rows take in memory."""
         if not len(self):
             return 0
         spans = self.of.spans
@@ -245,7 +246,7 @@ class FetchedRows(Rows):
 
 
 def joined(parts: Sequence[FetchedRows]) -> FetchedRows | None:
-    """Rows that stand behind each other as one; None where it cannot be so."""
+    """Join consecutive rows; return None if that is not possible."""
     if len(parts) == 1:
         return parts[0]
     kind = parts[0].of.timestamp_type
@@ -255,7 +256,7 @@ def joined(parts: Sequence[FetchedRows]) -> FetchedRows | None:
     spans = np.concatenate([part.of.spans[:, part.first : part.stop] for part in parts], axis=1)
     data = parts[0].of.data
     if any(part.of.data is not data for part in parts):
-        # Compressed RecordBatches: each has bytes of its own.
+        # Each compressed RecordBatch has bytes of its own.
         datas: list[bytes] = []
         begin, done = 0, 0
         for part in parts:

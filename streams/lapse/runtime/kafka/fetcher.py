@@ -1,4 +1,4 @@
-"""Fetching, as aiokafka does it, for thousands of partitions: fewer bytes, fewer objects, shorter waits."""
+"""aiokafka's fetching, adapted to thousands of partitions: fewer bytes, fewer objects, shorter waits."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ from lapse.runtime.kafka.fetched import FetchedPartition, FetchedRecords
 _CROWDED_WAIT_MS: Final = 20
 
 _MANY: Final = 8
-"""A consumer of fewer partitions begins no session with a broker: it would save nothing."""
+"""For fewer partitions a session with a broker would save nothing."""
 
 
 _LONGEST_WAIT_MS: Final = 2_000
-"""Where nothing happens in many partitions, a fetch waits for 1 ms for each of them, and at most for so long. A broker
-looks at all of them for each fetch; what is written ends the wait at once."""
+"""If nothing happens in many partitions, a fetch waits for 1 ms for each of them, and at most for so long. A broker
+looks at all of them for each fetch. A new record ends the wait at once."""
 
 
 class SwiftFetcher(fetcher.Fetcher):
-    """Fetches that leave a partition out, because what it has brought is not taken yet, do not wait for long.
+    """A fetcher that waits less while it leaves out a partition whose last records are not taken yet.
 
-    There is one fetch at a time to a broker: one that waits half a second for a command would hold up the next records
-    of a busy topic for as long.
+    There is one fetch at a time to a broker. If it waited half a second for a command, the next records of a busy topic
+    would be delayed by as much.
 
-    With many partitions a fetch names what has changed only, and what is done at each turn costs little.
+    With many partitions a fetch names only what has changed, and each turn costs little.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.taken = 0
-        """How often records were taken; the consumer's position stands behind all of them."""
+        """How often records were taken. The consumer's position is behind all of them."""
         self._asked_for: set[Any] = set()
         self._sessions: dict[int, FetchSession] = {}
         self._leaders: dict[TopicPartition, int] = {}
         self._led_by: Any = None
-        """What the leaders were taken from."""
+        """The metadata from which the leaders were taken."""
         self._assigned: Any = None
         self._nodes: set[int | None] = set()
-        """The brokers that lead what is assigned; None = there is no leader."""
+        """The brokers that lead assigned partitions; None stands for a missing leader."""
         self._awaited: dict[TopicPartition, Any] = {}
         """The futures of paused partitions that will wake the fetcher."""
         super().__init__(*args, **kwargs)
@@ -53,10 +53,10 @@ class SwiftFetcher(fetcher.Fetcher):
     async def fetched_records(
         self,
         partitions: Iterable[Any],
-        timeout: float = 0,  # noqa: ASYNC109  # aiokafka's signature
+        timeout: float = 0,  # noqa: ASYNC109  # signature of aiokafka
         max_records: int | None = None,
     ) -> Any:
-        """As aiokafka's; notes which partitions are read at all: Faust has changelogs fetched, and never takes them."""
+        """Do the same as aiokafka's, and note which partitions are taken: Faust never takes changelogs."""
         self._asked_for.update(partitions)
         records = await super().fetched_records(partitions, timeout, max_records)
         self.taken += 1
@@ -72,9 +72,9 @@ class SwiftFetcher(fetcher.Fetcher):
         self._longest_wait_ms = longest_ms
 
     def _get_actions_per_node(self, assignment: Any) -> Any:
-        """As aiokafka's: what to fetch, and where; what has to be looked up before; what to wait for.
+        """Return, like aiokafka's, what to fetch from which broker, what to look up before, and what to wait for.
 
-        A partition that is paused wakes the fetcher when it is resumed. aiokafka waits anew for all of them each time.
+        A paused partition wakes the fetcher when it is resumed. aiokafka waits for all of them anew each time.
         """
         records, in_flight, leaders = self._records, self._in_flight, self._known_leaders(assignment)
         fetchable: defaultdict[int, dict[TopicPartition, int]] = defaultdict(dict)
@@ -82,7 +82,7 @@ class SwiftFetcher(fetcher.Fetcher):
         backoffs: defaultdict[int | None, list[float]] = defaultdict(list)
         unknown = False
         states = assignment._tp_state
-        if self._nodes <= in_flight:  # there is nobody to ask, whatever is to be fetched
+        if self._nodes <= in_flight:  # no broker is free for a request
             states = {tp: states[tp] for tp in records if tp in states}
         for tp, state in states.items():
             node = leaders.get(tp)
@@ -131,7 +131,7 @@ class SwiftFetcher(fetcher.Fetcher):
         return FetchRequest(*limits, list(by_topic.items()))
 
     def _known_leaders(self, assignment: Any) -> dict[TopicPartition, int]:
-        """Which broker leads each partition; put together once for each answer about metadata."""
+        """Return the leader of each partition, computed once for each change of metadata or assignment."""
         topics = self._client.cluster._partitions
         if topics is not self._led_by or assignment.tps is not self._assigned:
             self._led_by, self._assigned = topics, assignment.tps
@@ -154,7 +154,8 @@ class SwiftFetcher(fetcher.Fetcher):
         self._notify(self._wait_consume_future)
 
 
-# For all consumers of the process: shards, changelogs, payloads that are read back. None of the classes is injectable.
+# This applies to all consumers of the process: shards, changelogs, payloads that are read back. None of the classes can
+# be injected.
 fetcher.PartitionRecords = FetchedRecords
 fetcher.FetchResult = FetchedPartition
 fetcher.MemoryRecords = CheckedRecords

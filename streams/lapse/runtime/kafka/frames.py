@@ -1,8 +1,8 @@
 """The frames of a connection to Kafka, read from the socket into their final buffers.
 
-Kafka's answers are frames: four bytes that say how many follow, and these. asyncio's streams copy a fetch of a megabyte
-four times, and stop and resume reading for every 256 KiB of it. Meanwhile no other thread can run Python. Here the
-kernel writes a large frame where it stays, and a small one is copied once.
+Kafka's answers are frames: four bytes with the length, then the content. asyncio's streams copy a fetch of a megabyte
+four times, and stop and resume reading for every 256 KiB. Meanwhile no other thread can run Python. Here the kernel
+writes a large frame into its final buffer, and a small one is copied once.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Final, cast
 _LENGTH: Final = struct.Struct(">i")
 
 _SMALL_BYTES: Final = 16 << 10
-"""Room for what is read before it is known how long a frame is; a frame that fits in is copied out of it."""
+"""Size of the buffer for bytes whose frame's length is not known yet. A frame that fits in is copied out of it."""
 
 
 class Frames(asyncio.BufferedProtocol):
-    """One connection: frames that come in, bytes that go out.
+    """One connection: reads frames, and writes bytes.
 
     Args:
-        closed: called when the connection is lost.
+        closed: set when the connection is lost.
     """
 
     def __init__(self, closed: asyncio.Future[None]) -> None:
@@ -32,42 +32,42 @@ class Frames(asyncio.BufferedProtocol):
         self._small = bytearray(_SMALL_BYTES)
         self._small_view = memoryview(self._small)
         self._held = 0
-        """How many bytes of `_small` were read and belong to no frame yet."""
+        """How many bytes of `_small` were read and belong to no complete frame yet."""
         self._large: bytearray | None = None
         self._filled = 0
-        """How many bytes of the large frame are there."""
+        """How many bytes of the large frame were read."""
         self._frames: deque[bytes | bytearray] = deque()
         self._waiter: asyncio.Future[None] | None = None
         self._ended = False
         self._error: Exception | None = None
         self._may_write: asyncio.Future[None] | None = None
 
-    # What the event loop calls
+    # Called by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Know where to write."""
+        """Note the transport for writing."""
         self._transport = cast("asyncio.Transport", transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Know that nothing comes any more."""
+        """Note that the connection is lost."""
         self._end(exc)
         self.resume_writing()
         if not self._closed.done():
             self._closed.set_result(None)
 
     def eof_received(self) -> bool:
-        """Know that the other side writes no more; the transport closes."""
+        """Note that the other side has closed its end; the transport then closes."""
         self._end(None)
         return False
 
-    def get_buffer(self, sizehint: int) -> memoryview:  # asyncio's signature
-        """Where the next bytes go: not beyond the end of a large frame."""
+    def get_buffer(self, sizehint: int) -> memoryview:  # signature of asyncio
+        """Return the buffer for the next bytes, which ends with a large frame."""
         if self._large is not None:
             return memoryview(self._large)[self._filled :]
         return self._small_view[self._held :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Know that so many bytes were read."""
+        """Process bytes that were read into the buffer."""
         if self._large is None:
             self._held += nbytes
             self._take_apart()
@@ -79,7 +79,7 @@ class Frames(asyncio.BufferedProtocol):
             self._wake()
 
     def pause_writing(self) -> None:
-        """Have writers wait: the socket takes no more."""
+        """Make writers wait, because the socket's buffer is full."""
         self._may_write = asyncio.get_running_loop().create_future()
 
     def resume_writing(self) -> None:
@@ -88,13 +88,13 @@ class Frames(asyncio.BufferedProtocol):
         if waiting is not None and not waiting.done():
             waiting.set_result(None)
 
-    # What a connection calls
+    # Called by a connection
 
     async def frame(self) -> bytes | bytearray:
-        """The next frame, without its length.
+        """Return the next frame, without its length.
 
         Raises:
-            EOFError: there is none; the other side has closed the connection.
+            EOFError: there is none, and the other side has closed the connection.
             OSError: the connection is broken.
         """
         while not self._frames:
@@ -105,7 +105,7 @@ class Frames(asyncio.BufferedProtocol):
         return self._frames.popleft()
 
     def at_eof(self) -> bool:
-        """Whether no frame comes any more."""
+        """Return whether no further frame comes."""
         return self._ended and not self._frames
 
     def write(self, data: bytes) -> None:
@@ -114,12 +114,12 @@ class Frames(asyncio.BufferedProtocol):
             self._transport.write(data)
 
     def writelines(self, parts: Iterable[bytes]) -> None:
-        """Send some bytes behind each other, without putting them together first."""
+        """Send several pieces of bytes, without joining them first."""
         if self._transport is not None:
             self._transport.writelines(parts)
 
     async def drain(self) -> None:
-        """Wait until the socket takes more.
+        """Wait until the socket's buffer has room.
 
         Raises:
             OSError: the connection is broken.
@@ -130,12 +130,12 @@ class Frames(asyncio.BufferedProtocol):
             await asyncio.shield(self._may_write)
 
     def close(self) -> None:
-        """Close the connection, once all is sent."""
+        """Close the connection, once everything is sent."""
         if self._transport is not None:
             self._transport.close()
 
     def _take_apart(self) -> None:
-        """Take the frames out of what was read; begin a large one."""
+        """Extract the frames from the bytes that were read; begin a large one."""
         at, held, small = 0, self._held, self._small_view
         while held - at >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(small, at)

@@ -1,6 +1,6 @@
-"""Lean services: Mode's services without the parts that take memory and that hardly any service needs.
+"""Lean services: Mode's services without the parts that take memory and are hardly ever used.
 
-A thousand entities have two thousand services. Four events and two exit stacks with a deque each are 5 KB of each.
+A thousand entities have two thousand services. Four events and two exit stacks, each with a deque, take 5 KB of each.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _NO_ASYNC_CONTEXT: Final = AsyncExitStack()
 
 
 class _LeanEvent(Event):
-    """Mode's event; who waits for it stands in a list, for an empty deque has 64 places."""
+    """Mode's event with a list of waiters. An empty deque would have 64 slots."""
 
     def __init__(self, *, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self._waiters: list[asyncio.Future[Any]] = []  # type: ignore[assignment]
@@ -26,22 +26,22 @@ class _LeanEvent(Event):
 
 
 class LeanService(Service):
-    """A service that enters no context: all share two empty exit stacks."""
+    """A service that enters no context, so that all services share two empty exit stacks."""
 
     abstract = True
-    mundane_level = "debug"  # a worker's log leaves "Starting..." out, but a record was made of it two thousand times
+    mundane_level = "debug"  # saves two thousand log records of "Starting...", which a worker's log leaves out
 
     def __post_init__(self) -> None:
-        """Let go of the stacks that Mode has just made."""
+        """Drop the stacks that Mode has just made."""
         super().__post_init__()
         self.exit_stack, self.async_exit_stack = _NO_CONTEXT, _NO_ASYNC_CONTEXT
 
     def add_context(self, context: Any) -> Any:
-        """Refused: it would be left with the next service that stops."""
+        """Raise TypeError: the context would be left when the next service stops."""
         raise TypeError(f"{self.label}: a lean service enters no context")
 
     async def add_async_context(self, context: Any) -> Any:
-        """Refused, likewise."""
+        """Raise TypeError, for the same reason."""
         raise TypeError(f"{self.label}: a lean service enters no context")
 
     def _new_started_event(self) -> Event:

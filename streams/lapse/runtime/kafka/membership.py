@@ -1,8 +1,8 @@
 """Membership: a restarted worker removes its dead predecessor from the group.
 
-After a crash Kafka waits for `session_timeout` before it gives the dead member's shards away, and nobody serves them
-meanwhile. Mostly it is the same worker that comes back, with the same data directory, and it knows that the member is
-dead: so it leaves the group in that member's name. It is no more than a shortcut; where it fails, Kafka waits.
+After a crash Kafka waits for `session_timeout` before it reassigns the dead member's shards, and nobody serves them
+meanwhile. Mostly the same worker starts again, with the same data directory, and it knows that the member is dead. So
+it leaves the group in that member's name. If this shortcut fails, Kafka waits.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _PLACES: Final = 100
 
 
 class Membership:
-    """A note in the data directory, locked while the worker lives: whoever can lock it knows that its writer is dead.
+    """A note in the data directory, locked while the worker lives. If another worker can lock it, its writer is dead.
 
     Args:
-        directory: where workers of one data directory have their notes.
+        directory: directory of the notes of all workers with this data directory.
         group: the consumer group.
-        settings: aiokafka's: brokers and security.
+        settings: aiokafka's settings: brokers and security.
     """
 
     def __init__(self, directory: Path, group: str, settings: dict[str, Any]) -> None:
@@ -45,7 +45,7 @@ class Membership:
         self._noted = ""
 
     async def leave_for_the_dead(self) -> bool:
-        """Take the members out that died with their notes; whether there was one and Kafka knows, and waits no more."""
+        """Remove dead members with notes from the group; return whether one was removed, or was unknown to Kafka."""
         left = False
         try:
             for member in self._dead():
@@ -60,7 +60,7 @@ class Membership:
         return bool(self._noted)
 
     def note(self, member: str) -> None:
-        """Note which member of the group this worker is."""
+        """Note this worker's member id."""
         if member == self._noted:
             return
         self._noted = member
@@ -68,7 +68,7 @@ class Membership:
             self._write({"group": self._group, "member": member})
 
     def close(self) -> None:
-        """This worker has left by itself."""
+        """Clear the note, because this worker has left the group itself."""
         if self._file is not None:
             self._write({})
             self._file.close()
@@ -84,7 +84,7 @@ class Membership:
             logger.info("%s: %s; a restart will be a little slower", self._directory, error)
 
     def _dead(self) -> list[str]:
-        """The members that are known to be dead; takes a note of its own, and keeps it locked."""
+        """Return the members that are certainly dead; take a note for this worker, and keep it locked."""
         self._directory.mkdir(parents=True, exist_ok=True)
         members: list[str] = []
         for number in range(_PLACES):
@@ -122,7 +122,7 @@ class Membership:
             finally:
                 await client.close()
         if answer.error_code == UnknownMemberIdError.errno:
-            return True  # the group knows of the death already
+            return True  # the group has removed the member already
         if answer.error_code:
             return False
         logger.info("%s: left the group for the worker that died here", member)

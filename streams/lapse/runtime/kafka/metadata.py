@@ -1,4 +1,4 @@
-"""Metadata of many topics at once: aiokafka asks for one new topic after the other, and pauses in between."""
+"""Gets metadata of many topics at once. aiokafka asks for one new topic after the other, with pauses in between."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka.cluster import ClusterMetadata
 
 _FRESH_S: Final = 5.0
-"""How long what one client has learned is told to others, s."""
+"""For how long metadata that one client got is shared with others, s."""
 
 _PATIENCE_S: Final = 2.0
-"""How long a client waits for what another one is asking, s; its broker may be away."""
+"""How long a client waits while another one asks, s. That client's broker may be away."""
 
 
 def client_of(consumer: AIOKafkaConsumer) -> Any:
-    """The client by which a consumer asks; aiokafka does not show it."""
+    """Return the private client with which a consumer sends requests."""
     return consumer._client
 
 
 class NeededTopics:
-    """The topics that a worker's clients will need, and where they are, as far as one of them has just learned it.
+    """The topics that a worker's clients will need, and metadata that one of them has just got.
 
-    A worker has five clients. With a thousand queues each would take in the places of some thousand topics.
+    A worker has five clients. With a thousand queues each would ask for the metadata of some thousand topics.
 
     Attributes:
         names: the topics.
@@ -40,7 +40,7 @@ class NeededTopics:
 
     @contextlib.asynccontextmanager
     async def asking(self) -> AsyncIterator[None]:
-        """Let one client ask at a time, so that the next one need not; none waits long for another."""
+        """Let one client ask at a time, so that the next one need not. No client waits long for another."""
         try:
             await asyncio.wait_for(self._asking.acquire(), _PATIENCE_S)
         except TimeoutError:
@@ -52,16 +52,16 @@ class NeededTopics:
             self._asking.release()
 
     def learn(self, found: ClusterMetadata) -> None:
-        """Know what a client has just learned."""
+        """Keep metadata that a client has just got."""
         self._learned.append((time.monotonic(), found))
 
     def forget(self, topics: Iterable[str]) -> None:
-        """Need these topics no more: there may be others of their names soon."""
+        """Remove topics, and drop kept metadata: other topics may get these names soon."""
         self.names -= set(topics)
         self._learned.clear()
 
     def tell(self, cluster: ClusterMetadata, topics: set[str]) -> set[str]:
-        """Have a client know what others have just learned of these topics; returns those of which it is nothing."""
+        """Copy recent metadata of topics into a client's cluster; return the topics without any."""
         since = time.monotonic() - _FRESH_S
         self._learned = [(at, found) for at, found in self._learned if at >= since]
         for _, found in self._learned:
@@ -72,15 +72,15 @@ class NeededTopics:
 
 
 async def know(client: Any, topics: Iterable[str], needed: NeededTopics | None = None) -> None:
-    """Have a client know where topics are; those that do not exist are left to whoever uses them.
+    """Make sure that a client has the metadata of topics. Topics that do not exist are left out.
 
-    Only what is new is asked for: each of a worker's clients knows the topics of all its entities, and what tells of
-    thousands takes aiokafka longer than others are to wait (C90).
+    Only new topics are asked for. Each of a worker's clients knows the topics of all entities, and aiokafka takes too
+    long to process metadata of thousands (C90).
 
     Args:
         client: an aiokafka client.
-        topics: any that it will need.
-        needed: what the clients of its worker will need as well; None = it is alone.
+        topics: topics that it will need.
+        needed: the topics that all clients of its worker need; None for a single client.
     """
     cluster = client.cluster
     unknown = {topic for topic in topics if cluster.partitions_for_topic(topic) is None}
@@ -88,7 +88,7 @@ async def know(client: Any, topics: Iterable[str], needed: NeededTopics | None =
         return
     needed = needed or NeededTopics()
     unknown |= {topic for topic in needed.names if cluster.partitions_for_topic(topic) is None}
-    client._topics = client._topics | unknown  # looked at again from now on, with the others
+    client._topics = client._topics | unknown  # included in each further refresh of metadata
     async with needed.asking():
         if unknown := needed.tell(cluster, unknown):
             found = ClusterMetadata()
@@ -98,26 +98,26 @@ async def know(client: Any, topics: Iterable[str], needed: NeededTopics | None =
 
 
 def forget(client: Any, topics: Iterable[str]) -> None:
-    """Have a client ask for topics no more that were deleted: it would log for ever that they are missing.
+    """Stop a client from asking for deleted topics. Otherwise it would log for ever that they are missing.
 
-    A broker that creates topics by itself would even make them again. Where nothing else is left, they stay: without
-    any topic aiokafka asks for all of the cluster.
+    A broker that creates topics automatically would even create them again. If no other topic is left, they stay:
+    without topics, aiokafka asks for all topics of the cluster.
 
     Args:
         client: an aiokafka client.
-        topics: the topics.
+        topics: the deleted topics.
     """
     if left := client._topics.difference(topics):
         client._topics = left
 
 
 def _is_led(found: ClusterMetadata, topic: str) -> bool:
-    """Whether each partition of a topic has a leader; that of a new topic may get one in a moment."""
+    """Return whether each partition of a topic has a leader. A new topic may get one in a moment."""
     return all(partition.leader != -1 for partition in found._partitions[topic].values())
 
 
 def _add(cluster: ClusterMetadata, found: ClusterMetadata, topics: AbstractSet[str]) -> None:
-    """Have a cluster know what another one knows of these topics."""
+    """Copy metadata of topics from one cluster object to another."""
     with cluster._lock:
         cluster._brokers.update(found._brokers)
         cluster._partitions.update({topic: found._partitions[topic] for topic in topics})

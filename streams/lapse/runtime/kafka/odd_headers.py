@@ -1,7 +1,7 @@
-"""Records with headers whose names are no UTF-8: aiokafka cannot read them, and whoever may publish may write them.
+"""Reads records whose header names are not UTF-8. aiokafka cannot read them, but any publisher may write them.
 
-Kafka's protocol says that names are text, but brokers do not check this. Bytes that are no UTF-8 are replaced by
-U+FFFD, so that such a record is a message like any other, and stops nobody (X7).
+Kafka's protocol says that names are text, but brokers do not check this. Bytes that are not UTF-8 are replaced by
+U+FFFD, so that such a record is an ordinary message, and stops no worker (X7).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from lapse.runtime.kafka.read_record import ReadRecord
 
 
 def readable(batch: Any, data: bytes, at: int, stop: int) -> Iterator[Any]:
-    """The records of a RecordBatch. aiokafka reads them up to the first one that it cannot read.
+    """Yield the records of a RecordBatch. aiokafka reads them up to the first one that it cannot read.
 
     Args:
-        batch: aiokafka's.
+        batch: aiokafka's batch.
         data: the bytes of a fetch.
         at: where the batch begins.
         stop: where it ends.

@@ -1,6 +1,6 @@
-"""Questions for the offsets of many partitions at once, so that one whose broker is away holds no other one up (C52).
+"""Asks for offsets of many partitions at once. A partition whose broker is away delays no other (C52).
 
-aiokafka asks the leaders of all partitions, and has no answer at all before it has the last one.
+aiokafka asks the leaders of all partitions, and returns nothing before the last one has answered.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ logger = logging.getLogger(__name__)
 Question: TypeAlias = Callable[[AIOKafkaConsumer, list[TopicPartition]], Awaitable[dict[TopicPartition, int]]]
 
 ALL_AT_ONCE_S: Final = 2.0
-"""Longer than brokers take for the offsets of a thousand partitions that are there."""
+"""More than brokers need for the offsets of a thousand available partitions, s."""
 
 _EACH_S: Final = 10.0
-"""How long the leader of some partitions may take where not all have answered."""
+"""How long each leader may take if not all have answered, s."""
 
 _NO_LEADER: Final = (None, -1)
 
@@ -32,10 +32,10 @@ _NO_LEADER: Final = (None, -1)
 async def ask(
     consumer: AIOKafkaConsumer, question: Question, tps: Sequence[TopicPartition]
 ) -> dict[TopicPartition, int]:
-    """Ask about partitions that are there; those whose leaders do not answer are left out.
+    """Ask about partitions; leave out those whose leaders do not answer.
 
     Args:
-        consumer: asks; it knows where the topics are.
+        consumer: sends the requests. It must have the metadata of the topics.
         question: for example `AIOKafkaConsumer.end_offsets`.
         tps: the partitions.
     """
@@ -54,7 +54,7 @@ async def ask(
 
 
 def _led(consumer: AIOKafkaConsumer, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-    """The leaders of those partitions that have one."""
+    """Return the leaders of the partitions that have one."""
     leader = client_of(consumer).cluster.leader_for_partition
     return {tp: found for tp in tps if (found := leader(tp)) not in _NO_LEADER}
 
@@ -62,7 +62,7 @@ def _led(consumer: AIOKafkaConsumer, tps: Sequence[TopicPartition]) -> dict[Topi
 async def _ask_one(
     consumer: AIOKafkaConsumer, question: Question, tps: list[TopicPartition]
 ) -> dict[TopicPartition, int]:
-    """What one leader says of its partitions; nothing if it does not answer."""
+    """Ask one leader about its partitions; return nothing if it does not answer."""
     try:
         async with asyncio.timeout(_EACH_S):
             return dict(await question(consumer, tps))

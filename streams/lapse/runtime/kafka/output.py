@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 MAX_BATCH_BYTES: Final = 4 << 20
-"""Largest RecordBatch that lapse writes; topics that it creates accept twice that."""
+"""The largest RecordBatch that lapse writes, bytes. Topics that it creates accept twice that."""
 
 Headers = list[tuple[str, bytes]]
 
@@ -22,11 +22,11 @@ class Output(NamedTuple):
 
 
 class Packed(NamedTuple):
-    """Many records for one partition, each as a RecordBatch holds it.
+    """Many records for one partition, each as a RecordBatch contains it.
 
     Attributes:
-        topic: where they go.
-        partition: of it.
+        topic: the topic to write to.
+        partition: its partition.
         records: see `packed_record`.
     """
 

@@ -1,7 +1,6 @@
 """A record in the format of a RecordBatch, without its position there.
 
-What many records of a step have in common is so written once, and not for each of them again. What is written so can
-be read here as well.
+So what many records of a step have in common is encoded only once. This module also decodes such records.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 NULL: Final = b"\x01"
-"""Stands for a key or a value that is null: the length −1."""
+"""The length −1, which stands for a key or value that is null."""
 
 _TABLED: Final = 1 << 15
 
@@ -26,7 +25,7 @@ def _varint(number: int) -> bytes:
 
 
 class _Varints(dict[int, bytes]):
-    """Kafka's variable-length integers, each worked out when it is first asked for; large ones are not kept."""
+    """Caches Kafka's variable-length integers, computed at first use; large ones are not kept."""
 
     def __missing__(self, number: int) -> bytes:
         encoded = _varint(number)
@@ -40,32 +39,32 @@ VARINT: Final = _Varints()
 
 
 def packed_name(name: str) -> bytes:
-    """A header's name, with its length."""
+    """Return a header's name, with its length."""
     encoded = name.encode("utf-8", "surrogateescape")
     return VARINT[len(encoded)] + encoded
 
 
 def packed_header(name: str, value: bytes | None) -> bytes:
-    """A header: its name and its value, each with its length."""
+    """Return a header: its name and its value, each with its length."""
     return packed_name(name) + (NULL if value is None else VARINT[len(value)] + value)
 
 
 def packed_headers(headers: Iterable[tuple[str, bytes | None]]) -> bytes:
-    """Several headers, one behind the other, without their count."""
+    """Return several headers, one behind the other, without their count."""
     return b"".join([packed_header(name, value) for name, value in headers])
 
 
 def packed(
     key: bytes | None, value: bytes | None, count: int, headers: bytes, varint: dict[int, bytes] = VARINT
 ) -> bytes:
-    """A record from its key on.
+    """Return a record from its key on.
 
     Args:
-        key: or None.
-        value: or None.
-        count: how many headers there are.
-        headers: those, packed.
-        varint: leave it as it is.
+        key: the key, or None.
+        value: the value, or None.
+        count: the number of headers.
+        headers: the headers, packed.
+        varint: always the default, for faster access.
     """
     return b"".join(
         (
@@ -78,7 +77,7 @@ def packed(
 
 
 class Unpacked(NamedTuple):
-    """A record that was read, and where it ends."""
+    """A decoded record, and where it ends."""
 
     key: bytes | None
     value: bytes | None
@@ -87,12 +86,12 @@ class Unpacked(NamedTuple):
 
 
 def unpacked(data: bytes, at: int = 0, names: str = "surrogateescape") -> Unpacked:
-    """Read a record from its key on.
+    """Decode a record from its key on.
 
     Args:
-        data: bytes that hold it.
-        at: where its key's length stands.
-        names: what becomes of bytes in headers' names that are no UTF-8, as `bytes.decode` calls it.
+        data: bytes with the record.
+        at: where the length of its key is.
+        names: how to handle bytes in header names that are not UTF-8, as for `bytes.decode`.
     """
     key, at = _part(data, at)
     value, at = _part(data, at)
@@ -100,7 +99,7 @@ def unpacked(data: bytes, at: int = 0, names: str = "surrogateescape") -> Unpack
 
 
 def headers_at(data: bytes, at: int, names: str) -> tuple[list[tuple[str, bytes | None]], int]:
-    """Headers behind their count, and where they end; see `unpacked`."""
+    """Decode headers from their count on; return them, and where they end. See `unpacked`."""
     count, at = varint_at(data, at)
     headers: list[tuple[str, bytes | None]] = []
     for _ in range(count):
@@ -111,7 +110,7 @@ def headers_at(data: bytes, at: int, names: str) -> tuple[list[tuple[str, bytes 
 
 
 def varint_at(data: bytes, at: int) -> tuple[int, int]:
-    """One of Kafka's variable-length integers, and where it ends."""
+    """Decode one of Kafka's variable-length integers; return it, and where it ends."""
     number = shift = 0
     while True:
         byte = data[at]
@@ -123,6 +122,6 @@ def varint_at(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _part(data: bytes, at: int) -> tuple[bytes | None, int]:
-    """What stands behind its length, and where it ends."""
+    """Decode bytes behind their length; return them, and where they end."""
     length, at = varint_at(data, at)
     return (None, at) if length < 0 else (data[at : at + length], at + length)

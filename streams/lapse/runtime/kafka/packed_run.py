@@ -1,4 +1,4 @@
-"""Many packed records in one piece of memory: no object for each, unless somebody asks for one."""
+"""Many packed records in one piece of memory. An object for a record is made only if it is needed."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 from lapse.runtime.kafka import columns
 
 _BEFORE_NUMBER: Final = 2
-"""Attributes and timestamp, a byte each."""
+"""The bytes of attributes and timestamp, one each."""
 
 
 class PackedRun(Sequence[bytes]):
-    """Records as `packed_record` has them, one behind the other; one by one they are bytes.
+    """Records in the format of `packed_record`, one behind the other. A single item is bytes.
 
     Args:
         data: the records.
-        ends: where each ends.
+        ends: the end of each.
     """
 
     __slots__ = ("_data", "_ends")
@@ -48,7 +48,7 @@ class PackedRun(Sequence[bytes]):
 
     @classmethod
     def joined(cls, runs: Sequence[PackedRun]) -> PackedRun:
-        """The records of several, one behind the other."""
+        """Join the records of several runs."""
         if len(runs) == 1:
             return runs[0]
         begins = np.cumsum([0, *(len(one._data) for one in runs[:-1])])
@@ -56,15 +56,15 @@ class PackedRun(Sequence[bytes]):
         return cls(np.concatenate([one._data for one in runs]), np.concatenate(ends))
 
     def placed(self, first: int, stop: int, number: int, most_bytes: int) -> tuple[NDArray[np.uint8], int]:
-        """Records from `first` on as they stand in a RecordBatch, and the one behind the last that fits in.
+        """Return records from `first` on as a RecordBatch contains them, and the index behind the last that fits in.
 
         The first record of a batch may have any size.
 
         Args:
-            first: the first.
-            stop: goes no further than this one.
-            number: how many stand in the batch before them.
-            most_bytes: take no more than so many.
+            first: index of the first record.
+            stop: index behind the last record to take.
+            number: the number of records in the batch before them.
+            most_bytes: the most bytes to take.
         """
         lengths = np.diff(self._ends[first:stop], prepend=self._ends[first - 1] if first else 0)
         lengths += _BEFORE_NUMBER + _varint_bytes(np.arange(number, number + stop - first))
@@ -80,15 +80,15 @@ class PackedRun(Sequence[bytes]):
 
 
 def joined(parts: Sequence[Sequence[bytes]]) -> Sequence[bytes]:
-    """Packed records of several parts, one behind the other; in one piece of memory if they all are."""
+    """Join packed records of several parts, in one piece of memory if all parts are."""
     runs = [part for part in parts if isinstance(part, PackedRun)]
     return PackedRun.joined(runs) if runs and len(runs) == len(parts) else list(chain.from_iterable(parts))
 
 
 def _varint_bytes(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-    """How many bytes Kafka takes to write numbers that are not negative."""
+    """Return how many bytes Kafka's encoding takes for numbers that are not negative."""
     return np.searchsorted(_VARINT_BEYOND, numbers, "right") + 1
 
 
 _VARINT_BEYOND: Final = np.array([1 << (7 * count - 1) for count in range(1, 9)], np.int64)
-"""With each of these a varint takes a byte more: it holds seven bits of twice the number."""
+"""From each of these numbers on, a varint takes one more byte: a byte has seven bits of twice the number."""

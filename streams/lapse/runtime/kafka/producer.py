@@ -1,4 +1,4 @@
-"""Writing to Kafka in RecordBatches: the journal's atomic ones, and the outputs."""
+"""Writes to Kafka in RecordBatches: the atomic ones of journals, and the outputs."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from lapse.runtime.kafka.record_batch import PackedBatch, RecordBatch, Row, wall
 from lapse.runtime.kafka.together import Together
 
 MAX_FOREIGN_BATCH_BYTES: Final = 900_000
-"""Largest RecordBatch for topics whose limit is not lapse's to know: just below Kafka's default."""
+"""The largest RecordBatch for topics whose limit lapse does not know: just below Kafka's default, bytes."""
 
 _SPARED_BYTES: Final = 64 << 10
-"""A batch with less room takes no more, so that only a large record ever turns out to be too much for it."""
+"""A batch with less room takes no further record, bytes. So only a large record ever exceeds the limit."""
 
 _TRIES: Final = 100
 _PAUSE_S: Final = 0.1
-"""How often, and how long after another try, a broker is asked for added partitions: it may learn of them late."""
+"""How often, and with which pause, s, to ask a broker for added partitions, of which it may learn late."""
 
 
 class InvalidRecordError(errors.BrokerResponseError):
-    """The broker has looked into a record and refuses it, such as one without a key for a compacted topic."""
+    """The broker has checked a record and refuses it, for example one without a key for a compacted topic."""
 
     errno = 87
     message = "INVALID_RECORD"
@@ -50,14 +50,14 @@ REFUSALS: Final = (
     errors.UnknownTopicOrPartitionError,
     InvalidRecordError,
 )
-"""What the broker answers before it appends anything: the batch is not there, and others may pass."""
+"""Answers that a broker gives before it appends anything. The batch is not written, and others may be accepted."""
 
 
 class _Sender(Sender):
-    """Gives the sequence numbers of a refused batch back, as Kafka's own client does.
+    """Takes the sequence numbers of a refused batch back, as Kafka's own client does.
 
-    The broker has never seen them; aiokafka would go on behind them, and every later batch for that partition would be
-    out of sequence.
+    The broker has never used them. aiokafka would continue behind them, and every later batch for that partition would
+    be out of sequence.
     """
 
     async def _send_produce_req(self, node_id: int, batches: dict[TopicPartition, MessageBatch]) -> None:
@@ -71,11 +71,11 @@ class _Sender(Sender):
 
 
 class BatchTooLarge(ValueError):
-    """Records that must stand in one RecordBatch and do not fit into one."""
+    """Records that must be in one RecordBatch and do not fit into one."""
 
 
 class _Lot(NamedTuple):
-    """What can share RecordBatches: rows, or parts with records that are packed; one of the two is empty."""
+    """Records that can share RecordBatches: rows, or parts with packed records. One of the two is empty."""
 
     rows: list[Row]
     parts: list[Sequence[bytes]]
@@ -93,13 +93,13 @@ class _Lot(NamedTuple):
 
 
 class BatchProducer:
-    """An idempotent producer whose RecordBatches are made by hand.
+    """An idempotent producer whose RecordBatches lapse fills itself.
 
     Args:
-        bootstrap_servers: the brokers.
+        bootstrap_servers: addresses of the brokers.
         security: aiokafka's settings for TLS and SASL.
-        stamp_ms: what records are stamped with, ms since the epoch; it counts on topics with `CreateTime`.
-        needed: topics that will be written; see `know`.
+        stamp_ms: returns the timestamp of records, ms since the epoch, which counts on topics with `CreateTime`.
+        needed: topics that will be written, see `know`.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class BatchProducer:
         return self._producer
 
     def forget(self, topics: Iterable[str]) -> None:
-        """Ask for these topics no more; see `lapse.runtime.kafka.metadata.forget`."""
+        """Stop asking brokers for these topics; see `lapse.runtime.kafka.metadata.forget`."""
         forget(self.producer.client, topics)
 
     async def send_atomically(
@@ -156,7 +156,7 @@ class BatchProducer:
         """Send records as one RecordBatch: all of them become readable, or none.
 
         Returns:
-            what to await for their safety, and how many bytes they are.
+            A future that is done once Kafka has them, and their number of bytes.
 
         Raises:
             BatchTooLarge: they do not fit.
@@ -175,7 +175,7 @@ class BatchProducer:
         return await self.send([Output(topic, partition, key, value, headers) for key, value in records])
 
     async def send(self, outputs: Iterable[Output | Packed]) -> list[asyncio.Future[RecordMetadata]]:
-        """Send records, packed by partition, in order within each; returns what to await for their safety."""
+        """Send records, packed by partition, in order within each; return futures that are done once Kafka has them."""
         by_partition: dict[tuple[str, int], list[_Lot]] = {}
         for output in outputs:
             lots = by_partition.setdefault((output.topic, output.partition), [])
@@ -206,7 +206,7 @@ class BatchProducer:
         return {}
 
     async def learn_size(self, topics: Iterable[str], partitions: int) -> None:
-        """Know of topics that have got partitions: aiokafka refuses those that it does not know."""
+        """Wait until the client knows added partitions of topics. aiokafka refuses records for unknown ones."""
         client, names = self.producer.client, list(topics)
         for _ in range(_TRIES):
             known = (client.cluster.partitions_for_topic(name) for name in names)
@@ -216,14 +216,17 @@ class BatchProducer:
             await asyncio.sleep(_PAUSE_S)
 
     def give_up(self, topic: str, partition: int, why: errors.KafkaError) -> None:
-        """Fail what still waits to be sent to a partition: its topic is gone, and should it come back, is another."""
+        """Fail the unsent batches of a partition, because its topic is gone.
+
+        A new topic with the name is another one.
+        """
         accumulator = self.producer._message_accumulator
         for batch in accumulator._batches.pop(TopicPartition(topic, partition), ()):
-            accumulator._pending_batches.add(batch)  # where it is looked for when its future is done
+            accumulator._pending_batches.add(batch)  # its future's callback removes it from there
             batch.failure(why)
 
     async def send_one(self, topic: str, partition: int, key: bytes | None, value: bytes) -> RecordMetadata:
-        """Send one record and wait until it is safe; the result has the broker's timestamp."""
+        """Send one record, and wait until Kafka has it; the result has the broker's timestamp."""
         return await self.producer.send_and_wait(
             topic, value, key=key, partition=partition, timestamp_ms=self.stamp_ms()
         )
@@ -236,9 +239,9 @@ def filled(
     most_bytes: int = MAX_FOREIGN_BATCH_BYTES,
     stamp_ms: int | None = None,
 ) -> tuple[RecordBatch, int]:
-    """Return a batch of rows from `first` on, and the row behind its last.
+    """Return a batch of rows from `first` on, and the index behind its last row.
 
-    The first record of a batch may have any size; what is too much for the topic, the broker says.
+    The first record of a batch may have any size. If it is too large for the topic, the broker refuses it.
     """
     batch = RecordBatch(stamp_ms)
     done = batch.add_rows(rows, first, stop, most_bytes - min(_SPARED_BYTES, most_bytes // 8))

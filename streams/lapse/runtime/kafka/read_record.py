@@ -1,4 +1,4 @@
-"""A record that lapse has read itself, in the form of aiokafka's."""
+"""A record that lapse has decoded itself, in the form of aiokafka's."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ class ReadRecord(NamedTuple):
     """A record without topic and partition, as aiokafka reads it from a RecordBatch.
 
     Attributes:
-        offset: its place in the partition.
+        offset: its offset in the partition.
         timestamp: ms since the epoch.
-        timestamp_type: 0 = the producer gave the timestamp, 1 = the broker did.
+        timestamp_type: 0 if the producer set the timestamp, 1 if the broker did.
         key: its key.
         value: its value.
-        headers: names and values, in their order.
+        headers: names and values, in order.
     """
 
     offset: int

@@ -18,12 +18,12 @@ Row = tuple[bytes | None, bytes | None, Headers]
 
 
 def wall_ms() -> int:
-    """This machine's clock, ms since the epoch."""
+    """Return the time of this machine's clock, ms since the epoch."""
     return int(time.time() * 1000)
 
 
 class RecordBatch(BatchBuilder):
-    """aiokafka's, without a call through its layers for each record: that costs as much as to write the record."""
+    """aiokafka's batch, without its calls through several layers for each record, which cost as much as the record."""
 
     _relative_offset: int
 
@@ -32,10 +32,10 @@ class RecordBatch(BatchBuilder):
         self._stamp_ms = wall_ms() if stamp_ms is None else stamp_ms
 
     def add_rows(self, rows: Sequence[Row], first: int, stop: int, full_bytes: int) -> int:
-        """Add rows from `first` on, and return the one behind the last that is in.
+        """Add rows from `first` on; return the index behind the last added row.
 
-        It ends with the row that makes it larger than `full_bytes`, or before one that does not fit into
-        `MAX_BATCH_BYTES`; the first may have any size.
+        The batch ends with the row that makes it larger than `full_bytes`, or before one that does not fit into
+        `MAX_BATCH_BYTES`. The first row may have any size.
         """
         append, size = self._builder.append, self._builder.size
         now_ms = self._stamp_ms
@@ -46,7 +46,7 @@ class RecordBatch(BatchBuilder):
                 stop = at
                 break
             number += 1
-            # Looked at behind the record: to measure it beforehand costs as much as to append it.
+            # Check the size afterwards: to measure a record beforehand costs as much as to append it.
             if size() > full_bytes:
                 stop = at + 1
                 break
@@ -54,7 +54,7 @@ class RecordBatch(BatchBuilder):
         return stop
 
     def add_items(self, items: Iterable[tuple[bytes, bytes | None]], headers: Headers) -> bool:
-        """Add keys and values that bear the same headers; False if they do not fit in."""
+        """Add keys and values with the same headers; return False if they do not fit in."""
         append = self._builder.append
         now_ms = self._stamp_ms
         number = self._relative_offset
@@ -67,7 +67,7 @@ class RecordBatch(BatchBuilder):
 
 
 _HEAD: Final = struct.Struct(">qiibI")
-"""Base offset, length from behind itself on, leader epoch, magic, CRC-32C of all that follows."""
+"""Base offset, length of what follows the length, leader epoch, magic, CRC-32C of everything behind it."""
 
 _BODY_HEAD: Final = struct.Struct(">hiqqqhii")
 """Attributes, last offset delta, first and latest timestamp (ms), producer id and epoch, sequence, count."""
@@ -77,7 +77,7 @@ _MAGIC: Final = 2
 
 
 class PackedBatch(BatchBuilder):
-    """aiokafka's, for records that are packed already: only their places in the batch are added."""
+    """aiokafka's batch for records that are packed already. Only their positions in the batch are added."""
 
     _relative_offset: int
     _buffer: bytes | None
@@ -90,9 +90,9 @@ class PackedBatch(BatchBuilder):
         self._producer: tuple[int, int, int] = (-1, -1, -1)
 
     def add_packed(self, records: Sequence[bytes], first: int, stop: int, most_bytes: int) -> int:
-        """Add records from `first` on, and return the one behind the last that is in.
+        """Add records from `first` on; return the index behind the last added record.
 
-        It ends before a record that would make it larger than `most_bytes`; the first may have any size.
+        The batch ends before a record that would make it larger than `most_bytes`. The first one may have any size.
         """
         if isinstance(records, PackedRun):
             placed, stop = records.placed(first, stop, self._relative_offset, most_bytes - self._bytes)
@@ -123,7 +123,7 @@ class PackedBatch(BatchBuilder):
         return stop
 
     def size(self) -> int:
-        """Bytes so far, or of the whole."""
+        """Return the number of bytes of the batch so far."""
         return self._bytes
 
     def _set_producer_state(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
@@ -145,6 +145,6 @@ _known_places: list[bytes] = []
 
 
 def _places(count: int) -> list[bytes]:
-    """What stands before a record's key, by its number in the batch: attributes, timestamp delta, offset delta."""
+    """Return the bytes before a record's key, by its number in the batch: attributes, timestamp and offset delta."""
     _known_places.extend(b"\x00\x00" + VARINT[number] for number in range(len(_known_places), count))
     return _known_places

@@ -1,4 +1,4 @@
-"""`[security]` in the words of aiokafka, of Faust and of librdkafka (X5)."""
+"""Translates `[security]` into the settings of aiokafka, Faust and librdkafka (X5)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lapse.config.root import SecurityConfig
 
 
 def password(security: SecurityConfig) -> str | None:
-    """The SASL password: from `LAPSE_SASL_PASSWORD`, else from the file."""
+    """Return the SASL password from `LAPSE_SASL_PASSWORD`, or else from the file."""
     from_environment = os.environ.get("LAPSE_SASL_PASSWORD")
     if from_environment:
         return from_environment
@@ -17,8 +17,8 @@ def password(security: SecurityConfig) -> str | None:
 
 
 def for_aiokafka(security: SecurityConfig) -> dict[str, Any]:
-    """Settings for aiokafka's clients."""
-    from aiokafka.helpers import create_ssl_context  # commands without the extra `worker` need the other words only
+    """Return settings for aiokafka's clients."""
+    from aiokafka.helpers import create_ssl_context  # not installed without the extra `worker`
 
     settings: dict[str, Any] = {"security_protocol": security.protocol}
     if security.protocol.endswith("SSL"):
@@ -35,8 +35,8 @@ def for_aiokafka(security: SecurityConfig) -> dict[str, Any]:
 
 
 def for_faust(security: SecurityConfig) -> Any:
-    """Credentials for Faust's consumer; None where there is nothing to show."""
-    import faust  # commands need it no more than aiokafka
+    """Return credentials for Faust's consumer; None if it needs none."""
+    import faust  # not installed either
 
     if security.protocol == "PLAINTEXT":
         return None
@@ -52,7 +52,7 @@ def for_faust(security: SecurityConfig) -> Any:
 
 
 def for_librdkafka(security: SecurityConfig) -> dict[str, Any]:
-    """Settings for confluent-kafka's clients."""
+    """Return settings for confluent-kafka's clients."""
     settings: dict[str, Any] = {"security.protocol": security.protocol}
     files = {
         "ssl.ca.location": security.ca_file,

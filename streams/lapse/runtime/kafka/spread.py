@@ -1,8 +1,8 @@
-"""Spreads shards over the workers: all get equally many, and keep their own as far as possible.
+"""Assigns shards to workers: all get equally many, and keep their own as far as possible.
 
-Faust gives all topics with the same number of partitions out together: partition 0 of each of them to one worker. A
-thousand queues of one partition each would all be at one worker, however many there are. Here only what must be read
-together is given out together: the topics of one entity, and of entities that have a topic in common.
+Faust assigns all topics with the same number of partitions together: partition 0 of each of them to one worker. A
+thousand queues with one partition each would all be at one worker, however many workers there are. This module keeps
+together only what must be read together: the topics of one entity, and of entities with a common topic.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from faust.types import TP
 
 
 class Assignment(Protocol):
-    """What a member of the group is to read."""
+    """The partitions that a member of the group shall read."""
 
     @property
     def actives(self) -> dict[str, list[int]]:
@@ -23,11 +23,11 @@ class Assignment(Protocol):
 
 
 class Together(NamedTuple):
-    """Entities that are read together.
+    """Entities that are assigned together.
 
     Attributes:
         topics: all their topics, sorted.
-        entities: how many they are; so many shards has each partition.
+        entities: the number of entities, so that each partition has so many shards.
     """
 
     topics: tuple[str, ...]
@@ -35,14 +35,14 @@ class Together(NamedTuple):
 
 
 Shard = tuple[Together, int]
-"""A partition of entities that are read together."""
+"""A partition of entities that are assigned together."""
 
 _ROUNDS: Final = 8
-"""What one round leaves uneven the next one moves; it is the same from the second or third one on."""
+"""The most rounds. Each round mends what the last one left uneven; from the second or third on nothing changes."""
 
 
 class _Unit(NamedTuple):
-    """What is given out partition by partition, to whom."""
+    """Entities that are assigned together, the members that can have them, and their partitions."""
 
     together: Together
     members: list[str]
@@ -53,14 +53,14 @@ def spread(assignments: Mapping[str, Assignment], owned: Mapping[str, set[TP]], 
     """Give every member its share of each entity, and of all shards.
 
     Args:
-        assignments: by member, as Faust made them; changed. What belongs to no entity stays as it is.
-        owned: what each member that is there has.
+        assignments: by member, as Faust made them; changed in place. Topics of no entity stay as they are.
+        owned: the partitions of each current member.
         entities: the topics of each entity.
     """
     subscribed = {topic for one in assignments.values() for topic in one.actives}
     found = [_Unit(one, *_readers(one, assignments)) for one in _together(entities, subscribed)]
     units = [one for one in found if one.members and one.partitions]
-    units.sort(key=lambda one: (-len(one.partitions), one.together))  # one partition can go anywhere: last
+    units.sort(key=lambda one: (-len(one.partitions), one.together))  # single partitions last: they fit anywhere
     had = {tp: member for member, tps in sorted(owned.items(), reverse=True) for tp in tps}
     shares: dict[Shard, str] = {}
     for unit in units:
@@ -81,7 +81,7 @@ def spread(assignments: Mapping[str, Assignment], owned: Mapping[str, set[TP]], 
 
 
 def _round(units: Sequence[_Unit], had: Mapping[Shard, str], everybody: Sequence[str]) -> dict[Shard, str]:
-    """Have members keep what is within their shares, and give the rest to those who have least."""
+    """Let members keep shards within their shares, and give the others to the members with the fewest."""
     shares = _Shares(everybody, sum(unit.together.entities * len(unit.partitions) for unit in units))
     given: dict[Shard, str] = {}
     for unit in units:
@@ -119,7 +119,7 @@ class _Shares:
         self._base_of_it, self._more_of_it = divmod(partitions, members)
 
     def may_keep(self, member: str, shards: int) -> bool:
-        """Whether a member stays with what it has: so that nobody else is left with less than its share."""
+        """Return whether a member may keep shards, without leaving another member less than its share."""
         is_more_of_it = self._of_it[member] == self._base_of_it
         if self._of_it[member] > self._base_of_it or (is_more_of_it and not self._more_of_it):
             return False
@@ -138,7 +138,7 @@ class _Shares:
 
 
 def _together(entities: Iterable[set[str]], subscribed: set[str]) -> list[Together]:
-    """Entities with a topic in common are one."""
+    """Join entities that have a topic in common."""
     at: dict[str, int] = {}
     groups: dict[int, tuple[set[str], int]] = {}
     for number, topics in enumerate(entities):
@@ -154,13 +154,13 @@ def _together(entities: Iterable[set[str]], subscribed: set[str]) -> list[Togeth
 
 
 def _readers(together: Together, assignments: Mapping[str, Assignment]) -> tuple[list[str], list[int]]:
-    """Members that read all of some topics, and which partitions these have in common."""
+    """Return the members that read all of the topics, and the partitions that these have in common."""
     members = [member for member, one in assignments.items() if all(topic in one.actives for topic in together.topics)]
     partitions = {
         topic: sorted(one for member in members for one in assignments[member].actives[topic])
         for topic in together.topics
     }
-    # Where a topic is seen before another one, Faust's choice holds until the next look. Where one has got more
-    # partitions than another one (C81), nobody reads these yet.
+    # Faust may know one topic before another, and its choice then holds until the next look. If one topic has more
+    # partitions than another (C81), nobody reads these yet.
     common = sorted(set.intersection(*map(set, partitions.values())))
     return (sorted(members), common) if common else ([], [])

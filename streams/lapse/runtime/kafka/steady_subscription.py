@@ -1,7 +1,7 @@
-"""Subscriptions whose partitions go on being fetched while the group is balanced anew (C90).
+"""Subscriptions whose partitions are still fetched during a rebalance (C90).
 
-aiokafka drops the whole assignment once the subscription changes, and hands out nothing while the group rebalances.
-Here what is assigned stays assigned until the next assignment is known, and what both have in common is not touched.
+aiokafka drops the whole assignment when the subscription changes, and returns no records during a rebalance. Here
+partitions stay assigned until the next assignment is known, and those in both assignments are not touched.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ _NOTHING_COMMITTED = OffsetAndMetadata(-1, "")
 
 
 class _Gone(TopicPartitionState):
-    """What a request that is under way finds of a partition that has gone: it wants nothing, and remembers nothing."""
+    """The state of a partition that is no longer assigned, for requests under way. It ignores everything."""
 
     def __init__(self, assignment: Assignment) -> None:
         super().__init__(assignment)
         self.pause()
 
     def fetch_committed(self) -> asyncio.Future[OffsetAndMetadata]:
-        """Nothing, at once."""
+        """Return no offset, at once."""
         answer: asyncio.Future[OffsetAndMetadata] = asyncio.get_running_loop().create_future()
         answer.set_result(_NOTHING_COMMITTED)
         return answer
 
     def await_reset(self, strategy: object) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def reset_to(self, position: int) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def consumed_to(self, position: int) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class SteadyAssignment(Assignment):
-    """What is assigned; the object lives as long as the member, and the fetches under way with it."""
+    """The assigned partitions. The object lives as long as the member, so fetches under way stay valid."""
 
     def __init__(self, tps: frozenset[TopicPartition]) -> None:
         super().__init__(())
@@ -48,11 +48,11 @@ class SteadyAssignment(Assignment):
         self.change(tps)
 
     def state_value(self, tp: TopicPartition) -> TopicPartitionState:
-        """As aiokafka's, but never nothing."""
+        """Return the state of a partition, like aiokafka's, but never None."""
         return self._tp_state.get(tp) or self._gone
 
     def change(self, tps: frozenset[TopicPartition]) -> None:
-        """Have these partitions from now on; new ones are left out of the fetch until somebody says where to begin."""
+        """Change the assigned partitions. New ones are not fetched until their positions are set."""
         states: dict[TopicPartition, TopicPartitionState] = self._tp_state
         for tp in states.keys() - tps:
             state = states.pop(tp)
@@ -61,18 +61,18 @@ class SteadyAssignment(Assignment):
         for tp in tps - states.keys():
             state = states[tp] = TopicPartitionState(self)
             state.pause()
-            state.seek(0)  # else it would be looked up what is committed
+            state.seek(0)  # otherwise aiokafka would ask for the committed offset
         self._topic_partitions = tps
 
 
 class SteadySubscriptions(SubscriptionState):
-    """What a consumer is subscribed to, and what is assigned to it."""
+    """A consumer's subscription, and its assignment."""
 
     _assigned_under: Subscription | None = None
 
     @property
     def is_balanced(self) -> bool:
-        """Whether the group was balanced since the topics were chosen that are read."""
+        """Whether the group has rebalanced since the last change of the subscription."""
         return self._subscription is not None and self._assigned_under is self._subscription
 
     def _change_subscription(self, subscription: Subscription) -> None:
@@ -84,7 +84,7 @@ class SteadySubscriptions(SubscriptionState):
         super()._change_subscription(subscription)
 
     def assign_from_subscribed(self, assignment: Any) -> None:
-        """As aiokafka's, for the partitions that come and go only."""
+        """Do the same as aiokafka's, but only for partitions that are added or removed."""
         subscription = self._subscription
         kept, tps = subscription.assignment, frozenset(assignment)
         strange = {tp.topic for tp in tps} - subscription.topics
@@ -99,7 +99,7 @@ class SteadySubscriptions(SubscriptionState):
 
     @property
     def reassignment_in_progress(self) -> bool:
-        """Whether nothing may be handed out: only while nothing is assigned."""
+        """Whether no records may be returned: only while there is no assignment."""
         return self._subscription is None or self._subscription.assignment is None
 
     def _assigned_state(self, tp: TopicPartition) -> Any:

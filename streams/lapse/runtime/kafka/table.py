@@ -18,47 +18,48 @@ from lapse.runtime.kafka.lean_service import LeanService
 from lapse.runtime.watch import end_process
 
 _FIRST: Final = 10
-"""How many shards are taken over side by side until the first is served: one of ten is sooner than one of a hundred."""
+"""How many shards are taken over at a time until the first one serves, because ten are restored sooner than a
+hundred."""
 
 _FIRST_S: Final = 0.5
-"""How long the others wait for that at most, s: the broker of these ten may be away."""
+"""The longest wait of the other shards for that, s. The broker of these ten may be away."""
 
 _AT_ONCE: Final = 100
-"""How many after that, while no shard was served before."""
+"""The same number after that, while no shard was served before."""
 
 _BESIDE: Final = 5
-"""The same while others are served: each turn of the loop has a portion of every one of them (C90)."""
+"""The same number while other shards are served. Each turn of the loop has a portion of every take-over (C90)."""
 
 
 class NoRecovery(Recovery):
-    """Faust's recovery, which finds nothing left to do.
+    """Faust's recovery, with nothing to do.
 
-    Faust notes how far a table is when it is assigned, and asks for the changelog's end later. A shard that has begun
-    its epoch writes between the two, and Faust would wait for a record that nobody reads: for ever, with every shard
-    of the worker at a standstill.
+    Faust notes a table's position when it is assigned, and asks for the changelog's end later. A shard that has begun
+    its epoch writes in between. Faust would then wait for ever for a record that nobody reads, and all shards of the
+    worker would stand still.
     """
 
     def need_recovery(self) -> bool:
-        """Never: `JournalStore.on_rebalance` has read the changelog to its end."""
+        """Return False, because `JournalStore` reads the changelog to its end."""
         return False
 
     async def _build_highwaters(self, consumer: Any, tps: Any, destination: Counter[TP], title: str) -> None:
-        """Nothing: nobody waits for the changelogs' ends, and that of a deleted entity would not be answered."""
+        """Do nothing. The ends are not needed, and the request for a deleted entity's changelog would get no answer."""
         destination.clear()
 
     async def _build_offsets(self, consumer: Any, tps: Any, destination: Counter[TP], title: str) -> None:
-        """Nothing: reading begins nowhere."""
+        """Do nothing, because Faust reads no changelog."""
 
     async def _seek_offsets(self, consumer: Any, tps: Any, offsets: Counter[TP], title: str) -> None:
-        """Nothing: changelogs are left out of the fetch."""
+        """Do nothing, because changelogs are not fetched."""
 
     def active_remaining(self) -> Counter[TP]:
-        """Nothing."""
+        """Return that nothing remains."""
         return Counter()
 
 
 class SelfRestoredTable(LeanService, Table[Any, Any]):
-    """Faust's table; `lapse apply` has made its changelog, and so nothing is declared."""
+    """Faust's table. It declares no changelog, because `lapse apply` has created it."""
 
     async def on_start(self) -> None:
         """Start the store."""
@@ -66,9 +67,9 @@ class SelfRestoredTable(LeanService, Table[Any, Any]):
 
 
 class SelfRestoredTables(TableManager):
-    """Faust's tables with `NoRecovery`; a take-over that has begun is finished before the worker gives shards up.
+    """Faust's tables with `NoRecovery`. Take-overs that have begun are finished before shards are given up.
 
-    Shards are taken over beside Faust, which has its flow begin at once: each serves as soon as it is restored.
+    Shards are taken over beside Faust, whose flow begins at once. So each shard serves as soon as it is restored.
     """
 
     def __init__(self, app: Any, **more: Any) -> None:
@@ -77,12 +78,12 @@ class SelfRestoredTables(TableManager):
         self._closed = False
         self._begun: set[asyncio.Task[None]] = set()
         self._over = asyncio.Event()
-        """Set whenever the last take-over that had begun has ended."""
+        """Set when no take-over is under way."""
         self._places = asyncio.Semaphore(_FIRST)
         self._further_places = 0
 
     async def on_start(self) -> None:
-        """As Faust's, which waits for a second, lest tables are still to come; here all are there from the first."""
+        """Start like Faust's, without its second of waiting for further tables."""
         if not self.should_stop:
             await self._update_channels()
             await self.recovery.start()
@@ -90,17 +91,17 @@ class SelfRestoredTables(TableManager):
     async def on_rebalance(
         self, assigned: set[TP], revoked: set[TP], newly_assigned: set[TP], generation_id: int = 0
     ) -> None:
-        """Give up the shards that went, take over those that came; nothing once the worker is ending."""
+        """Give up shards that are no longer assigned, and take over new ones; do nothing once the worker stops."""
         async with self._rebalancing:
             await self.restored()
             if self._closed:
                 return
-            self._recovery_started.set()  # as Faust does: no tables can be added
+            self._recovery_started.set()  # like Faust: no tables can be added
             consumer: Any = self.app.consumer
             if not consumer.flow_active:
                 consumer.flows.clear()
-            # Faust goes on to the next table when one is ready. Side by side, what all of them ask of the brokers is
-            # asked at once (`Together`).
+            # Faust waits for one table before it goes on to the next. If all run at the same time, their requests to
+            # the brokers are joined (`Together`).
             by_topic: dict[str, set[TP]] = {}
             for tp in assigned:
                 by_topic.setdefault(tp.topic, set()).add(tp)
@@ -110,7 +111,7 @@ class SelfRestoredTables(TableManager):
             await asyncio.gather(
                 *(table.on_rebalance(mine, revoked, newly_assigned, generation_id) for table, mine in concerned)
             )
-            # What is not assigned any more: the group rebalances once more already.
+            # Partitions may no longer be assigned, because another rebalance has begun.
             with contextlib.suppress(AssertionError, IllegalStateError):
                 changelogs = (table.changelog_topic.get_topic_name() for table in self.values())
                 await consumer.leave_out(tp for name in changelogs for tp in by_topic.get(name, ()))
@@ -119,7 +120,7 @@ class SelfRestoredTables(TableManager):
             await self.recovery.on_rebalance(assigned, revoked, newly_assigned, generation_id)
 
     async def _update_channels(self) -> None:
-        """Start the tables. Faust has a channel for each changelog, too; here `WorkerAgent` has them assigned."""
+        """Start the tables. Unlike Faust, make no channels for changelogs: `WorkerAgent` has them assigned."""
         self._tables_finalized.set()
         for table in list(self.values()):
             if await table.maybe_start():
@@ -129,7 +130,10 @@ class SelfRestoredTables(TableManager):
         self._tables_registered.set()
 
     def begin(self, name: str, take_over: Coroutine[Any, Any, None]) -> None:
-        """Take a shard over beside Faust, and not too many at once: the first are not to wait for the last."""
+        """Start to take a shard over beside Faust.
+
+        Their number is limited, so that the first need not wait for the last.
+        """
         if not self._begun:
             app: Any = self.app
             serves = any(entity.runners for entity in app.entities.values())
@@ -148,7 +152,7 @@ class SelfRestoredTables(TableManager):
         self._widen(places)
 
     def _widen(self, places: asyncio.Semaphore) -> None:
-        """Have as many places as there are to be, unless these are those of an earlier time."""
+        """Raise the limit of take-overs at a time, unless these belong to an earlier rebalance."""
         if places is self._places:
             for _ in range(self._further_places):
                 places.release()
@@ -163,24 +167,24 @@ class SelfRestoredTables(TableManager):
 
     async def restored(self) -> None:
         """Wait for all take-overs that have begun."""
-        while self._begun:  # fifty that wait for fifty tasks would add 2,500 callbacks
+        while self._begun:  # not on the tasks: fifty waiters for fifty tasks would add 2,500 callbacks
             await self._over.wait()
 
     @contextlib.asynccontextmanager
     async def still(self) -> AsyncIterator[bool]:
-        """Have no shard taken over or given up meanwhile; False = the worker is ending."""
+        """Prevent take-overs and releases meanwhile; yield False if the worker is stopping."""
         async with self._rebalancing:
             await self.restored()
             yield not self._closed
 
     async def grow(self, declared: Iterable[object]) -> bool:
-        """Have further tables, although Faust thinks it is too late.
+        """Add tables, although Faust does not allow it after the start.
 
         Args:
-            declared: declares one each time that it is asked; others have their turn in between (C90).
+            declared: declares one table at each step. Other tasks have turns in between (C90).
 
         Returns:
-            whether it was done; False = the worker is ending.
+            Whether it was done; False if the worker is stopping.
         """
         async with self.still() as open_:
             if open_:
@@ -194,26 +198,29 @@ class SelfRestoredTables(TableManager):
         return open_
 
     async def drop(self, name: str) -> None:
-        """Know a table no more, so that there can be another one of its name; its shards are given up."""
+        """Remove a table whose shards are given up, so that there can be another one with its name."""
         table = self.pop(name, None)
         if table is not None:
             self._changelogs.pop(table.changelog_topic.get_topic_name(), None)
             await table.stop()
 
     async def close(self) -> None:
-        """Take over nothing any more, and wait for what is being taken over."""
+        """Take over no more shards, and wait for take-overs that have begun."""
         self._closed = True
         async with self._rebalancing:
             await self.restored()
 
     @property
     def changelog_topics(self) -> KeysView[str]:  # type: ignore[override]  # Faust only looks names up in it
-        """The topics of all tables. Faust makes a set of them whenever it looks one up: a thousand times a thousand."""
+        """The changelog topics of all tables.
+
+        Faust would make a set of them for each lookup: a thousand times a thousand.
+        """
         return self._changelogs.keys()
 
     @property
     def recovery(self) -> Recovery:
-        """The recovery, made when it is first asked for."""
+        """The recovery, made at first use."""
         if self._recovery is None:
             self._recovery = NoRecovery(self.app, self, beacon=self.beacon, loop=self.loop)
         return self._recovery

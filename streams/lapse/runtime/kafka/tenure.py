@@ -1,4 +1,4 @@
-"""Tenures: since when this worker has had a partition; records fetched before do not count."""
+"""Tenures: since when this worker has a partition. Records that were fetched earlier are void."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from faust.types import TP
 
 
 class Tenures:
-    """Since when partitions are this worker's, in turns: a number that grows each time some come or go.
+    """Counts in turns since when partitions are this worker's. The turn grows each time some are added or removed.
 
     Attributes:
-        turn: the present turn; what is fetched notes it before.
+        turn: the current turn, which is noted before a fetch.
     """
 
     def __init__(self) -> None:
@@ -20,16 +20,16 @@ class Tenures:
         self._since: dict[TP, int] = {}
 
     def begin(self, tps: Iterable[TP]) -> None:
-        """Partitions come, or are taken over anew: what was fetched of them until now is void."""
+        """Begin with partitions that are added or taken over anew. What was fetched of them so far is void."""
         self.turn += 1
         self._since.update(dict.fromkeys(tps, self.turn))
 
     def begin_all(self) -> None:
-        """What was fetched of any partition until now is void."""
+        """Begin anew with all partitions. What was fetched of them so far is void."""
         self.turn += 1
         self._all_since = self.turn
         self._since.clear()
 
     def covers(self, tp: TP, turn: int) -> bool:
-        """Whether what was fetched of a partition in that turn still counts."""
+        """Return whether records of a partition that were fetched in a turn still count."""
         return turn >= self._all_since and turn >= self._since.get(tp, 0)

@@ -1,7 +1,7 @@
-"""Joins requests to the brokers: those that come while one is under way make up the next one.
+"""Joins requests to the brokers: those that arrive while one is under way form the next one.
 
-A worker takes hundreds of shards over at once. Each wants to know a few offsets and topic ids, and brokers tell
-those of a thousand partitions as quickly as of one.
+A worker takes over hundreds of shards at a time. Each needs a few offsets and topic ids, and brokers answer for a
+thousand partitions as quickly as for one.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ V = TypeVar("V")
 
 
 class Together(Generic[K, V]):
-    """Asks for many keys at once, one question after the other.
+    """Asks for many keys at once, one request after the other.
 
     Args:
-        ask: answers for some keys; those without an answer are left out.
+        ask: returns the answers for some keys, without keys that have none.
     """
 
     def __init__(self, ask: Callable[[list[K]], Awaitable[dict[K, V]]]) -> None:
@@ -28,10 +28,10 @@ class Together(Generic[K, V]):
         self._under_way = asyncio.Lock()
 
     async def of(self, keys: Collection[K]) -> dict[K, V]:
-        """The answers for these keys, as of now or later; those without one are left out.
+        """Return the answers for these keys, as of now or later, without keys that have none.
 
         Raises:
-            Exception: what the question ended with, for all who took part in it.
+            Exception: the error of the request, for all callers that took part in it.
         """
         if not keys:
             return {}

@@ -1,14 +1,14 @@
-"""Batch transport: the records of a partition go to its shards at once, without an event of Faust's for each.
+"""Batch transport: hands the records of a partition to its shards at once, without a Faust event for each.
 
-Faust spends four asyncio tasks, two queues and a stream on every message. Three more things are put right here:
+Faust spends four asyncio tasks, two queues and a stream on every message. This transport differs in three more ways:
 
-- what is committed is what the shards have made durable, not what Faust counts as acknowledged;
-- after a rebalance, reading goes on where the shards' journals say, not at the committed offset;
-- what a shard cannot keep up with is left out of the fetch until it has caught up, and so is what a shard will read
-  that is not restored yet: the others need not wait for it.
+- It commits what the shards have made durable, not what Faust counts as acknowledged.
+- After a rebalance, it reads from the positions in the shards' journals, not from the committed offsets.
+- It does not fetch partitions with which a shard cannot keep up, or whose shard is not restored yet, so that other
+shards need not wait for that.
 
-Any number of queues read one topic, so each of these is the answer of several shards: the one that is furthest behind
-decides.
+Any number of queues may read one topic, so several shards decide about a partition: the one that is furthest behind
+counts.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from lapse.runtime.kafka.tenure import Tenures
 
 _POLL_S: Final = 1.0
 _AT_ONCE: Final = 100
-"""The records of so many partitions are handed over without a turn for others."""
+"""The records of so many partitions are handed over without a turn for other tasks."""
 
 
 class Readers:
-    """How far the shards are that read one partition; the one that is furthest behind decides."""
+    """The positions of the shards that read one partition. The one that is furthest behind counts."""
 
     __slots__ = ("finished", "received", "saturated")
 
@@ -44,7 +44,7 @@ class Readers:
 
 
 class BatchConsumer(driver.Consumer):
-    """Faust's aiokafka consumer; it hands whole batches to the shards."""
+    """Faust's aiokafka consumer, which hands whole batches to the shards."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -52,48 +52,48 @@ class BatchConsumer(driver.Consumer):
         self.relieved = asyncio.Event()
         self._readers: dict[TP, Readers] = {}
         self._handed = 0
-        """As `taken` of the consumer thread: what was taken by then is with the shards, or was sought again."""
+        """Like `taken` of the consumer thread: records taken by then are with the shards, or will be read again."""
         self._held: dict[TP, set[object]] = {}
-        """Partitions and the shards that will read them once they are restored."""
+        """Partitions that are not fetched, and the shards that will read them once they are restored."""
         self._to_commit: set[TP] = set()
-        """Partitions in which more was made durable since the last commit."""
+        """Partitions of which more was made durable since the last commit."""
         self._to_seek: set[TP] = set()
-        """Partitions that a shard reads which was restored after the flow began."""
+        """Partitions of shards that were restored after the flow began, and whose positions must be set."""
         self.tenures = Tenures()
         self._steady: set[TP] = set()
-        """Partitions that go on being read while the group rebalances."""
+        """Partitions that are still read during a rebalance."""
         self.balanced_count = 0
-        """How often it became known what this worker reads."""
+        """How often the worker got an assignment."""
         self.goes_on = False
-        """Whether shards go on working while the group rebalances: it knows this member still."""
+        """Whether shards go on working during the rebalance, because the group still knows this member."""
         self.flows = asyncio.Event()
-        """Whether what is read comes to the shards, or nobody is to wait for that any more."""
+        """Set while records are handed to the shards, or once nobody shall wait for that."""
 
     def _new_consumer_thread(self) -> ConsumerThread:
         return ConsumerThread(self, loop=self.loop, beacon=self.beacon)
 
     @property
     def member(self) -> str:
-        """Which member of the group this is; empty while it is none."""
+        """This worker's member id; empty while it is in no group."""
         thread: Any = self._thread
         coordinator = None if thread is None or thread._consumer is None else thread._consumer._coordinator
         return "" if coordinator is None else str(getattr(coordinator, "member_id", ""))
 
     async def subscribe(self, topics: Iterable[str]) -> None:
-        """As Faust's; a worker that has nothing to serve yet is in no group."""
+        """Subscribe like Faust's. A worker without topics stays outside the group."""
         if topics := set(topics):
             await super().subscribe(topics)
 
     async def leave(self) -> None:
-        """Read nothing any more, and leave the group: what has the same names later is for others (C4)."""
+        """Stop reading, and leave the group. Later topics with the same names belong to others (C4)."""
         self.stop_flow()
         thread: Any = self._thread
         await thread.leave()
 
     async def _drain_messages(self, fetcher: Any) -> None:
-        """Faust's loop, as one that hands over what comes: the records of a partition are one call.
+        """Replace Faust's loop: hand over the records of a partition in one call.
 
-        Faust makes an event of each message, and has it pass two tasks, two queues and a stream.
+        Faust makes an event of each message, which passes two tasks, two queues and a stream.
         """
         try:
             while not (self.should_stop or fetcher.should_stop):
@@ -123,12 +123,12 @@ class BatchConsumer(driver.Consumer):
             self._handed = taken
             return
         for number, (tp, batch) in enumerate(records.items(), 1):
-            # Between two partitions others run: the flow may have stopped, the group rebalanced.
+            # Other tasks run between two partitions: the flow may have stopped, or a rebalance begun.
             if not await self._flows():
                 return
             if batch and not self.tenures.covers(tp, turn):
-                # The fetch began before the rebalance and ended after it: perhaps behind the seek that follows one. The
-                # consumer stands behind what is dropped here, so it has to be told again where the shards are.
+                # The fetch began before the rebalance and ended after it, perhaps behind the following seek. The
+                # consumer's position is behind the dropped records, so the shards' positions must be set again.
                 self._to_seek.add(tp)
             elif batch and (active is None or tp in active):
                 app.reading.hand_over(tp, batch)
@@ -137,13 +137,16 @@ class BatchConsumer(driver.Consumer):
         self._handed = taken
 
     async def _flows(self) -> bool:
-        """Whether what comes may be handed over. Where the application holds it up, wait until it goes on, or stops."""
+        """Return whether records may be handed over.
+
+        If the application holds them back, wait until it goes on or stops.
+        """
         if self.flow_active and not self.app.flow_control.is_active():
             await self.wait_first(self.app.flow_control.acquire(), self.suspend_flow.wait())
         return self.flow_active
 
     async def on_partitions_revoked(self, revoked: set[TP]) -> None:
-        """The group rebalances: what is read is read on, unless the group has given it to others."""
+        """Go on reading during a rebalance, unless this worker is no longer a member."""
         thread: Any = self._thread
         self.goes_on = self.flow_active and thread.is_member
         if self.goes_on:
@@ -155,7 +158,7 @@ class BatchConsumer(driver.Consumer):
             await super().on_partitions_revoked(revoked)
 
     async def on_partitions_assigned(self, assigned: set[TP], generation_id: int = 0) -> None:
-        """As Faust's; what comes is paused until its shards are restored."""
+        """Do the same as Faust's; new partitions are paused until their shards are restored."""
         self._steady &= assigned
         came = assigned - self._steady
         self.tenures.begin(came)
@@ -165,22 +168,22 @@ class BatchConsumer(driver.Consumer):
 
     @property
     def is_balanced(self) -> bool:
-        """Whether the group was balanced since the topics were chosen that are read."""
+        """Whether the group has rebalanced since the last change of the subscription."""
         thread: Any = self._thread
         return bool(thread.is_balanced)
 
     async def rejoin(self) -> None:
-        """Have the group balanced once more: what this worker has given up waits for somebody."""
+        """Start another rebalance, so that other workers get what this one has given up."""
         thread: Any = self._thread
         await thread.call_thread(thread.rejoin)
 
     async def look_again(self) -> None:
-        """Learn now how many partitions the topics have; the group is balanced anew if that has changed."""
+        """Ask now for the topics' numbers of partitions. A change starts a rebalance."""
         thread: Any = self._thread
         await thread.call_thread(thread.look_again)
 
     def subscribed(self) -> set[str]:
-        """The topics that this worker reads."""
+        """Return the topics that this worker reads."""
         thread: Any = self._thread
         return set(thread._ensure_consumer().subscription())
 
@@ -189,29 +192,32 @@ class BatchConsumer(driver.Consumer):
         return active - self.saturated - self._held.keys() if self.saturated or self._held else active
 
     def _partitions_in_use(self) -> set[TP]:
-        """What Faust calls active; without its look at the type of each."""
+        """Return the partitions that Faust calls active, without its check of each type."""
         known: set[TP] | None = self._active_partitions
         return super()._get_active_partitions() if known is None else known
 
     def pause_partitions(self, tps: Iterable[TP]) -> None:
-        """As Faust's, but for what is read on; spelled out because `_get_active_partitions` hands out a copy here."""
+        """Pause partitions like Faust's, except steady ones.
+
+        Faust's code would change the copy of `_get_active_partitions`.
+        """
         tps = set(tps) - self._steady
         self._partitions_in_use().difference_update(tps)
         self._paused_partitions.update(tps)
 
     def resume_partitions(self, tps: Iterable[TP]) -> None:
-        """As Faust's; see `pause_partitions`."""
+        """Resume partitions like Faust's; see `pause_partitions`."""
         self._partitions_in_use().update(tps)
         self._paused_partitions.difference_update(tps)
         self.relieved.set()
 
-    async def _wait_next_records(self, timeout: float) -> Any:  # noqa: ASYNC109  # Faust's signature
+    async def _wait_next_records(self, timeout: float) -> Any:  # noqa: ASYNC109  # signature of Faust
         if not self.flow_active:
-            await self.wait(self.can_resume_flow)  # type: ignore[arg-type]  # Faust's own
+            await self.wait(self.can_resume_flow)  # type: ignore[arg-type]  # Faust's type
         waiting = self.saturated or self._held
         if not self._get_active_partitions():
-            # Faust would sleep a whole second with nothing to fetch. That is so after each rebalance, too: the flow
-            # begins a moment before the partitions are resumed, also where it was waited for here (C90).
+            # Faust would sleep for a second with nothing to fetch. That also happens after each rebalance, since the
+            # flow begins a moment before the partitions are resumed, also if it was waited for here (C90).
             self.relieved.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.relieved.wait(), timeout)
@@ -219,22 +225,22 @@ class BatchConsumer(driver.Consumer):
         return await super()._wait_next_records(timeout if not waiting else min(timeout, 0.02))
 
     def received(self, reader: object, tp: TP, offset: int) -> None:
-        """A shard has, and wants to go on at, `offset`."""
+        """Note that a shard has received everything below `offset`, and reads on from there."""
         self._readers.setdefault(tp, Readers()).received[reader] = offset
 
     def finished(self, reader: object, offsets: Mapping[TP, int]) -> None:
-        """What a shard has made durable: everything before these offsets."""
+        """Note that a shard has made everything before these offsets durable."""
         for tp, offset in offsets.items():
             self._readers.setdefault(tp, Readers()).finished[reader] = offset
         self._to_commit.update(offsets)
 
     def saturate(self, reader: object, tp: TP) -> None:
-        """A shard cannot keep up: leave the partition out of the fetch."""
+        """Leave a partition out of the fetch, because a shard cannot keep up with it."""
         self._readers.setdefault(tp, Readers()).saturated.add(reader)
         self.saturated.add(tp)
 
     def relieve(self, reader: object, tp: TP | None = None) -> None:
-        """A shard has caught up, with one partition or with all: fetch it again, unless others are behind."""
+        """Fetch one partition or all for a shard that has caught up, unless other shards are behind."""
         for one in self.saturated.copy() if tp is None else self.saturated & {tp}:
             saturated = self._readers[one].saturated
             saturated.discard(reader)
@@ -245,7 +251,7 @@ class BatchConsumer(driver.Consumer):
     def hold(self, reader: object, tps: Iterable[TP]) -> None:
         """Leave partitions out of the fetch until every shard that reads them is restored.
 
-        Until every one: what was fetched for others before could come to the last one as if it were what it misses.
+        With an earlier fetch, the last of these shards could take records for others as those that it lacks.
         """
         tps = list(tps)
         self.tenures.begin(tps)
@@ -253,7 +259,7 @@ class BatchConsumer(driver.Consumer):
             self._held.setdefault(tp, set()).add(reader)
 
     def let_go(self, reader: object, tps: Iterable[TP]) -> None:
-        """Fetch partitions from where their shards are, once no other shard is waited for."""
+        """Fetch partitions from their shards' positions, once no other shard is waited for."""
         for tp in self._held.keys() & set(tps):
             self._held[tp].discard(reader)
             if not self._held[tp]:
@@ -262,17 +268,17 @@ class BatchConsumer(driver.Consumer):
                 self.relieved.set()
 
     async def leave_out(self, tps: Iterable[TP]) -> None:
-        """Fetch these partitions no more, and none that are held: a request that names thousands is dear."""
+        """Do not fetch these partitions, nor held ones, because a request with thousands of names is expensive."""
         thread: Any = self._thread
         await thread.leave_out(self._held.keys() | set(tps))
 
     def resume_flow(self) -> None:
-        """As Faust's."""
+        """Resume the flow like Faust's."""
         super().resume_flow()
         self.flows.set()
 
     def forget(self, reader: object) -> None:
-        """A shard belongs to another worker now."""
+        """Forget a shard that is given up."""
         self.relieve(reader)
         for tp, readers in list(self._readers.items()):
             readers.received.pop(reader, None)
@@ -282,14 +288,14 @@ class BatchConsumer(driver.Consumer):
                 del self._readers[tp]
 
     async def perform_seek(self) -> None:
-        """Go on where the shards are. Those that are not restored yet are held, and sought when they are.
+        """Set the positions of the shards. Those that are not restored yet are held, and set when they are.
 
-        What is committed is of no use, and Faust would ask for it partition by partition.
+        The committed offsets are not used, and Faust would ask for them partition by partition.
         """
         await self._seek_shards(self._readers.keys() - self._steady)
 
     async def _seek_shards(self, tps: Iterable[TP]) -> None:
-        """Read these partitions from where the shards are that read them."""
+        """Read these partitions from the positions of the shards that read them."""
         known = ((tp, self._readers[tp].received) for tp in tps if tp in self._readers)
         offsets = {tp: min(received.values()) for tp, received in known if received}
         self._to_seek -= set(tps)
@@ -297,17 +303,20 @@ class BatchConsumer(driver.Consumer):
         try:
             await thread.seek_all(offsets)
         except (AssertionError, IllegalStateError):
-            return  # aiokafka has this assigned no more: the group rebalances once more, and seeks at the end of that
+            return  # not assigned any more: another rebalance ends with a seek
 
     async def _commit_offsets(self, offsets: Mapping[TP, int], start_new_transaction: bool = True) -> bool:
-        """As Faust's, which draws a table of all partitions for its log. `_commit` leaves out what is not assigned."""
+        """Commit like Faust's, without its table of all partitions for the log.
+
+        `_commit` skips what is not assigned.
+        """
         done: bool = await self._commit(offsets)
         self._committed_offset.update(offsets)
         self.app.monitor.on_tp_commit(dict(offsets))
         return done
 
     async def verify_all_partitions_active(self) -> None:
-        """Nothing: Faust would look at partition after partition, every few seconds, to log which had no news."""
+        """Do nothing. Faust would check partition after partition every few seconds, to log which had no records."""
 
     def _filter_tps_with_pending_acks(self, topics: Any = None) -> Iterator[TP]:
         if topics is not None:
@@ -320,24 +329,24 @@ class BatchConsumer(driver.Consumer):
         return min(readers.finished.values()) if readers is not None and readers.finished else None
 
     def behind(self) -> dict[str, int]:
-        """How many records of each topic are in the log, as the last fetch said, and not yet durable in a shard.
+        """Return how many records of each topic are in the log, as of the last fetch, and not yet durable in a shard.
 
-        The end of a transaction takes an offset, too, and counts as a record.
+        Transaction markers have offsets, too, and count as records.
         """
         found: Counter[str] = Counter()
         for tp in self.assignment() & self._readers.keys():
             finished = self._new_offset(tp)
-            with contextlib.suppress(AssertionError):  # aiokafka has let it go meanwhile
+            with contextlib.suppress(AssertionError):  # not assigned any more
                 if finished is not None:
                     found[tp.topic] += max(0, (self.highwater(tp) or 0) - finished)
         return {topic: count for topic, count in sorted(found.items()) if count}
 
     async def next_offset(self, tp: TP) -> int:
-        """What the consumer will read next from a partition, markers behind its last record counted as read.
+        """Return the offset that the consumer reads next in a partition, behind transaction markers that were read.
 
         Returns:
-            -1 while that is not known: the group rebalances, and nothing is assigned; or records were taken that are
-            not handed over yet, and may be dropped and read again.
+            -1 while that is unknown: during a rebalance nothing is assigned, or records were taken but not handed over,
+                and may be dropped and read again.
         """
         if tp in self._to_seek or tp in self._held:
             return -1
@@ -356,5 +365,5 @@ class BatchTransport(driver.Transport):
 
 
 def install(app: faust.App) -> None:
-    """Have an application read by this transport: Faust has no setting for its class, the URL names the driver only."""
+    """Let an application read by this transport. Faust has no setting for that, since the URL names only the driver."""
     app._transport = BatchTransport(app.conf.broker_consumer, app)

@@ -1,4 +1,4 @@
-"""What an expiry rule is given: a copy of a message that left (L14, L15)."""
+"""The argument of an expiry rule: a copy of a message that left (L14, L15)."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ class ExpiredMessage:
         topic: its underlying topic.
         partition: its partition.
         offset: its offset.
-        key: its key; None without one, or where Kafka no longer has the record (C40).
-        value: its value; of a SOW topic the record as it last was.
+        key: its key; None without one, or if Kafka no longer has the record (C40).
+        value: its value; for a SOW topic the last state of the record.
         headers: all its headers in order.
         reasons: why it left, in L14's order.
         expires_at_ms: its deadline, ms since the epoch; None without one.
         expired_at_ms: the instant of the decision, ms since the epoch (C26).
         delivery_count: how often it was delivered.
         cancel_count: how often it was cancelled.
-        lapse_id: the same whenever the rule is called again for this removal, and on its dead letter (D3).
-        generation: which rewind of its partition brought it back; 0 = none did (C61).
+        lapse_id: an id that repeated calls for this removal and its dead letter have in common (D3).
+        generation: number of the rewind of its partition that brought it back; 0 if none did (C61).
     """
 
     entity: str
@@ -45,5 +45,5 @@ class ExpiredMessage:
 
     @property
     def bookmark(self) -> str:
-        """Its name: `topic:partition:offset`, with its generation behind it where it has one."""
+        """Its bookmark `topic:partition:offset`, followed by its generation if it has one."""
         return f"{self.topic}:{self.partition}:{shown(position_of(self.offset, self.generation))}"

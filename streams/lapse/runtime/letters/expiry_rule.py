@@ -1,8 +1,8 @@
-"""The expiry rule of one shard: what left goes to the entity's function, beside the shard (L15, C26).
+"""The expiry rule of one shard: calls the entity's function with messages that left, beside the shard (L15, C26).
 
-The shard is never held up: it journals which calls are to be made, and goes on. The calls are made one after the other
-in the order of removal; when they are done, the journal forgets them. After a crash those that it still holds are made
-again, so each is made at least once. Payloads wait in memory within a limit, and are read back from the log beyond it.
+The shard never waits: it journals the calls to be made, and goes on. The calls are made one by one in the order of
+removal, and then dropped from the journal. After a crash those that the journal still has are made again, so each is
+made at least once. Payloads wait in memory within a limit, and are read back from the log beyond it.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ _RECORD_OVERHEAD_BYTES: Final = 300
 _READ_SPAN: Final = 4_000
 _RETRY_S: Final = 1.0
 _GATHER_S: Final = 0.1
-"""How long finished calls are gathered before the journal forgets them."""
+"""How long to collect finished calls before the journal drops them, s."""
 
 
 class Caller(Protocol):
-    """Calls the function: `RuleProcess`."""
+    """Calls the function; implemented by `RuleProcess`."""
 
     figures: RuleFigures
 
     async def call(self, messages: Sequence[ExpiredMessage]) -> None:
-        """Call it for each message; returns when each call came to an end, of whatever kind."""
+        """Call the function for each message; return when each call has ended, in whatever way."""
 
 
 class Reader(Protocol):
-    """Reads records back: `LogReader`."""
+    """Reads records back; implemented by `LogReader`."""
 
     async def read(self, topic: str, partition: int, first: int, last: int) -> Sequence[Any]:
-        """Records from `first` on, at least to `last`."""
+        """Return records from `first` on, at least up to `last`."""
 
 
 @dataclass(slots=True)
@@ -63,11 +63,11 @@ class ExpiryRule:
     """The calls of one shard.
 
     Args:
-        entity: whose shard it is.
-        epoch: the epoch.
+        entity: name of the entity.
+        epoch: the shard's epoch.
         caller: calls the function.
         reader: reads payloads back.
-        journal: latest value of every key of the changelog: calls that an earlier epoch left behind are made again.
+        journal: latest value of every key of the changelog. Calls that earlier epochs left there are made again.
     """
 
     def __init__(
@@ -89,35 +89,35 @@ class ExpiryRule:
 
     @property
     def waiting(self) -> int:
-        """Messages for which the function is still to be called."""
+        """The number of messages for which the function must still be called."""
         return sum(len(one.entry) for one in self._pending)
 
     def start(self, wake: Callable[[], None]) -> None:
-        """Begin to call; `wake` makes the shard take another step, so that the journal forgets what is done."""
+        """Start to call. `wake` makes the shard take another step, so that the journal drops finished calls."""
         self._wake = wake
         self._news.set()
         self._task = asyncio.create_task(self._run(), name=f"on_expire {self._entity}")
 
     def stop(self) -> None:
-        """Give the shard up; calls that are not done are its next owner's."""
+        """Stop calling, because the shard is given up. Its next owner makes the remaining calls."""
         if self._task is not None:
             self._task.cancel()
 
-    # What the shard's machine asks in a step; the results have to be durable before the step is
+    # The interface for the shard's machine in a step. The results must be durable before the step is.
 
     def removed(self, removal: Removal, records: Sequence[Any | None]) -> Items:
-        """Take in messages that left a queue, with their records."""
+        """Add calls for messages that left a queue, with their records; return journal items."""
         return [
             self._add(entry, records[MOST_MESSAGES * at : MOST_MESSAGES * (at + 1)])
             for at, entry in enumerate(of_removal(removal))
         ]
 
     def copied(self, copies: Sequence[RecordRemoval]) -> Items:
-        """Take in records that left a SOW topic."""
+        """Add calls for records that left a SOW topic; return journal items."""
         return [self._add(of_copy(left), None) for left in copies]
 
     def forgotten(self) -> Items:
-        """What the journal can forget: calls that were made."""
+        """Return items that drop finished calls from the journal."""
         done, self._done = self._done, []
         return [(key, None) for key in done]
 
@@ -134,7 +134,7 @@ class ExpiryRule:
         self._news.set()
         return key, entry.encode()
 
-    # Beside the shard
+    # The calls beside the shard
 
     async def _run(self) -> None:
         while True:
@@ -144,7 +144,7 @@ class ExpiryRule:
             pending = self._pending[0]
             try:
                 await self._caller.call(await self._messages(pending))
-            except Exception as error:  # noqa: BLE001  # nothing that happens here may cost the shard anything
+            except Exception as error:  # noqa: BLE001  # no error here may harm the shard
                 logger.warning("%s, on_expire: %s; once more in a second", self._entity, error)
                 await asyncio.sleep(_RETRY_S)
                 continue

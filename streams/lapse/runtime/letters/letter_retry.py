@@ -1,7 +1,7 @@
-"""Letters that the broker refused are tried again, each alone and less and less often (C27).
+"""Tries letters that the broker refused again, each alone and less and less often (C27).
 
-It runs beside the shard, which goes on. What is safe at last is handed to the shard's next step, which lets the message
-go. After a take-over everything that is still dying is tried at once.
+This runs beside the shard, which goes on. A message whose letter was written leaves in the shard's next step. After a
+take-over, all dying messages are tried at once.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ LetterKey = TypeVar("LetterKey", bound=Hashable)
 
 
 class LetterRetry(Generic[LetterKey]):
-    """The letters of one shard that wait.
+    """The pending letters of one shard.
 
     Args:
-        shard: whose they are, for people.
-        letter: makes a letter; None = its message is gone.
-        left: what an earlier epoch left behind.
+        shard: the shard, for messages.
+        letter: makes a letter; returns None if its message is gone.
+        left: keys of letters that an earlier epoch left.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class LetterRetry(Generic[LetterKey]):
         self._delays_s: dict[LetterKey, float] = {}
         self._why: dict[LetterKey, str] = {}
         self._of_all = ""
-        """Why no letter passes; empty where it is about single ones."""
+        """Why no letter is accepted; empty if only single letters are refused."""
         self._due: list[tuple[float, int, LetterKey]] = []
         self._number = 0
         self._safe: list[LetterKey] = []
@@ -54,16 +54,16 @@ class LetterRetry(Generic[LetterKey]):
             self._plan(letter_key, 0.0)
 
     def start(self, write: Write, wake: Callable[[], None]) -> None:
-        """Begin to try; `wake` makes the shard take another step."""
+        """Start to try. `wake` makes the shard take another step."""
         self._task = asyncio.create_task(self._run(write, wake), name=f"letters {self._shard}")
 
     def stop(self) -> None:
-        """Give the shard up; what waits is its next owner's."""
+        """Stop trying, because the shard is given up. Its next owner tries the pending letters."""
         if self._task is not None:
             self._task.cancel()
 
     def add(self, refused: Iterable[tuple[LetterKey, str]]) -> None:
-        """Try these again, in a second for the first time; each with what the broker said."""
+        """Try these letters again, each with the broker's reason; the first try is in a second."""
         due = asyncio.get_running_loop().time() + FIRST_S
         for letter_key, why in refused:
             self._why[letter_key] = why
@@ -71,11 +71,11 @@ class LetterRetry(Generic[LetterKey]):
         self._news.set()
 
     def why(self, letter_key: LetterKey) -> str:
-        """What the broker said last of a letter that waits; after a take-over empty until it was tried (C48)."""
+        """Return the broker's last reason for a pending letter; empty after a take-over until it was tried (C48)."""
         return self._why.get(letter_key, self._of_all)
 
     def safe(self) -> list[LetterKey]:
-        """Take those whose letters are safe now."""
+        """Return the keys of letters that were written, once."""
         safe, self._safe = self._safe, []
         return safe
 
@@ -91,7 +91,7 @@ class LetterRetry(Generic[LetterKey]):
                 due, number, letter_key = heapq.heappop(self._due)
                 try:
                     letter = await self._letter(letter_key)
-                except Exception as error:  # noqa: BLE001  # a log that cannot be read now may be later
+                except Exception as error:  # noqa: BLE001  # a log that cannot be read now may be readable later
                     logger.warning("%s: a letter that waits cannot be made: %s; once more", self._shard, error)
                     self._why[letter_key] = f"the letter cannot be made: {error}"
                     self._put_off(letter_key)
@@ -104,7 +104,7 @@ class LetterRetry(Generic[LetterKey]):
                     self._why[letter_key] = refusal.why
                 self._of_all = refusal.why if refusal is not None and refusal.of_topic else ""
                 if self._of_all:
-                    # No letter would pass: this one stays the next.
+                    # No letter would be accepted, so this one is tried next again.
                     heapq.heappush(self._due, (due, number, letter_key))
                     await asyncio.sleep(pause_s)
                     pause_s = min(2 * pause_s, LONGEST_S)
@@ -118,7 +118,7 @@ class LetterRetry(Generic[LetterKey]):
                 wake()
         except asyncio.CancelledError:
             raise
-        except BaseException as error:  # noqa: BLE001  # crash-only: what is no refusal ends the process
+        except BaseException as error:  # noqa: BLE001  # crash-only: an error that is not a refusal ends the process
             end_process(f"{self._shard}: a letter that waited could not be written: {error}", error)
 
     def _forget(self, letter_key: LetterKey) -> None:

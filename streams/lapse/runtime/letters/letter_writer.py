@@ -1,8 +1,8 @@
-"""Writing dead letters: a letter that the broker refuses is returned to the caller, and others pass (C27).
+"""Writes dead letters. A letter that the broker refuses is returned to the caller, and the others are written (C27).
 
-Letters of one partition are written in order, one RecordBatch at a time, so that a batch that is refused can be parted
-until the refused letters are alone, and nothing overtakes anything. What is no refusal (no broker, fenced, unknown)
-is raised: it ends the process as any failed write does.
+Letters of one partition are written in order, one RecordBatch at a time. So a refused batch can be divided until the
+refused letters are alone, and no letter overtakes another. An error that is not a refusal (no broker, fenced, unknown)
+is raised. It ends the process like any failed write.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from lapse.runtime.letters.refusal import Refusal
 logger = logging.getLogger(__name__)
 
 MAX_LETTER_BYTES: Final = 100_000_000
-"""A larger one would not fit into any request that Kafka takes by default; the broker would hang up."""
+"""A larger letter, bytes, would not fit into any request that Kafka accepts by default; the broker would hang up."""
 
 _LEAST_BATCH_BYTES: Final = 16 << 10
 _LOOKED_S: Final = 2.0
-"""How long to wait for an answer before checking that the topic still exists."""
+"""How long to wait for an answer before checking that the topic still exists, s."""
 
 _GIVEN_UP_S: Final = 0.05
 _AT_ONCE: Final = 256
@@ -43,7 +43,7 @@ _OF_TOPIC: Final = (
 
 
 class _Lot(NamedTuple):
-    """Letters of one partition, packed."""
+    """Packed letters of one partition."""
 
     topic: str
     partition: int
@@ -62,13 +62,13 @@ class LetterWriter:
         self._batch_bytes: dict[str, int] = {}
 
     async def write(self, letters: Sequence[Output | Packed]) -> dict[int, Refusal]:
-        """Write letters, and wait until they are safe.
+        """Write letters, and wait until Kafka has them.
 
         Returns:
-            The refused ones, by their index; letters that come packed count one by one.
+            The refusals, by the indexes of the letters. Packed letters count one by one.
 
         Raises:
-            KafkaError: it is not known what became of one.
+            KafkaError: it is unknown whether one was written.
         """
         by_partition: dict[tuple[str, int], tuple[list[int], list[Sequence[bytes]]]] = {}
         count = single = 0
@@ -80,7 +80,7 @@ class LetterWriter:
                 some = [packed(letter.key, letter.value, len(letter.headers), packed_headers(letter.headers))]
                 single += 1
                 if single % _AT_ONCE == 0:
-                    await asyncio.sleep(0)  # others have their turn, too (C60)
+                    await asyncio.sleep(0)  # other tasks have a turn (C60)
             which += range(count, count + len(some))
             parts.append(some)
             count += len(some)
@@ -92,7 +92,7 @@ class LetterWriter:
         return dict(sorted(refused.items()))
 
     async def _write_in_order(self, lot: _Lot, first: int, stop: int) -> dict[int, Refusal]:
-        """Write letters of one partition; the next batch is made while one is under way."""
+        """Write letters of one partition; the next batch is made while one is being sent."""
         refused: dict[int, Refusal] = {}
         sending: asyncio.Task[dict[int, Refusal]] | None = None
         at = first
@@ -116,7 +116,7 @@ class LetterWriter:
         return refused
 
     async def _send(self, lot: _Lot, first: int, stop: int, batch: PackedBatch) -> dict[int, Refusal]:
-        """Send a batch; one that is refused is parted until the refused letters are alone."""
+        """Send a batch. Divide a refused batch until the refused letters are alone."""
         size = batch.size()
         if size > MAX_LETTER_BYTES:
             return {first: Refusal(f"{size:,} bytes are more than Kafka takes in one request")}
@@ -126,14 +126,14 @@ class LetterWriter:
         of_topic = isinstance(fault, _OF_TOPIC)
         if of_topic or stop - first == 1:
             return dict.fromkeys(range(first, stop), Refusal(_text(fault, lot.topic, size), of_topic))
-        # Smaller batches from now on: the topic may take less than Kafka's default.
+        # Make smaller batches from now on: the topic's limit may be less than Kafka's default.
         self._batch_bytes[lot.topic] = max(_LEAST_BATCH_BYTES, min(size // 2, self._batch_bytes.get(lot.topic, size)))
         middle = (first + stop) // 2
         refused = await self._write_in_order(lot, first, middle)
         return refused | await self._write_in_order(lot, middle, stop)
 
     async def _sent(self, topic: str, partition: int, batch: PackedBatch) -> errors.KafkaError | None:
-        """Send one batch; None = it is safe, else why it is refused."""
+        """Send one batch; return None once Kafka has it, or the refusal."""
         producer = self._producer.producer
         client = producer.client
         if client.cluster.partitions_for_topic(topic) is None:
@@ -157,7 +157,7 @@ class LetterWriter:
         return None
 
     def _missing(self, topic: str) -> errors.KafkaError | None:
-        """Why a topic cannot be written to at all, as far as the cluster says."""
+        """Return why a topic cannot be written to at all, as far as the cluster says; None if it can."""
         cluster = self._producer.producer.client.cluster
         if cluster.partitions_for_topic(topic) is not None:
             return None

@@ -1,4 +1,4 @@
-"""Dead letters in the format of a RecordBatch: the common parts of a removal's letters are encoded once (D2)."""
+"""Dead letters in the format of a RecordBatch. The common parts of a removal's letters are encoded only once (D2)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lapse.protocol.dead_letter import TELLING, Death
 from lapse.runtime.kafka.packed_record import NULL, VARINT, packed_header, packed_headers, packed_name
 
 Dead = tuple[int, Any, int, int, int]
-"""Offset, record (None where Kafka has removed it), delivery count, cancel count, deadline in ms or `NEVER`."""
+"""Offset, record (None if Kafka has removed it), delivery count, cancel count, deadline in ms or `NEVER`."""
 
 _OFFSET: Final = packed_name(header.DLQ_OFFSET)
 _ID: Final = packed_name(header.LAPSE_ID)
@@ -23,14 +23,14 @@ _EXPIRES_AT: Final = packed_name(EXPIRES_AT_MS)
 _NULL_VALUE: Final = packed_header(header.NULL_VALUE, b"true")
 
 _TELLING: Final = TELLING | {header.LAPSE_ID, header.DLQ_TOPIC, *header.ORIGINAL_NAMES.values()}
-"""Headers of a message with a history: what becomes of its other headers, or what its letter says, depends on them."""
+"""Headers of a message with a history. They influence what its letter says, and what happens to its other headers."""
 
 _MOST_NAMES: Final = 1_000
-"""How many names are kept: a producer may use new ones in each message, which must not fill the memory."""
+"""How many names are cached. A producer may use new ones in each message, which must not fill the memory."""
 
 
 class _Names(dict[str, bytes | None]):
-    """How a message's own header begins on a letter, by its name; empty = it is left out, None = it tells something."""
+    """Caches encoded names of a message's own headers on letters; empty to leave one out, None for a history header."""
 
     def __missing__(self, name: str) -> bytes | None:
         found = None if name in _TELLING else _begins(name)
@@ -48,15 +48,15 @@ def _begins(name: str) -> bytes:
 
 
 class _Frame(NamedTuple):
-    """The headers that lapse adds to a letter, packed, without offset, id and deadline.
+    """The packed headers that lapse adds to a letter, without offset, id and deadline.
 
     Attributes:
-        headers: how many there are, offset and id included.
+        headers: their number, including offset and id.
         before: those before the offset.
         between: those between offset and id.
         behind: those behind the id.
-        id_head: the id before the offset.
-        id_tail: the id behind it.
+        id_head: the part of the id before the offset.
+        id_tail: the part of the id behind the offset.
     """
 
     headers: int
@@ -68,24 +68,24 @@ class _Frame(NamedTuple):
 
 
 class PackedLetters:
-    """Packs the letters of one removal, byte for byte as `packed` and `dead_letter.headers` would each of them.
+    """Packs the letters of one removal, with the same bytes as `packed` and `dead_letter.headers` for each letter.
 
-    A message's own headers are copied one by one: in most topics no two messages have the same. What lapse adds is put
-    together once for all that share it.
+    A message's own headers are copied one by one, because in most topics no two messages have the same. The headers of
+    lapse are encoded once for all letters that share them.
 
     Args:
-        death: of its first message; `expires_at_ms` is left out of account.
+        death: the facts of its first message. Its `expires_at_ms` is ignored.
     """
 
     def __init__(self, death: Death) -> None:
         self._death = replace(death, expires_at_ms=None)
 
     def pack(self, dead: Iterable[Dead]) -> list[bytes]:
-        """The letters of some messages, in their order."""
+        """Return the letters of some messages, in order."""
         varint, join = VARINT, b"".join
         letters: list[bytes] = []
         put = letters.append
-        own: Any = None  # the headers of the message before, and so on
+        own: Any = None  # these values are of the message before
         telling: Sequence[tuple[str, bytes]] = ()
         copied, copies, headers = b"", 0, 0
         before = between = behind = until = id_head = id_tail = b""
@@ -109,7 +109,7 @@ class PackedLetters:
                 and len(place) == place_size
                 and len(name) == name_size
             ):
-                # Most of those that leave together have these in common.
+                # Most messages that leave together have these in common.
                 framed, times, cancelled = True, deliveries, cancels
                 place_size, name_size = len(place), len(name)
                 headers, before, between, behind, id_head, id_tail = self._framed(telling, deliveries, cancels)
@@ -136,12 +136,12 @@ class PackedLetters:
         return letters
 
     def frame(self, delivery_count: int, cancel_count: int) -> tuple[int, tuple[bytes, ...]]:
-        """What lapse adds to the letter of a message without history, in the six parts of `columns.letters`."""
+        """Return what lapse adds to the letter of a message without history, in the six parts of `columns.letters`."""
         headers, before, between, behind, id_head, id_tail = self._framed((), delivery_count, cancel_count)
         return headers, (before + _OFFSET, between + _ID, id_head, id_tail, behind, _EXPIRES_AT)
 
     def _framed(self, telling: Sequence[tuple[str, bytes]], delivery_count: int, cancel_count: int) -> _Frame:
-        """The headers of a letter but for those that are copied: all, of a message with a history."""
+        """Return the headers of a letter, without copied ones; for a message with a history, all of them."""
         topic, partition, _ = self._death.bookmark
         bookmark = Bookmark(topic, partition, 0)
         death = replace(self._death, bookmark=bookmark, delivery_count=delivery_count, cancel_count=cancel_count)
@@ -160,13 +160,13 @@ class PackedLetters:
 
 
 def special() -> dict[str, bytes | None]:
-    """The names of headers that a letter does not bear as its message does: what becomes of each, as in `_Names`."""
+    """Return the names of headers that are not copied unchanged to a letter, with values as in `_Names`."""
     names = sorted(_TELLING | dead_letter.NOT_COPIED | header.ORIGINAL_NAMES.keys())
     return {name: None if name in _TELLING else _begins(name) for name in names}
 
 
 def dead_of(messages: Messages, records: Sequence[Any | None]) -> Iterator[Dead]:
-    """Messages with their records, as `PackedLetters` takes them."""
+    """Return messages with their records, as `PackedLetters` takes them."""
     offsets, deliveries = messages.offsets.tolist(), messages.deliveries.tolist()
     cancels = [0] * len(offsets) if messages.cancels is None else messages.cancels.tolist()
     deadlines = [NEVER] * len(offsets) if messages.deadlines_ms is None else messages.deadlines_ms.tolist()
@@ -174,7 +174,7 @@ def dead_of(messages: Messages, records: Sequence[Any | None]) -> Iterator[Dead]
 
 
 def _copied(original: Any) -> tuple[Any, int, bytes]:
-    """A message's own headers on its letter: how many, and packed; of one with a history, the headers that tell it."""
+    """Return history headers if there are any; else number and bytes of a message's own headers on its letter."""
     names, varint = _NAMES, VARINT
     parts: list[bytes] = []
     for name, value in original:

@@ -1,4 +1,4 @@
-"""Refusals: why the broker does not take a letter (C27)."""
+"""Refusals: the reasons why the broker does not accept a letter (C27)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class Refusal(NamedTuple):
     """Why a letter was refused.
 
     Attributes:
-        why: for people.
-        of_topic: whether its topic takes no letter at all.
+        why: the reason, for people.
+        of_topic: whether the topic accepts no letter at all.
     """
 
     why: str
@@ -22,7 +22,7 @@ class Refusal(NamedTuple):
 
 
 Write = Callable[[Sequence[Output | Packed]], Awaitable[dict[int, Refusal]]]
-"""Writes letters; returns the refused ones by their index."""
+"""Writes letters; returns the refusals by the indexes of the letters."""
 
 WriteExpired = Callable[[Sequence[Output | Packed], Mapping[TP, int]], Awaitable[dict[int, Refusal]]]
-"""The same for messages whose lifetimes have passed: it gets the offset behind the last of them of each source."""
+"""The same for expired messages. It also gets, for each source, the offset behind the last of them."""

@@ -1,4 +1,4 @@
-"""Dead letters of messages whose records stand in columns: `columns.c` packs them, byte for byte as `PackedLetters`."""
+"""Dead letters of messages whose records are in columns: `columns.c` packs them like `PackedLetters`, byte for byte."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from lapse.runtime.letters.packed_letter import PackedLetters, dead_of, special
 _RENAMED: Final = columns.Renamed(special())
 
 _FEW: Final = 16
-"""With fewer messages of the same counts, a call costs more than it saves."""
+"""For fewer messages with the same counts, a call of the C library costs more than it saves."""
 
 
 class RowLetters:
-    """Packs the letters of one removal, as far as its messages' records stand in columns.
+    """Packs the letters of one removal whose records are in columns.
 
     Args:
         death: see `PackedLetters`.
@@ -34,7 +34,7 @@ class RowLetters:
         self._by_object = PackedLetters(death)
 
     def pack(self, messages: Messages, records: FetchedRows) -> Sequence[bytes]:
-        """The letters of some messages, in their order."""
+        """Return the letters of some messages, in order."""
         if messages.offsets[-1] >= FIRST_REWOUND:
             return self._by_object.pack(dead_of(messages, records))
         counts = list(_alike(messages))
@@ -76,7 +76,7 @@ class RowLetters:
 
 
 def _alike(messages: Messages) -> Iterator[tuple[int, int]]:
-    """The first message and the one behind the last of those with the same counts that follow each other."""
+    """Yield first index and end of each run of messages with the same counts."""
     changes = np.diff(messages.deliveries) != 0
     if messages.cancels is not None:
         changes |= np.diff(messages.cancels) != 0

@@ -1,7 +1,7 @@
-"""What the journal holds of calls of an expiry rule that are still to be made (L15, C26).
+"""Journal entries for calls of an expiry rule that are still to be made (L15, C26).
 
-An entry is written before the removal that it is about is durable, and goes when the calls were made. A queue's entry
-names messages, whose payloads are in their log; a SOW topic's holds the record, which is nowhere else any more.
+An entry becomes durable before the removal that it belongs to, and is dropped when its calls were made. A queue's entry
+names messages, whose payloads are in their log. A SOW topic's entry has the record itself, which exists nowhere else.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lapse.protocol.dead_letter import lapse_id, redriven_count
 from lapse.runtime.letters.expired_message import ExpiredMessage
 
 MOST_MESSAGES: Final = 1_000
-"""An entry names so many at most, so that it is small."""
+"""The most messages in an entry, which keeps it small."""
 
 _SIZE: Final = struct.Struct(">I")
 _Headers = Sequence[tuple[str, bytes | None]]
@@ -37,13 +37,13 @@ class Entry:
     Attributes:
         topic: underlying topic.
         partition: its partition.
-        offsets: which, ascending.
-        deadlines_ms: deadline of each, 0 without one, ms since the epoch.
-        deliveries: deliveries of each.
-        cancels: cancels of each.
+        offsets: the messages, ascending.
+        deadlines_ms: deadline of each, ms since the epoch; 0 without one.
+        deliveries: delivery count of each.
+        cancels: cancel count of each.
         reasons: why they left, in L14's order.
         at_ms: instant of the decision, ms since the epoch.
-        copy: key, value and headers, where the log does not have them: of one message only.
+        copy: key, value and headers of a single message that the log no longer has; None if the log has it.
     """
 
     topic: str
@@ -60,7 +60,7 @@ class Entry:
         return len(self.offsets)
 
     def message(self, entity: str, at: int, record: Any | None) -> ExpiredMessage:
-        """One of the messages, with its record from the log; None where Kafka no longer has it (C40)."""
+        """Return one of the messages, with its record from the log; None if Kafka no longer has the record (C40)."""
         key: bytes | None = None
         value: bytes | None = None
         headers: tuple[tuple[str, bytes | None], ...] = ()
@@ -87,7 +87,7 @@ class Entry:
         )
 
     def encode(self) -> bytes:
-        """Write it for the journal: facts as JSON, then the value as it is."""
+        """Encode the entry for the journal: facts as JSON, then the unchanged value."""
         facts: dict[str, Any] = {
             "topic": self.topic,
             "partition": self.partition,
@@ -111,7 +111,7 @@ class Entry:
 
     @classmethod
     def decode(cls, data: bytes) -> Entry:
-        """Read it back."""
+        """Decode an entry."""
         size = _SIZE.unpack_from(data)[0]
         facts = orjson.loads(data[_SIZE.size : _SIZE.size + size])
         copy = None
@@ -124,7 +124,7 @@ class Entry:
 
 
 def of_removal(removal: Removal) -> list[Entry]:
-    """The entries of messages that left a queue."""
+    """Return the entries of messages that left a queue."""
     messages = removal.messages
     count = len(messages)
     deadlines = np.zeros(count, np.int64) if messages.deadlines_ms is None else messages.deadlines_ms
@@ -149,7 +149,7 @@ def of_removal(removal: Removal) -> list[Entry]:
 
 
 def of_copy(left: RecordRemoval) -> Entry:
-    """The entry of a record that left a SOW topic."""
+    """Return the entry of a record that left a SOW topic."""
     return Entry(
         left.bookmark.topic,
         left.bookmark.partition,

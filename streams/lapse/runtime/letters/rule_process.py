@@ -1,4 +1,4 @@
-"""The worker's end of the process in which an expiry rule runs (L15, C26)."""
+"""Starts and controls the process in which an expiry rule runs (L15, C26)."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _FRAME_BYTES: Final = 4 << 20
 
 @dataclass(slots=True)
 class RuleFigures:
-    """How the calls of one entity's rule went, since the worker started.
+    """How the calls of one entity's rule went since the worker started.
 
     Attributes:
         done: calls that returned.
-        failed: calls that raised, or took the process along.
+        failed: calls that raised an exception, or ended the process.
         timed_out: calls that exceeded the time limit.
     """
 
@@ -46,10 +46,10 @@ class RuleEndedError(Exception):
 
 
 class RuleProcess:
-    """Calls a function in a process of its own, one message after the other; kills it where a call takes too long.
+    """Calls a function in a separate process, message by message, and kills the process if a call takes too long.
 
     Args:
-        entity: whose rule it is.
+        entity: name of the entity.
         function: `package.module:function`.
         timeout_ms: time limit of one call, ms.
     """
@@ -65,7 +65,7 @@ class RuleProcess:
         self._unlogged = 0
 
     async def call(self, messages: Sequence[ExpiredMessage]) -> None:
-        """Call the function for each message; returns when each call came to an end, of whatever kind."""
+        """Call the function for each message; return when each call has ended, in whatever way."""
         async with self._lock:
             for frame in _frames(messages):
                 rest = list(frame)
@@ -73,7 +73,7 @@ class RuleProcess:
                     rest = rest[await self._call_some(rest) :]
 
     async def stop(self) -> None:
-        """End the process; a call that is under way is given up, and repeated by whoever takes the shard over."""
+        """Kill the process. The shard's next owner repeats a call that is under way."""
         process, self._process = self._process, None
         if process is not None and process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
@@ -81,18 +81,18 @@ class RuleProcess:
             await process.wait()
 
     async def _call_some(self, messages: Sequence[ExpiredMessage]) -> int:
-        """Call the function until one call ends the process; returns how many messages are done with."""
+        """Call the function until a call ends the process; return how many messages are done."""
         try:
             process = await self._started()
         except (RuleEndedError, TimeoutError, OSError) as error:
-            # Nothing was called: these messages wait until the process can be started.
+            # No call was made: these messages wait until the process can be started.
             self._complain("cannot be started: %s", str(error) or "no answer in time")
             await self.stop()
             await asyncio.sleep(_RESTART_PAUSE_S)
             return 0
         assert process.stdin is not None
         body = pickle.dumps(list(messages), protocol=pickle.HIGHEST_PROTOCOL)
-        with contextlib.suppress(ConnectionError, TimeoutError):  # what is wrong shows when the answer is missing
+        with contextlib.suppress(ConnectionError, TimeoutError):  # the missing answer shows the error
             process.stdin.write(FRAME.pack(len(body)) + body)
             await asyncio.wait_for(process.stdin.drain(), self._timeout_s)
         for at, message in enumerate(messages):
@@ -139,7 +139,7 @@ class RuleProcess:
         return answer
 
     def _complain(self, text: str, *arguments: object) -> None:
-        """Log what went wrong, once a second at most: a rule that always fails must not flood the log."""
+        """Log an error, once a second at most: a rule that always fails must not flood the log."""
         if time.monotonic() - self._logged_at < _LOG_EVERY_S:
             self._unlogged += 1
             return
@@ -149,7 +149,7 @@ class RuleProcess:
 
 
 def _frames(messages: Sequence[ExpiredMessage]) -> Iterable[list[ExpiredMessage]]:
-    """Cut messages into frames of bounded size."""
+    """Divide messages into frames of limited size."""
     frame: list[ExpiredMessage] = []
     size = 0
     for message in messages:

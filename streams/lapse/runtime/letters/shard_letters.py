@@ -1,14 +1,17 @@
-"""The dead letters of a shard: a letter is safe before what it is about leaves the shard (D3).
+"""The dead letters of a shard. A letter is written before its message or record leaves the shard (D3).
 
-This is the one place where that is decided:
+Only this module decides that, in four stages:
 
-1. A step ends. The letters of what it removes are written, and Kafka has confirmed them, before the step's events and
-   its journal are written. A crash before that leaves everything as it was; a crash behind the letters has them written
-   once more, with the same ids.
-2. Kafka refuses a letter. What it is about does not leave: the step says `dying` of it instead, and the journal keeps
-   it, with what its letter has to say (C27). The other messages of the step go on.
+1. A step ends. The letters of its removals are written and confirmed by Kafka before its events and its journal are
+written. A crash before that changes nothing. After a crash behind the letters, they are written again with the same
+ids.
+
+2. Kafka refuses a letter. The message does not leave: the step emits the event `dying` instead, and the journal keeps
+the message with what its letter must say (C27). The other messages of the step go on.
+
 3. The letter is tried again beside the shard, less and less often, until Kafka has it.
-4. Then the next step lets the message go: its event says that it left, and the journal forgets it.
+
+4. The next step removes the message: its event says that it left, and the journal drops it.
 """
 
 from __future__ import annotations
@@ -31,51 +34,51 @@ S = TypeVar("S", bound=Step[Any, Any, Any])
 """A step of the core."""
 
 F = TypeVar("F", bound=StepInFlight[Any])
-"""That step on its way."""
+"""That step in flight."""
 
 AnyStep = TypeVar("AnyStep", bound=Step[Any, Any, Any], contravariant=True)
 AnyFlight = TypeVar("AnyFlight", bound=StepInFlight[Any], contravariant=True)
 
 Removed = TypeVar("Removed")
-"""What one letter is about, in the words of the shard."""
+"""The kind of shard's own type for the subject of a letter."""
 
 LetterKey = TypeVar("LetterKey", bound=Hashable)
-"""By which the shard keeps something whose letter is refused."""
+"""The key by which the shard keeps a message or record whose letter is refused."""
 
 
 class LetterSource(Protocol[AnyFlight, AnyStep, Removed, LetterKey]):
-    """What a kind of shard knows of its dead letters."""
+    """The knowledge of a kind of shard about its dead letters."""
 
     async def letters_of(self, at_work: AnyFlight) -> tuple[Sequence[Output | Packed], Sequence[Removed]]:
-        """The letters of a step, and what each of them is about, in the same order; the rule learns of what left."""
+        """Return the letters of a step and their subjects, in the same order; call the rule with what left."""
 
     def expired(self, at_work: AnyFlight) -> Mapping[TP, int] | None:
-        """The sources of a step's letters, each with the offset behind the last message, if time alone removes them.
+        """Return, for each source of a step's letters, the offset behind the last message, if all of them expired.
 
-        None if a letter has another reason.
+        Return None if a message left for another reason.
         """
 
     def keep_pending(self, refused: Sequence[tuple[Removed, str]], step: AnyStep) -> Iterable[tuple[LetterKey, str]]:
-        """Keep what refused letters are about, each with why; returns the keys of those to try again, with why."""
+        """Keep the subjects of refused letters, each with the reason; return keys and reasons of letters to retry."""
 
     async def pending_letter(self, letter_key: LetterKey) -> Output | Packed | None:
-        """The letter of something that is kept, to be tried again; None = it is gone."""
+        """Return the letter of a pending subject, to be tried again; None if it is gone."""
 
     def letter_written(self, letter_key: LetterKey, step: AnyStep) -> None:
-        """Let go of something that was kept; nothing to do if it went before."""
+        """Remove a pending subject; do nothing if it is gone."""
 
 
 class ShardLetters(Generic[F, S, Removed, LetterKey]):
     """Writes the letters of one shard's steps.
 
     Args:
-        shard: its entity and partition, for people.
-        source: knows the letters.
-        left: what an earlier epoch kept.
-        figures: the shard's.
+        shard: entity and partition, for messages.
+        source: makes the letters.
+        left: keys of letters that an earlier epoch kept.
+        figures: the shard's figures.
 
     Attributes:
-        source: the same.
+        source: makes the letters.
         retry: the letters that Kafka refused.
     """
 
@@ -92,12 +95,12 @@ class ShardLetters(Generic[F, S, Removed, LetterKey]):
         self.retry: LetterRetry[LetterKey] = LetterRetry(shard, source.pending_letter, left)
 
     async def write(self, at_work: F, write: Write, write_expired: WriteExpired | None = None) -> None:
-        """Write the letters of a step; what is refused stays.
+        """Write the letters of a step. Subjects whose letters are refused stay in the shard.
 
         Args:
             at_work: the step.
-            write: writes letters, and says which of them Kafka refuses.
-            write_expired: the same for a step whose letters are all about messages whose time is over.
+            write: writes letters, and returns those that Kafka refuses.
+            write_expired: the same, for a step whose letters are all of expired messages.
         """
         letters, about = await self.source.letters_of(at_work)
         if not letters:
@@ -116,6 +119,6 @@ class ShardLetters(Generic[F, S, Removed, LetterKey]):
         self.retry.add(self.source.keep_pending(kept, at_work.core))
 
     def let_go(self, step: S) -> None:
-        """Let go of what was kept and whose letters are safe at last; a barrier may wait for that (C48)."""
+        """Remove pending subjects whose letters were written. A barrier may wait for that (C48)."""
         for letter_key in self.retry.safe():
             self.source.letter_written(letter_key, step)
