@@ -13,6 +13,8 @@ from typing import Final
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from lapse_spark import java_names
+
 _SECRETS: Final = "(?i)secret|password|passwd|token|access[.]?key|jaas"
 _ASKS_FOR_JARS: Final = re.compile(r"--(packages|jars)\b|\bspark\.(jars|driver\.extraClassPath)\b")
 
@@ -100,6 +102,7 @@ def session(
         started = builder.getOrCreate()
     if not submitted:
         started.sparkContext.setLogLevel("ERROR")
+    java_names.remember(started)
     return _knowing(started, delta)
 
 

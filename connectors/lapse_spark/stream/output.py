@@ -184,8 +184,8 @@ class Output:
         return [status.getPath().getName() for status in system.globStatus(pattern) or ()]
 
     def _path(self, name: str) -> Any:
-        jvm: Any = self._spark._jvm
-        return jvm.org.apache.hadoop.fs.Path(f"{self.path}/{name}" if name else self.path)
+        path = getattr(self._spark._jvm, "org.apache.hadoop.fs.Path")
+        return path(f"{self.path}/{name}" if name else self.path)
 
     def _configuration(self) -> Any:
         session: Any = self._spark._jsparkSession

@@ -1,5 +1,7 @@
 import pytest
+from py4j.protocol import REFLECTION_COMMAND_NAME
 from pyspark.errors.utils import is_debugging_enabled
+from pyspark.sql import Window, functions
 
 from lapse_spark import Connection, read
 from lapse_spark.session import _asks_for_jars, session
@@ -20,6 +22,23 @@ def test_a_stage_that_hotspot_would_not_compile_is_planned_in_smaller_methods(sp
 def test_plans_are_neither_noted_nor_written_out_for_pages_that_are_off(spark):
     assert not is_debugging_enabled()
     assert spark.conf.get("spark.sql.ui.explainMode") == "simple"
+
+
+@pytest.mark.spark
+def test_a_name_of_java_is_asked_for_once(spark, monkeypatch):
+    """Java looks through all jars for each `functions` of Python's; a ledger has some thousand."""
+
+    def use():
+        either = functions.coalesce(functions.col("a") + 1, functions.lit(2))
+        return either.alias("b"), functions.array("a", "b"), Window.partitionBy("a")
+
+    use()
+    client = spark.sparkContext._gateway._gateway_client
+    send, asked = client.send_command, []
+    monkeypatch.setattr(client, "send_command", lambda command, *rest: asked.append(command) or send(command, *rest))
+    use()
+    assert len(asked) > 5
+    assert [command for command in asked if command.startswith(REFLECTION_COMMAND_NAME)] == []
 
 
 def test_the_users_own_jars_are_left_alone(monkeypatch, tmp_path):
