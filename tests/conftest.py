@@ -75,7 +75,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         groups.append(group_of(item.path))
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker("spark")
-            if groups[-1] != SPARK:
+            if groups[-1] not in SPARK:
                 raise pytest.UsageError(f"{item.nodeid} has the session of Spark by another fixture: take `spark` too")
     if hasattr(config, "workerinput"):  # one of several processes: what is long must not come last
         longest_first(items, groups, config.rootpath)

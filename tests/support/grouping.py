@@ -1,5 +1,6 @@
-"""Which tests stay together in a parallel run: those of a file, and all that share the Spark session.
+"""Which tests stay together in a parallel run: those of a file, and those that share a Spark session.
 
+There are two sessions, in two processes: one of the ledgers, and one of all else. Each takes 15 s of CPU to get going.
 xdist's own groups are of no use here: with pytest 9.2, marks of xdist 3.8 reach no scheduler, and nothing says so.
 """
 
@@ -11,14 +12,16 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-SPARK = "spark"
+SPARK = ("spark", "spark: ledgers")
 _TAKES_SPARK = re.compile(r"^def \w+\([^)]*\bspark\b", re.MULTILINE)
 
 
 @cache
 def group_of(file: Path) -> str:
     """The group of a file's tests."""
-    return SPARK if _TAKES_SPARK.search(file.read_text("utf-8")) else str(file)
+    if not _TAKES_SPARK.search(file.read_text("utf-8")):
+        return str(file)
+    return SPARK["ledger" in file.name]
 
 
 class Grouped(LoadScopeScheduling):
