@@ -1,6 +1,6 @@
-"""What `lapse doctor` looks at: this machine, the cluster and its topics, and whether the entities are served.
+"""The checks of `lapse doctor`: this machine, the cluster and its topics, and whether the entities are served.
 
-Every look gives findings; none of them changes anything.
+Each check returns findings, and changes nothing.
 """
 
 from lapse.doctor.finding import Finding, Verdict

@@ -1,4 +1,4 @@
-"""One thing that was looked at, and what was found."""
+"""One result of a check."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from enum import StrEnum
 
 
 class Verdict(StrEnum):
-    """How a thing stands."""
+    """The severity of a finding."""
 
     FINE = "fine"
     WARNING = "warning"
-    """It works, and is perhaps not meant."""
+    """It works, but may not be intended."""
 
     WRONG = "wrong"
     """Something does not work because of it."""
@@ -19,13 +19,13 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at.
+    """One result of a check.
 
     Attributes:
-        about: what was looked at: one word or two.
-        verdict: how it stands.
+        about: the subject, in one or two words.
+        verdict: the severity.
         told: what was found, for people.
-        remedy: what to do about it; empty where nothing is to be done.
+        remedy: what to do about it; empty if nothing.
     """
 
     about: str
@@ -35,15 +35,15 @@ class Finding:
 
 
 def fine(about: str, told: str) -> Finding:
-    """A finding that nobody has to act on."""
+    """Return a finding on which nobody must act."""
     return Finding(about, Verdict.FINE, told)
 
 
 def warning(about: str, told: str, remedy: str = "") -> Finding:
-    """A finding that may be meant."""
+    """Return a finding that may be intended."""
     return Finding(about, Verdict.WARNING, told, remedy)
 
 
 def wrong(about: str, told: str, remedy: str) -> Finding:
-    """A finding that keeps something from working."""
+    """Return a finding that prevents something from working."""
     return Finding(about, Verdict.WRONG, told, remedy)

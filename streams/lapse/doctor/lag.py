@@ -1,4 +1,4 @@
-"""Whether workers keep up: what was in the log some seconds ago has to be taken in by now."""
+"""Checks whether workers keep up: records that were in the log some seconds ago must be processed by now."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from lapse_client.error import LapseError
 from lapse_client.kafka.connection import Connection
 
 _PATIENCE_S: Final = 3.0
-"""Whoever is behind for so long lags."""
+"""A worker that is behind for so long lags, s."""
 
 _LOOK_EVERY_S: Final = 0.5
 
 _BEGUN_S: Final = 2.0
-"""How long a worker that has just begun may need for its first commit, s, and the group for a coordinator."""
+"""How long a worker may need after its start until its first commit, and a group until it has a coordinator, s."""
 
 _ANSWERS_S: Final = 5.0
 
 _MARKERS: Final = 10
-"""A transaction's end takes an offset, too, and is no record: so few are no lag."""
+"""Transaction markers have offsets without being records. So few missing offsets are no lag."""
 
 
 def of_lag(config: Config, connection: Connection) -> Iterator[Finding]:
-    """Compare where the group of workers stands with where the logs end.
+    """Compare the position of the group of workers with the ends of the logs.
 
     Args:
-        config: the group, and queues that leave records in the log on purpose.
+        config: names the group, and queues that leave records in the log on purpose.
         connection: the cluster.
     """
-    # Not by `list_consumer_group_offsets`: it ends the process (a segmentation fault in librdkafka) while the group's
-    # coordinator is not ready, as on a new cluster. A consumer that subscribes to nothing joins no group.
+    # `list_consumer_group_offsets` would end the process (a segmentation fault in librdkafka) while the group's
+    # coordinator is not ready, as on a new cluster. A consumer without a subscription joins no group.
     reader = connection.consumer(**{"group.id": config.lapse.app_id})
     try:
         tps = [TopicPartition(name, at) for name, count in connection.partitions().items() for at in range(count)]
@@ -50,7 +50,7 @@ def of_lag(config: Config, connection: Connection) -> Iterator[Finding]:
             time.sleep(_LOOK_EVERY_S)
             behind = _behind(ends, _finished(reader, list(finished)))
     except (KafkaException, LapseError, TimeoutError):
-        return  # who may not look, or gets no answer, is told so elsewhere
+        return  # other checks report a missing right or answer
     finally:
         reader.close()
     if not ends:
@@ -66,7 +66,7 @@ def of_lag(config: Config, connection: Connection) -> Iterator[Finding]:
 
 
 def _first_finished(reader: Consumer, tps: list[TopicPartition]) -> dict[TopicPartition, int]:
-    """The same as `_finished`, as soon as there is something."""
+    """Return the result of `_finished`, as soon as there is one."""
     late = time.monotonic() + _BEGUN_S
     while time.monotonic() < late:
         with suppress(KafkaException):
@@ -77,13 +77,13 @@ def _first_finished(reader: Consumer, tps: list[TopicPartition]) -> dict[TopicPa
 
 
 def _finished(reader: Consumer, tps: list[TopicPartition]) -> dict[TopicPartition, int]:
-    """Before which offsets the workers have made everything durable; of partitions of which they have."""
+    """Return the offsets before which everything is durable, for partitions with a committed offset."""
     found = reader.committed(tps, timeout=_ANSWERS_S) if tps else []
     return {TopicPartition(one.topic, one.partition): one.offset for one in found if one.offset >= 0}
 
 
 def _ends(admin: AdminClient, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-    """Where the logs of partitions end now; those that are not there any more are left out."""
+    """Return where the logs end now, without partitions that no longer exist."""
     asked = admin.list_offsets(
         {tp: OffsetSpec.latest() for tp in tps},  # type: ignore[no-untyped-call]
         isolation_level=IsolationLevel.READ_COMMITTED,
@@ -99,7 +99,7 @@ def _ends(admin: AdminClient, tps: Iterable[TopicPartition]) -> dict[TopicPartit
 
 
 def _behind(ends: Mapping[TopicPartition, int], finished: Mapping[TopicPartition, int]) -> Counter[str]:
-    """How many records of each topic are not taken in."""
+    """Return how many records of each topic are not processed."""
     found: Counter[str] = Counter()
     for tp, end in ends.items():
         missing = end - finished.get(tp, end)
@@ -109,7 +109,7 @@ def _behind(ends: Mapping[TopicPartition, int], finished: Mapping[TopicPartition
 
 
 def _is_left(topic: str, config: Config) -> bool:
-    """Whether a queue reads the topic that leaves records in the log beyond its target depth."""
+    """Return whether a queue of this topic leaves records in the log beyond its target depth."""
     return any(
         topic in (queue.topics or [name]) or (queue.topic_pattern and re.fullmatch(queue.topic_pattern, topic))
         for name, queue in config.queue.items()

@@ -1,4 +1,4 @@
-"""What a worker and a local broker need of this machine: Java, packages, room on the disk, a free port."""
+"""Checks what a worker and a local broker need of this machine: Java, packages, disk space, a free port."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from lapse.embedded.java import find_java
 _LEAST_FREE_BYTES: Final = 1 << 30
 
 _ANSWERS_S: Final = 6.0
-"""A worker that hangs says so itself after five seconds."""
+"""How long the worker may take to answer, s. A worker that hangs reports that itself after five seconds."""
 
 _MOST_BYTES: Final = 1 << 20
 
 _PIN: Final = re.compile(r"^([A-Za-z0-9._-]+)==([^;\s]+)")
-"""A requirement on one exact version."""
+"""A requirement of one exact version."""
 
 
 def of_machine(config: Config) -> list[Finding]:
-    """Look at this machine.
+    """Check this machine.
 
     Args:
-        config: where the worker keeps its data, and on which port it serves its figures.
+        config: names the data directory of the worker, and the port of its figures.
     """
     return [_python(), *_pins(), _java(), _room(Path(config.lapse.data_dir)), *_port(config)]
 
@@ -47,7 +47,7 @@ def _python() -> Finding:
 
 
 def _pins() -> Iterator[Finding]:
-    """Packages of which lapse uses the inner parts: only the exact version will do."""
+    """Check packages whose private parts lapse uses, so that only the exact version works."""
     for text in metadata.requires("lapse") or ():
         pin = _PIN.match(text)
         if pin is None:
@@ -56,7 +56,7 @@ def _pins() -> Iterator[Finding]:
         try:
             installed = metadata.version(name)
         except metadata.PackageNotFoundError:
-            continue  # an extra that is not in use
+            continue  # belongs to an extra that is not installed
         if installed != wanted:
             yield wrong("versions", f"{name} is {installed}", f"lapse needs {wanted}: pip install '{name}=={wanted}'")
 
@@ -95,7 +95,7 @@ def _port(config: Config) -> Iterator[Finding]:
 
 
 def _of_worker(port: int) -> object:
-    """What the worker at a port of this machine says of itself; None = what is there is no worker."""
+    """Return the readiness of the worker at a local port; None if no worker answers there."""
     asked = http.client.HTTPConnection("127.0.0.1", port, timeout=_ANSWERS_S)
     try:
         asked.request("GET", "/ready")

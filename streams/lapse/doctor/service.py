@@ -1,4 +1,4 @@
-"""Whether the entities are served: who answers, how long that takes, what stands still, and which time it is."""
+"""Checks whether the entities are served: who answers, how fast, what is stuck, and the clock."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from lapse_client.kafka.connection import Connection
 from lapse_client.queue.queues import Figures, Queues
 
 _PATIENCE_S: Final = 5.0
-"""How long all entities together may take to answer, s: they are asked at once."""
+"""How long all entities together may take to answer, s. They are asked at the same time."""
 
 _SLOW_S: Final = 1.0
 
 _NAMED: Final = 10
-"""So many entities that do not answer have a finding each; of more of them a single one tells."""
+"""Up to so many entities without an answer have a finding each. More of them share one."""
 
 _RUN_ONE: Final = "Is a worker running? Its log says what it waits for"
 
@@ -30,7 +30,7 @@ def of_service(config: Config, connection: Connection) -> list[Finding]:
     """Ask every entity.
 
     Args:
-        config: the entities, and the skew of clocks that is allowed.
+        config: the entities, and the permitted clock skew.
         connection: the cluster.
     """
     if not config.queue and not config.sow:
@@ -43,12 +43,12 @@ class _Asked:
 
     Args:
         kind: `queue` or `SOW topic`.
-        name: its name.
-        answer: its figures to come.
+        name: name of the entity.
+        answer: its figures, once they arrive.
 
     Attributes:
-        what: it, in words.
-        answer: see above.
+        what: kind and name.
+        answer: its figures, once they arrive.
     """
 
     def __init__(self, kind: str, name: str, answer: Future[Figures]) -> None:
@@ -63,11 +63,11 @@ class _Asked:
         self._ended_s = time.monotonic()
 
     def is_silent(self) -> bool:
-        """Whether no answer has come; one that comes later is not taken any more."""
+        """Return whether no answer has arrived. A later one is ignored."""
         return self.answer.cancel() or self.answer.cancelled()
 
     def findings(self) -> Iterator[Finding]:
-        """What the answer says; only where it has come."""
+        """Yield the findings from the answer, which must have arrived."""
         if (error := self.answer.exception()) is not None:
             yield _refused(self.what, error)
             return
@@ -82,7 +82,7 @@ class _Asked:
 
 
 def _of_entities(config: Config, connection: Connection) -> Iterator[Finding]:
-    """Ask all entities at once, so that those that nobody runs are waited for together."""
+    """Ask all entities at the same time, so that those without a worker are waited for together."""
     topics, asked = connection.partitions(), list[_Asked]()
     with ExitStack() as clients:
         for kind, names in (("queue", config.queue), ("SOW topic", config.sow)):
@@ -106,7 +106,7 @@ def _of_entities(config: Config, connection: Connection) -> Iterator[Finding]:
 
 
 def _silent(silent: list[str], asked: int) -> Iterator[Finding]:
-    """What is told of entities that do not answer."""
+    """Yield the findings about entities that do not answer."""
     told = f"no answer within {_PATIENCE_S:g} s"
     if len(silent) <= _NAMED:
         for what in silent:
@@ -116,14 +116,14 @@ def _silent(silent: list[str], asked: int) -> Iterator[Finding]:
 
 
 def _refused(what: str, error: BaseException) -> Finding:
-    """Why an entity cannot be asked."""
+    """Return the finding about an entity that cannot be asked."""
     if isinstance(error, UnknownEntity):
         return wrong(what, str(error), "Its topics are told above: mend those first")
     return wrong(what, f"does not answer: {error}", _RUN_ONE)
 
 
 def _held(figures: dict[str, Any]) -> str:
-    """What a queue holds, in words."""
+    """Return what a queue contains, in words."""
     age_ms = figures.get("oldest_age_ms")
     oldest = f", the oldest waits for {age_ms / 1000:,.1f} s" if age_ms else ""
     subscriptions = figures.get("subscriptions", 0)
@@ -131,7 +131,7 @@ def _held(figures: dict[str, Any]) -> str:
 
 
 def _stuck(name: str, figures: dict[str, Any]) -> Iterator[Finding]:
-    """What keeps messages of a queue from going on."""
+    """Yield findings about messages of a queue that are stuck."""
     if figures.get("dying"):
         yield wrong(
             f"queue {name}",
@@ -149,7 +149,7 @@ def _stuck(name: str, figures: dict[str, Any]) -> Iterator[Finding]:
 
 
 def _clock(config: Config, connection: Connection) -> Iterator[Finding]:
-    """This machine's clock, against the broker's as the answers told it."""
+    """Compare this machine's clock with the broker's, as measured by the answers."""
     if not connection.clock.is_measured:
         return
     skew_ms = time.time() * 1000 - connection.clock.now_ms()

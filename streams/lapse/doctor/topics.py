@@ -1,4 +1,4 @@
-"""Whether the cluster has what `lapse.toml` needs: topics, their settings, rights."""
+"""Checks whether the cluster has what `lapse.toml` needs: topics, their settings, rights."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from lapse.runtime.topics.topology import Topology, TopologyError
 from lapse.runtime.topics.wanted import Wanted
 
 _EXACTLY: Final = "message.timestamp.type"
-"""A setting of which another value breaks a promise: the broker's clock counts."""
+"""A setting that must have exactly the wanted value, because the broker's clock counts."""
 
 _RETENTION: Final = "retention.ms"
 _AT_LEAST: Final = ("delete.retention.ms", "min.compaction.lag.ms")
-"""Settings of which a smaller value breaks one: a worker trusts its copy on disk for as long."""
+"""Settings that must not be smaller, because a worker trusts its copy on disk for as long."""
 
 
 def of_topics(config: Config) -> list[Finding]:
-    """Look at the cluster, as `lapse check` does and closer.
+    """Check the cluster, like `lapse check` but in more detail.
 
     Args:
-        config: where it is, and what it has to hold.
+        config: names the cluster, and what it must have.
     """
     cluster, found = Cluster(config), list[Finding]()
     try:
@@ -60,7 +60,7 @@ def _differences(topology: Topology) -> Iterator[Finding]:
     differences = topology.differences()
     if not differences:
         yield fine("topics", f"{len(topology.wanted())} that lapse.toml needs are there, and fit")
-    # Of an entity that cannot be served whatever is created, `lapse apply` creates nothing.
+    # `lapse apply` creates nothing for an entity that cannot be served in any case.
     first = {name: one.topic for one in differences if not one.mended for name in one.bars}
     for one in differences:
         remedy = "`lapse apply` mends it" if one.mended else "Do as it says: `lapse apply` leaves it as it is"
@@ -71,7 +71,7 @@ def _differences(topology: Topology) -> Iterator[Finding]:
 
 
 def _settings(topology: Topology, settings: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
-    """Settings of lapse's own topics that somebody changed."""
+    """Check settings of lapse's own topics that somebody changed."""
     own = [one for one in topology.wanted() if one.role in OWN and one.name in topology.existing]
     unseen = sorted(one.name for one in own if one.name not in settings)
     if unseen:
@@ -95,7 +95,7 @@ def _settings(topology: Topology, settings: Mapping[str, Mapping[str, Any]]) -> 
 
 
 def _too_short(topic: Wanted, actual: Mapping[str, Any]) -> Iterator[Finding]:
-    """A topic whose records Kafka removes sooner than `retention` of its entity says; −1 keeps them for ever."""
+    """Warn if Kafka removes a topic's records earlier than its entity's `retention` says; −1 keeps them for ever."""
     wanted_ms = int(topic.config.get(_RETENTION, -1))
     kept_ms = int(actual[_RETENTION].value) if _RETENTION in actual else -1
     if 0 <= kept_ms < wanted_ms:

@@ -1,1 +1,1 @@
-"""Replication: from one deployment's SOW topics to another's, with the deadlines as they are (S10)."""
+"""Replication: copies SOW topics of one deployment to another, with unchanged deadlines (S10)."""

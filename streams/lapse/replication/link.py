@@ -1,4 +1,4 @@
-"""The link of `lapse replicate`: from where, to where, and which SOW topics."""
+"""The link of `lapse replicate`: source, target, and the SOW topics."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Link(BaseModel):
         upstream: brokers of the deployment that is read; `from` in the file.
         downstream: brokers of the deployment that is written; `to` in the file.
         topics: the SOW topics, by name; the value is the underlying topic downstream.
-        replication_factor: of the topic downstream that holds the progress.
-        from_security: how to speak to the upstream brokers.
-        to_security: how to speak to the downstream brokers.
+        replication_factor: replication factor of the downstream topic with the progress.
+        from_security: settings to connect to the upstream brokers.
+        to_security: settings to connect to the downstream brokers.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
@@ -50,7 +50,7 @@ class Link(BaseModel):
         return topics
 
     def transactional_id(self, source: str) -> str:
-        """The id by which two processes on one link find each other; `source` is the id of the upstream's cluster."""
+        """Return the transactional id, which two processes on one link share; `source` is the upstream cluster's id."""
         return f"lapse-replicate-{source}-{','.join(sorted(self.topics))}"
 
 
@@ -58,7 +58,7 @@ def load(path: Path) -> Link:
     """Read a file like `replicate.toml`.
 
     Raises:
-        ConfigError: it is missing, is no TOML, or says something that is not understood.
+        ConfigError: it is missing, is not TOML, or has unknown contents.
     """
     try:
         return checked(tomllib.loads(path.read_text("utf-8")), str(path))
@@ -67,7 +67,7 @@ def load(path: Path) -> Link:
 
 
 def checked(tree: dict[str, object], where: str) -> Link:
-    """Check what a file or the command line says.
+    """Check the contents of a file or the values of the command line.
 
     Raises:
         ConfigError: the text names every fault.
@@ -80,7 +80,7 @@ def checked(tree: dict[str, object], where: str) -> Link:
 
 
 def _told(fault: Any) -> str:
-    """What is wrong, in words of the file."""
+    """Return a fault in the terms of the file."""
     if fault["type"] == "missing":
         return "has to be given"
     if fault["type"] == "extra_forbidden":

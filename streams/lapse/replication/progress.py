@@ -1,4 +1,4 @@
-"""The progress of a link: one record per upstream partition, on a compacted topic of the downstream (S10).
+"""The progress of a link: one record per upstream partition, on a compacted topic downstream (S10).
 
 It is written in the same transaction as the records that it counts, so a link goes on exactly where it stopped.
 """
@@ -18,23 +18,24 @@ from lapse.protocol import topic as names
 logger = logging.getLogger(__name__)
 
 _FETCH_WAIT_MS: Final = 20
-"""A fetch that finds nothing shows the end of the topic; a broker answers it so late."""
+"""A fetch without records shows the end of the topic; a broker answers it after so long, ms."""
 
 _PATIENCE_S: Final = 30.0
 TOPIC: Final = f"{names.PREFIX}replication"
 CONFIG: Final = {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"}
-"""The records of a link measure the broker's clock."""
+"""Settings of the topic. With the broker's timestamps, the records of a link measure the broker's clock."""
 
 
 class Progress:
-    """Next offsets of one link.
+    """The next offsets of one link.
 
-    They are about two topics, which may be deleted and created again, or be others from now on. Then nothing was taken.
+    They belong to an upstream and a downstream topic. If one of these was created again, or is another one now, reading
+    begins anew.
 
     Args:
         source: id of the deployment that is read.
-        target: id of the deployment that is written; several may be on one cluster.
-        topics: by name of each topic that is read, the ids of this topic and of the one that is written.
+        target: id of the deployment that is written. One cluster may have several.
+        topics: by name of each topic that is read, its id and the id of the topic that is written.
     """
 
     def __init__(self, source: str, target: str, topics: Mapping[str, str]) -> None:
@@ -43,16 +44,16 @@ class Progress:
         self._offsets: dict[tuple[str, int], dict[str, Any]] = {}
 
     def record(self, topic: str, partition: int, offset: int) -> tuple[bytes, bytes]:
-        """Key and value of the record that says: everything before `offset` was taken."""
+        """Return key and value of the record that says that everything before `offset` was copied."""
         value = {"offset": offset, "topics": self._topics[topic]}
         return f"{self._link}:{topic}:{partition}".encode(), orjson.dumps(value)
 
     def next_of(self, topic: str, partition: int) -> int | None:
-        """The offset up to which everything was taken; None where nothing was."""
+        """Return the offset up to which everything was copied; None if nothing was."""
         taken = self._offsets.get((topic, partition))
         if taken is None:
             return None
-        if taken.get("topics", self._topics[topic]) != self._topics[topic]:  # older versions did not say which
+        if taken.get("topics", self._topics[topic]) != self._topics[topic]:  # older versions wrote no ids
             logger.warning(
                 "%s, partition %d: this topic, or the one downstream, was made anew; read from its beginning",
                 topic,
@@ -62,7 +63,7 @@ class Progress:
         return int(taken["offset"])
 
     def opening(self) -> tuple[bytes, None]:
-        """Key and value of a record that says nothing: its timestamp is the broker's clock."""
+        """Return key and value of a record without progress, whose timestamp measures the broker's clock."""
         return f"{self._link}:opened:0".encode(), None
 
     def read(self, settings: dict[str, Any]) -> None:
@@ -97,7 +98,7 @@ class Progress:
             consumer.close()
 
     def take(self, key: bytes, value: bytes | None) -> None:
-        """Take in a record of the topic; those of other links say nothing, nor does what is none of them."""
+        """Process a record of the topic. Records of other links, and malformed ones, are ignored."""
         start = f"{self._link}:".encode()
         topic, _, partition = key.removeprefix(start).decode("utf-8", "replace").rpartition(":")
         if not key.startswith(start) or value is None:

@@ -1,7 +1,7 @@
-"""The process behind `lapse replicate`: reads compacted topics upstream, writes underlying topics downstream (S10).
+"""The process behind `lapse replicate`: reads compacted topics upstream, and writes underlying topics downstream (S10).
 
-Records and progress are written in one transaction, whose id names the link: a crash repeats nothing and leaves nothing
-out, and of two processes on one link the later one goes on and the earlier one ends.
+Records and progress are written in one transaction, whose id names the link. So a crash repeats nothing and leaves
+nothing out, and of two processes on one link the later one goes on and the earlier one ends.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _WAIT_S: Final = 0.1
 _PATIENCE_S: Final = 30.0
 _RETRY_S: Final = 1.0
 _MOST_BYTES: Final = 1_000_000_000
-"""Largest record that this client sends: what a topic takes, its brokers say."""
+"""The largest record that this client sends, bytes. The brokers know what a topic takes."""
 
 _GRANT: Final = (
     "Have the rights granted that docs/operations.md (Rights) lists for `lapse replicate`, and start it again"
@@ -62,11 +62,11 @@ class LinkError(RuntimeError):
 
 
 class Replicator:
-    """One link at work.
+    """Replicates one link.
 
     Args:
-        link: from where, to where, which topics.
-        told: called after each transaction with the number of records written; for people and tests.
+        link: source, target and topics.
+        told: called after each transaction with the number of records written.
     """
 
     def __init__(self, link: Link, told: Callable[[int], None] = lambda _: None) -> None:
@@ -77,11 +77,11 @@ class Replicator:
         self._to = {"bootstrap.servers": link.downstream, **security.for_librdkafka(link.to_security)}
 
     def stop(self) -> None:
-        """End `run` after the transaction under way."""
+        """Let `run` return after the transaction under way."""
         self._stopped.set()
 
     def run(self) -> None:
-        """Replicate until `stop`; while one side does not answer, try again and again.
+        """Replicate until `stop` is called. While one side does not answer, try again and again.
 
         Raises:
             LinkError: the link cannot work as it is.
@@ -147,10 +147,10 @@ class Replicator:
             consumer.close()
 
     def _breadths(self, upstream: AdminClient, downstream: AdminClient) -> dict[str, bool]:
-        """For each compacted topic, whether its partitions are those of the underlying topic downstream.
+        """Return for each compacted topic whether the underlying topic downstream has as many partitions.
 
         Raises:
-            LinkError: a topic is missing, or may not be seen.
+            LinkError: a topic is missing, or we may not see it.
         """
         above = upstream.list_topics(timeout=_PATIENCE_S).topics
         below = downstream.list_topics(timeout=_PATIENCE_S).topics
@@ -173,7 +173,7 @@ class Replicator:
         return same
 
     def _topic_ids(self, upstream: AdminClient, downstream: AdminClient) -> dict[str, str]:
-        """By name of each compacted topic, its id and that of the underlying topic downstream; names say too little."""
+        """Return, by compacted topic, its id and the id of the downstream topic, since names may be reused."""
         sources = [names.sow(name) for name in self._link.topics]
         above = upstream.describe_topics(TopicCollection(sources), request_timeout=_PATIENCE_S)
         targets = TopicCollection(list(self._link.topics.values()))
@@ -192,7 +192,7 @@ class Replicator:
                 raise
 
     def _keep_stamps(self, downstream: AdminClient) -> None:
-        """Have the broker put its time on the records of a topic that an older version made."""
+        """Set the timestamp type of a topic that an older version created."""
         resource = ConfigResource(ResourceType.TOPIC, progress.TOPIC)
         name, set_it = "message.timestamp.type", AlterConfigOpType.SET
         resource.add_incremental_config(ConfigEntry(name, progress.CONFIG[name], incremental_operation=set_it))
@@ -205,7 +205,7 @@ class Replicator:
             )  # fmt: skip
 
     def _starts(self, consumer: Consumer, upstream: AdminClient, reached: Progress) -> list[TopicPartition]:
-        """Where to go on, partition by partition."""
+        """Return the positions from which to read."""
         starts: list[TopicPartition] = []
         topics = upstream.list_topics(timeout=_PATIENCE_S).topics
         for name in map(names.sow, self._link.topics):
@@ -221,7 +221,7 @@ class Replicator:
 
 
 class Work:
-    """The loop of one session: a batch upstream becomes a transaction downstream."""
+    """The loop of one session: a batch from upstream becomes a transaction downstream."""
 
     def __init__(
         self,
@@ -241,7 +241,7 @@ class Work:
         self._clock = WorkerClock()
 
     def open(self) -> bool:
-        """Measure the broker's clock, which tells how late an expiry is read; returns whether the broker told it.
+        """Measure the broker's clock, which shows how late an expiry is read; return whether it could be measured.
 
         Raises:
             KafkaException: the downstream does not answer.
@@ -253,10 +253,10 @@ class Work:
         return self._clock.is_measured
 
     def step(self) -> int:
-        """Take what has come; returns how many records were written.
+        """Copy the records that have arrived; return how many were written.
 
         Raises:
-            KafkaException: one side does not answer; nothing of the batch counts.
+            KafkaException: one side does not answer, and nothing of the batch counts.
         """
         batch = self._consumer.consume(_BATCH, _WAIT_S)
         if not batch:
@@ -279,7 +279,7 @@ class Work:
     def _write(self, rows: list[tuple[Message, Downstream]], ends: dict[tuple[str, int], int]) -> None:
         if self._transact(rows, ends):
             return
-        # Perhaps it is only the batch that is too large: the brokers count the records that come together.
+        # Perhaps only the batch is too large, because brokers check its size. So send the records one by one.
         try:
             self._transact(rows, ends, one_by_one=True)
         except KafkaException as error:
@@ -291,10 +291,10 @@ class Work:
     def _transact(
         self, rows: list[tuple[Message, Downstream]], ends: dict[tuple[str, int], int], *, one_by_one: bool = False
     ) -> bool:
-        """Write records and progress in one transaction; returns whether the brokers took all, for their size.
+        """Write records and progress in one transaction; return False if a record was too large.
 
         Raises:
-            KafkaException: a record that came alone is too large, or one side does not answer.
+            KafkaException: a record that was sent alone is too large, or one side does not answer.
         """
         producer, refused = self._producer, list[str]()
 
@@ -310,7 +310,7 @@ class Work:
         try:
             for message, row in rows:
                 topic, partition, _ = _place(message)
-                # A producer downstream that uses Kafka's own partitioner, too, finds the key where it is.
+                # A downstream producer with Kafka's own partitioner then chooses the same partition for the key.
                 where: dict[str, Any] = {"partition": partition} if self._same_breadth[topic] else {}
                 options = {"headers": row.headers, "on_delivery": written, **where}
                 produce(producer, self._targets[topic], row.value, row.key, **options)
@@ -326,7 +326,7 @@ class Work:
                 producer.commit_transaction(_PATIENCE_S)
                 return True
         except KafkaException:
-            written_or_refused(producer, refused, _RETRY_S)  # so that it is known which record it is
+            written_or_refused(producer, refused, _RETRY_S)  # to learn which record it is
             if not refused:
                 raise
         abort(producer, _PATIENCE_S)
@@ -335,7 +335,7 @@ class Work:
         return False
 
     def _produce_progress(self, key: bytes, value: bytes | None) -> None:
-        """Write a record of the progress topic; once it is written it measures the broker's clock."""
+        """Write a record of the progress topic, which then measures the broker's clock."""
         sent = time.monotonic()
 
         def written(error: KafkaError | None, message: Message) -> None:
@@ -360,5 +360,5 @@ def _place(message: Message) -> tuple[str, int, int]:
 
 def _upstream(message: Message) -> Upstream:
     value = message.value()
-    headers: Any = message.headers() or []  # a list of pairs, as it comes
+    headers: Any = message.headers() or []  # a list of pairs
     return Upstream(message.key() or b"", value, headers, message.timestamp()[1])

@@ -1,4 +1,4 @@
-"""From a record of the upstream's compacted topic to a record of the downstream's underlying topic (S10)."""
+"""Translates a record of the upstream's compacted topic for the downstream's underlying topic (S10)."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 _OWN_PREFIX: Final = "lapse-"
 _BEHIND_MS: Final = 10_000
-"""An expiry that is read so much later may be all that compaction has left of the update before it.
-
-Well below the `min.compaction.lag.ms` that `lapse apply` gives the compacted topic."""
+"""If an expiry is read this much later, ms, compaction may have removed the update before it. This is well below the
+`min.compaction.lag.ms` that `lapse apply` sets on the compacted topic."""
 
 
 class Upstream(NamedTuple):
@@ -24,8 +23,8 @@ class Upstream(NamedTuple):
 
     Attributes:
         key: the record's key.
-        payload: its latest payload; None = a tombstone.
-        headers: what the upstream says of it.
+        payload: its latest payload; None for a tombstone.
+        headers: its headers.
         written_at_ms: when the upstream wrote it, ms since the epoch.
     """
 
@@ -45,7 +44,7 @@ class Downstream(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Translation:
-    """How one deployment's state is written for another.
+    """Translates one deployment's state for another.
 
     Attributes:
         source: id of the deployment that is read.
@@ -56,15 +55,15 @@ class Translation:
     target: str
 
     def translate(self, record: Upstream, now_ms: int) -> Downstream | None:
-        """Return what is written for the downstream; None = nothing.
+        """Return the record for the downstream; None if it gets none.
 
-        Nothing is told of what has been at the downstream before, so that nothing goes round in circles; and nothing of
-        an expiry, which the downstream sees by itself. Only where the upstream's topic may no longer have the update
-        that expired, or never had it, the downstream is told that there was one: an older record there must not outlive
-        it.
+        A record that has been at the downstream before is left out, so that records do not circulate. An expiry is left
+        out as well, because the downstream notices it itself. But the upstream's topic may no longer have the expired
+        update, or never had it. Then the downstream gets a tombstone, so that an older record there does not outlive
+        the update.
 
         Args:
-            record: what the upstream says.
+            record: the upstream's record.
             now_ms: now, ms since the epoch.
         """
         facts = dict(record.headers)

@@ -1,1 +1,1 @@
-"""How Faust and Kafka drive the shards of `lapse.core`: transport, stores, runners, outputs, clock."""
+"""Faust and Kafka around the shards of `lapse.core`: transport, stores, runners, outputs, clock."""

@@ -47,28 +47,28 @@ from lapse.runtime.watch import end_process
 logger = logging.getLogger(__name__)
 
 _GIVEN_UP_S: Final = 2.0
-"""How long a worker may take to give up a shard before another one gets it; epochs protect the shard then."""
+"""How long a worker may take to give up a shard before another one gets it, s. After that, epochs protect the shard."""
 
 
 class LapseApp(faust.App):
-    """A Faust app that carries the entities it runs.
+    """A Faust app with the entities that it serves.
 
     Attributes:
-        entities: by name.
+        entities: the served entities, by name.
         reading: the agent that reads their topics.
-        services: what they share.
-        warnings: what is perhaps not meant as it is configured; logged at start.
-        log_watch: looks at their underlying topics.
-        metrics: shows their figures to Prometheus.
-        metrics_address: host and port of it; port 0 = it does not.
-        clean-up: takes out what was deleted.
+        services: the objects that they share.
+        warnings: probable mistakes in the configuration, logged at start.
+        log_watch: watches their underlying topics.
+        metrics: exports their figures to Prometheus.
+        metrics_address: its host and port; with port 0 nothing is exported.
+        entity_cleanup: removes deleted entities.
         not_served: entities of the configuration that were deleted before.
-        users: what the log says of users at start (X4).
-        barred: entities that could not be served as the cluster was at the start, and why (C52).
-        late_entities: has those served later.
-        membership: takes its own dead predecessor out of the group.
-        definitions: follows the definitions topic; None = the file decides what the entities are.
-        definer: carries out what clients ask about definitions; None where the file decides.
+        users: the line about users for the log (X4).
+        barred: entities that could not be served at the start, with the reasons (C52).
+        late_entities: serves those later.
+        membership: removes this worker's dead predecessor from the group.
+        definitions: follows the definitions topic; None if `lapse.toml` decides about entities.
+        definer: carries out clients' commands about definitions; None if `lapse.toml` decides.
     """
 
     entities: dict[str, Entity]
@@ -91,7 +91,7 @@ class LapseApp(faust.App):
     _beside: set[asyncio.Task[None]]
 
     async def on_start(self) -> None:
-        """Connect what the entities share, before Faust assigns them shards."""
+        """Connect what the entities share, before Faust assigns their shards."""
         logger.info("%s", self.users)
         for warning in self.warnings:
             logger.warning("%s", warning)
@@ -117,18 +117,21 @@ class LapseApp(faust.App):
         await super().on_start()
 
     def readiness(self) -> Readiness:
-        """Whether the worker serves what it is to serve."""
+        """Return whether the worker serves what it should."""
         given: set[TP] = set()
         behind: dict[str, int] = {}
         if self.membership.joined:
             consumer = self.consumer
             assert isinstance(consumer, BatchConsumer)
             given, behind = consumer.assignment(), consumer.behind()
-        joined = self.membership.joined or not self.entities  # who has nothing to serve is in no group
+        joined = self.membership.joined or not self.entities  # a worker without entities is in no group
         return readiness(self.entities, given, joined, self.late_entities.barred, self.log_watch.away_s, behind)
 
     async def _on_partitions_assigned(self, assigned: set[TP], generation_id: int = 0) -> None:
-        """As Faust's; which member this is has to be known before anything is done as it."""
+        """Do the same as Faust's.
+
+        Note the member id first, since it must be known before this worker acts as that member.
+        """
         consumer = self.consumer
         assert isinstance(consumer, BatchConsumer)
         self.membership.note(consumer.member)
@@ -138,13 +141,13 @@ class LapseApp(faust.App):
         if before:
             self.beside(self._look_again())
         if any(tp.topic in topics for tp in before - assigned):
-            await consumer.rejoin()  # nobody gets what went before it is given up
+            await consumer.rejoin()  # another worker gets a lost partition in the next rebalance
         elif (assignor := cast("SteadyAssignor", self.assignor)).withheld:
             assignor.withheld = False
             self.beside(self._balance_again(generation_id))
 
     async def _look_again(self) -> None:
-        """See how many partitions the topics have by now: who deals them out may have nothing that tells it (C81)."""
+        """Ask for the topics' numbers of partitions, which the leader of the group may not know yet (C81)."""
         await asyncio.sleep(_GIVEN_UP_S)
         consumer = self.consumer
         assert isinstance(consumer, BatchConsumer)
@@ -152,7 +155,7 @@ class LapseApp(faust.App):
             await consumer.look_again()
 
     async def _balance_again(self, generation_id: int) -> None:
-        """See to it that what was withheld is given to somebody: a worker of an older version does not rejoin."""
+        """Make sure that withheld partitions are assigned, since a worker of an older version does not rejoin."""
         await asyncio.sleep(_GIVEN_UP_S)
         consumer = self.consumer
         assert isinstance(consumer, BatchConsumer)
@@ -160,7 +163,10 @@ class LapseApp(faust.App):
             await consumer.rejoin()
 
     async def _on_partitions_revoked(self, revoked: set[TP]) -> None:
-        """As Faust's where this worker fell out of the group; else its shards go on until it is known which go."""
+        """Do the same as Faust's if this worker fell out of the group.
+
+        Otherwise shards go on until the new assignment is known.
+        """
         consumer = self.consumer
         assert isinstance(consumer, BatchConsumer)
         if self.should_stop or not consumer.goes_on:
@@ -169,7 +175,7 @@ class LapseApp(faust.App):
             await self._taken_over()
 
     async def pause_shards(self, *_: Any, **__: Any) -> None:
-        """Hold every shard still: the group rebalances, and they may belong to others soon."""
+        """Pause every shard, because after the rebalance another worker may have it."""
         await self._taken_over()
         async with self._renewing:
             for runner in self._runners():
@@ -180,37 +186,38 @@ class LapseApp(faust.App):
         consumer, tables = self.consumer, self.tables
         assert isinstance(consumer, BatchConsumer)
         assert isinstance(tables, SelfRestoredTables)
-        consumer.flows.set()  # who is being taken over does not wait for it any more
+        consumer.flows.set()  # take-overs need not wait for the flow any more
         await tables.restored()
         async with self._renewing:
             pass
 
     async def resume_shards(self, *_: Any, **__: Any) -> None:
-        """Let the shards that stayed go on."""
+        """Resume the shards that this worker kept."""
         for runner in self._runners():
             runner.resume()
         self.beside(self.entity_cleanup.withdraw())
         self.beside(self._rest())
 
     async def _rest(self) -> None:
-        """Disconnect what is for take-overs only, once there are none: they go on beside the shards that are here."""
+        """Close the connections for take-overs, once none is under way."""
         tables = self.tables
         assert isinstance(tables, SelfRestoredTables)
         await tables.restored()
         await self.services.changelog_reader.rest()
-        await asyncio.to_thread(grammar)  # now, and not in the step of the first filter (C60)
+        await asyncio.to_thread(grammar)  # load it now, and not in the step with the first filter (C60)
 
     async def renew(self, entity: Entity, whole: Config | None = None) -> bool:
-        """Take the shards of an entity over anew: a topic that it reads, or writes to, is another one now.
+        """Take over the shards of an entity anew, because a topic that it reads or writes is another one now.
 
-        Not while the group rebalances: the shards may be another worker's then. A rebalance waits for the end of this.
+        This is not possible during a rebalance, after which another worker may have the shards. A rebalance waits for
+        its end.
 
         Args:
-            entity: whose shards.
-            whole: a configuration with its settings from now on; None = those that it has, and its topics have changed.
+            entity: the entity.
+            whole: a configuration with new settings for it; None if only its topics have changed.
 
         Returns:
-            whether it was done.
+            Whether it was done.
         """
         tables = self.tables
         assert isinstance(tables, SelfRestoredTables)
@@ -231,12 +238,12 @@ class LapseApp(faust.App):
         """Serve the entities of a topology, which were defined while the worker runs (Q23).
 
         Args:
-            config: all that is served from now on.
-            topology: what is on the cluster for the new ones.
+            config: everything that is served from now on.
+            topology: the topics of the new entities on the cluster.
             together_ms: when all workers begin to read their topics, ms since the epoch.
 
         Returns:
-            whether they are served; False = the worker is ending.
+            Whether they are served; False if the worker is stopping.
         """
         make = self._make
         return await self.late_entities.take_up(
@@ -244,7 +251,7 @@ class LapseApp(faust.App):
         )
 
     def beside(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do something beside the shards."""
+        """Run a task beside the shards. If it fails, the process ends."""
         task = asyncio.create_task(work)
         self._beside.add(task)
         task.add_done_callback(self._ended)
@@ -255,11 +262,11 @@ class LapseApp(faust.App):
             end_process(f"beside the shards: {error}", error)
 
     async def release_shards(self, *_: Any, **__: Any) -> None:
-        """Finish the steps under way, give every shard up, and disconnect."""
+        """Finish the steps under way, give up every shard, and disconnect."""
         consumer, tables = self.consumer, self.tables
         assert isinstance(consumer, BatchConsumer)
         assert isinstance(tables, SelfRestoredTables)
-        consumer.flows.set()  # who is being taken over does not wait for it any more
+        consumer.flows.set()  # take-overs need not wait for the flow any more
         await tables.close()
         self.log_watch.stop()
         if self.definitions is not None:
@@ -287,8 +294,8 @@ def make_app(config: Config, topology: Topology | None = None, decided: Decided 
 
     Args:
         config: the configuration.
-        topology: what is on the cluster; looked up when left out.
-        decided: the definitions that the configuration was made from; None = it was read from a file alone.
+        topology: the topics on the cluster; None to look them up.
+        decided: the definitions from which the configuration was made; None if it was read only from a file.
 
     Raises:
         TopologyError: the cluster does not answer, or does not fit.
@@ -322,7 +329,7 @@ def make_app(config: Config, topology: Topology | None = None, decided: Decided 
 
 
 def _equip(app: LapseApp, config: Config, keys: Keys | None, decided: Decided | None) -> None:
-    """Give an application what its entities share; it has none of them yet."""
+    """Create what the entities of an application share, before it has any."""
     worker = config.lapse
     admin = {"bootstrap.servers": worker.brokers, **security.for_librdkafka(config.security)}
     app.services = Services(
@@ -358,7 +365,7 @@ def _equip(app: LapseApp, config: Config, keys: Keys | None, decided: Decided | 
 
 
 def _maker(app: LapseApp, config: Config, keys: Keys | None) -> Callable[..., Entity]:
-    """What makes an entity of a topology, and declares it to Faust."""
+    """Return a function that makes an entity for a topology, and declares it to Faust."""
 
     def make(name: str, topology: Topology, whole: Config = config) -> Entity:
         entity = _entity(name, topology, app.services, whole.forward_topic(name) if name in whole.queue else None)
@@ -376,7 +383,7 @@ def _maker(app: LapseApp, config: Config, keys: Keys | None) -> Callable[..., En
 
 
 def _entity(name: str, topology: Topology, services: Services, target: str | None) -> Entity:
-    """An entity of a topology; `target` is where a queue forwards to."""
+    """Return an entity of a topology; `target` is the topic to which a queue forwards."""
     if name in topology.config.queue:
         return QueueEntity(name, topology.config.queue[name], topology.partitions(name), services, target)
     most_bytes = topology.record_bytes(name)
@@ -386,7 +393,7 @@ def _entity(name: str, topology: Topology, services: Services, target: str | Non
 def _definer(
     app: LapseApp, follower: DefinitionFollower, config: Config, decided: Decided, keys: Keys | None
 ) -> Definer:
-    """What carries out commands about definitions, and tells and asks the other workers."""
+    """Return the definer, which also exchanges messages with the other workers."""
     name = names.definer(config.lapse.app_id)
     guard = None
     if keys is not None:
@@ -403,7 +410,7 @@ def _definer(
 
 
 def _said_of(keys: Keys | None) -> str:
-    """What the log says of users: every entity is guarded where they are configured, and only there (X4)."""
+    """Return the log line about users. All entities are guarded if users are configured, and otherwise none (X4)."""
     if keys is None:
         return (
             "No users are configured: whoever can write to a commands topic may do everything, and whoever can read a "
@@ -421,5 +428,5 @@ def _was_deleted(entities: list[str]) -> str:
 
 
 def _not_about_declaring(record: logging.LogRecord) -> bool:
-    """`lapse apply` creates topics; that Faust does not is no news."""
+    """Suppress Faust's message that it creates no topics, because `lapse apply` creates them."""
     return "Topic creation disabled" not in record.getMessage()

@@ -1,4 +1,4 @@
-"""Arenas: the parts of memory that the C library gives to the threads of a process."""
+"""Arenas: parts of memory that the C library assigns to the threads of a process."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ _MOST_ARENAS: Final = -8
 
 
 def keep_to(most: int) -> bool:
-    """Have all threads share so many arenas from now on; returns whether the C library can (glibc's).
+    """Limit the number of arenas from now on; return whether the C library supports that (glibc does).
 
-    By itself it makes up to eight for each core, one for nearly every thread of a Kafka client. What one thread frees
-    another cannot use then: a worker of a thousand queues is several MiB larger.
+    By default there are up to eight for each core, so nearly one for each thread of a Kafka client. Memory that is
+    freed in one arena is not available in another, so a worker with a thousand queues takes several MiB more.
 
     Args:
-        most: how many arenas.
+        most: the greatest number of arenas.
     """
     try:
         tune = ctypes.CDLL(None).mallopt

@@ -1,4 +1,4 @@
-"""The HTTP endpoint of a worker, which answers from the start of the process, also without brokers."""
+"""The HTTP endpoint of a worker, which answers from the start of the process, even without brokers."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ logger = logging.getLogger(__name__)
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    """Has its application before it listens: prometheus-client's answers `/ready` with 200 until it is given another.
+    """A server that has its application before it listens. prometheus-client's would answer `/ready` with 200 first.
 
     Raises:
-        OSError: the address cannot be had.
+        OSError: the address is not available.
     """
 
     daemon_threads = True
@@ -37,14 +37,14 @@ class _Server(ThreadingMixIn, WSGIServer):
 
 
 class _QuietHandler(WSGIRequestHandler):
-    """Logs no request."""
+    """A handler that does not log requests."""
 
     def log_message(self, *_: Any) -> None:
         """See `BaseHTTPRequestHandler`."""
 
 
 class Endpoint:
-    """Answers in a thread of its own: by itself while the worker starts, then with what `serve` is given.
+    """Answers in a thread of its own: with fixed answers during the start, then with the application of `serve`.
 
     Until then the worker is healthy, and not ready.
     """
@@ -57,11 +57,11 @@ class Endpoint:
         self._figures: Wsgi = make_wsgi_app(registry)
 
     def open(self, host: str, port: int) -> None:
-        """Listen. An address that cannot be had is warned about: a worker can do without.
+        """Listen. If the address is not available, log a warning, because a worker can run without.
 
         Args:
             host: the address.
-            port: the port; 0 = nobody is answered.
+            port: the port; 0 to answer nobody.
         """
         if not port or self._server is not None:
             return
@@ -80,17 +80,17 @@ class Endpoint:
         logger.info("metrics at http://%s:%d/metrics", host, port)
 
     def note_away(self, why: str) -> None:
-        """Say from now on that no broker answers, and log it once.
+        """Report from now on that no broker answers, and log it once.
 
         Args:
-            why: in a sentence.
+            why: the reason, as a sentence.
         """
         if self._away is None:
             logger.warning("%s. The worker waits for it", why)
         self._away = (time.monotonic() if self._away is None else self._away[0]), why
 
     def note_back(self) -> None:
-        """They answer."""
+        """Report that brokers answer again."""
         if self._away is not None:
             logger.info("Kafka answers: the worker starts")
         self._away = None
@@ -101,9 +101,9 @@ class Endpoint:
             self._server.set_app(app)
 
     def close(self) -> None:
-        """Answer no longer."""
+        """Stop answering."""
         if self._server is not None:
-            # Not joined: the thread may be waiting for the event loop, on which this runs.
+            # Do not join the thread: it may wait for the event loop, on which this runs.
             threading.Thread(target=self._server.shutdown, daemon=True).start()
             self._server.server_close()
 

@@ -1,7 +1,7 @@
 """The health of a worker: `/health` and `/ready`, for its supervisor.
 
-A worker that hangs is not healthy: start it again. One that is not ready needs time, or an operator: its shards are
-still being restored, or it has no place in the group yet, or the brokers are away.
+A worker that hangs is not healthy, and must be started again. One that is not ready needs time, or an operator: its
+shards are still being restored, or it is not in the group yet, or the brokers are away.
 """
 
 from __future__ import annotations
@@ -23,28 +23,29 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PATIENCE_S: Final = 5.0
-"""An event loop that has not answered for so long hangs."""
+"""An event loop that has not answered for so long hangs, s."""
 
 AWAY_FIGURE: Final = ("lapse_worker_broker_away_seconds", "For how long the brokers have not answered.")
 
 _NAMED: Final = 10
-"""How many awaited shards are named; the others are counted."""
+"""How many awaited shards are named. The others are counted."""
 
 StartResponse = Callable[[str, list[tuple[str, str]]], Any]
 Wsgi = Callable[[dict[str, Any], StartResponse], Iterable[bytes]]
 
 
 class Readiness(NamedTuple):
-    """Whether a worker serves what it is to serve.
+    """Whether a worker serves what it should.
 
     Attributes:
         joined: whether it is a member of the group of workers.
-        assigned: how many shards the group has given to it; none is right where there are more workers than shards.
+        assigned: the number of shards that the group has assigned to it. 0 is right if there are more workers than
+            shards.
         served: how many of them answer.
         awaited: the others, such as `orders 0`.
-        barred: entities that cannot be served as the cluster is, and why, by name (C52).
-        away_s: for how long the brokers have not answered, seconds; None = they do.
-        added: how many partitions underlying topics have got beyond an entity's shards, by entity and topic (C81).
+        barred: entities that cannot be served on this cluster, with the reasons, by name (C52).
+        away_s: for how long the brokers have not answered, s; None if they answer.
+        added: the number of partitions of underlying topics beyond an entity's shards, by entity and topic (C81).
         behind: how many records of each topic are in the log and not yet in its shards' state.
     """
 
@@ -59,12 +60,12 @@ class Readiness(NamedTuple):
 
     @property
     def ready(self) -> bool:
-        """Whether everything that it has is served. What is barred needs an operator, and holds nothing else back."""
+        """Whether all assigned shards are served. A barred entity needs an operator, and does not count."""
         return self.joined and not self.awaited and self.away_s is None
 
     @property
     def why(self) -> str:
-        """Why it is not ready; empty = it is."""
+        """Why the worker is not ready; empty if it is."""
         if self.away_s is not None:
             return f"the brokers have not answered for {self.away_s:.0f} s"
         if not self.joined:
@@ -74,7 +75,7 @@ class Readiness(NamedTuple):
         return ""
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the facts for JSON."""
         return {
             "ready": self.ready,
             "why": self.why,
@@ -97,14 +98,14 @@ def readiness(
     away_s: float | None,
     behind: Mapping[str, int],
 ) -> Readiness:
-    """Hold what a worker serves against what it has been given: one partition of a commands topic for each shard.
+    """Compare what a worker serves with its assignment, which has a partition of a commands topic for each shard.
 
     Args:
-        entities: of the worker, with their shards.
-        assignment: the partitions that the group has given to it.
+        entities: the worker's entities, with their shards.
+        assignment: the partitions that the group has assigned to it.
         joined: whether it is a member of the group.
-        barred: entities that cannot be served, and why.
-        away_s: for how long the brokers have not answered, seconds; None = they do.
+        barred: entities that cannot be served, with the reasons.
+        away_s: for how long the brokers have not answered, s; None if they answer.
         behind: how many records of each topic are in the log and not yet in its shards' state.
     """
     by_topic = {names.commands(name): entity for name, entity in entities.items()}
@@ -115,12 +116,12 @@ def readiness(
 
 
 def beside(app: Wsgi, look: Callable[[], Readiness], loop: asyncio.AbstractEventLoop) -> Wsgi:
-    """Serve `/health` and `/ready` beside what an application serves.
+    """Add `/health` and `/ready` to an application.
 
     Args:
-        app: has all other paths.
-        look: tells how things stand; called on the loop.
-        loop: where the shards live.
+        app: answers all other paths.
+        look: returns the readiness; called on the loop.
+        loop: the loop of the shards.
     """
 
     async def ask() -> Readiness:

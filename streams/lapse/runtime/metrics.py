@@ -1,8 +1,8 @@
-"""The figures of a worker for Prometheus, on a registry and an HTTP endpoint of their own (D, L13, Q15).
+"""Exports a worker's figures to Prometheus, with a registry and an HTTP endpoint of its own (D, L13, Q15).
 
-The shards count into plain numbers, step by step. Only when somebody asks are these turned into metrics, and is what
-stands now looked up, on the event loop itself, so that no lock is needed. Labels are entities, shard numbers and words
-of closed vocabularies.
+The shards count in plain numbers, step by step. Only a request turns these into metrics, and looks up current values.
+That happens on the event loop, so that no lock is needed. Labels are entities, shard numbers and words of closed
+vocabularies.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ _COUNTED: Final = {
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One shard, as it was looked at.
+    """The figures of one shard at a request.
 
     Attributes:
         shard: its entity and its number.
-        machine: what runs it.
-        gauges: how things stood.
-        oldest_age_s: how old its oldest message was, in seconds.
+        machine: its machine.
+        gauges: its current values.
+        oldest_age_s: age of its oldest message, s.
     """
 
     shard: tuple[str, str]
@@ -64,13 +64,13 @@ class _Row:
 
 
 class Figures(Collector):
-    """Turns what the shards counted into metrics, when Prometheus asks.
+    """Turns the counts of the shards into metrics when Prometheus asks.
 
     Args:
-        entities: by name.
+        entities: the entities, by name.
         clock: the broker's clock.
-        look: tells whether the worker serves what it is to serve.
-        loop: where the shards live.
+        look: returns whether the worker serves what it should.
+        loop: the loop of the shards.
     """
 
     def __init__(
@@ -86,11 +86,11 @@ class Figures(Collector):
         self._loop = loop
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing: what there is depends on the shards."""
+        """Return nothing, because the metrics depend on the shards."""
         return ()
 
     def collect(self) -> Iterable[Metric]:
-        """Ask the event loop, and wait for it a few seconds at most."""
+        """Ask the event loop, and wait a few seconds at most."""
         asked = asyncio.run_coroutine_threadsafe(self._gather(), self._loop)
         try:
             return asked.result(_PATIENCE_S)
@@ -103,7 +103,7 @@ class Figures(Collector):
         rows: list[_Row] = []
         for entity in list(self._entities.values()):
             for partition, runner in list(entity.runners.items()):
-                await asyncio.sleep(0)  # many shards are no single turn of the loop
+                await asyncio.sleep(0)  # a turn for others: there may be many shards
                 if entity.runners.get(partition) is runner:
                     rows.append(await self._look_at((entity.name, str(partition)), runner.machine))
         return [*self._standing(rows), *_done(rows), *_distributions(rows), *self._rules(rows), *self._whole()]
@@ -115,7 +115,7 @@ class Figures(Collector):
         return _Row(shard, machine, gauges, 0 if oldest_ms is None else max(0, now_ms - oldest_ms) / 1000)
 
     def _standing(self, rows: list[_Row]) -> Iterator[Metric]:
-        """How things stand now."""
+        """Yield current values."""
         messages = GaugeMetricFamily("lapse_queue_messages", "Messages by state (Q15).", labels=[*_SHARD, "state"])
         oldest = GaugeMetricFamily("lapse_queue_oldest_age_seconds", "Age of the first message.", labels=_SHARD)
         paused = GaugeMetricFamily("lapse_queue_paused", "1 while deliveries are held back (C21).", labels=_SHARD)
@@ -156,7 +156,7 @@ class Figures(Collector):
         yield from (subscriptions, records, segments, loads, waiting, skew)
 
     def _whole(self) -> Iterator[Metric]:
-        """The worker as a whole."""
+        """Yield the values of the worker as a whole."""
         found = self._look()
         shards = GaugeMetricFamily(
             "lapse_worker_shards", "Shards that the worker was given, and serves.", labels=["state"]
@@ -197,7 +197,7 @@ class Figures(Collector):
         yield from (shards, barred, missing, added, unread, behind, away)
 
     def _rules(self, rows: list[_Row]) -> Iterator[Metric]:
-        """Calls of `on_expire` functions (L15)."""
+        """Yield the counts of `on_expire` calls (L15)."""
         calls = CounterMetricFamily("lapse_rule_calls", "Calls of on_expire, by result.", labels=["entity", "result"])
         for entity in self._entities.values():
             if entity.caller is not None:
@@ -212,7 +212,7 @@ class Figures(Collector):
 
 
 def _done(rows: list[_Row]) -> Iterator[Metric]:
-    """What was done since this worker took each shard over."""
+    """Yield the counts since this worker took each shard over."""
     for kind, (name, text) in _COUNTED.items():
         family = CounterMetricFamily(name, text, labels=_SHARD)
         for row in rows:
@@ -269,15 +269,15 @@ def _values(figures: ShardFigures, attribute: str) -> Distribution:
 
 
 class MetricsServer:
-    """Shows figures and health at the worker's endpoint.
+    """Serves figures and health at the worker's endpoint.
 
     Args:
-        entities: by name.
+        entities: the entities, by name.
         clock: the broker's clock.
-        look: tells whether the worker serves what it is to serve.
+        look: returns whether the worker serves what it should.
 
     Attributes:
-        endpoint: where; one that is open already is taken over.
+        endpoint: the endpoint, which may be open already.
     """
 
     def __init__(
@@ -289,11 +289,11 @@ class MetricsServer:
         self.endpoint = Endpoint()
 
     def start(self, host: str, port: int) -> None:
-        """Serve the figures of the running event loop's shards at `http://host:port/metrics`, and `/health`, `/ready`.
+        """Serve figures at `http://host:port/metrics`, and `/health` and `/ready`, for the shards of the running loop.
 
         Args:
-            host: the address, where the endpoint is not open yet.
-            port: its port; 0 = none.
+            host: the address, if the endpoint is not open yet.
+            port: its port; 0 for none.
         """
         self.endpoint.open(host, port)
         registry = CollectorRegistry()
@@ -302,5 +302,5 @@ class MetricsServer:
         self.endpoint.serve(health.beside(make_wsgi_app(registry), self._look, loop))
 
     def stop(self) -> None:
-        """Serve no longer."""
+        """Stop serving."""
         self.endpoint.close()

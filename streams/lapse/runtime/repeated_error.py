@@ -1,4 +1,4 @@
-"""An error that comes again and again, such as a right that a worker lacks: it is told once a minute."""
+"""Logs an error that is repeated, such as a missing right of a worker, once a minute."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _TELL_S: Final = 60.0
 
 
 class RepeatedError:
-    """Tells what is tried again, and why: at once where it is news, and then once a minute.
+    """Logs what is tried again, and why: at once if the reason is new, and then once a minute.
 
     Args:
-        logger: tells it, as a warning.
+        logger: the logger, which gets warnings.
         what: what could not be done, and is tried again.
     """
 
@@ -25,11 +25,11 @@ class RepeatedError:
         self._silent = 0
 
     def came(self, error: BaseException, now_s: float | None = None) -> None:
-        """Know that it failed again.
+        """Note another failure.
 
         Args:
-            error: why.
-            now_s: the instant on the monotonic clock, s; None = now.
+            error: the error.
+            now_s: the instant on the monotonic clock, s; None for now.
         """
         now_s = time.monotonic() if now_s is None else now_s
         why = str(error) or type(error).__name__

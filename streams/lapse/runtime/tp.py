@@ -1,4 +1,4 @@
-"""A partition of a topic, in the words of every Kafka library: a tuple, so theirs and this one are equal."""
+"""A partition of a topic: a tuple as in every Kafka library, so all of them are equal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turns of the event loop: what takes long pauses between its portions, so that other shards go on (C60, C90)."""
+"""Turns of the event loop: long work pauses between its portions, so that other shards go on (C60, C90)."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from lapse.core.portions import Portions
 T = TypeVar("T")
 
 _TURN_S: Final = 0.001
-"""How long work goes on before others have a turn: a delivery takes about ten turns of the loop."""
+"""How long work goes on before others have a turn, s. A delivery takes about ten turns of the loop."""
 
 
 class OneByOne:
-    """Lets those that come at once go on in turns of their own, so that others have theirs between them (C90).
+    """Gives tasks that become ready together separate turns, so that others have turns in between (C90).
 
-    Twenty shards that are taken over together hear from Kafka in the same turn; each then takes about a millisecond.
+    Twenty shards that are taken over together get Kafka's answer in the same turn. Each then takes about a millisecond.
     """
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
 
     async def turn(self) -> None:
-        """Wait until it is one's turn; what is done before the next `await` is done alone."""
+        """Wait for a turn. No other waiting task runs in the same turn before the caller's next `await`."""
         async with self._lock:
             await asyncio.sleep(0)
 
 
 async def in_turns(work: Portions[T]) -> T:
-    """Do work in portions, with a turn for others after every millisecond."""
+    """Do work in portions, with a turn for others after every millisecond; return its result."""
     since = time.perf_counter()
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Crash-only: how a worker ends itself, and how it notices that it was frozen."""
+"""Crash-only: how a worker ends its process, and how it notices that the process stood still."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ logger = logging.getLogger(__name__)
 
 _CHECK_EVERY_S: Final = 0.1
 _PAUSE_S: Final = 0.3
-"""Longer than that between two checks, and the process stood still: a thread that has to wait is not so late."""
+"""With more time than that between two checks, s, the process stood still. A waiting thread is not that late."""
 
 CRASHED: Final = 70
-"""Exit code of a worker that ended itself; its supervisor starts it again."""
+"""Exit code of a worker that ended its process. Its supervisor starts it again."""
 
 
 class Watch:
-    """Notices that the process was frozen (SIGSTOP, a suspended machine) for longer than its session lasts.
+    """Notices that the process stood still (SIGSTOP, a suspended machine) for longer than its session lasts.
 
-    What it owned belongs to others then; to go on writing would be a zombie's work. A thread of its own keeps the
-    time, so that a busy event loop is not taken for a frozen process: Faust's heartbeats have their own thread too.
+    Its shards belong to other workers then, and it must not write for them. A separate thread takes the time, so that a
+    busy event loop does not count as standing still. Faust's heartbeats have a separate thread too.
 
     Attributes:
-        pauses: how often the process has stood still for a moment, and goes on.
+        pauses: how often the process stood still for a shorter time.
     """
 
     def __init__(self, session_s: float) -> None:
@@ -35,12 +35,12 @@ class Watch:
         self._stopped = threading.Event()
 
     def start(self) -> None:
-        """Begin to watch."""
+        """Start to watch."""
         self._alive_at = time.monotonic()
         threading.Thread(target=self._run, name="watch", daemon=True).start()
 
     def stop(self) -> None:
-        """Watch no longer."""
+        """Stop watching."""
         self._stopped.set()
 
     def _run(self) -> None:
@@ -61,7 +61,10 @@ class Watch:
 
 
 def end_process(why: str, error: BaseException | None = None) -> None:
-    """Crash: say why, and end at once; a supervisor restarts the worker, which recovers from its journal."""
+    """Log the reason, and end the process at once.
+
+    A supervisor restarts the worker, which recovers from its journal.
+    """
     logger.critical("lapse worker ends: %s", why, exc_info=error)
     for handler in logging.getLogger().handlers:
         handler.flush()

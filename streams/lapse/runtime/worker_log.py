@@ -1,4 +1,7 @@
-"""A worker's log: what an operator acts on, as text or JSON. The libraries' own lines are condensed or left out."""
+"""A worker's log: the lines on which an operator acts, as text or JSON.
+
+Lines of libraries are condensed or left out.
+"""
 
 from __future__ import annotations
 
@@ -12,23 +15,24 @@ Format = Literal["text", "json"]
 
 _LIBRARIES: Final = ("faust", "mode", "aiokafka", "kafka", "asyncio", "lapse_client.kafka")
 _SERVICE: Final = "[^"
-"""How lines begin that mode writes in the name of a service of ours."""
+"""The beginning of lines that mode writes for a service of lapse."""
 
 _EVERY_S: Final = 60.0
-"""A library's error is logged once in so many seconds, with the number of those in between."""
+"""How often a library's error is logged, s, with the number of those in between."""
 
 _PASSING_S: Final = 5.0
-"""An error after which a library tries again is logged only if it goes on for so long: a fresh group has it, too."""
+"""An error after which a library tries again is logged only if it lasts for so long, s. It also occurs in new
+groups."""
 
 _MOST_KEPT: Final = 1_000
 _KEY_CHARACTERS: Final = 60
 
 
 def settings(level: str, form: Format) -> dict[str, Any]:
-    """What `logging.config.dictConfig` takes.
+    """Return the settings for `logging.config.dictConfig`.
 
     Args:
-        level: the lowest level that is logged. With `debug` every line of the libraries is there.
+        level: the lowest level that is logged. `debug` includes every line of the libraries.
         form: one line of text per record, or one JSON object.
     """
     formatters: dict[Format, dict[str, Any]] = {
@@ -49,16 +53,16 @@ def settings(level: str, form: Format) -> dict[str, Any]:
 
 
 class Condensed(logging.Filter):
-    """Leaves out what libraries say below an error, and tells their errors once a minute with a count."""
+    """Leaves out lines of libraries below an error, and logs their errors once a minute with a count."""
 
     def __init__(self) -> None:
         super().__init__()
         self._shown: dict[tuple[str, str], tuple[float, int]] = {}
         self._retried: dict[tuple[str, str], tuple[float, float]] = {}
-        """When errors began that a library meets by trying again, and when each was last met; seconds."""
+        """When errors began after which a library tries again, and when each last occurred; seconds since the epoch."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether a record is written; its text gets the number of those like it that were not."""
+        """Return whether a record is written; add the number of similar records that were not."""
         of_library = record.name.startswith(_LIBRARIES) or str(record.msg).startswith(_SERVICE)
         if not of_library:
             return True
@@ -82,7 +86,7 @@ class Condensed(logging.Filter):
         return True
 
     def _passes(self, key: tuple[str, str], record: logging.LogRecord) -> bool:
-        """Whether an error may still be over at the library's next attempt."""
+        """Return whether an error may be over at the library's next attempt."""
         arguments = record.args if isinstance(record.args, tuple) else ()
         if not any(getattr(one, "retriable", False) for one in arguments):
             return False
@@ -96,10 +100,10 @@ class Condensed(logging.Filter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per record: at, level, logger, process, message, and where there are some, facts and trace."""
+    """Writes one JSON object per record: at, level, logger, process, message, and if there are any, facts and trace."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Write a record."""
+        """Return the JSON object of a record."""
         fields: dict[str, Any] = {
             "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),

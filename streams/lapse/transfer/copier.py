@@ -1,4 +1,4 @@
-"""Copier: the records behind messages that are handed over, read here and put there in one transaction (Q17)."""
+"""The copier: reads the records of messages in one cluster, and writes them to another in one transaction (Q17)."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from lapse_client.kafka.produced import produce
 
 _PATIENCE_S: Final = 30.0
 _TRANSACTION_MS: Final = 10_000
-"""A transaction that a killed process leaves behind holds up the readers of its partitions for so long."""
+"""How long a killed process's transaction may block the readers of its partitions, ms."""
 
 _LATE_S: Final = 0.5
-"""How much later than its consequence it may be told that a record was refused."""
+"""How much later than the following error the refusal of a record may be reported, s."""
 
 _MOST_BYTES: Final = 1_000_000_000
-"""Largest record that this client sends: what a topic takes, its brokers say."""
+"""The largest record that this client sends, bytes. The brokers know what a topic takes."""
 
 _FENCED: Final = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH})
 
@@ -41,13 +41,13 @@ class TakenOver(TransferError):
 
 
 class Put(NamedTuple):
-    """What was put.
+    """The result of a put.
 
     Attributes:
-        pairs: each message, and the record that may take its place.
+        pairs: each message, and its record in the other deployment.
         lost: messages whose records Kafka no longer has.
-        foreign: messages that came from elsewhere, and shall only go back there.
-        too_large: messages that are larger than the topic there takes.
+        foreign: messages from other queues, which `only_from` excludes.
+        too_large: messages that are too large for the target topic.
     """
 
     pairs: list[tuple[Bookmark, Bookmark]]
@@ -57,22 +57,22 @@ class Put(NamedTuple):
 
 
 class Copier:
-    """Carries records from one cluster to another.
+    """Copies records from one cluster to another.
 
     Args:
         source: the cluster that hands over.
         target: the cluster that takes over.
         queue: the queue there.
         topic: its underlying topic.
-        partitions: how many partitions that topic has.
+        partitions: the number of partitions of that topic.
         transfer: the transfer's id.
-        cluster: id of the source's cluster; with the transfer's id it names the transactions, so that of two processes
-            on one transfer only the later one goes on.
-        origin: which queue of which cluster hands over.
-        work: what they are named by in place of the transfer's id, where several transfers are one work.
+        cluster: id of the source's cluster. With the transfer's id it names the transactions, so that of two processes
+            with one transfer only the later one goes on.
+        origin: queue and cluster that hand over, as text.
+        work: names the transactions instead of the transfer's id, if several transfers are one work.
 
     Attributes:
-        only_from: the queue and cluster from which messages must have come that are put; empty = from anywhere.
+        only_from: put only messages that came from this queue and cluster; empty for all messages.
     """
 
     def __init__(
@@ -111,10 +111,10 @@ class Copier:
             place.consumer.close()
 
     def put(self, messages: Iterable[QueuedMessage]) -> Put:
-        """Put the records of messages on the destination's topic, all or none.
+        """Put the records of messages on the target topic, all or none.
 
         Args:
-            messages: what is held.
+            messages: the messages, which are held.
 
         Raises:
             TransferError: another process has taken over the transfer.
@@ -140,11 +140,11 @@ class Copier:
                 too_large += put.too_large
                 refused = {str(one) for one in put.too_large}
                 wanted = [one for one in wanted if one.bookmark not in refused]
-            # At first it may only be the batch that is too large: the brokers count the records that come together.
+            # Perhaps only the batch is too large, because brokers check its size. So send the records one by one.
             one_by_one = True
 
     def _transact(self, messages: Sequence[QueuedMessage], one_by_one: bool) -> Put:
-        """Put records in one transaction; if the topic takes any of them not, for its size, nothing is put.
+        """Put records in one transaction. If one of them is too large for the topic, abort it.
 
         Raises:
             TransferError: another process has taken over the transfer.
@@ -168,7 +168,7 @@ class Copier:
             fault = error.args[0]
             if fault.code() in _FENCED:
                 raise TakenOver(f"another process has taken over the transfer {self._transfer}") from error
-            written_or_refused(self._producer, put.too_large, _LATE_S)  # so that it is known which message it is
+            written_or_refused(self._producer, put.too_large, _LATE_S)  # to learn which message it is
             if not put.too_large:
                 raise
             abort(self._producer, _PATIENCE_S)
@@ -197,7 +197,7 @@ class Copier:
             self._origin,
         )
         if self._breadths.get(bookmark.topic) == self._partitions:
-            # Where the message has its key, a producer there would put it as well.
+            # A producer there would choose the same partition for the key.
             partition = bookmark.partition
         elif key is None:
             partition = bookmark.partition % self._partitions

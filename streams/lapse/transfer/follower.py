@@ -1,8 +1,8 @@
 """The process behind `lapse transfer --follow`: messages go where consumers wait (Q26, C73, C74).
 
-Each start is a generation with a transfer of its own. What an earlier one has left is cleaned up first: what has left
-is accepted there, what was held comes back, and what was put and never confirmed is thrown away. Nothing can be
-confirmed any more under an id whose messages came back, so a process that was frozen does no harm.
+Each start is a generation with a transfer of its own. First it cleans up earlier generations: messages that have left
+are accepted there, held ones come back, and records that were never confirmed are discarded. Nothing can be confirmed
+under the id of a transfer whose messages came back, so a process that stood still does no harm.
 """
 
 from __future__ import annotations
@@ -34,37 +34,37 @@ from lapse_client.kafka.connection import Connection
 logger: Final = logging.getLogger(__name__)
 
 _LOOK_S: Final = 0.1
-"""How often both sides are asked while there is nothing to hand over."""
+"""How often to ask both sides while nothing can be handed over, s."""
 
 _AT_ONCE: Final = 500
 """How many messages go in one round: few enough to arrive before their consumers have asked elsewhere."""
 
 _FOREIGN_S: Final = 10.0
-"""How long to wait before looking again for messages to send back, once foreign ones were found."""
+"""How long to wait before looking again for messages to send back, s, after foreign ones were found."""
 
 _MOST_FILTERS: Final = 16
-"""For how many filters one round looks for messages; the others have a turn in the next one."""
+"""For how many filters a round looks for messages. The others have their turn in the next round."""
 
 _FORMATS_S: Final = 10.0
-"""How often to check that both sides read payloads alike."""
+"""How often to check that both sides read payloads alike, s."""
 
 _REFUSED_S: Final = 60.0
-"""How long a filter is not used that a shard here has refused."""
+"""For how long a filter is not used that a shard here has refused, s."""
 
 _OF_FILTERS: Final = (ErrorCode.TOO_COSTLY, ErrorCode.INVALID_EXPRESSION)
 
 
 class Follower(Mover):
-    """Hands messages over as consumers there have room for them; a context manager.
+    """Hands messages over when consumers there have room for them; a context manager.
 
     Args:
         here: the cluster that hands over.
         queue: its queue.
         there: the cluster that takes over.
         to_queue: the queue there.
-        to_topic: its underlying topic; None = its publish target.
-        max_clock_skew_ms: a greater one between the clocks of the clusters is logged, ms.
-        progress: called with the number of messages that have been handed over, after each round.
+        to_topic: its underlying topic; None for its publish target.
+        max_clock_skew_ms: a greater difference between the clocks of the clusters is logged, ms.
+        progress: called after each round with the number of messages that were handed over.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Follower(Mover):
         self._formats_known_until = 0.0
 
     def follow(self, stopping: threading.Event) -> None:
-        """Hand over by demand until told to stop.
+        """Hand over by demand until `stopping` is set.
 
         Raises:
             TakenOver: another process follows for the same two queues, and began later.
@@ -116,7 +116,7 @@ class Follower(Mover):
             raise
 
     def _step(self) -> bool:
-        """Hand over what is wanted there and spare here; whether anything went, or there is more to look at."""
+        """Hand over what is wanted there and spare here; return whether to go on at once."""
         assert self._copier is not None
         answers, unseen = {}, False
         demands = self._demands()
@@ -140,7 +140,7 @@ class Follower(Mover):
             self._foreign, self._nothing_back_until = 0, time.monotonic() + _FOREIGN_S
             self._give_back()
         if self.outcome.left["lost"] or self.outcome.left["too_large"]:
-            # Back to the queue, which will see by itself what Kafka no longer has (C40).
+            # The messages go back to the queue, which finds out itself what Kafka no longer has (C40).
             self._give_back()
             self.outcome.left["lost"] = self.outcome.left["too_large"] = 0
         if self._refused or self._stuck:
@@ -150,9 +150,9 @@ class Follower(Mover):
         return self.outcome.transferred > before
 
     def _demands(self) -> dict[str, int]:
-        """How many messages the consumers there would take, by filter, beginning behind the one that was served last.
+        """Return how many messages the consumers there would take, by filter, beginning behind the filter served last.
 
-        What waits at one shard counts against the room at another: a consumer has its backlog over all of them.
+        Messages that wait at one shard count against the room at another, since a consumer's backlog spans all of them.
         """
         asked = Command(command="transfer", transfer=self._transfer, spare=True, top_n=0)
         there = self._there.ask(asked).values()
@@ -169,7 +169,7 @@ class Follower(Mover):
         return time.monotonic() < self._refused_until.get(text, 0.0)
 
     def _same_format(self, there: set[str]) -> bool:
-        """Whether a filter says the same of a payload on both sides; a difference is logged when it is seen first."""
+        """Return whether both sides read payloads alike, so that a filter means the same; log a new difference."""
         if time.monotonic() < self._formats_known_until:
             return not self._formats_differ
         self._formats_known_until = time.monotonic() + _FORMATS_S
@@ -188,7 +188,7 @@ class Follower(Mover):
         return not self._formats_differ
 
     def _hold_for(self, text: str, wanted: int, back: bool) -> dict[int, Answer]:
-        """Hold what matches a filter; one that a shard here refuses is left out for a while."""
+        """Hold messages that match a filter. Leave out a filter for a while if a shard here refuses it."""
         try:
             return self._hold_spare(text, wanted, back)
         except CommandFailed as error:
@@ -218,12 +218,12 @@ class Follower(Mover):
         return answers
 
     def _skew_ms(self) -> float:
-        """By how much the clocks of the two clusters differ."""
+        """Return the difference between the clocks of the two clusters, ms."""
         here, there = self._here.connection.clock, self._there.connection.clock
         return self._skew.of(here, there, self._here.cluster, self.target)
 
     def _clean_up(self, transfer: str) -> None:
-        """Bring to its end what an earlier generation has left."""
+        """Finish what an earlier generation has left."""
         self._transfer = transfer
         answers = self._here.ask(self._hold((), "", top_n=0))
         self._round({shard: replace(answer, messages=()) for shard, answer in answers.items()})
@@ -231,7 +231,7 @@ class Follower(Mover):
         self._discard()
 
     def _give_back(self) -> None:
-        """Return what is held; what has left already is accepted by the next generation."""
+        """Return held messages to the queue. The next generation accepts those that have left already."""
         with contextlib.suppress(LapseError, KafkaException):
             self._here.ask(Command(command="transfer_cancel", transfer=self._transfer))
 

@@ -1,4 +1,4 @@
-"""The link of `lapse transfer`: from which queue of which deployment to which other."""
+"""The link of `lapse transfer`: source and target queue, with their deployments."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from lapse_client.kafka.connection import Connection, identity
 
 
 class Link(BaseModel):
-    """Two deployments, as a file like `transfer.toml` describes them.
+    """Two deployments, as described in a file like `transfer.toml`.
 
     Attributes:
         source: brokers of the deployment that hands over; `from` in the file, KAFKA_BOOTSTRAP_SERVERS by default.
         target: brokers of the deployment that takes over; `to` in the file.
         to_queue: the queue there; the same name by default.
         to_topic: the underlying topic there; the queue's publish target by default.
-        max_clock_skew: of `--follow`: a greater difference between the clocks of the clusters is logged, ms (C74).
-        from_security: how to speak to the brokers that hand over.
-        to_security: how to speak to the brokers that take over.
+        max_clock_skew: with `--follow`, a greater difference between the clocks of the clusters is logged, ms (C74).
+        from_security: settings to connect to the brokers that hand over.
+        to_security: settings to connect to the brokers that take over.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
@@ -48,7 +48,7 @@ class Link(BaseModel):
         return name
 
     def here(self) -> Connection:
-        """The deployment that hands over; without settings of its own, from the environment.
+        """Return the connection to the deployment that hands over, with settings of the environment if it has none.
 
         Raises:
             LapseError: the environment names a file that cannot be read, or a user without a key.
@@ -60,20 +60,20 @@ class Link(BaseModel):
         return replace(found, bootstrap_servers=self.source) if self.source else found
 
     def there(self) -> Connection:
-        """The deployment that takes over, as the user LAPSE_TO_USER with LAPSE_TO_SECRET, if it has users (X4).
+        """Return the connection to the deployment that takes over, as user LAPSE_TO_USER with LAPSE_TO_SECRET (X4).
 
         Raises:
-            LapseError: LAPSE_TO_SECRET_FILE cannot be read, or holds no key.
+            LapseError: LAPSE_TO_SECRET_FILE cannot be read, or has no key.
         """
         user, secret = identity("LAPSE_TO")
         return Connection(self.target, security.for_librdkafka(self.to_security), user=user, secret=secret)
 
 
 def load(path: Path | None, stated: dict[str, str]) -> Link:
-    """Read a file like `transfer.toml`; what the command line states counts before it.
+    """Read a file like `transfer.toml`. Values of the command line override it.
 
     Raises:
-        ConfigError: it is missing, is no TOML, or says something that is not understood; the text names every fault.
+        ConfigError: it is missing, is not TOML, or has unknown contents; the text names every fault.
     """
     where = "lapse transfer" if path is None else str(path)
     try:

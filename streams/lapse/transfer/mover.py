@@ -1,7 +1,7 @@
 """The process behind `lapse transfer`: hold here, put there, confirm here, accept there, round by round (Q17).
 
-It keeps nothing of its own. What is held and what has left is known by the shards here, and what was asked for stands
-on a topic. So a transfer that was interrupted at any point is brought to its end by its id.
+It keeps no state. The shards here know what is held and what has left, and a topic has the order. So a transfer that
+was interrupted at any point can be finished by its id.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from lapse_client.kafka.connection import Connection, log_bounds
 logger = logging.getLogger(__name__)
 
 _UNREAD: Final = ("unknown", "advancing")
-"""What is answered for messages that the shard has not read yet, the latter while it is on its way to them (C85)."""
+"""Results for messages that the shard has not read yet; `advancing` while it reads on to them (C85)."""
 
 _UNREAD_S: Final = 2.0
-"""What a shard has not read after so long is no message: the end of a Kafka transaction takes an offset, too."""
+"""If a shard has not read a message after so long, s, there is none: transaction markers have offsets, too."""
 
 _ACCEPT_S: Final = 60.0
 _PAUSE_S: Final = 0.02
@@ -40,11 +40,11 @@ _PAUSE_S: Final = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which messages.
+    """The messages to hand over.
 
     Attributes:
-        bookmarks: these; none = all that were published before the transfer began.
-        filter: of these only those for which the expression is true; empty = all.
+        bookmarks: these; if empty, all that were published before the transfer began.
+        filter: only those of them that match this expression; empty for all.
     """
 
     bookmarks: tuple[BookmarkRange, ...] = ()
@@ -53,12 +53,12 @@ class Choice:
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of a transfer.
+    """The result of a transfer.
 
     Attributes:
         transferred: messages that left, and are in the other queue.
         expired: messages whose deadline passed between put and confirm.
-        left: messages that stayed, by what was said of them: leased, transferring, unknown, lost, too_large.
+        left: messages that stayed, by reason: leased, transferring, unknown, lost, too_large.
         discarded: records there that were put by an earlier attempt, or for messages that did not leave.
     """
 
@@ -69,21 +69,21 @@ class Outcome:
 
 
 class Mover:
-    """One transfer at work; a context manager.
+    """Carries out one transfer; a context manager.
 
     Args:
         here: the cluster that hands over.
         queue: its queue.
         there: the cluster that takes over.
         to_queue: the queue there.
-        to_topic: its underlying topic; None = its publish target.
+        to_topic: its underlying topic; None for its publish target.
         transfer: the transfer's id.
-        progress: called with the number of messages that have been handed over, after each round.
-        timeout_s: how long to wait for answers, seconds.
+        progress: called after each round with the number of messages that were handed over.
+        timeout_s: how long to wait for answers, s.
 
     Attributes:
-        begun: whether there is something that a resumption could bring to its end.
-        outcome: what became of it so far.
+        begun: whether there is something that `resume` could finish.
+        outcome: the result so far.
     """
 
     def __init__(
@@ -132,11 +132,11 @@ class Mover:
 
     @property
     def target(self) -> str:
-        """Where the messages go, for people and for the shards: one id has one destination."""
+        """The target, for people and for the shards. A transfer's id belongs to one target."""
         return f"{self._there.queue} at {self._there.cluster}"
 
     def run(self, choice: Choice) -> Outcome:
-        """Hand messages over until none of those that are meant is left, or can be taken.
+        """Hand messages over until none of the chosen ones is left, or can be taken.
 
         Raises:
             TransferError: it cannot go on.
@@ -151,10 +151,10 @@ class Mover:
         return self._end(resumed=False)
 
     def resume(self) -> Outcome:
-        """Bring to its end all that an earlier run was asked for; may raise what `run` does.
+        """Finish everything that an earlier run was asked for. This may raise the same errors as `run`.
 
         Raises:
-            TransferError: no transfer of this id was begun, or it was cancelled.
+            TransferError: no transfer with this id was begun, or it was cancelled.
         """
         order = self._begun()
         if order is not None and order.cancelled:
@@ -168,10 +168,10 @@ class Mover:
         return self._end(resumed=True)
 
     def cancel(self) -> int:
-        """Return what is held to the queue here, and throw away what was put there; how many came back.
+        """Return held messages to the queue here, and discard what was put there; return how many came back.
 
         Raises:
-            TransferError: something has left already, or no transfer of this id was begun.
+            TransferError: a message has left already, or no transfer with this id was begun.
         """
         order = self._begun()
         left = [text for one in self._here.ask(self._hold((), "", top_n=0)).values() for text in one.handed_over]
@@ -188,10 +188,10 @@ class Mover:
     # Parts
 
     def _begun(self) -> Order | None:
-        """The order; None where only the shards know of the transfer.
+        """Return the order; None if only the shards know the transfer.
 
         Raises:
-            TransferError: nobody knows of it.
+            TransferError: nobody knows it.
         """
         order = self._orders.read(self._transfer)
         if order is None:
@@ -201,7 +201,7 @@ class Mover:
         return order
 
     def _carry_out(self, order: Order) -> None:
-        """Hold and hand over what is named, round by round, until nothing of it is left that can go."""
+        """Hold and hand over the messages of an order, round by round, until none is left that can go."""
         open_shards = {shard: texts for shard, texts in order.named.items() if texts}
         unread_since: dict[int, float] = {}
         while open_shards:
@@ -233,7 +233,7 @@ class Mover:
         )
 
     def _load(self, work: str = "") -> None:
-        """Open the way to the other cluster; an earlier process on this transfer can put nothing from now on."""
+        """Connect to the other cluster. An earlier process of this transfer can put nothing from now on."""
         assert self._topic is not None
         there = self._there.connection.partitions(self._topic)
         if self._topic not in there:
@@ -251,7 +251,7 @@ class Mover:
         )
 
     def _named(self, choice: Choice) -> dict[int, tuple[str, ...]]:
-        """What every shard is asked for."""
+        """Return the bookmark ranges to hold, by shard."""
         if choice.bookmarks:
             named: dict[int, list[str]] = {}
             for one in choice.bookmarks:
@@ -271,7 +271,7 @@ class Mover:
             consumer.close()
 
     def _round(self, answers: dict[int, Answer]) -> set[int]:
-        """Hand over what is held; the shards of which anything was."""
+        """Hand over what is held; return the shards that had something."""
         assert self._copier is not None
         held = {
             shard: [one for one in answer.messages if one.bookmark not in self._stuck]
@@ -322,7 +322,7 @@ class Mover:
 
     def _confirmation(self, pairs: Iterable[tuple[Bookmark, Bookmark]]) -> Command:
         texts = tuple(str(one) for one in joined(pairs))
-        if not texts:  # only what had left before
+        if not texts:  # only messages that left before
             return self._hold((), "", top_n=0)
         return Command(command="transfer_confirm", transfer=self._transfer, bookmarks=texts)
 
@@ -366,14 +366,14 @@ class Mover:
         return any(one.result in _UNREAD for one in answer.settlements)
 
     def _note_left(self, answer: Answer, order: Order) -> None:
-        """Count what stayed; of messages that are named one by one, also those that are not there."""
+        """Count messages that stayed. Of an order that lists messages, count also those that do not exist."""
         for one in answer.settlements:
             if one.result in ("leased", "transferring") or (order.listed and one.result in _UNREAD):
                 self.outcome.left[one.result] += len(BookmarkRange.parse(one.bookmarks))
 
     def _end(self, resumed: bool) -> Outcome:
         if self.outcome.left["lost"] or self.outcome.left["too_large"]:
-            # Back to the queue, which will see by itself what Kafka no longer has (C40).
+            # The messages go back to the queue, which finds out itself what Kafka no longer has (C40).
             self._here.ask(Command(command="transfer_cancel", transfer=self._transfer))
         if resumed or self._refused:
             self._discard()
@@ -385,7 +385,7 @@ class Mover:
 
 
 def _so_far(consumer: Consumer, source: Bookmark) -> list[str]:
-    """What an underlying partition holds by now; nothing where it holds nothing."""
+    """Return the range of an underlying partition up to its present end; empty if it has no records."""
     _, end = log_bounds(consumer, TopicPartition(source.topic, source.partition))
     end = max(end, source.offset)
     return [str(BookmarkRange(source.topic, source.partition, 0, end - 1))] if end else []

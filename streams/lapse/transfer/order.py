@@ -1,7 +1,7 @@
-"""Orders: what a transfer was asked to hand over, so that `--resume` brings the whole of it to its end (C57).
+"""Orders: what a transfer was asked to hand over, so that `--resume` can finish all of it (C57).
 
-The shards know what is held and what has left, not what was still to be held. So the order stands on a compacted topic
-of the deployment that hands over, written before anything is held.
+The shards know what is held and what has left, but not what was still to be held. So the order is written to a
+compacted topic of the deployment that hands over, before anything is held.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _PATIENCE_S: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What a transfer is to hand over.
+    """What a transfer is asked to hand over.
 
     Attributes:
         named: ranges of bookmarks, by shard.
-        filter: of these only the messages for which the expression is true; empty = all.
-        listed: whether the messages were named one by one, so that one that is not there is reported.
-        cancelled: whether the transfer was taken back.
-        unfinished: of the generations of a follower, the first that may have left something, and the latest.
-        topics: id of each topic that is named; of another one of its name, other messages have these bookmarks (C42).
+        filter: only messages that match this expression; empty for all.
+        listed: whether the messages were named one by one, so that a missing one is reported.
+        cancelled: whether the transfer was cancelled.
+        unfinished: the first generation of a follower that may have left something, and the latest one.
+        topics: id of each named topic. In another topic with the name, the bookmarks are of other messages (C42).
     """
 
     named: dict[int, tuple[str, ...]]
@@ -55,7 +55,7 @@ class Orders:
         self._queue = queue
 
     def write(self, transfer: str, order: Order) -> None:
-        """Remember an order; it is safe when this returns.
+        """Store an order. It is safe when this returns.
 
         Raises:
             KafkaException: the broker refuses, or does not answer.
@@ -76,11 +76,11 @@ class Orders:
             raise KafkaException(faults[0])
 
     def read(self, transfer: str) -> Order | None:
-        """Return a transfer's order, without what it names of topics that exist no longer; None where there is none.
+        """Return a transfer's order, without ranges of topics that no longer exist; None if there is no order.
 
         Raises:
             LapseError: the topic cannot be read.
-            KafkaException: the brokers do not tell what topics there are.
+            KafkaException: the brokers do not say which topics exist.
         """
         topics, key, found = self._connection.partitions(), self._key(transfer), None
         for message in span(self._connection, {TOPIC: topics[TOPIC]}) if TOPIC in topics else ():
@@ -100,7 +100,7 @@ class Orders:
         return replace(order, named=named)
 
     def _topic_ids(self, order: Order) -> dict[str, str]:
-        """The ids of the topics that an order names; those that do not exist are left out."""
+        """Return the ids of the topics that an order names, without topics that do not exist."""
         names = {BookmarkRange.parse(text).topic for texts in order.named.values() for text in texts}
         admin, ids = self._connection.admin(), {}
         asked = admin.describe_topics(TopicCollection(sorted(names)), request_timeout=_PATIENCE_S) if names else {}

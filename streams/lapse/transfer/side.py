@@ -18,12 +18,12 @@ class Side:
 
     Args:
         connection: the deployment's cluster.
-        queue: the queue.
-        timeout_s: how long to wait for answers, seconds.
+        queue: name of the queue.
+        timeout_s: how long to wait for answers, s.
 
     Attributes:
         cluster: id of the Kafka cluster.
-        publish_target: where a publish to the queue's name goes; empty where none is configured.
+        publish_target: topic for a publish to the queue's name; empty if none is configured.
     """
 
     def __init__(self, connection: Connection, queue: str, timeout_s: float) -> None:
@@ -50,21 +50,21 @@ class Side:
 
     @property
     def shards(self) -> list[int]:
-        """The shards that hold messages: all, or the one of a queue in total order."""
+        """The shards that have messages: all, or the single one of a queue in total order."""
         assert self._conversation is not None
         return list(self._conversation.partitions)
 
     def shard_of(self, partition: int) -> int:
-        """Which shard has the messages of an underlying partition."""
+        """Return the shard that has the messages of an underlying partition."""
         assert self._conversation is not None
         return self._conversation.shard_of(partition)
 
     def ask(self, command: Command) -> dict[int, Answer]:
-        """Ask every shard the same."""
+        """Send the same command to every shard; return answers by shard."""
         return self.ask_each(dict.fromkeys(self.shards, command))
 
     def ask_each(self, commands: Mapping[int, Command] | Iterable[tuple[int, Command]]) -> dict[int, Answer]:
-        """Ask each shard something of its own; answers by shard.
+        """Send each shard a command; return answers by shard.
 
         Raises:
             CommandFailed: a shard refused.

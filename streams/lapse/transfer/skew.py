@@ -1,4 +1,4 @@
-"""Skew: the difference between the clocks of two clusters, and a warning if it is too large (C74)."""
+"""Measures the difference between the clocks of two clusters, and warns if it is too large (C74)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ logger: Final = logging.getLogger(__name__)
 
 
 class Skew:
-    """Compares the clocks of the brokers, as each side's own commands have measured them.
+    """Compares the clocks of two clusters' brokers, as each side's commands have measured them.
 
     Args:
         most_ms: a greater difference is logged, ms.
@@ -22,13 +22,13 @@ class Skew:
         self._warned = False
 
     def of(self, here: ClientClock, there: ClientClock, cluster: str, target: str) -> float:
-        """By how much they differ now, ms; a difference beyond the limit is logged when it begins.
+        """Return the present difference, ms; log it when it begins to exceed the limit.
 
         Args:
             here: the clock of the cluster that hands over.
-            there: the clock of the other one.
-            cluster: the former's name.
-            target: the latter's, with its queue.
+            there: the clock of the other cluster.
+            cluster: name of the former.
+            target: name of the latter, with its queue.
         """
         skew_ms = there.now_ms() - here.now_ms()
         if (too_much := abs(skew_ms) > self._most_ms) and not self._warned:
