@@ -1,4 +1,4 @@
-"""Dates without a clock: RFC 3339 texts and civil fields to and from milliseconds since the epoch, in UTC (X1)."""
+"""Civil time: converts RFC 3339 texts and UTC fields to and from milliseconds since the epoch (X1)."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Civil(NamedTuple):
 
 
 def parse_instant(text: str) -> int | None:
-    """Milliseconds since the epoch of an RFC 3339 text, or None.
+    """Return the milliseconds since the epoch of an RFC 3339 text, or None.
 
-    A date alone is its midnight; without a zone it is UTC; digits beyond the millisecond are cut.
+    A date alone means its midnight, and a time without a zone is UTC. Digits beyond the millisecond are truncated.
     """
     match = _RFC_3339.fullmatch(text) if len(text) <= 40 else None
     if match is None:
@@ -56,7 +56,7 @@ def parse_instant(text: str) -> int | None:
 
 
 def civil_of(instant_ms: int) -> Civil | None:
-    """The fields of an instant, or None outside the years 1 to 9999."""
+    """Return the fields of an instant; None outside the years 1 to 9999."""
     if not _EARLIEST_MS <= instant_ms <= _LATEST_MS:
         return None
     days, milliseconds = divmod(instant_ms, _DAY_MS)
@@ -80,7 +80,7 @@ def civil_of(instant_ms: int) -> Civil | None:
 
 
 def format_instant(instant_ms: int) -> str | None:
-    """An instant as RFC 3339 text with milliseconds, such as `2026-01-01T00:00:00.000Z`."""
+    """Return an instant as RFC 3339 text, such as `2026-01-01T00:00:00.000Z`; None outside the years 1 to 9999."""
     civil = civil_of(instant_ms)
     if civil is None:
         return None

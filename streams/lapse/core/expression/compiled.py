@@ -1,4 +1,4 @@
-"""Compiled expressions: filters and values, cached by their text (X1)."""
+"""Compiled expressions: filters and values, cached by text (X1)."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from lapse.core.expression.syntax import Attribute, Like, Node, Path, walk
 _CACHE: Final = 1_024
 
 Equality: TypeAlias = tuple[str, bool | int | float | str]
-"""The text of a path and the constant that it must be equal to."""
+"""The text of a path, and the constant that it must equal."""
 
 
 class Expression:
-    """What filters and values have in common.
+    """The common part of filters and values.
 
     Attributes:
         text: the text as it was given.
-        tree: the syntax tree as it was written.
+        tree: the syntax tree of the text, not simplified.
         paths: the payload paths used, as canonical texts such as `/a/b[0]`.
-        uses_payload: whether the payload is looked at; if not, it need not be parsed.
-        attributes: what it looks at beside the payload.
-        equalities: pairs of a path and a constant: only a payload in which every one of them is equal can make the
-            expression true. Constants equal in Python (1, 1.0 and True) are equal in the language too, so a dictionary
-            can be the index.
+        uses_payload: whether the payload is used; if not, it need not be parsed.
+        attributes: the message attributes used.
+        equalities: pairs of a path and a constant, all of which must be equal in the payload for the expression to be
+            true. Constants equal in Python (1, 1.0 and True) are equal in the language, too, so a dictionary can be the
+            index.
     """
 
     __slots__ = ("attributes", "equalities", "paths", "text", "tree", "uses_payload")
@@ -59,8 +59,8 @@ class Filter(Expression):
     """A condition on messages.
 
     Attributes:
-        match: the generated function itself, `match(payload, message=None) -> bool`: the fast way when the parsed
-            payload is at hand. Without a message its attributes are NULL.
+        match: the generated function, `match(payload, message=None) -> bool`, which is faster if the parsed payload is
+            at hand. Without a message its attributes are NULL.
     """
 
     __slots__ = ("match",)
@@ -71,7 +71,7 @@ class Filter(Expression):
         self.match: Final = compile_condition(simple)
 
     def __call__(self, message: Message) -> bool:
-        """Whether the condition is true (not false, not NULL) for a message."""
+        """Return whether the condition is true, neither false nor NULL, for a message."""
         return self.match(message.payload if self.uses_payload else None, message)
 
 
@@ -79,7 +79,7 @@ class Value(Expression):
     """A value computed from messages.
 
     Attributes:
-        evaluate: the generated function itself, `evaluate(payload, message=None)`.
+        evaluate: the generated function, `evaluate(payload, message=None)`.
     """
 
     __slots__ = ("evaluate",)
@@ -90,13 +90,13 @@ class Value(Expression):
         self.evaluate: Final[Callable[..., Scalar]] = compile_result(simple)
 
     def __call__(self, message: Message) -> Scalar:
-        """The value for a message: a number, string, boolean or None; objects and arrays are None."""
+        """Return the value for a message: a number, string, boolean or None. Objects and arrays become None."""
         return self.evaluate(message.payload if self.uses_payload else None, message)
 
 
 @lru_cache(maxsize=_CACHE)
 def compile_filter(text: str) -> Filter:
-    """Compile a condition; the same text yields the same object while it is in the cache.
+    """Compile a condition. The same text yields the same object while it is in the cache.
 
     Raises:
         ExpressionError: the text is not an expression, or exceeds a limit.
@@ -107,7 +107,7 @@ def compile_filter(text: str) -> Filter:
 
 @lru_cache(maxsize=_CACHE)
 def compile_value(text: str) -> Value:
-    """Compile a value, such as a priority; the same text yields the same object while it is in the cache.
+    """Compile a value, such as a priority. The same text yields the same object while it is in the cache.
 
     Raises:
         ExpressionError: the text is not an expression, or exceeds a limit.
@@ -117,7 +117,7 @@ def compile_value(text: str) -> Value:
 
 
 def _evaluable(text: str) -> Node:
-    """The tree of an expression that can be evaluated with what is installed here."""
+    """Return the tree of an expression, if the installed packages can evaluate it."""
     tree = parse(text)
     for node, _ in walk(tree):
         if isinstance(node, Like) and read_pattern(node.pattern).search is None:

@@ -1,14 +1,14 @@
-"""Expressions to Python functions (X1).
+"""Compiler: turns expressions into Python functions (X1).
 
 A function is generated from tree nodes only. Every constant, path step and helper is a name in the function's globals,
-which have no builtins, so no character of the expression's text reaches the generated source.
+which have no builtins. So no character of the expression's text reaches the generated source.
 
-A node is generated for one of three purposes: its *value*; whether it is *true*; whether it is *false*. The latter two
-are plain Python conditions, so that a filter needs no three-valued values at all: `NOT x` is true when `x` is false,
-`a AND b` is false when one of them is. Each node is generated once, for one purpose, so the source grows linearly.
+A node is generated for one of three purposes: its *value*, whether it is *true*, or whether it is *false*. The latter
+two are plain Python conditions, so a filter needs no three-valued logic: `NOT x` is true if `x` is false, and `a AND b`
+is false if one of them is. Each node is generated once, for one purpose, so the source grows linearly.
 
 The common cases (members of objects, comparisons with constants, arithmetic on numbers) are inlined. Arithmetic of a
-float and an integer beyond its range raises OverflowError; such an evaluation is repeated by a second function, which
+float and an integer beyond its range raises OverflowError. Such an evaluation is repeated by a second function, which
 calls the operations instead.
 """
 
@@ -45,19 +45,19 @@ from lapse.core.expression.syntax import (
 )
 
 _SPILL: Final = 12
-"""Every so many levels a subexpression becomes a function of its own: Python limits nested parentheses."""
+"""The number of levels after which a subexpression becomes a separate function, since Python limits nesting."""
 
 _NULL_OR_NUMBER: Final = Kind.NULL | Kind.NUMBER
 
 
 def compile_condition(node: Node) -> Callable[..., bool]:
-    """A function of (payload, message=None): whether the expression is true."""
+    """Return a function of (payload, message=None) that says whether the expression is true."""
     generated: Callable[..., bool] = _Generator().function(node, "true")
     return generated
 
 
 def compile_result(node: Node) -> Callable[..., Any]:
-    """A function of (payload, message=None): the value of the expression, opaque values as None."""
+    """Return a function of (payload, message=None) that computes the expression; opaque values become None."""
     return _Generator().function(node, "value")
 
 
@@ -70,7 +70,7 @@ class _Generator(Scope):
         self.may_overflow = False
 
     def function(self, node: Node, purpose: str) -> Callable[..., Any]:
-        """The compiled function."""
+        """Return the compiled function of a node for a purpose."""
         code = self.part(node, purpose, 0)
         if purpose == "value" and Kind.OPAQUE in kind_of(node):
             code = f"{self.name(operations.scalar)}({code})"
@@ -83,14 +83,14 @@ class _Generator(Scope):
         )
 
     def held(self, node: Node, depth: int) -> tuple[str, str]:
-        """Source that evaluates an operand, and source for each further use of it."""
+        """Return source that evaluates an operand, and source for each further use of its value."""
         if isinstance(node, Literal):
             return self.name(node.value), self.name(node.value)
         variable = self.temporary()
         return f"({variable} := {self.value(node, depth)})", variable
 
     def part(self, node: Node, purpose: str, depth: int) -> str:
-        """Source of a node for a purpose; deep nodes become functions of their own."""
+        """Return source of a node for a purpose. Deep nodes become separate functions."""
         generate = {"value": self.plain_value, "true": self.plain_true, "false": self.plain_false}[purpose]
         if depth < _SPILL or not children(node):
             return generate(node, depth + 1)
@@ -98,28 +98,28 @@ class _Generator(Scope):
         return f"{function.__name__}(payload, message)"
 
     def value(self, node: Node, depth: int) -> str:
-        """Source of the value."""
+        """Return source of a node's value."""
         return self.part(node, "value", depth)
 
     def true(self, node: Node, depth: int) -> str:
-        """Source of the condition that the node is true."""
+        """Return source of the condition that a node is true."""
         return self.part(node, "true", depth)
 
     def false(self, node: Node, depth: int) -> str:
-        """Source of the condition that the node is false."""
+        """Return source of the condition that a node is false."""
         return self.part(node, "false", depth)
 
     def logical(self, node: Node, depth: int) -> str:
-        """Source of the three-valued truth."""
+        """Return source of a node's three-valued truth."""
         code = self.value(node, depth)
         return code if kind_of(node) in LOGICAL else f"{self.name(operations.truth)}({code})"
 
     def call(self, helper: Any, *nodes: Node, depth: int) -> str:
-        """Source of a helper's call on the values of nodes."""
+        """Return source that calls a helper on the values of nodes."""
         return f"{self.name(helper)}({', '.join(self.value(node, depth) for node in nodes)})"
 
     def plain_value(self, node: Node, depth: int) -> str:  # noqa: C901 - one case per node
-        """Source of the value of a node."""
+        """Return source of a node's value, at this level."""
         if predicate := predicate_of(node):
             first, again = self.held(predicate.operand, depth)
             return f"(None if {first} is None else {self.condition(predicate, again, again)})"
@@ -160,7 +160,7 @@ class _Generator(Scope):
                 return self.plain_true(node, depth)
 
     def plain_true(self, node: Node, depth: int) -> str:
-        """Source of the condition that a node is true."""
+        """Return source of the condition that a node is true, at this level."""
         if predicate := predicate_of(node):
             first, again = self.held(predicate.operand, depth)
             if predicate.null_safe:
@@ -190,7 +190,7 @@ class _Generator(Scope):
                 return f"({self.logical(node, depth)} is True)"
 
     def plain_false(self, node: Node, depth: int) -> str:
-        """Source of the condition that a node is false."""
+        """Return source of the condition that a node is false, at this level."""
         if predicate := predicate_of(node):
             first, again = self.held(predicate.operand, depth)
             return f"({first} is not None and not {self.condition(predicate, again, again)})"
@@ -211,12 +211,12 @@ class _Generator(Scope):
                 return f"({self.logical(node, depth)} is False)"
 
     def condition(self, predicate: Predicate, first: str, again: str) -> str:
-        """Source of a predicate's condition."""
+        """Return source of a predicate's condition."""
         constants = dict(zip("ab", map(self.name, predicate.constants), strict=False))
         return predicate.condition.format(first=first, x=again, **constants)
 
     def chain(self, operands: tuple[Node, ...], decisive: str, otherwise: str, depth: int) -> str:
-        """Source of the value of AND (one false operand decides) or OR (one true operand decides)."""
+        """Return source of the value of AND, which one false operand decides, or OR, which one true operand decides."""
         variables = [self.temporary() for _ in operands]
         decided = " or ".join(
             f"({variable} := {self.logical(operand, depth)}) is {decisive}"
@@ -226,7 +226,7 @@ class _Generator(Scope):
         return f"({decisive} if {decided} else None if {unknown} else {otherwise})"
 
     def choice(self, node: Case, purpose: str, depth: int) -> str:
-        """Source of a CASE for a purpose."""
+        """Return source of a CASE for a purpose."""
         branches = " ".join(
             f"{self.part(value, purpose, depth)} if {self.true(condition, depth)} else"
             for condition, value in node.branches
@@ -234,7 +234,7 @@ class _Generator(Scope):
         return f"({branches} {self.part(node.default, purpose, depth)})"
 
     def calculation(self, operator: str, left: Node, right: Node, depth: int) -> str:
-        """Source of arithmetic: inline on numbers, by the operation on anything else."""
+        """Return source of arithmetic, inlined for numbers, by a call of the operation for other values."""
         operation = operations.ARITHMETIC[operator]
         kinds = kind_of(left), kind_of(right)
         if not self.inline or operator == "%" or not all(Kind.NUMBER in kind for kind in kinds):
@@ -257,7 +257,7 @@ class _Generator(Scope):
 
 
 def _careful(node: Node, purpose: str) -> Callable[..., Any]:
-    """The function without inlined arithmetic, generated when it is first needed."""
+    """Return the function without inlined arithmetic, which is generated on first use."""
     compiled: list[Callable[..., Any]] = []
 
     def careful(payload: Any, message: Any) -> Any:

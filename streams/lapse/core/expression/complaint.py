@@ -1,4 +1,4 @@
-"""Syntax errors of the parser turned into errors that say what to do (X1)."""
+"""Complaints: turn the parser's syntax errors into errors that say what to do (X1)."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ _OPTIONS: Final = (
     ("RPAR", "(", "a closing parenthesis"),
     ("$END", "", "the end"),
 )
-"""What the parser accepts, a text without which that is not plausible, and its name."""
+"""Terminals that the parser accepts, the text that must precede to make them plausible, and their names."""
 
 
 def complain(error: UnexpectedInput, text: str) -> ExpressionError:
-    """The error that explains why the parser stopped."""
+    """Return the error that explains why the parser stopped."""
     position, found = _spot(error, text)
     before = text[:position].rstrip()
     accepted = _accepted(error)
@@ -52,7 +52,7 @@ def complain(error: UnexpectedInput, text: str) -> ExpressionError:
 
 
 def _spot(error: UnexpectedInput, text: str) -> tuple[int, str]:
-    """Where the parser stopped, and what it found there; nothing at the end."""
+    """Return the position at which the parser stopped, and the text found there, empty at the end."""
     if isinstance(error, UnexpectedCharacters):
         position = cast("int", error.pos_in_stream)
         word = _WORD.match(text, position)
@@ -63,14 +63,14 @@ def _spot(error: UnexpectedInput, text: str) -> tuple[int, str]:
 
 
 def _accepted(error: UnexpectedInput) -> set[str]:
-    """The terminals that the parser would have accepted."""
+    """Return the terminals that the parser would have accepted."""
     if isinstance(error, UnexpectedToken):
         return set(error.accepts or error.expected)
     return set(error.allowed or ()) if isinstance(error, UnexpectedCharacters) else set()
 
 
 def _stray_word(word: re.Match[str], text: str) -> ExpressionError:
-    """A name that is neither a keyword, nor a path, nor followed by the parenthesis of a function."""
+    """Return the error for a name that is no keyword and no path, and is not followed by a parenthesis."""
     slash, name = word.groups()
     hint = f"a field is written with a slash: /{name}; a text is written in quotes: '{name}'"
     attached = text[: word.start()][-1:]
@@ -87,7 +87,7 @@ def _shown(found: str) -> str:
 
 
 def _after(before: str) -> tuple[str, str] | None:
-    """What must follow what stands before the spot, and a hint."""
+    """Return what must follow the text before the fault, and a hint; None if nothing special."""
     for pattern, expected, hint in _AFTER:
         if pattern.search(before[-200:]):
             return expected, hint
@@ -95,7 +95,7 @@ def _after(before: str) -> tuple[str, str] | None:
 
 
 def _expected(accepted: set[str], before: str) -> str:
-    """What the parser would have accepted, in words."""
+    """Return a text that says what the parser would have accepted."""
     if "PATH" in accepted:
         return _VALUE
     upper = before.upper()
@@ -114,7 +114,7 @@ def _index_hint(text: str, position: int) -> str:
 
 
 def _hint(found: str, text: str, position: int) -> str:
-    """A hint from what was found."""
+    """Return a hint derived from the text that was found; empty without one."""
     first = found[:1]
     if first in ("'", '"') and text.count(first, position) % 2:
         return f"this text has no closing {first}; a quote inside a text is doubled"

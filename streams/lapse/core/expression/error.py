@@ -1,23 +1,23 @@
-"""The one error of the expression language: where it is, what is wrong, and what to do (X1)."""
+"""The error of the expression language: what is wrong, where, and what to do (X1)."""
 
 from __future__ import annotations
 
 from typing import Final
 
 _WINDOW: Final = 100
-"""Widest part of a line that the snippet shows."""
+"""The greatest number of characters of a line in the snippet."""
 
 
 class ExpressionError(ValueError):
-    """An expression that cannot be used.
+    """An expression is invalid, or cannot be used here.
 
     Attributes:
         text: the whole expression.
-        line: line of the fault, from 1.
-        column: column of the fault in that line, from 1.
+        line: line of the fault, beginning with 1.
+        column: column of the fault in that line, beginning with 1.
         message: what is wrong, in one sentence.
-        hint: what to do about it, or an empty string.
-        snippet: the line of the fault with a caret below the spot.
+        hint: what to do about it; empty without one.
+        snippet: the line of the fault, with carets below the fault.
     """
 
     def __init__(self, message: str, text: str, position: int = 0, *, length: int = 1, hint: str = "") -> None:
@@ -26,9 +26,9 @@ class ExpressionError(ValueError):
         Args:
             message: what is wrong, in one sentence.
             text: the whole expression.
-            position: index of the faulty character in the text; the length of the text means its end.
-            length: how many characters the fault covers.
-            hint: what to do about it.
+            position: index of the fault in the text; the length of the text = its end.
+            length: number of characters of the fault.
+            hint: what to do about it; empty without one.
         """
         position = max(0, min(position, len(text)))
         start = text.rfind("\n", 0, position) + 1
@@ -42,7 +42,7 @@ class ExpressionError(ValueError):
         super().__init__(self.render())
 
     def render(self) -> str:
-        """The error as text for people, on three or four lines."""
+        """Return the error as a text for people, of three or four lines."""
         lines = [f"expression, line {self.line}, column {self.column}: {self.message}", self.snippet]
         if self.hint:
             lines.append(f"hint: {self.hint}")
@@ -50,7 +50,7 @@ class ExpressionError(ValueError):
 
 
 def _snippet(line: str, column: int, length: int) -> str:
-    """The faulty line, cut to a window around the spot, and carets below the spot."""
+    """Return the faulty line, cut to a window around the fault, with carets below the fault."""
     index = column - 1
     first = max(0, index - _WINDOW // 2) if len(line) > _WINDOW else 0
     shown = line[first : first + _WINDOW]

@@ -1,7 +1,7 @@
-"""The function library: pure functions on values that never raise (X1).
+"""Functions: the library of pure functions on values, which never raise (X1).
 
-A string function of something that is not a string is NULL, a numeric function of something that is not a number is
-NaN, and any function of NULL is NULL, unless its summary says otherwise.
+A string function of a value that is not a string is NULL. A numeric function of a value that is not a number is NaN.
+Any function of NULL is NULL, unless its summary says otherwise.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class Function:
         name: its canonical, upper-case name.
         result: the kind of its result: `boolean`, `number`, `string` or `any`; NULL is always possible.
         least: the least number of arguments.
-        most: the greatest number of arguments, or None for no limit of its own.
-        implementation: what computes it.
+        most: the greatest number of arguments; None = `MAX_ARGUMENTS`.
+        implementation: the Python function that computes it.
         parameters: its parameters as the documentation shows them.
-        summary: what it yields.
+        summary: a description of its result.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Function:
 
 
 def coalesce(*values: Any) -> Any:
-    """The first argument that is not NULL."""
+    """Return the first argument that is not NULL."""
     for value in values:
         if value is not None:
             return value
@@ -48,17 +48,17 @@ def coalesce(*values: Any) -> Any:
 
 
 def null_if(value: Any, other: Any) -> Any:
-    """NULL if both arguments are equal, else the first."""
+    """Return NULL if both arguments are equal, else the first."""
     return None if equal(value, other) is True else value
 
 
 def array_length(value: Any) -> int | None:
-    """The number of elements of an array."""
+    """Return the number of elements of an array; NULL for other values."""
     return len(value) if type(value) is list else None
 
 
 def array_contains(array: Any, value: Any) -> bool | None:
-    """Whether an array has an element equal to a value; NULL if it has none, but a null element."""
+    """Return whether an array has an element equal to a value; NULL if it has none, but has a null element."""
     if type(array) is not list or value is None:
         return None
     unknown = False
@@ -71,7 +71,7 @@ def array_contains(array: Any, value: Any) -> bool | None:
 
 
 def instant_of(value: Any) -> int | None:
-    """Milliseconds since the epoch of an RFC 3339 text, or of a number of milliseconds."""
+    """Return the milliseconds since the epoch of an RFC 3339 text, or of a number of milliseconds."""
     if type(value) is str:
         return parse_instant(value)
     if type(value) in NUMBERS and abs(value) < 1e15:
@@ -89,7 +89,7 @@ def _field(select: Callable[[Civil], int]) -> Callable[[Any], int | None]:
 
 
 def rfc3339(value: Any) -> str | None:
-    """The instant as RFC 3339 text in UTC."""
+    """Return an instant as RFC 3339 text in UTC."""
     instant = instant_of(value)
     return None if instant is None else format_instant(instant)
 
@@ -144,7 +144,7 @@ FUNCTIONS: Final[dict[str, Function]] = {function.name: function for function in
 """The library by canonical name."""
 
 ALIASES: Final = {"CEIL": "CEILING", "LEAST": "MIN", "GREATEST": "MAX", "SUBSTRING": "SUBSTR", "LEN": "LENGTH"}
-"""Other names of functions."""
+"""Canonical names by other names of functions."""
 
 ATTRIBUTES: Final = {"HEADER": 1, "KEY": 0, "TOPIC": 0, "PARTITION": 0, "OFFSET": 0, "TIMESTAMP_MS": 0}
-"""The message's attributes, written like functions, and the number of their arguments."""
+"""The attributes of messages, which are written like functions, with their number of arguments."""

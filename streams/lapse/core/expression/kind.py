@@ -1,4 +1,4 @@
-"""What kinds of value an expression can yield, as far as its form tells (X1)."""
+"""Kinds: which kinds of value an expression can have, judged by its form (X1)."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ class Kind(IntFlag):
 
 
 LOGICAL = Kind.NULL | Kind.BOOLEAN
-"""What logical operators and predicates yield."""
+"""The kinds of logical operators and predicates."""
 
 NUMERIC = Kind.NULL | Kind.BOOLEAN | Kind.NUMBER
-"""Values that compare as numbers, and NULL."""
+"""The kinds that compare as numbers, and NULL."""
 
 _RESULTS = {"boolean": Kind.BOOLEAN, "number": Kind.NUMBER, "string": Kind.STRING, "any": Kind.ANY}
 
 
 def kind_of(node: Node) -> Kind:
-    """The kinds that an expression may yield."""
+    """Return the kinds of value that an expression may have."""
     match node:
         case Literal(value):
             if value is None:

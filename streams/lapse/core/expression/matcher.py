@@ -1,8 +1,8 @@
-"""How a `LIKE` pattern is tried on a text: by Python's `re` as far as that is quick, else by RE2 in linear time (X1).
+"""Matcher: tries a `LIKE` pattern on a text with Python's `re` if that is fast, else with RE2 in linear time (X1).
 
-Python's `re` tries one way after the other, and can need many steps. The number is bounded by the pattern's shape and
-the text's length. Where the bound is too high, RE2 (the package google-re2) searches instead. The client is installed
-without it: such a pattern is refused there. A pattern that RE2 cannot express is tried on shorter texts.
+Python's `re` backtracks, and can need many steps. The pattern's shape and the text's length bound their number. If the
+bound is too high, RE2 (the package google-re2) searches instead. The client is installed without RE2, and refuses such
+a pattern. A pattern that RE2 cannot express is tried on shorter texts only.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ except ImportError:  # a client-only install
 Search = Callable[[str], object]
 
 _QUICK_STEPS: Final = 10_000
-"""On texts on which `re` needs no more steps, it is faster than RE2."""
+"""Up to this number of steps, `re` is faster than RE2."""
 
 _MOST_PROGRAM: Final = 20_000
-"""Instructions of the program that RE2 makes of a pattern: a larger one takes too long for each character."""
+"""The greatest number of instructions of RE2's program, since a larger one takes too long for each character."""
 
 
 class Matcher(NamedTuple):
-    """How a pattern is tried.
+    """The search for a pattern.
 
     Attributes:
-        search: returns None for a text that does not match; None = RE2 is needed and not installed.
-        longest: the longest text that the pattern is tried on.
+        search: returns None for a text that does not match; None = RE2 is needed but not installed.
+        longest: length of the longest text that the pattern is tried on.
     """
 
     search: Search | None
@@ -42,7 +42,7 @@ class Matcher(NamedTuple):
 
 
 def matcher_of(text: str, compiled: re.Pattern[str], shape: Shape) -> Matcher:
-    """Choose how a pattern is tried that `re` and `repetition` have accepted."""
+    """Return the search for a pattern that `re` and `repetition` have accepted."""
     tree = parse_tree(text)
     cost = shape.choices * atoms_of(tree)
     longest = MAX_SUBJECT[max(0, shape.degree - 1)]
@@ -61,19 +61,19 @@ def matcher_of(text: str, compiled: re.Pattern[str], shape: Shape) -> Matcher:
 
 
 def _longest_within(steps: int, cost: int, degree: int) -> int:
-    """The longest text on which at most so many steps are needed."""
+    """Return the length of the longest text on which at most `steps` steps are needed."""
     if degree == 0:
         return steps if cost <= steps else 0
     longest: int = int((steps / cost) ** (1 / degree))
-    # A root is not exact: perhaps one more fits.
+    # A computed root is not exact, so one more may fit.
     return longest + int(cost * (longest + 1) ** degree <= steps)
 
 
 def linear_search(translated: str) -> Search | None:
-    """RE2's search for a pattern in its own syntax; None if the pattern takes too large a program.
+    """Return RE2's search for a pattern in its syntax; None if the pattern needs too large a program.
 
     Args:
-        translated: what `to_re2` made of the pattern.
+        translated: the pattern as `to_re2` returns it.
     """
     options = re2.Options()
     options.never_capture = True
@@ -85,12 +85,12 @@ def linear_search(translated: str) -> Search | None:
     if compiled.programsize > _MOST_PROGRAM:
         return None
     search = compiled.search
-    # A surrogate stands in no text that was ever UTF-8.
+    # Lone surrogates are replaced, because they do not occur in decoded UTF-8.
     return lambda text: search(text.encode("utf-8", "replace"))
 
 
 def _both(quick: Search, linear: Search, longest_quick: int) -> Search:
-    """Search short texts one way and long ones the other."""
+    """Return a search that tries short texts with `quick` and long ones with `linear`."""
 
     def search(text: str) -> object:
         return quick(text) if len(text) <= longest_quick else linear(text)

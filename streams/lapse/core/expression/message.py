@@ -1,4 +1,4 @@
-"""What an expression is evaluated on (X1)."""
+"""The interface of messages on which expressions are evaluated (X1)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ Scalar: TypeAlias = bool | int | float | str | None
 class Message(Protocol):
     """A message as expressions see it.
 
-    A payload is what a JSON or Avro decoder yields: dictionaries, lists, strings, integers, floats, booleans and None,
-    of exactly those types. Anything else in it (bytes, dates, decimals, subclasses) is opaque to the language, as
-    objects and arrays are: not NULL, equal to nothing, ordered after nothing. `payload` may be a property that parses
-    on first use: it is read only by expressions whose `uses_payload` is true.
+    A payload is the result of a JSON or Avro decoder: dictionaries, lists, strings, integers, floats, booleans and
+    None, of exactly those types. Other values in it (bytes, dates, decimals, subclasses) are opaque to the language,
+    as objects and arrays are: not NULL, equal to nothing, and without order. `payload` may be a property that parses
+    on first use, since only expressions whose `uses_payload` is true read it.
     """
 
     @property

@@ -1,4 +1,4 @@
-"""Numeric functions: NaN for anything that is not a number, NULL for NULL (X1)."""
+"""Numeric functions. Each is NaN for a value that is not a number, and NULL for NULL (X1)."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _INTEGER: Final = re.compile(r"[+-]?[0-9]+")
 _PRECISE: Final = Context(prec=50)
 _LONGEST: Final = 400
 _WHOLE: Final = 2.0**53
-"""Floats from here on have no fraction."""
+"""Floats of at least this magnitude have no fraction."""
 
 
 def _refused(value: Any) -> float | None:
-    """What a numeric function yields for something that is not a number."""
+    """Return the result of a numeric function for a value that is not a number."""
     return None if value is None else math.nan
 
 
 def number(value: Any) -> int | float | None:
-    """A decimal text, number or boolean as number."""
+    """Return a decimal text, number or boolean as a number."""
     if type(value) is bool:
         return int(value)
     if type(value) in NUMBERS:
@@ -36,7 +36,7 @@ def number(value: Any) -> int | float | None:
 
 
 def absolute(value: Any) -> int | float | None:
-    """Absolute value."""
+    """Return the absolute value."""
     if type(value) not in NUMBERS:
         return _refused(value)
     result: int | float = abs(value)
@@ -44,7 +44,7 @@ def absolute(value: Any) -> int | float | None:
 
 
 def sign(value: Any) -> int | float | None:
-    """-1, 0 or 1."""
+    """Return -1, 0 or 1."""
     if type(value) not in NUMBERS or value != value:
         return _refused(value)
     return int(value > 0) - int(value < 0)
@@ -55,27 +55,27 @@ def _finite(value: Any) -> bool:
 
 
 def _other(value: Any) -> float | None:
-    """Infinities and NaN stay what they are."""
+    """Return infinities and NaN unchanged, and NaN or NULL for other values."""
     return value if isinstance(value, float) else _refused(value)
 
 
 def floor(value: Any) -> int | float | None:
-    """Greatest integer not above."""
+    """Return the greatest integer not above the value."""
     return math.floor(value) if _finite(value) else _other(value)
 
 
 def ceiling(value: Any) -> int | float | None:
-    """Least integer not below."""
+    """Return the least integer not below the value."""
     return math.ceil(value) if _finite(value) else _other(value)
 
 
 def truncate(value: Any) -> int | float | None:
-    """Without the fraction."""
+    """Return the value without its fraction."""
     return math.trunc(value) if _finite(value) else _other(value)
 
 
 def square_root(value: Any) -> float | None:
-    """Square root."""
+    """Return the square root; NaN below 0."""
     if type(value) not in NUMBERS:
         return _refused(value)
     try:
@@ -85,7 +85,7 @@ def square_root(value: Any) -> float | None:
 
 
 def round_half_up(value: Any, digits: Any = 0) -> int | float | None:
-    """Rounded in decimal, halves away from zero; an integer unless decimals are asked for."""
+    """Return the value rounded in decimal, halves away from zero; an integer unless `digits` is positive."""
     if value is None or digits is None:
         return None
     if type(value) not in NUMBERS or type(digits) is not int or not -15 <= digits <= 15:
@@ -101,12 +101,12 @@ def round_half_up(value: Any, digits: Any = 0) -> int | float | None:
 
 
 def _quantized(value: float, digits: int) -> Decimal:
-    """The shortest decimal that stands for a float, rounded."""
+    """Return the shortest decimal representation of a float, rounded."""
     return Decimal(repr(value)).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP, _PRECISE)
 
 
 def _tenfold(value: int | float, digits: int) -> int:
-    """A number rounded to a power of ten."""
+    """Return a number rounded to a power of ten."""
     if digits >= 0:
         return int(value)
     unit = int(10**-digits)
@@ -115,12 +115,12 @@ def _tenfold(value: int | float, digits: int) -> int:
 
 
 def least(*values: Any) -> int | float | None:
-    """The least argument: NULL if one is NULL, NaN if one is not a number."""
+    """Return the least argument; NULL if one is NULL, NaN if one is not a number."""
     return _extreme(values, min)
 
 
 def greatest(*values: Any) -> int | float | None:
-    """The greatest argument: NULL if one is NULL, NaN if one is not a number."""
+    """Return the greatest argument; NULL if one is NULL, NaN if one is not a number."""
     return _extreme(values, max)
 
 

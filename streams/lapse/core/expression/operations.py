@@ -1,7 +1,7 @@
-"""The operators on any values: three-valued logic, comparison and arithmetic that never raise (X1).
+"""Operations: three-valued logic, comparison and arithmetic on any values, which never raise (X1).
 
-Generated functions inline the common cases and call these for the rest. The values are those of the language (None,
-bool, int, float, str); everything else is opaque: not NULL, equal to nothing, ordered after nothing.
+Generated functions inline the common cases, and call these for the rest. The values are those of the language (None,
+bool, int, float, str). All other values are opaque: not NULL, equal to nothing, and without order.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SCALARS: Final = frozenset((int, float, bool, str))
 
 
 def truth(value: Any) -> bool | None:
-    """The truth of a value: booleans themselves, numbers unless they are 0; NULL, NaN and all else are unknown."""
+    """Return the truth of a value: a boolean itself, or whether a number is not 0; None (unknown) for all others."""
     if value is True or value is False:
         return bool(value)
     if type(value) in NUMBERS and value == value:
@@ -32,7 +32,7 @@ def truth(value: Any) -> bool | None:
 
 
 def comparable(left: Any, right: Any) -> bool:
-    """Whether two values that are not NULL have an order: both numeric, or both strings."""
+    """Return whether two values that are not NULL have an order, because both are numeric or both are strings."""
     kind = type(left)
     return type(right) in NUMERIC if kind in NUMERIC else kind is str and type(right) is str
 
@@ -43,7 +43,7 @@ def equal(left: Any, right: Any) -> bool | None:
 
 
 def unequal(left: Any, right: Any) -> bool | None:
-    """`!=`: true for values that cannot be compared, and for NaN."""
+    """`!=`, which is true for incomparable values, and for NaN."""
     return None if left is None or right is None else not (comparable(left, right) and left == right)
 
 
@@ -93,7 +93,7 @@ def is_in(value: Any, items: tuple[Any, ...]) -> bool | None:
 
 
 def _float(value: int | float) -> float:
-    """A number as a float; integers beyond its range become infinite."""
+    """Return a number as a float. Integers beyond the range become infinite."""
     try:
         return float(value)
     except OverflowError:
@@ -128,12 +128,12 @@ def multiply(left: Any, right: Any) -> int | float | None:
 
 
 def divide(left: Any, right: Any) -> int | float | None:
-    """`/`: always a float; division by zero is NaN."""
+    """`/`, which always returns a float. Division by zero is NaN."""
     return _arithmetic(left, right, lambda a, b: a / b if b else math.nan)
 
 
 def remainder(left: Any, right: Any) -> int | float | None:
-    """`%`: with the sign of the dividend, as in SQL; NaN for a zero divisor or an infinite dividend."""
+    """`%`, with the sign of the dividend, as in SQL; NaN for a zero divisor or an infinite dividend."""
     return _arithmetic(left, right, _remainder)
 
 
@@ -166,7 +166,7 @@ ARITHMETIC: Final[dict[str, Callable[[Any, Any], int | float | None]]] = {
 
 
 def like(value: Any, search: Callable[[str], object], longest: int) -> bool | None:
-    """`LIKE` by regular expression: NULL for a text longer than the pattern may be tried on."""
+    """`LIKE` by regular expression; NULL for a text longer than `longest`."""
     if type(value) is not str:
         return None if value is None else False
     return None if len(value) > longest else search(value) is not None
@@ -178,12 +178,12 @@ def is_nan(value: Any) -> bool:
 
 
 def scalar(value: Any) -> Any:
-    """A result that callers see: opaque values become NULL."""
+    """Return a result for callers, in which an opaque value becomes NULL."""
     return value if value is None or type(value) in SCALARS else None
 
 
 def resolve(value: Any, steps: tuple[str | int, ...]) -> Any:
-    """The value at a path."""
+    """Return the value at a path; None if there is none."""
     for step in steps:
         if isinstance(step, str):
             value = value.get(step) if type(value) is dict else None
@@ -193,12 +193,12 @@ def resolve(value: Any, steps: tuple[str | int, ...]) -> Any:
 
 
 def header(message: Message | None, name: str) -> str | None:
-    """A header's text; NULL when it is absent, null, or not UTF-8."""
+    """Return a header's text; NULL if it is absent, null or not UTF-8."""
     return None if message is None else _utf8(message.headers.get(name))
 
 
 def key(message: Message | None) -> str | None:
-    """The record key's text; NULL when it is absent or not UTF-8."""
+    """Return the record key's text; NULL if it is absent or not UTF-8."""
     return None if message is None else _utf8(message.key)
 
 

@@ -1,7 +1,7 @@
-"""The reference evaluator: a tree of closures, slow and plain, that says what every expression means (X1).
+"""Oracle: the reference evaluator, a slow and simple tree of closures that defines what expressions mean (X1).
 
 Tests compare generated functions with it, and the compiler folds constants with it. It shares only the function library
-and the check of patterns with the compiler: every operator is written again here, by the book.
+and the check of patterns with the compiler. Every operator is implemented again here, as specified.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Evaluator: TypeAlias = Callable[[Any, Message | None], Any]
 
 
 def evaluator_of(node: Node) -> Evaluator:  # noqa: C901 - one case per node
-    """The closure that computes the value of an expression."""
+    """Return the closure that computes the value of an expression."""
     match node:
         case Literal(value):
             return lambda payload, message: value
@@ -96,7 +96,7 @@ def evaluator_of(node: Node) -> Evaluator:  # noqa: C901 - one case per node
 
 
 def evaluate(node: Node, payload: Any = None, message: Message | None = None) -> Any:
-    """The value of an expression."""
+    """Return the value of an expression."""
     return evaluator_of(node)(payload, message)
 
 

@@ -1,4 +1,4 @@
-"""Text to syntax tree, with errors that point at the spot (X1)."""
+"""Parser: turns text into a syntax tree, with errors that point at the fault (X1)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _SYNONYMS: Final = {"==": "=", "<>": "!="}
 
 
 class _Fault(Exception):
-    """A fault at a token, before the whole text is known."""
+    """A fault at a token, raised where the whole text is not known."""
 
     def __init__(self, message: str, token: Token, hint: str, *, offset: int = 0, length: int | None = None) -> None:
         super().__init__(message)
@@ -63,7 +63,7 @@ def _unquoted(token: str) -> str:
 
 @v_args(inline=True)
 class _Builder(Transformer[Token, Node]):
-    """Builds the tree while the parser reduces; checks what the grammar cannot say."""
+    """Builds the tree during parsing, and checks rules that the grammar cannot express."""
 
     def start(self, node: Node) -> Node:
         return node
@@ -111,7 +111,7 @@ class _Builder(Transformer[Token, Node]):
         return Arithmetic(str(operator), left, right)
 
     def negative(self, _minus: Token, operand: Node) -> Node:
-        """A negative literal is a literal; anything else, NAN included, is negated when it is evaluated."""
+        """Return a negative literal; other operands, NAN included, are negated at evaluation."""
         value = operand.value if isinstance(operand, Literal) else None
         if isinstance(value, bool) or not isinstance(value, int | float) or value is NAN or repr(value)[0] == "-":
             return Negative(operand)
@@ -213,7 +213,7 @@ _RULES: Final = files("lapse.core.expression").joinpath("grammar.lark").read_tex
 
 @cache
 def grammar() -> Lark:
-    """The parser of the grammar, made when it is first asked for: that takes 80 ms of CPU."""
+    """Return the parser of the grammar. The first call creates it, which takes 80 ms of CPU."""
     return Lark(
         _RULES,
         parser="lalr",
@@ -224,7 +224,7 @@ def grammar() -> Lark:
 
 
 def parse(text: str) -> Node:
-    """The syntax tree of an expression.
+    """Return the syntax tree of an expression.
 
     Raises:
         ExpressionError: the text is not an expression, or exceeds a limit.

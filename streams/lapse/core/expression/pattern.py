@@ -1,6 +1,6 @@
-"""Regular expressions of `LIKE`: checked, and reduced to plain text tests where those mean the same (X1, X7).
+"""Patterns: checks the regular expressions of `LIKE`, and reduces them to equivalent plain text tests (X1, X7).
 
-Python's `re` has no time limit. So patterns that could take forever are refused (see `repetition`), and those that
+Python's `re` has no time limit. So patterns that could take forever are refused (see `repetition`), and patterns that
 could be slow are searched for in linear time (see `matcher`).
 """
 
@@ -20,15 +20,14 @@ _SPECIAL: Final = frozenset(".^$*+?{}[]\\|()")
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """An accepted pattern and the cheapest test that means the same.
+    """An accepted pattern, and the cheapest equivalent test.
 
     Attributes:
         test: `regex`, or the plain text test that replaces it: the subject contains the text, starts or ends with one
             of the texts, or is one of them.
         texts: the texts of a plain test.
-        search: returns None for a subject that does not match; None = it needs the package google-re2, which is not
-            installed.
-        longest: the longest subject that the regular expression is tried on.
+        search: returns None for a subject that does not match; None = google-re2 is needed but not installed.
+        longest: length of the longest subject that the regular expression is tried on.
     """
 
     test: Literal["regex", "contains", "prefix", "suffix", "member"]
@@ -39,7 +38,11 @@ class Pattern:
 
 @lru_cache(maxsize=4096)
 def read_pattern(text: str) -> Pattern:
-    """Check a pattern and choose its test; raises `PatternFault`."""
+    """Check a pattern and choose its test.
+
+    Raises:
+        PatternFault: the pattern is not accepted.
+    """
     if len(text) > MAX_PATTERN:
         raise PatternFault(f"a pattern of more than {MAX_PATTERN} characters", 0, "use IN or BEGINS WITH for lists")
     try:
@@ -59,7 +62,7 @@ _ESCAPE_HINT: Final = r"put a backslash before a special character that is meant
 
 
 def _plain_test(text: str) -> tuple[Literal["contains", "prefix", "suffix", "member"], tuple[str, ...]] | None:
-    """The plain test that a pattern amounts to, or None. `$` also matches before a final line feed, as in PCRE."""
+    """Return a pattern's equivalent plain test, or None. `$` also matches before a final line feed, as in PCRE."""
     at_start = text.startswith("^")
     at_end = text.endswith("$") and (len(text) - len(text[:-1].rstrip("\\"))) % 2 == 1
     body = text[at_start : len(text) - at_end]
@@ -77,7 +80,7 @@ def _plain_test(text: str) -> tuple[Literal["contains", "prefix", "suffix", "mem
 
 
 def _alternatives(body: str) -> tuple[str, ...] | None:
-    """The texts that `text` or `(a|b|c)` stands for, or None if anything in it is special."""
+    """Return the texts that `text` or `(a|b|c)` means; None if it contains special characters."""
     if body.startswith("(") and body.endswith(")"):
         inner = body[3:-1] if body.startswith("(?:") else body[1:-1]
         parts = [_plain(part) for part in inner.split("|")]
@@ -88,7 +91,7 @@ def _alternatives(body: str) -> tuple[str, ...] | None:
 
 
 def _plain(text: str) -> str | None:
-    """The text that a pattern without special characters stands for, escaped punctuation resolved; else None."""
+    """Return the text that a pattern means, with escapes resolved; None if it contains special characters."""
     result = []
     index = 0
     while index < len(text):

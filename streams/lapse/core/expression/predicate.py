@@ -1,8 +1,8 @@
-"""Predicates of one operand and constants: the conditions that generated functions inline (X1).
+"""Predicates of one operand and constants, which generated functions inline as conditions (X1).
 
-Such a predicate is NULL exactly when its operand is NULL; otherwise one Python condition decides. The conditions are
-fixed templates: `{first}` stands for the operand where it is evaluated, `{x}` for each further use of it, `{a}` and
-`{b}` for constants.
+Such a predicate is NULL exactly if its operand is NULL. Otherwise one Python condition decides. The conditions are
+fixed templates: `{first}` is the operand where it is evaluated, `{x}` each further use of it, and `{a}` and `{b}` are
+constants.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class Predicate:
     """A predicate of one operand.
 
     Attributes:
-        operand: what it is about.
+        operand: the operand.
         condition: the template of the condition.
         constants: the constants `a` and `b` of the template.
-        null_safe: whether the condition is also false, without an exception, for NULL.
+        null_safe: whether the condition is false, without an exception, for NULL.
     """
 
     operand: Node
@@ -43,7 +43,7 @@ class Predicate:
 
 
 def predicate_of(node: Node) -> Predicate | None:
-    """The node as a predicate of one operand, or None if it is not one."""
+    """Return a node as a predicate of one operand; None if it is not one."""
     match node:
         case Comparison(operator, operand, Literal(value)) if value is not None:
             return _comparison(operator, operand, value)
@@ -82,7 +82,10 @@ def _comparison(operator: str, operand: Node, value: Scalar) -> Predicate:
 
 
 def _equality(operator: str, operand: Node, value: Scalar) -> Predicate:
-    """Opaque numbers, such as decimals, are equal to nothing; no opaque value equals a string in Python either."""
+    """Return an equality. Opaque numbers, such as decimals, must not equal constants, so their type is checked.
+
+    Strings need no check, because no opaque value equals a string in Python.
+    """
     checked = not isinstance(value, str) and Kind.OPAQUE in kind_of(operand)
     equal = "(type({first}) in numeric and {x} == {a})" if checked else "({first} == {a})"
     if operator == "=":

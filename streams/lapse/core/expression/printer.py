@@ -1,4 +1,4 @@
-"""A syntax tree as text that parses to the same tree (X1)."""
+"""Printer: turns a syntax tree into text that parses to the same tree (X1)."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _PLAIN: Final = re.compile(r"\w+")
 
 
 def quoted(text: str) -> str:
-    """A string literal."""
+    """Return a string literal."""
     return "'" + text.replace("'", "''") + "'"
 
 
 def path_text(path: Path) -> str:
-    """The canonical text of a path: `/a/b[0]/'strange name'`."""
+    """Return the canonical text of a path, such as `/a/b[0]/'strange name'`."""
     parts = []
     for step in path.steps:
         if isinstance(step, int):
@@ -47,7 +47,7 @@ def path_text(path: Path) -> str:
 
 
 def literal_text(value: Scalar) -> str:
-    """The text of a constant."""
+    """Return the text of a constant."""
     if value is None:
         return "NULL"
     if isinstance(value, bool):
@@ -58,7 +58,7 @@ def literal_text(value: Scalar) -> str:
 
 
 def to_text(node: Node) -> str:  # noqa: C901 - one case per node
-    """The expression as text; operands that are not simple are put in parentheses."""
+    """Return an expression as text. Operands that are not simple are put in parentheses."""
     match node:
         case Literal(value):
             return literal_text(value)

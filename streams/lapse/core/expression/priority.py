@@ -1,4 +1,4 @@
-"""The order that a priority expression's value stands for (X1)."""
+"""Priority: the rank that the value of a priority expression means (X1)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ _GREATEST: Final = 2**64 - 1
 
 
 def priority_of(value: Any) -> int | None:
-    """A value as unsigned 64-bit priority, its fraction cut; None, the lowest of all, for what is not one.
+    """Return a value as unsigned 64-bit priority without its fraction; None, the lowest, if it is not a priority.
 
-    Only numbers are priorities: not booleans, not numeric texts, nor numbers outside 0 to 2^64 - 1.
+    Only numbers from 0 to 2^64 - 1 are priorities, neither booleans nor numeric texts.
     """
     if type(value) is float:
         if not math.isfinite(value):

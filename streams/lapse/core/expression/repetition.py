@@ -1,8 +1,10 @@
-"""How long a regular expression may take: what could be exponential is refused, what is polynomial bounds the subject.
+"""Repetition: bounds the time of a regular expression (X1, X7).
 
-A repeat of a group that itself varies (`(a+)+`, `(a|b)*`) is exponential in the subject; optional parts and
-alternatives multiply; the number of unbounded repeats and back-references is the degree of the polynomial. A repeat of
-something that can be empty (`(){1000000}`) takes as many steps as it counts, on a text of any length. (X1, X7)
+Patterns that could take exponential time are refused. Polynomial time limits the length of the subject.
+
+A repeat of a group that itself varies (`(a+)+`, `(a|b)*`) is exponential in the subject. Optional parts and
+alternatives multiply. The number of unbounded repeats and back-references is the degree of the polynomial. A repeat of
+an atom that can be empty (`(){1000000}`) takes as many steps as its count, on a text of any length.
 """
 
 from __future__ import annotations
@@ -23,11 +25,11 @@ _FLAGS: Final = re.compile(r"\(\?([a-zA-Z]+)\)")
 _OPENING: Final = re.compile(r"\((?:\?(?:[:=!>]|<[=!]|P<\w+>|(?P<flags>[a-zA-Z]*(?:-[a-zA-Z]+)?):))?")
 _LOOKS: Final = ("=", "!", "<")
 _MANY: Final = 16
-"""A bounded repeat with more room than this counts as unbounded."""
+"""A bounded repeat whose limits differ by more than this counts as unbounded."""
 
 
 class PatternFault(Exception):
-    """A pattern that is not accepted, with the index of the spot in the pattern."""
+    """A pattern is not accepted. The position is an index in the pattern."""
 
     def __init__(self, message: str, position: int, hint: str) -> None:
         """Describe the fault."""
@@ -38,11 +40,11 @@ class PatternFault(Exception):
 
 
 class Shape(NamedTuple):
-    """What bounds the steps that a pattern can take.
+    """The bounds of the number of steps that a pattern can take.
 
     Attributes:
-        choices: product of its alternatives and optional parts.
-        degree: of the polynomial in the length of the text.
+        choices: the product of its alternatives and optional parts.
+        degree: the degree of the polynomial in the length of the text.
     """
 
     choices: int
@@ -51,15 +53,15 @@ class Shape(NamedTuple):
 
 @dataclass(slots=True)
 class _Group:
-    """What is known so far about a group."""
+    """The properties, found so far, of a group."""
 
     alternatives: int = 1
     contains_variation: bool = False
     looks_around: bool = False
     width: int = 0
-    """The least number of characters that the alternative under way takes."""
+    """The least number of characters that the current alternative matches."""
     least: int | None = None
-    """The same of the alternatives before it."""
+    """The least number of characters that an earlier alternative matches; None without any."""
 
     def next_alternative(self) -> None:
         """Begin another alternative."""
@@ -68,7 +70,7 @@ class _Group:
 
     @property
     def least_width(self) -> int:
-        """The least number of characters that the group takes."""
+        """The least number of characters that the group matches."""
         return self.width if self.least is None else min(self.least, self.width)
 
     @property
@@ -78,7 +80,11 @@ class _Group:
 
 
 def shape_of(pattern: str) -> Shape:
-    """The shape of a valid pattern; raises `PatternFault` when it may not be tried at all."""
+    """Return the shape of a valid pattern.
+
+    Raises:
+        PatternFault: the pattern could take too long.
+    """
     scan = _Scan(pattern)
     scan.run()
     choices = scan.choices * scan.groups[0].alternatives
@@ -89,7 +95,7 @@ def shape_of(pattern: str) -> Shape:
 
 
 class _Scan:
-    """One pass over a pattern that Python's `re` has accepted."""
+    """A pass over a pattern that Python's `re` has accepted."""
 
     def __init__(self, pattern: str) -> None:
         self.pattern = pattern
@@ -99,7 +105,7 @@ class _Scan:
         self.choices = 1
 
     def run(self) -> None:
-        """Look at every atom and at what is repeated."""
+        """Examine every atom, and how it is repeated."""
         while self.index < len(self.pattern):
             match self.pattern[self.index]:
                 case "(" | "\\" if self.skipped(_REFERENCE):
@@ -127,14 +133,14 @@ class _Scan:
                     self.quantifier(varies=False, width=1)
 
     def skipped(self, what: re.Pattern[str]) -> bool:
-        """Whether something stands here; if so, go behind it."""
+        """Return whether an element is at the current index, and skip it if so."""
         match = what.match(self.pattern, self.index)
         if match is not None:
             self.index = match.end()
         return match is not None
 
     def opening(self) -> None:
-        """The start of a group, a comment, or flags."""
+        """Examine the start of a group, a comment, or flags."""
         if self.skipped(_COMMENT):
             return
         start = self.index
@@ -151,11 +157,11 @@ class _Scan:
         self.groups.append(_Group(looks_around=match[0][2:3] in _LOOKS))
 
     def quantifier(self, *, varies: bool, width: int) -> None:
-        """What may follow an atom.
+        """Examine the quantifier, if any, that follows an atom.
 
         Args:
             varies: whether the atom is a group that varies.
-            width: the least number of characters that it takes.
+            width: the least number of characters that the atom matches.
         """
         match = _QUANTIFIER.match(self.pattern, self.index)
         if match is None:
@@ -183,7 +189,7 @@ class _Scan:
         self.index = match.end()
 
     def repeated(self) -> None:
-        """One more unbounded repeat, or a back-reference, which costs as much."""
+        """Count an unbounded repeat, or a back-reference, which costs as much."""
         self.repeats += 1
         if self.repeats > MAX_REPEATS:
             fault = f"more than {MAX_REPEATS} unbounded repeats and back-references"
@@ -196,7 +202,7 @@ def _check_flags(flags: str, position: int) -> None:
 
 
 def _range(quantifier: re.Match[str]) -> tuple[int, int | None]:
-    """The least and the greatest number of repeats."""
+    """Return the least and the greatest number of repeats; None = unbounded."""
     simple = {"*": (0, None), "+": (1, None), "?": (0, 1)}.get(quantifier[0][0])
     if simple is not None:
         return simple

@@ -1,6 +1,6 @@
-"""Rewrites that keep the meaning: constants folded, chains flattened, cheap conditions first (X1).
+"""Rewriting: simplifies expressions by folding constants, flattening chains and ordering conditions by cost (X1).
 
-Evaluation has no effects and never raises, so `AND` and `OR` may be evaluated in any order.
+Evaluation has no side effects and never raises, so `AND` and `OR` may be evaluated in any order.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _CALL_COST: Final = 4
 
 
 def simplified(node: Node) -> Node:
-    """An equivalent expression that is cheaper to evaluate."""
+    """Return an equivalent expression that is cheaper to evaluate."""
     if isinstance(node, Literal | Path | Attribute):
         return node
     node = rebuilt(node, tuple(simplified(child) for child in children(node)))
@@ -63,7 +63,7 @@ def _literals(*nodes: Node) -> bool:
 
 
 def _chain(node: And | Or) -> Node:
-    """A chain without nested chains of its kind and without neutral constants, cheapest operand first."""
+    """Return a chain without nested chains of its kind and without neutral constants, cheapest operand first."""
     kind = type(node)
     neutral = kind is And
     operands: list[Node] = []
@@ -80,7 +80,7 @@ def _chain(node: And | Or) -> Node:
 
 
 def _cost(node: Node) -> int:
-    """How expensive an evaluation is, roughly: regular expressions and functions count, little else does."""
+    """Return the rough cost of an evaluation, in which only regular expressions and functions count."""
     own = 0
     if isinstance(node, Like):
         own = _REGEX_COST if read_pattern(node.pattern).test == "regex" else 0
@@ -90,7 +90,7 @@ def _cost(node: Node) -> int:
 
 
 def equalities_of(node: Node) -> tuple[tuple[Path, Literal], ...]:
-    """The equalities that a message must satisfy to match: conjuncts `path = literal` of the simplified expression."""
+    """Return the equalities that a message must satisfy to match: conjuncts `path = literal` of a simplified tree."""
     conjuncts = node.operands if isinstance(node, And) else (node,)
     pairs = []
     for conjunct in conjuncts:

@@ -1,4 +1,4 @@
-"""The names that generated functions see, and the source of the leaves of expressions (X1)."""
+"""Scope: the globals of generated functions, and the source of the leaves of expressions (X1)."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any, Final
 from lapse.core.expression import operations
 
 _LONG_PATH: Final = 4
-"""Longer paths are resolved by a loop."""
+"""Paths with more steps are resolved by a loop."""
 
 
 class Scope:
-    """The globals that the functions of one expression share: constants, helpers, and the functions themselves."""
+    """The globals that the functions of one expression share: constants, helpers and the functions themselves."""
 
     def __init__(self) -> None:
         self.temporaries = 0
@@ -32,7 +32,7 @@ class Scope:
         }
 
     def define(self, body: str) -> Callable[..., Any]:
-        """Compile one function with the given body."""
+        """Compile a function with the given body."""
         self.functions += 1
         name = f"f{self.functions}"
         guard = "    p = payload if type(payload) is dict else empty\n" if "p.get(" in body else ""
@@ -42,7 +42,7 @@ class Scope:
         return function
 
     def name(self, value: Any) -> str:
-        """The name of a constant or helper in the generated source."""
+        """Return the name of a constant or helper in the generated source."""
         identity = (type(value), repr(value))
         if identity not in self.constants:
             self.constants[identity] = f"k{len(self.constants)}"
@@ -50,12 +50,12 @@ class Scope:
         return self.constants[identity]
 
     def temporary(self) -> str:
-        """A fresh local variable."""
+        """Return the name of a new local variable."""
         self.temporaries += 1
         return f"t{self.temporaries}"
 
     def path(self, steps: tuple[str | int, ...]) -> str:
-        """Source of the value at a path."""
+        """Return source of the value at a path."""
         if len(steps) > _LONG_PATH or not steps:
             return f"{self.name(operations.resolve)}(payload, {self.name(steps)})"
         code = "payload"
@@ -71,7 +71,7 @@ class Scope:
         return code
 
     def attribute(self, name: str, argument: str | None) -> str:
-        """Source of an attribute of the message; NULL without a message."""
+        """Return source of an attribute of the message, which is NULL without a message."""
         if name == "HEADER":
             return f"{self.name(operations.header)}(message, {self.name(argument)})"
         if name == "KEY":

@@ -1,4 +1,4 @@
-"""The size of an expression against the limits (X1)."""
+"""Size: checks an expression against the limits (X1)."""
 
 from __future__ import annotations
 
@@ -14,11 +14,15 @@ SCANNING: Final = frozenset(
         *("INSTR_I", "STREQUAL_I", "TEXT", "ARRAY_CONTAINS"),
     )
 )
-"""Functions whose work grows with the text or the array."""
+"""Functions whose work grows with the length of a text or array."""
 
 
 def check_size(root: Node, text: str) -> None:
-    """Raise an ExpressionError if an expression is larger than the limits allow."""
+    """Check that an expression is within the limits.
+
+    Raises:
+        ExpressionError: it exceeds a limit.
+    """
     products = scans = 0
     for count, (node, depth) in enumerate(walk(root), 1):
         products += isinstance(node, Arithmetic) and node.operator == "*"
@@ -33,7 +37,7 @@ def check_size(root: Node, text: str) -> None:
 
 
 def _excess(node: Node, depth: int, count: int) -> str:
-    """The limit that is exceeded, in words, or nothing."""
+    """Return a text that says which limit is exceeded; empty if none is."""
     if depth > limits.MAX_HEIGHT:
         return f"nested more than {limits.MAX_HEIGHT} levels deep"
     if count > limits.MAX_NODES:

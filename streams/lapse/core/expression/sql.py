@@ -1,7 +1,7 @@
-"""Expressions as Spark SQL, so that Spark filters with the language of queues and topics (X1).
+"""SQL: renders expressions as Spark SQL, so that Spark filters with the language of queues and topics (X1).
 
-The SQL means the same, NULL and NaN included, or it is refused. Spark's columns have one type each, so a caller says
-which column a path is and of which kind. Two things differ and are accepted: arithmetic is in double precision, and the
+The SQL is equivalent, NULL and NaN included, or the expression is refused. Spark's columns have one type each, so the
+caller states column and kind of each path. Two differences are accepted: arithmetic is in double precision, and the
 case of letters follows Java's tables.
 """
 
@@ -26,12 +26,12 @@ _LONGEST: Final = 65_536
 _NAN: Final = "double('NaN')"
 _FALSE: Final = "FALSE"
 _NOT_JAVA: Final = re.compile(r"\(\?P|\\[ZUN0]|\{,|&&|\[\^?\]|\[[^\]]*\[")
-"""What Java's regular expressions lack or read differently."""
+"""Matches elements that Java's regular expressions lack or interpret differently."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Sql:
-    """SQL text and what it yields; a constant is neither NULL nor NaN."""
+    """SQL text and the kind of its value. A `constant` is neither NULL nor NaN."""
 
     text: str
     kind: str
@@ -39,7 +39,7 @@ class _Sql:
 
 
 def to_spark_sql(text: str, columns: SparkColumns) -> str:
-    """A filter as a Spark SQL condition, for `DataFrame.filter` or `expr`.
+    """Return a filter as a Spark SQL condition, for `DataFrame.filter` or `expr`.
 
     Raises:
         ExpressionError: the text is not an expression, or Spark SQL has no exact equivalent.
@@ -48,7 +48,7 @@ def to_spark_sql(text: str, columns: SparkColumns) -> str:
 
 
 def to_spark_sql_value(text: str, columns: SparkColumns) -> str:
-    """A value as a Spark SQL expression, for `expr`.
+    """Return a value as a Spark SQL expression, for `expr`.
 
     Raises:
         ExpressionError: the text is not an expression, or Spark SQL has no exact equivalent.
@@ -64,20 +64,20 @@ class _Renderer:
         self.columns = columns
 
     def refuse(self, node: Node, why: str, hint: str = "filter with lapse instead of Spark") -> NoReturn:
-        """Say that there is no equivalent."""
+        """Raise the error that a node has no exact equivalent."""
         part = to_text(node)
         position = max(0, self.text.find(part))
         raise ExpressionError(f"not expressible in Spark SQL: {why}", self.text, position, length=len(part), hint=hint)
 
     def render(self, node: Node) -> _Sql:
-        """A node as SQL."""
+        """Return a node as SQL of limited length."""
         sql = self.rendered(node)
         if len(sql.text) > _LONGEST:
             self.refuse(node, "the SQL would be too long")
         return sql
 
     def rendered(self, node: Node) -> _Sql:  # noqa: C901 - one case per node
-        """A node as SQL, of any length."""
+        """Return a node as SQL of any length."""
         match node:
             case syntax.Literal(value):
                 return self.literal(node, value)
@@ -123,7 +123,7 @@ class _Renderer:
                 return self.call(node, name, arguments)
 
     def literal(self, node: Node, value: Scalar) -> _Sql:
-        """A constant."""
+        """Return a constant as SQL."""
         if value is None:
             return _Sql("NULL", "null")
         if isinstance(value, bool):
@@ -138,7 +138,7 @@ class _Renderer:
         return _Sql(f"{value!r}{suffix}" if value >= 0 else f"({value!r}{suffix})", "number", constant=True)
 
     def attribute(self, name: str, argument: str | None) -> _Sql:
-        """A column of Spark's Kafka source."""
+        """Return an attribute as a column of Spark's Kafka source."""
         columns = self.columns
         match name:
             case "HEADER":
@@ -154,14 +154,14 @@ class _Renderer:
                 return _Sql({"PARTITION": columns.partition, "OFFSET": columns.offset}[name], "number")
 
     def number(self, node: Node) -> str:
-        """An operand of arithmetic: a double; NaN for what is not a number."""
+        """Return an operand of arithmetic as a double, NaN for a value that is not a number."""
         sql = self.render(node)
         if sql.kind in ("number", "null"):
             return f"CAST({sql.text} AS DOUBLE)"
         return f"IF({sql.text} IS NULL, CAST(NULL AS DOUBLE), {_NAN})"
 
     def arithmetic(self, operator: str, left: str, right: str) -> _Sql:
-        """Arithmetic that neither fails nor divides by zero."""
+        """Return arithmetic that neither fails nor divides by zero."""
         if operator not in "/%":
             return _Sql(f"({left} {operator} {right})", "number")
         function = "try_divide" if operator == "/" else "try_mod"
@@ -169,7 +169,7 @@ class _Renderer:
         return _Sql(f"CASE WHEN {zero} THEN {_NAN} ELSE {function}({left}, {right}) END", "number")
 
     def comparison(self, operator: str, left: _Sql, right: _Sql) -> str:
-        """A comparison in which NaN is unequal and unordered, and values of different kinds are too."""
+        """Return a comparison in which NaN, and values of different kinds, are unequal and unordered."""
         if "null" in (left.kind, right.kind):
             return "CAST(NULL AS BOOLEAN)"
         different = "TRUE" if operator == "!=" else _FALSE
@@ -185,7 +185,7 @@ class _Renderer:
         return f"CASE WHEN ({' OR '.join(odd)}){present} THEN {different} ELSE {one} {operator} {other} END"
 
     def logical(self, node: Node) -> str:
-        """The truth of a value."""
+        """Return the truth of a value."""
         sql = self.render(node)
         if sql.kind == "boolean":
             return sql.text
@@ -194,14 +194,14 @@ class _Renderer:
         return "CAST(NULL AS BOOLEAN)"
 
     def text_test(self, sql: _Sql, function: str, texts: tuple[str, ...]) -> _Sql:
-        """Whether a text starts with, ends with or contains one of several."""
+        """Return a test whether a text starts with, ends with or contains one of several texts."""
         if sql.kind != "string":
             return _Sql(f"IF({sql.text} IS NULL, NULL, FALSE)", "boolean")
         tests = [f"{function}({sql.text}, {quoted(text)})" for text in texts]
         return _Sql(f"({' OR '.join(tests)})", "boolean")
 
     def like(self, node: Node, sql: _Sql, text: str) -> _Sql:
-        """LIKE: by plain text functions, or by Java's regular expressions."""
+        """Return a LIKE as plain text functions, or as a regular expression of Java."""
         pattern = read_pattern(text)
         if sql.kind != "string" or pattern.test in ("contains", "prefix", "suffix"):
             function = {"contains": "contains", "suffix": "endswith"}.get(pattern.test, "startswith")
@@ -214,7 +214,7 @@ class _Renderer:
         return _Sql(f"CASE WHEN length({sql.text}) > {pattern.longest} THEN NULL ELSE {test} END", "boolean")
 
     def case(self, node: Node, branches: tuple[tuple[Node, Node], ...], default: Node) -> _Sql:
-        """CASE, if all its values are of one kind."""
+        """Return a CASE, all of whose values must be of one kind."""
         conditions = [self.logical(condition) for condition, _ in branches]
         values = [self.render(value) for value in (*(value for _, value in branches), default)]
         kind = self.one_kind(node, values)
@@ -222,14 +222,14 @@ class _Renderer:
         return _Sql(f"CASE {' '.join(parts)} ELSE {values[-1].text} END", kind)
 
     def one_kind(self, node: Node, values: list[_Sql]) -> str:
-        """The kind that all values have."""
+        """Return the common kind of all values."""
         kinds = {value.kind for value in values} - {"null"}
         if len(kinds) > 1:
             self.refuse(node, "its results are of several kinds")
         return kinds.pop() if kinds else "null"
 
     def call(self, node: Node, name: str, arguments: tuple[Node, ...]) -> _Sql:
-        """A function that Spark has too."""
+        """Return the call of a function that Spark has as well."""
         values = [self.render(argument) for argument in arguments]
         if name == "COALESCE":
             return _Sql(f"coalesce({', '.join(value.text for value in values)})", self.one_kind(node, values))

@@ -1,4 +1,4 @@
-"""Which columns of a Spark DataFrame an expression's paths and attributes are (X1)."""
+"""The columns of a Spark DataFrame for an expression's paths and attributes (X1)."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 ColumnKind: TypeAlias = Literal["boolean", "number", "string"]
-"""The kind of a column's values; any numeric type is a number."""
+"""The kind of a column's values. Any numeric type is a number."""
 
 
 @dataclass(frozen=True, slots=True)
 class SparkColumn:
-    """A column that a path stands for: its SQL text, such as `` payload.`price` ``, and the kind of its values."""
+    """The column of a path: its SQL text, such as `` payload.`price` ``, and the kind of its values."""
 
     sql: str
     kind: ColumnKind
@@ -20,7 +20,7 @@ class SparkColumn:
 
 @dataclass(frozen=True, slots=True)
 class SparkColumns:
-    """Where Spark finds what expressions name; the defaults are the columns of Spark's Kafka source.
+    """The columns that expressions use. The defaults are the columns of Spark's Kafka source.
 
     Attributes:
         paths: the column of each payload path, by its canonical text such as `/a/b[0]`.

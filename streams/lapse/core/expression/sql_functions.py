@@ -1,4 +1,4 @@
-"""The functions of the language that Spark SQL has too (X1)."""
+"""The functions of the language that Spark SQL has as well (X1)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 
 class SparkFunction(NamedTuple):
-    """How a function is written in Spark SQL."""
+    """The form of a function in Spark SQL, with kind and number of its arguments, and the kind of its result."""
 
     template: str
     takes: str
@@ -25,11 +25,11 @@ FUNCTIONS: Final = {
     "ABS": SparkFunction("abs(CAST({0} AS DOUBLE))", "number", 1, "number"),
     "SIGN": SparkFunction("sign(CAST({0} AS DOUBLE))", "number", 1, "number"),
 }
-"""By canonical name."""
+"""Spark's functions by canonical name."""
 
 
 def quoted(text: str) -> str:
-    """A Spark SQL string literal."""
+    """Return a Spark SQL string literal."""
     escaped = (
         text.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n").replace("\r", "\\r").replace("\0", "\\0")
     )

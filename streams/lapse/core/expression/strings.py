@@ -1,4 +1,4 @@
-"""String functions: NULL for anything that is not a string, and for results that would be too long (X1)."""
+"""String functions. Each is NULL for a value that is not a string, and for a result that is too long (X1)."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ from lapse.core.expression.limits import MAX_STRING
 from lapse.core.expression.operations import NUMBERS
 
 _INTEGER_BITS = 4_096
-"""Integers longer than this have no text: making it would be slow."""
+"""Integers with more bits have no text, because conversion would be slow."""
 
 
 def upper(value: Any) -> str | None:
-    """Upper case."""
+    """Return the text in upper case."""
     return value.upper() if type(value) is str and len(value) <= MAX_STRING else None
 
 
 def lower(value: Any) -> str | None:
-    """Lower case."""
+    """Return the text in lower case."""
     return value.lower() if type(value) is str and len(value) <= MAX_STRING else None
 
 
 def length(value: Any) -> int | None:
-    """Number of code points."""
+    """Return the number of code points."""
     return len(value) if type(value) is str else None
 
 
 def _count(value: Any) -> int | None:
-    """A number as a count of characters, its fraction cut; None if it is none."""
+    """Return a number as a count of characters, without its fraction; None if it is not a number."""
     if type(value) not in NUMBERS or value != value:
         return None
     return int(max(-MAX_STRING, min(MAX_STRING, value)))
 
 
 def substr(value: Any, start: Any, count: Any = MAX_STRING) -> str | None:
-    """Characters from a position: the first is 1, the last -1; 0 counts as 1, as in Spark."""
+    """Return characters from a position: the first is 1, the last is -1, and 0 counts as 1, as in Spark."""
     first, number = _count(start), _count(count)
     if type(value) is not str or first is None or number is None:
         return None
@@ -43,19 +43,19 @@ def substr(value: Any, start: Any, count: Any = MAX_STRING) -> str | None:
 
 
 def left(value: Any, count: Any) -> str | None:
-    """The first characters."""
+    """Return the first characters."""
     number = _count(count)
     return None if type(value) is not str or number is None else value[: max(0, number)]
 
 
 def right(value: Any, count: Any) -> str | None:
-    """The last characters."""
+    """Return the last characters."""
     number = _count(count)
     return None if type(value) is not str or number is None else value[max(0, len(value) - max(0, number)) :]
 
 
 def text(value: Any) -> str | None:
-    """A value as text."""
+    """Return a value as text."""
     if type(value) is str:
         return value
     if type(value) is bool:
@@ -70,7 +70,7 @@ def text(value: Any) -> str | None:
 
 
 def concat(*values: Any) -> str | None:
-    """All arguments as text."""
+    """Return all arguments as text, concatenated."""
     texts = [text(value) for value in values]
     present = [one for one in texts if one is not None]
     if len(present) < len(texts) or sum(map(len, present)) > MAX_STRING:
@@ -79,7 +79,7 @@ def concat(*values: Any) -> str | None:
 
 
 def replace(value: Any, old: Any, new: Any) -> str | None:
-    """Every occurrence replaced."""
+    """Return the text with every occurrence of `old` replaced."""
     if type(value) is not str or type(old) is not str or type(new) is not str:
         return None
     if not old:
@@ -90,32 +90,32 @@ def replace(value: Any, old: Any, new: Any) -> str | None:
 
 
 def trim(value: Any) -> str | None:
-    """Without white space at both ends."""
+    """Return the text without white space at both ends."""
     return value.strip() if type(value) is str else None
 
 
 def ltrim(value: Any) -> str | None:
-    """Without white space at the start."""
+    """Return the text without white space at its start."""
     return value.lstrip() if type(value) is str else None
 
 
 def rtrim(value: Any) -> str | None:
-    """Without white space at the end."""
+    """Return the text without white space at its end."""
     return value.rstrip() if type(value) is str else None
 
 
 def instr(value: Any, part: Any) -> int | None:
-    """Position from 1, or 0."""
+    """Return the position, from 1, of a part; 0 if it does not occur."""
     return value.find(part) + 1 if type(value) is str and type(part) is str else None
 
 
 def instr_i(value: Any, part: Any) -> int | None:
-    """Position from 1, or 0, ignoring case."""
+    """Return the position, from 1, of a part, ignoring case; 0 if it does not occur."""
     return value.lower().find(part.lower()) + 1 if type(value) is str and type(part) is str else None
 
 
 def strequal_i(left_value: Any, right_value: Any) -> bool | None:
-    """Equality that ignores case; not a string means not equal, as for `=`."""
+    """Return whether texts are equal, ignoring case. A value that is not a string is unequal, as for `=`."""
     if left_value is None or right_value is None:
         return None
     both = type(left_value) is str and type(right_value) is str

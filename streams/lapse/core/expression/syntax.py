@@ -1,7 +1,7 @@
-"""The syntax tree of an expression: immutable, hashable nodes without positions (X1).
+"""Syntax tree of an expression, made of immutable, hashable nodes without positions (X1).
 
-`NOT IN`, `NOT LIKE`, `IS NOT NULL` and the like are a `Not` around the plain node, and `IF(c, a, b)` is a `Case`, so
-that each meaning has one form.
+`NOT IN`, `NOT LIKE`, `IS NOT NULL` and the like are a `Not` around the plain node, and `IF(c, a, b)` is a `Case`. So
+each meaning has one form.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 from lapse.core.expression.message import Scalar
 
 NAN: Final = math.nan
-"""The one NaN object in trees, so that equal trees compare equal."""
+"""The only NaN object in trees, so that equal trees compare equal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +26,14 @@ class Literal:
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """A place in the payload: member names and array indexes."""
+    """A path in the payload: member names and array indexes."""
 
     steps: tuple[str | int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """A property of the message outside its payload; only `HEADER` has an argument."""
+    """An attribute of the message outside its payload. Only `HEADER` has an argument."""
 
     name: str
     argument: str | None = None
@@ -112,7 +112,7 @@ class Like:
 
 @dataclass(frozen=True, slots=True)
 class Affix:
-    """`operand BEGINS WITH (…)`, or `ENDS WITH` when `at_end`."""
+    """`operand BEGINS WITH (…)`, or `ENDS WITH` if `at_end`."""
 
     operand: Node
     affixes: tuple[str, ...]
@@ -121,14 +121,14 @@ class Affix:
 
 @dataclass(frozen=True, slots=True)
 class IsNull:
-    """`operand IS NULL`: never NULL itself."""
+    """`operand IS NULL`, which is never NULL itself."""
 
     operand: Node
 
 
 @dataclass(frozen=True, slots=True)
 class IsNan:
-    """`operand IS NAN`: never NULL itself."""
+    """`operand IS NAN`, which is never NULL itself."""
 
     operand: Node
 
@@ -168,11 +168,11 @@ Node: TypeAlias = (
     | Call
     | Case
 )
-"""Any node."""
+"""A node of any kind."""
 
 
 def children(node: Node) -> tuple[Node, ...]:
-    """The direct operands of a node, in reading order."""
+    """Return the direct operands of a node, in reading order."""
     match node:
         case Literal() | Path() | Attribute():
             return ()
@@ -193,7 +193,7 @@ def children(node: Node) -> tuple[Node, ...]:
 
 
 def rebuilt(node: Node, parts: tuple[Node, ...]) -> Node:
-    """The same node with other operands, given in the order of `children`."""
+    """Return a node with other operands, given in the order of `children`."""
     match node:
         case Literal() | Path() | Attribute():
             return node
@@ -214,7 +214,7 @@ def rebuilt(node: Node, parts: tuple[Node, ...]) -> Node:
 
 
 def walk(node: Node) -> Iterator[tuple[Node, int]]:
-    """Every node below and including this one with its depth (1 at the top), without recursion."""
+    """Yield a node and all nodes below it, each with its depth (1 at the top), without recursion."""
     stack = [(node, 1)]
     while stack:
         current, depth = stack.pop()

@@ -1,7 +1,7 @@
-"""Patterns in RE2's syntax: the same meaning as Python's `re` gives them, for matching in linear time (X1).
+"""Translation: turns patterns of Python's `re` into RE2's syntax with the same meaning (X1).
 
 Only whether a pattern matches anywhere counts, so greedy and lazy repeats are the same, and groups capture nothing.
-Every class of characters is written out as ranges of code points that Python's `re` itself names: the two engines have
+Every class of characters is written as ranges of code points computed with Python's `re`, because the two engines have
 different tables of letters, digits, white space and upper case.
 """
 
@@ -15,28 +15,28 @@ from typing import Any, Final
 
 _LAST: Final = 0x10FFFF
 _MOST_COUNTED: Final = 1_000
-"""RE2 takes no greater number of repeats."""
+"""The greatest number of repeats that RE2 accepts."""
 
 _CASED_BELOW: Final = 0x1F000
-"""Characters with an upper and a lower case stand below this code point."""
+"""All characters with an upper and a lower case are below this code point."""
 
 _NAMED_BELOW: Final = 0x40000
-"""Letters, digits and white space stand below this code point: looking at all 1.1 million takes five times as long."""
+"""All letters, digits and white space are below this code point. Examining all 1.1 million is five times slower."""
 
 Ranges = list[tuple[int, int]]
 
 
 class _Untranslatable(Exception):
-    """RE2 has nothing that means the same."""
+    """RE2 has no equivalent."""
 
 
 def parse_tree(pattern: str) -> Any:
-    """The tree that Python's `re` makes of an accepted pattern: (operation, argument) pairs."""
+    """Return the tree of (operation, argument) pairs that Python's `re` makes of an accepted pattern."""
     return import_module("re._parser").parse(pattern)
 
 
 def atoms_of(tree: Iterable[tuple[Any, Any]]) -> int:
-    """How many atoms a pattern has when repeats with a count are written out, but not those without an end."""
+    """Return the number of atoms of a pattern, with the least count of each repeat multiplied out."""
     count = 0
     for operation, argument in tree:
         match str(operation):
@@ -56,10 +56,10 @@ def atoms_of(tree: Iterable[tuple[Any, Any]]) -> int:
 
 
 def to_re2(tree: Any) -> str | None:
-    r"""The pattern in RE2's syntax; None if RE2 has nothing that means the same.
+    r"""Return a pattern in RE2's syntax; None if RE2 has no equivalent.
 
-    It has no look-around, no back-references and no atomic groups. Its `\b` knows ASCII only, and its `$` knows no
-    final line feed, so that `$` is translated only where nothing can follow.
+    RE2 has no look-around, no back-references and no atomic groups. Its `\b` is limited to ASCII. Its `$` does not
+    match before a final line feed, so `$` is translated only where nothing can follow.
     """
     try:
         return _sequence(tree, bool(tree.state.flags & re.IGNORECASE), bool(tree.state.flags & re.DOTALL), last=True)
@@ -124,7 +124,7 @@ def _repeat(low: int, high: Any, inner: Any, ignore_case: bool, dot_all: bool) -
 
 
 def _listed(kind: Any, argument: Any) -> Ranges:
-    """The code points that an entry of a class names."""
+    """Return the code points of an entry of a character class."""
     match str(kind):
         case "LITERAL":
             return [(argument, argument)]
@@ -140,19 +140,19 @@ def _listed(kind: Any, argument: Any) -> Ranges:
 
 @cache
 def _category(letter: str) -> Ranges:
-    r"""The code points that `\d`, `\s` or `\w` stands for."""
+    r"""Return the code points of `\d`, `\s` or `\w`."""
     characters = "".join(map(chr, range(_NAMED_BELOW)))
     return [(found.start(), found.end() - 1) for found in re.finditer(rf"\{letter}+", characters)]
 
 
 @cache
 def _cased() -> str:
-    """All characters that have another case."""
+    """Return all characters that have another case."""
     return "".join(one for one in map(chr, range(_CASED_BELOW)) if one.lower() != one or one.upper() != one)
 
 
 def _characters(ranges: Ranges, ignore_case: bool, negated: bool = False) -> str:
-    """A class of characters in RE2's syntax."""
+    """Return a class of characters in RE2's syntax."""
     if ignore_case and ranges:
         listed = "".join(rf"\U{low:08x}-\U{high:08x}" for low, high in ranges)
         ranges = ranges + [(ord(one), ord(one)) for one in re.findall(f"(?i)[{listed}]", _cased())]
@@ -175,7 +175,7 @@ def _merged(ranges: Ranges) -> Ranges:
 
 
 def _others(ranges: Ranges) -> Ranges:
-    """All code points that ascending ranges leave out."""
+    """Return all code points outside ascending ranges."""
     firsts = [0, *(high + 1 for _, high in ranges)]
     lasts = [*(low - 1 for low, _ in ranges), _LAST]
     return [(low, high) for low, high in zip(firsts, lasts, strict=True) if low <= high]
