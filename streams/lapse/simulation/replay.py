@@ -65,7 +65,7 @@ class ReplayedShard:
         self._recording = recording
         self._partition = partition
         self._journal = journal
-        self._own = Changelog(dict(journal.before.latest), journal.before.epoch)
+        self._own = Changelog(dict(journal.before.latest), journal.before.epoch, runtime=dict(journal.before.runtime))
         self._commands = TP(names.commands(name), partition)
         self._events = names.events(name)
         self._noted: Mapping[str, Any] | None = None

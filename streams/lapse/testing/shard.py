@@ -9,7 +9,6 @@ from typing import Any, Final
 import orjson
 
 from lapse.core.lifetime import NEVER
-from lapse.core.portions import whole
 from lapse.protocol import header
 from lapse.protocol import topic as names
 from lapse.runtime.journal.changelog import Changelog, Items, claim_key, epoch_header, progress_key
@@ -75,8 +74,7 @@ class MemoryShard:
         positions = {tp: begins.get(tp, 0) if offset is None else offset for tp, offset in places.items()}
         of_messages = {tp: offset for tp, offset in positions.items() if tp != self._commands and offset}
         self.machine = entity.machine(partition, self._epoch, changelog, of_messages)
-        self.machine.kept_answers = KeptAnswers(self._epoch)
-        whole(self.machine.kept_answers.restoring(changelog.latest))
+        self.machine.kept_answers = KeptAnswers(self._epoch, changelog.runtime)
         if isinstance(self.machine, QueueMachine):
             self.machine.shard.allowance.written_within_ms = 0
         reader, catch_up = MemoryReader(self._cluster), len(self._cluster.log(*self._commands))

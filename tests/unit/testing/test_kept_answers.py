@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 import pytest
 
-from lapse.core.portions import whole
 from lapse.core.shard.answer import CommandAnswer
 from lapse.protocol.command import Command
 from lapse.runtime.kafka.output import Output
@@ -74,13 +73,12 @@ def test_an_answer_that_clients_have_is_forgotten(lapse: Lapse) -> None:
 
 @pytest.mark.feature("C55", "X4")
 def test_a_user_who_is_not_spoken_to_any_more_gets_no_answer() -> None:
-    first, second = KeptAnswers(1), KeptAnswers(2)
+    first = KeptAnswers(1)
     first.expect(Command(command="purge", id="x"))
     answer = Output("lapse.q.deliveries.amy", 0, None, b"{}\n", [("lapse-kind", b"answer"), ("lapse-epoch", b"1")])
     (kept,) = first.keep(CommandAnswer("x", "purge", "", 0), answer)
-    whole(second.restoring(dict([kept])))
+    second = KeptAnswers(2, dict([kept]))
     assert second.left(["lapse.q.deliveries"]) == []
     assert second.forgotten() == [(kept[0], None)]
-    whole(second.restoring(dict([kept])))
-    (again,) = second.left(["lapse.q.deliveries.amy"])
+    (again,) = KeptAnswers(2, dict([kept])).left(["lapse.q.deliveries.amy"])
     assert again == answer._replace(headers=[("lapse-kind", b"answer"), ("lapse-epoch", b"2")])

@@ -15,6 +15,7 @@ Items = list[tuple[bytes, bytes | None]]
 """Keys and values of a journal, in order; the value None removes the key."""
 
 EPOCH_HEADER: Final = "lapse-epoch"
+_OF_RUNTIME: Final = b"\x00"
 CLAIM: Final = b"\x00e"
 PROGRESS: Final = b"\x00p"
 _EPOCH: Final = struct.Struct(">q")
@@ -40,11 +41,12 @@ class Changelog:
     """The contents of one changelog partition.
 
     Attributes:
-        latest: the latest value of every key, without void records.
+        latest: the latest value of every key of the shard, without void records.
         epoch: the highest claimed epoch; 0 if there is none.
         next_offset: the next offset to read.
         void: keys whose latest record is void.
         contested: the latest epoch that was claimed twice, so that nobody owns it; 0 if there is none.
+        runtime: as `latest`, of the runtime's own keys. They begin with a zero byte, and there are few of them.
     """
 
     latest: MutableMapping[bytes, bytes] = field(default_factory=dict)
@@ -52,6 +54,7 @@ class Changelog:
     next_offset: int = 0
     void: set[bytes] = field(default_factory=set)
     contested: int = 0
+    runtime: dict[bytes, bytes] = field(default_factory=dict)
 
     def take(self, key: bytes | None, value: bytes | None, headers: Iterable[tuple[str, bytes]]) -> bool:
         """Process the next record; return False if it is void."""
@@ -70,10 +73,17 @@ class Changelog:
             self.contested = epoch
         self.void.discard(key)
         if value is None:
-            self.latest.pop(key, None)
+            self._of(key).pop(key, None)
         else:
-            self.latest[key] = value
+            self._of(key)[key] = value
         return True
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Take in what a copy of the changelog holds under a key."""
+        self._of(key)[key] = value
+
+    def _of(self, key: bytes) -> MutableMapping[bytes, bytes]:
+        return self.runtime if key.startswith(_OF_RUNTIME) else self.latest
 
     def take_all(self, records: Iterable[Any]) -> list[tuple[bytes, bytes | None]]:
         """Process the next records; return those that are not void, in order.
@@ -101,9 +111,9 @@ class Changelog:
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
         """Yield the shard's own records, without claims and progress."""
-        return ((key, self.latest[key]) for key in self.latest if not key.startswith(b"\x00"))
+        return ((key, self.latest[key]) for key in self.latest)
 
     def progress(self) -> bytes | None:
         """Return the read positions of the latest epoch that has written some; None if there are none."""
-        keys = [key for key in self.latest if key.startswith(PROGRESS)]
-        return self.latest[max(keys)] if keys else None
+        keys = [key for key in self.runtime if key.startswith(PROGRESS)]
+        return self.runtime[max(keys)] if keys else None

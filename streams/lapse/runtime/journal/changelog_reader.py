@@ -85,6 +85,7 @@ class ChangelogReader:
         if into.next_offset > end:
             # The topic was deleted and created again: what was kept of the old one is invalid.
             into.latest.clear()
+            into.runtime.clear()
             into.void.clear()
             into.next_offset = into.epoch = into.contested = 0
         position = max(into.next_offset, begin)

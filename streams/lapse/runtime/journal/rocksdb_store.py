@@ -56,7 +56,7 @@ class RocksDBStore(JournalStore):
             changelog.epoch = int.from_bytes(meta[8:16], "big")
             for key, value in database.items():  # in raw mode keys are bytes, despite the annotation
                 if isinstance(key, bytes) and key != self._META:
-                    changelog.latest[key] = value
+                    changelog.put(key, value)
         return changelog
 
     def _fault_of(self, meta: bytes) -> str:

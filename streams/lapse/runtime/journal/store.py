@@ -328,7 +328,7 @@ class JournalStore(LeanService, FaustStore[Any, Any]):
             "%s, partition %d: restored %d keys (changelog read from %d to %d) in %.2f s; epoch %d",
             self.table_name,
             partition,
-            len(changelog.latest),
+            len(changelog.latest) + len(changelog.runtime),
             kept,
             changelog.next_offset,
             time.monotonic() - began,

@@ -67,7 +67,7 @@ class ExpiryRule:
         epoch: the shard's epoch.
         caller: calls the function.
         reader: reads payloads back.
-        journal: latest value of every key of the changelog. Calls that earlier epochs left there are made again.
+        journal: the runtime's keys of the changelog. Calls that earlier epochs left there are made again.
     """
 
     def __init__(

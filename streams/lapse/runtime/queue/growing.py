@@ -28,12 +28,11 @@ _FEW_TRIES: Final = 6
 _PAUSE_S: Final = 0.5
 
 
-class _Noted(dict[bytes, bytes]):
-    """A mapping that keeps only the growth note of a journal."""
+class _Nothing(dict[bytes, bytes]):
+    """A mapping that keeps nothing: of another shard's journal only the growth note is wanted."""
 
     def __setitem__(self, key: bytes, value: bytes) -> None:
-        if key == KEY:
-            super().__setitem__(key, value)
+        """Keep nothing."""
 
 
 class Growing:
@@ -96,7 +95,7 @@ class Growing:
 
     def note(self, changelog: Changelog) -> Growth | None:
         """Return the growth note in a shard's journal; None if there is none."""
-        value = changelog.latest.get(KEY)
+        value = changelog.runtime.get(KEY)
         return None if value is None else Growth.decode(value)
 
     async def opened(
@@ -106,7 +105,7 @@ class Growing:
         older: list[Growth | None] = []
         async with self._reading:
             for other in range(shard):
-                into = self._others.setdefault(other, Changelog(_Noted()))
+                into = self._others.setdefault(other, Changelog(_Nothing()))
                 await store.owner.changelog_reader.read(store.changelog_topic, other, into)
                 if not into.next_offset:
                     continue

@@ -200,8 +200,7 @@ class Entity(NamedTopics):
         known_to = {tp: offset for tp, offset in positions.items() if offset}
         await self.services.one_by_one.turn()
         machine = await self.machine(partition, epoch, changelog, known_to)
-        machine.kept_answers = KeptAnswers(epoch)
-        await in_turns(machine.kept_answers.restoring(changelog.latest))
+        machine.kept_answers = KeptAnswers(epoch, changelog.runtime)
         self._begun[partition] = machine, sources
         await self._begins(partition, epoch, changelog, machine, known)
         machine.under_way = self._under_way(partition)
@@ -405,7 +404,7 @@ class Entity(NamedTopics):
         """Return the expiry rule of a shard, if the entity has one (L15)."""
         if self.caller is None:
             return None
-        return ExpiryRule(self.name, epoch, self.caller, self.services.aside_reader, changelog.latest)
+        return ExpiryRule(self.name, epoch, self.caller, self.services.aside_reader, changelog.runtime)
 
     def _store(self) -> JournalStore:
         store = self.table.data

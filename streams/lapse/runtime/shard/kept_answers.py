@@ -12,7 +12,6 @@ import struct
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from lapse.core.portions import PORTION, Portions, in_lots
 from lapse.core.shard.answer import CommandAnswer
 from lapse.protocol import header
 from lapse.protocol.command import Command
@@ -36,24 +35,15 @@ class KeptAnswers:
 
     Args:
         epoch: the shard's epoch.
+        journal: the runtime's keys of the changelog, in which earlier epochs may have left answers.
     """
 
-    def __init__(self, epoch: int) -> None:
+    def __init__(self, epoch: int, journal: Mapping[bytes, bytes] | None = None) -> None:
         self._epoch = epoch
         self._number = 0
         self._expected: set[str] = set()
         self._forgotten: list[bytes] = []
-        self._left: dict[bytes, bytes] = {}
-
-    def restoring(self, journal: Mapping[bytes, bytes]) -> Portions[None]:
-        """Find the answers that earlier epochs left in the journal.
-
-        Args:
-            journal: latest value of every key of the changelog.
-        """
-        for keys in in_lots(journal, 16 * PORTION):
-            self._left |= {key: journal[key] for key in keys if key.startswith(KEY)}
-            yield
+        self._left = {key: value for key, value in (journal or {}).items() if key.startswith(KEY)}
 
     def expect(self, command: Command) -> None:
         """Note that a command is carried out. Its answer is kept if the command cannot be repeated."""

@@ -33,9 +33,10 @@ def test_a_copy_older_than_kafka_keeps_tombstones_is_dropped(tmp_path: Path, mon
     monkeypatch.setattr(time, "time", lambda: now + 12 * 3600 + 1)
     fresh = store._open(0)
     assert (fresh.latest, fresh.next_offset, fresh.epoch) == ({}, 0, 0)
-    store._write(0, [(b"rc", b"3")], 1, 1)
+    store._write(0, [(b"rc", b"3"), (b"\x00p", b"{}")], 1, 1)
     store._close(0)
-    assert store._open(0).latest == {b"rc": b"3"}
+    again = store._open(0)
+    assert (again.latest, again.runtime) == ({b"rc": b"3"}, {b"\x00p": b"{}"})
     store._close(0)
 
 
