@@ -7,11 +7,12 @@ Exit codes: 0 done, 1 not done (the message on standard error says why and what 
 
 import difflib
 import importlib
+import json
 import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, NoReturn
+from typing import IO, Any, Final, NoReturn
 
 import click
 from click.shell_completion import CompletionItem
@@ -20,6 +21,10 @@ from lapse import __version__
 
 _UNKNOWN: Final = re.compile(r"No such command '(.+)'\.")
 """What click says of a subcommand that is not there."""
+
+
+_AS_JSON: Final = "lapse.as_json"
+"""Whether the command line has `--json`, in the context's `meta`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +93,32 @@ COMMANDS: Mapping[str, Lazy] = {
 """Name of each subcommand, and where it is. Keep the summaries equal to the first lines of the commands' help."""
 
 
+class _ToldAsJson(click.ClickException):
+    """The error of a command with `--json`: an object on the last line of standard error."""
+
+    def __init__(self, error: click.ClickException) -> None:
+        super().__init__(error.format_message())
+        self.exit_code = error.exit_code
+        code = getattr(error.__cause__, "code", None)
+        self._facts = {"code": str(code)} if isinstance(code, str) and code else {}
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Print the object."""
+        text = json.dumps({"error": {**self._facts, "text": self.message}}, ensure_ascii=False)
+        click.echo(text, file=file, err=file is None)
+
+
 class LazyGroup(click.Group):
     """A group of commands that loads a command only to run it, or to show its help."""
 
     def __init__(self, *args: object, lazy: Mapping[str, Lazy], **kwargs: object) -> None:
         super().__init__(*args, **kwargs)  # type: ignore[arg-type]  # click's own parameters, passed on
         self.lazy = lazy
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the group's own options, and note whether the command is to print JSON."""
+        ctx.meta[_AS_JSON] = "--json" in (args[: args.index("--")] if "--" in args else args)
+        return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all subcommands."""
@@ -113,8 +138,20 @@ class LazyGroup(click.Group):
     def invoke(self, ctx: click.Context) -> object:
         """Run the subcommand; a package that it loads only now, and that is missing, is told as above.
 
-        If there is no such subcommand, here or in a group below, the nearest ones are named.
+        If there is no such subcommand, here or in a group below, the nearest ones are named. With `--json` errors are
+        JSON, too.
         """
+        try:
+            return self._invoked(ctx)
+        except click.ClickException as error:
+            from lapse_client.reading.printable import printable  # with all of the client: `lapse --help` is quick
+
+            error.message = printable(error.message)
+            if ctx.meta.get(_AS_JSON):
+                raise _ToldAsJson(error) from error
+            raise
+
+    def _invoked(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
         except click.UsageError as error:

@@ -15,7 +15,7 @@ import orjson
 
 from lapse.cli import cluster
 from lapse.protocol import topic
-from lapse.runtime.worker_log import JsonFormatter
+from lapse.runtime.worker_log import JsonFormatter, TextFormatter, begin
 from lapse_client.error import ConnectionFailed, LapseError
 
 if TYPE_CHECKING:
@@ -137,9 +137,7 @@ def gateway(
 
     if tls_key is not None and tls_certificate is None:
         raise click.UsageError("--tls-key needs --tls-certificate")
-    logging.basicConfig(level=logging.INFO, format=_LINE)
-    if as_json:
-        logging.getLogger().handlers[0].setFormatter(JsonFormatter())
+    begin(JsonFormatter() if as_json else TextFormatter(_LINE))
     logging.getLogger("uvicorn").setLevel(logging.ERROR)
     kafka_log = logging.getLogger("lapse_client.kafka")
     kafka_log.setLevel(logging.CRITICAL)  # what is wrong at the start is told in one sentence

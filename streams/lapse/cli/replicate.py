@@ -13,6 +13,7 @@ import click
 from lapse.cli import cluster
 from lapse.config import ConfigError
 from lapse.config import load as load_lapse_toml
+from lapse.runtime.worker_log import TextFormatter, begin
 from lapse_client.error import LapseError
 from lapse_client.kafka.connection import Connection
 
@@ -56,7 +57,7 @@ def replicate(config: Path | None, upstream: str | None, downstream: str | None,
             link = checked({**_from_lapse_toml(config, upstream), **stated}, "lapse replicate")
         for servers, of_side in ((link.upstream, link.from_security), (link.downstream, link.to_security)):
             Connection(servers, for_librdkafka(of_side)).await_broker(cluster.PATIENCE_S)
-        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+        begin(TextFormatter("%(asctime)s %(levelname)s %(message)s"))
         replicator = Replicator(link, lambda count: logger.info("%d records", count))
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: replicator.stop())

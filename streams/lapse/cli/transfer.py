@@ -17,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from lapse.cli import cluster
 from lapse.protocol.bookmark import BookmarkRange
+from lapse.runtime.worker_log import TextFormatter, begin
 from lapse_client.error import LapseError, UnknownEntity
 from lapse_client.kafka.fault import LACKS_RIGHT
 from lapse_client.queue.queue import Queue
@@ -173,7 +174,7 @@ def _follow(link: Link, source: Connection, queue: str, there: Connection) -> No
 
     from lapse.transfer.follower import Follower
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    begin(TextFormatter("%(asctime)s %(levelname)s %(message)s"))
     stopping, begun = threading.Event(), False
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())

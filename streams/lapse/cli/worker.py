@@ -11,8 +11,10 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Final
@@ -75,8 +77,23 @@ def worker(config: Path, data_dir: Path | None, log_level: str, log_format: Form
     Any number of workers share the shards. Stop with Ctrl-C or SIGTERM.
     """
     if supervise:
-        sys.exit(_supervise([*_again(config, data_dir, log_level, log_format), "--no-supervise"]))
-    _run(config, data_dir, log_level, log_format)
+        again = [*_again(config, data_dir, log_level, log_format), "--no-supervise"]
+        sys.exit(_supervise(again, partial(_say, log_format)))
+    try:
+        _run(config, data_dir, log_level, log_format)
+    except click.ClickException as error:
+        if log_format == "text":
+            raise
+        _say(log_format, error.format_message())
+        sys.exit(error.exit_code)
+
+
+def _say(log_format: Format, text: str) -> None:
+    """Print a sentence to standard error, in the form of the log."""
+    from lapse.runtime.worker_log import JsonFormatter
+
+    record = logging.LogRecord("lapse.worker", logging.ERROR, "", 0, text, None, None)
+    click.echo(text if log_format == "text" else JsonFormatter().format(record), err=True)
 
 
 def _again(config: Path, data_dir: Path | None, log_level: str, log_format: Format) -> list[str]:
@@ -85,7 +102,7 @@ def _again(config: Path, data_dir: Path | None, log_level: str, log_format: Form
     return [*command, "--data-dir", str(data_dir)] if data_dir is not None else command
 
 
-def _supervise(command: list[str]) -> int:
+def _supervise(command: list[str], say: Callable[[str], None]) -> int:
     """Run the worker, and start it again whenever it crashes, with growing pauses.
 
     A worker that refuses to start is left alone. One that ran before is not: the brokers may be away for a while.
@@ -114,7 +131,7 @@ def _supervise(command: list[str]) -> int:
             return max(code, 0)
         crashes = 1 if time.monotonic() - began > _STEADY_S else crashes + 1
         delay_s = _RESTART_DELAYS_S[min(crashes, len(_RESTART_DELAYS_S)) - 1]
-        click.echo(f"lapse worker ended with code {code}; starting it again in {delay_s} s", err=True)
+        say(f"lapse worker ended with code {code}; starting it again in {delay_s} s")
         if stopping.wait(delay_s):
             return 0
 

@@ -5,6 +5,7 @@ Lines of libraries are condensed or left out.
 
 from __future__ import annotations
 
+import json
 import logging
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
@@ -35,10 +36,7 @@ def settings(level: str, form: Format) -> dict[str, Any]:
         level: the lowest level that is logged. `debug` includes every line of the libraries.
         form: one line of text per record, or one JSON object.
     """
-    formatters: dict[Format, dict[str, Any]] = {
-        "text": {"format": "[%(asctime)s] [%(process)s] [%(levelname)s] %(message)s"},
-        "json": {"()": JsonFormatter},
-    }
+    formatters: dict[Format, dict[str, Any]] = {"text": {"()": TextFormatter}, "json": {"()": JsonFormatter}}
     handler: dict[str, Any] = {"class": "logging.StreamHandler", "formatter": "lines", "stream": "ext://sys.stdout"}
     if level != "debug":
         handler["filters"] = ["condensed"]
@@ -50,6 +48,13 @@ def settings(level: str, form: Format) -> dict[str, Any]:
         "handlers": {"default": handler},
         "root": {"level": level.upper(), "handlers": ["default"]},
     }
+
+
+def begin(formatter: logging.Formatter) -> None:
+    """Log to standard error from level info on, unless somebody has set up logging before."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(formatter)
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
 
 
 class Condensed(logging.Filter):
@@ -99,11 +104,39 @@ class Condensed(logging.Filter):
         return record.created - began_s < _PASSING_S
 
 
+class TextFormatter(logging.Formatter):
+    """Writes one line of text per record. What would begin another line, or act on a terminal, is written as an escape.
+
+    Messages contain words of producers and clients. A line end in such a word must not look like a record.
+
+    Args:
+        form: the form of a line, as `logging.Formatter` takes it.
+    """
+
+    def __init__(self, form: str = "[%(asctime)s] [%(process)s] [%(levelname)s] %(message)s") -> None:
+        super().__init__(form)
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # the standard library's name
+        """Return the record's line, without its traceback."""
+        return _escaped(super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802  # the standard library's name
+        """Return a traceback, each line of which begins with spaces: none looks like a record."""
+        return "\n".join(f"  {_escaped(line)}" for line in super().formatException(ei).split("\n"))
+
+
+def _escaped(text: str) -> str:
+    """Return a text whose line ends and control characters are escapes."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
 class JsonFormatter(logging.Formatter):
     """Writes one JSON object per record: at, level, logger, process, message, and if there are any, facts and trace."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the JSON object of a record."""
+        """Return the JSON object of a record, on one line."""
         fields: dict[str, Any] = {
             "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -115,4 +148,7 @@ class JsonFormatter(logging.Formatter):
             fields["facts"] = facts
         if record.exc_info:
             fields["trace"] = self.formatException(record.exc_info)
-        return orjson.dumps(fields, default=str).decode()
+        try:
+            return orjson.dumps(fields, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+        except TypeError:  # text that is no Unicode, such as a path in another encoding, or a number of many digits
+            return json.dumps(fields, default=str, skipkeys=True)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -111,3 +114,47 @@ def test_an_audit_that_cannot_be_written_is_named_before_anything_is_sent(tmp_pa
         raise AssertionError("it must not come to this")
     assert str(error.value.message).startswith(f"--audit {audit}: cannot be written: No such file or directory.")
     assert "Nothing was sent. Name a file that you may write" in str(error.value.message)
+
+
+@pytest.mark.feature("X7")
+@pytest.mark.parametrize(
+    ("words", "code", "text"),
+    [
+        ("queue depth orders --json -b 127.0.0.1:1", 1, "no connection to Kafka at 127.0.0.1:1"),
+        ("explain nonsense --json", 1, "bookmark 'nonsense'"),
+        ("queue peek orders --state bad --json", 2, "Invalid value for '--state'"),
+        ("queue pek orders --json", 2, "Did you mean peek?"),
+        ("check --json -c nowhere.toml", 1, "nowhere.toml"),
+    ],
+)
+def test_the_error_of_a_command_with_json_is_json(words: str, code: int, text: str) -> None:
+    done = CliRunner().invoke(main, words.split())
+    assert (done.exit_code, done.stdout) == (code, "")
+    assert text in json.loads(done.stderr)["error"]["text"]
+    plain = CliRunner().invoke(main, words.replace(" --json", "").split())
+    assert plain.exit_code == code
+    assert f"Error: {text}" in plain.stderr or plain.stderr.endswith(f"{text}\n")
+
+
+@pytest.mark.feature("X7")
+def test_words_of_others_in_an_error_do_not_act_on_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    @click.command()
+    def odd() -> None:
+        raise click.ClickException("the key \x1b]0;title\x07 is wrong")
+
+    monkeypatch.setitem(main.commands, "odd", odd)  # type: ignore[attr-defined]
+    assert CliRunner().invoke(main, ["odd"]).stderr == "Error: the key \\x1b]0;title\\x07 is wrong\n"
+
+
+@pytest.mark.feature("X7")
+def test_a_worker_that_logs_json_says_in_json_why_it_ends(tmp_path: Path) -> None:
+    config = tmp_path / "lapse.toml"
+    config.write_text("[lapse]\nnonsense = 1\n")
+    words = ["worker", "--config", str(config), "--log-format", "json"]
+    for supervised in ([], ["--no-supervise"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "lapse", *words, *supervised], capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stdout) == (1, "")
+        (line,) = done.stderr.splitlines()
+        assert "nonsense" in json.loads(line)["message"]

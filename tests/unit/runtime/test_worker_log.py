@@ -1,12 +1,14 @@
 """What of the libraries' lines reaches a worker's log, and in which form."""
 
+import json
 import logging
+import sys
 
 import orjson
 import pytest
 from aiokafka.errors import GroupCoordinatorNotAvailableError
 
-from lapse.runtime.worker_log import Condensed, JsonFormatter
+from lapse.runtime.worker_log import Condensed, JsonFormatter, TextFormatter
 
 
 def record(name: str, level: int, text: str, at_s: float = 0.0) -> logging.LogRecord:
@@ -55,3 +57,31 @@ def test_json_is_one_object_per_record() -> None:
     assert told["message"] == 'a "text"\nof two lines'
     assert told["level"] == "warning"
     assert told["at"] == "1970-01-01T00:00:01.500+00:00"
+
+
+@pytest.mark.feature("X7")
+def test_a_record_is_a_line_whatever_words_of_others_are_in_it() -> None:
+    forged = "x\n[2026-11-26 00:00:00,000] [1] [ERROR] forged \x1b[2J\x85\u2028"
+    made = record("lapse.x", logging.WARNING, "key %s")
+    made.args = (forged,)
+    line = TextFormatter().format(made)
+    assert len(line.splitlines()) == 1
+    assert line.isprintable()
+    assert line.endswith(r"key x\n[2026-11-26 00:00:00,000] [1] [ERROR] forged \x1b[2J\x85\u2028")
+    try:
+        raise ValueError(forged)
+    except ValueError:
+        made.exc_info = sys.exc_info()
+    first, *others = TextFormatter().format(made).splitlines()
+    assert first == line
+    assert others[0] == "  Traceback (most recent call last):"
+    assert all(other.startswith("  ") and other.isprintable() for other in others)
+    assert "\n" not in JsonFormatter().format(made)
+
+
+@pytest.mark.feature("X7")
+def test_json_is_json_whatever_is_in_it() -> None:
+    for text, facts in (("\udcff", {}), ("big", {"n": 1 << 80}), ("keys", {1: {("a", "b"): object()}})):
+        made = record("lapse.x", logging.WARNING, text)
+        made.facts = facts
+        assert json.loads(JsonFormatter().format(made))["message"] == text
