@@ -1,4 +1,4 @@
-"""Accidents: when which process is killed, drawn from the seed before anything starts."""
+"""Accidents: which process is killed when, drawn with the seed before anything starts."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _EVERY_S: Final = 14.0
 _MOST: Final = 14
 _LEAST: Final = 2
 _QUIET: Final = 0.08
-"""Nobody dies in the first and the last part of the run."""
+"""The share of the run at its beginning and at its end without accidents."""
 
 _WORKER_FROM_S: Final = 45.0
-"""Runs this long lose a worker, too."""
+"""Runs of at least this length, s, lose a worker, too."""
 
 SUBSCRIBER: Final = "subscriber"
 WORKER: Final = "worker"
@@ -23,13 +23,13 @@ WORKER: Final = "worker"
 
 @dataclass(frozen=True, slots=True)
 class Accident:
-    """One death by SIGKILL.
+    """The end of a process by SIGKILL.
 
     Attributes:
-        after_s: when, in seconds from the first announcement.
+        after_s: when, s after the first announcement.
         kind: a subscriber or a worker.
-        number: which one.
-        absent_s: after how many seconds it is started again.
+        number: its number.
+        absent_s: after how long it is started again, s.
     """
 
     after_s: float
@@ -44,8 +44,8 @@ class Death:
 
     Attributes:
         at_ms: when, ms since the epoch.
-        name: of the process.
-        back_ms: when it was started again, ms since the epoch; 0 = not yet.
+        name: name of the process.
+        back_ms: when it was started again, ms since the epoch; 0 if not yet.
     """
 
     at_ms: int

@@ -1,4 +1,4 @@
-"""The crew: publisher, workers and subscribers, their accidents, and who is started again when."""
+"""The crew: publisher, workers and subscribers, which have accidents and are started again."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ class Crew:
     """All processes of a run.
 
     Args:
-        plan: of the run.
-        stage: where their logs and their configuration are.
+        plan: the plan of the run.
+        stage: has their logs and their configuration.
 
     Attributes:
-        publisher: one process.
-        workers: those that run queue and SOW topic.
-        subscribers: those that serve.
-        deaths: who was killed, in order.
-        crashes: processes that ended although nobody killed them; each was started again.
+        publisher: the publisher's process.
+        workers: processes that serve queue and SOW topic.
+        subscribers: processes that consume.
+        deaths: the processes that were killed, in order.
+        crashes: processes that ended although nobody killed them. Each was started again.
     """
 
     def __init__(self, plan: Plan, stage: Stage) -> None:
@@ -61,14 +61,14 @@ class Crew:
 
     @property
     def everybody(self) -> list[Member]:
-        """All processes, those first that are to stop first."""
+        """All processes, in the order in which they stop."""
         return [self.publisher, *self.subscribers, *self.workers]
 
     def start(self) -> None:
-        """Start everybody, and wait until they are at work.
+        """Start all processes, and wait until they are ready.
 
         Raises:
-            DemoFailed: somebody is not; the text ends with the log.
+            DemoFailed: one of them is not; the text ends with its log.
         """
         for one in (*self.workers, self.publisher, *self.subscribers):
             one.start()
@@ -83,13 +83,13 @@ class Crew:
             time.sleep(0.05)
 
     def go_on(self, since_start_s: float) -> None:
-        """Let happen what is due: accidents, and who comes back.
+        """Carry out due accidents, and start absent processes again.
 
         Args:
             since_start_s: seconds since the first announcement.
 
         Raises:
-            DemoFailed: the publisher ended early, or somebody crashes again and again.
+            DemoFailed: the publisher ended early, or processes crash again and again.
         """
         while self._accidents and self._accidents[0].after_s <= since_start_s:
             self._happen(self._accidents.pop(0))
@@ -110,12 +110,12 @@ class Crew:
             raise self.publisher.failure(f"ended with code {self.publisher.code}")
 
     def calm(self) -> None:
-        """No further accidents; whoever is absent comes back at once."""
+        """Prevent further accidents, and let absent processes come back at once."""
         self._accidents.clear()
         self._absent = [(0.0, member, place) for _, member, place in self._absent]
 
     def stop(self, members: list[Member]) -> None:
-        """Stop some, all at the same time."""
+        """Stop some processes, all at the same time."""
         for one in members:
             one.ask_to_stop()
         for one in members:
@@ -123,7 +123,7 @@ class Crew:
 
     def _happen(self, accident: Accident) -> None:
         team = self.workers if accident.kind == WORKER else self.subscribers
-        # Where that one is absent already, as on a slow machine, the next one dies.
+        # If that one is absent already, as on a slow machine, the next one is killed.
         candidates = [team[(accident.number + step) % len(team)] for step in range(len(team))]
         member = next((one for one in candidates if one.alive), None)
         if member is None:

@@ -1,4 +1,4 @@
-"""The director: sets the stage, lets the year pass, and has the books checked."""
+"""The director: prepares a run, carries it out, and checks the result."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ class Wishes:
     """What the user wants.
 
     Attributes:
-        seconds: how long the flights take.
-        flights: how many of them.
-        seed: of everything that is random.
-        workers: processes that run the queue.
-        subscribers: processes that serve.
-        keep: leave everything behind for people to look at.
-        report: where the report is to be.
+        seconds: how long the flights take, s.
+        flights: the number of flights.
+        seed: the seed of everything random.
+        workers: the number of worker processes.
+        subscribers: the number of subscriber processes.
+        keep: whether to keep everything for people to look at.
+        report: path of the report.
     """
 
     seconds: float
@@ -196,7 +196,7 @@ def _picture(plan: Plan, timetable: Timetable, crew: Crew, watch: Watch) -> Pict
 
 
 def _depth(plan: Plan) -> int:
-    """What the queue itself says it holds."""
+    """Return how many messages the queue itself reports."""
     connection = Connection.from_environment(plan.bootstrap_servers)
     with Queue(plan.queue, connection=connection, timeout_s=30.0) as queue:
         figures = queue.depth()
@@ -204,7 +204,7 @@ def _depth(plan: Plan) -> int:
 
 
 def _spark(log: Path) -> SparkSession:
-    """Start Spark; what its JVM writes to standard error goes to a log."""
+    """Start Spark. The standard error of its JVM goes to a log."""
     from lapse.demo.findings import spark_session
 
     kept = os.dup(2)
@@ -239,7 +239,7 @@ def _look_for_room(directory: Path, count: int) -> None:
 
 @contextmanager
 def _logging_to(path: Path) -> Iterator[None]:
-    """Have what libraries log go to a file, not across the picture."""
+    """Let libraries log to a file, so that they do not disturb the picture."""
     handler = logging.FileHandler(path)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     root = logging.getLogger()

@@ -1,4 +1,4 @@
-"""What ends the demo early."""
+"""The error that ends the demo early."""
 
 
 class DemoFailed(Exception):

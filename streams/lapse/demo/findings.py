@@ -1,4 +1,4 @@
-"""The findings: what Spark reckons from the topics alone, when everything is over."""
+"""The findings: what Spark computes from the topics alone, when everything is over."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from lapse_spark.read import Span
 from lapse_spark.records.dead_letter import distinct, reasons_text
 
 LATENESS_MS: Final = (1, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000)
-"""Upper ends of the classes of lateness, in ms; the last class is open."""
+"""Upper ends of the classes of lateness, ms. The last class is open."""
 
 _SETTINGS: Final = {
     "spark.driver.memory": "1g",
-    # Compile quickly, not well: for a few seconds of work that takes half the time.
+    # Compile quickly, not well. For a few seconds of work, that halves the time.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData",
 }
 
@@ -33,7 +33,7 @@ _FLIGHT: Final = "carrier string, origin string, date string, hour int"
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Flights of one kind, say of one carrier: how many, and how many left otherwise than served, by reasons."""
+    """Flights of one kind, say by carrier: how many were published, and how many left by a dead letter, by reasons."""
 
     published: Counter[str] = field(default_factory=Counter)
     letters: dict[str, Counter[str]] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """What the topics say.
+    """The results from the topics.
 
     Attributes:
         ledger: what became of every flight.
@@ -58,9 +58,9 @@ class Findings:
         origin: flights by airport.
         hour: flights by scheduled hour, New York's time, `05`.
         date: flights by scheduled date, New York's, `2013-07-01`.
-        lateness: flights that expired, by how long after their deadline: one number for each of `LATENESS_MS`, and
-            one for what was later still.
-        late_ms: median, 99th percentile and most of the same, in ms; empty if nothing expired.
+        lateness: flights that expired, by the time from their deadline: a number for each of `LATENESS_MS`, and one for
+            later ones.
+        late_ms: median, 99th percentile and maximum of these times, ms; empty if nothing expired.
     """
 
     ledger: Ledger
@@ -72,7 +72,7 @@ class Findings:
     late_ms: tuple[int, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """For `orjson.dumps`."""
+        """Return the findings for `orjson.dumps`."""
         groups = {"carrier": self.carrier, "origin": self.origin, "hour": self.hour}
         return {
             "ledger": self.ledger.as_json(),
@@ -93,12 +93,12 @@ def spark_session() -> SparkSession:
 
 
 def reckon(spark: SparkSession, plan: Plan, expected_depth: int | None) -> Findings:
-    """Reckon everything.
+    """Compute all findings.
 
     Args:
         spark: the session.
-        plan: of the run.
-        expected_depth: how many messages the queue itself says it has.
+        plan: the plan of the run.
+        expected_depth: how many messages the queue itself reports.
     """
     cluster = Connection(plan.bootstrap_servers)
     ledger = ledger_job.run(spark, cluster, plan.queue, [plan.queue], expected_depth=expected_depth, strict=True)

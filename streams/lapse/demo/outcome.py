@@ -1,4 +1,4 @@
-"""The outcome of a run: everything that its summary, its report and its JSON tell."""
+"""The outcome of a run, for its summary, its report and its JSON."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from lapse.demo.watch import Moment
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a run came to.
+    """The outcome of a run.
 
     Attributes:
-        plan: what was planned.
-        timetable: when the flights went.
-        published: flights that the publisher says it has published.
-        aircraft: updates of the SOW topic.
-        most_in_sight: most aircraft in the SOW topic at once.
-        in_sight_at_end: aircraft in it when all lifetimes were over; None if it did not answer.
-        moments: what was seen while it ran.
-        deaths: processes killed.
-        findings: what Spark reckoned.
-        served_s: how long the queue was at work, in seconds.
-        total_s: how long all took, in seconds.
-        report: where the report is.
+        plan: the plan.
+        timetable: when the flights left.
+        published: the number of published flights, according to the publisher.
+        aircraft: the number of updates of the SOW topic.
+        most_in_sight: the most aircraft in the SOW topic at once.
+        in_sight_at_end: aircraft in it after all lifetimes; None if it did not answer.
+        moments: observations during the run.
+        deaths: processes that were killed.
+        findings: what Spark computed.
+        served_s: how long the queue was in use, s.
+        total_s: how long everything took, s.
+        report: path of the report.
     """
 
     plan: Plan
@@ -47,11 +47,11 @@ class Outcome:
 
     @property
     def balanced(self) -> bool:
-        """Whether the ledger adds up, and has as many flights as the publisher says."""
+        """Whether the ledger adds up, with as many flights as the publisher reports."""
         return self.findings.ledger.balanced and self.findings.ledger.published == self.published
 
     def as_json(self) -> dict[str, Any]:
-        """For `orjson.dumps`."""
+        """Return the outcome for `orjson.dumps`."""
         return {
             "balanced": self.balanced,
             "flights": self.published,

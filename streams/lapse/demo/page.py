@@ -18,7 +18,7 @@ _DAYS_SHOWN: Final = 62
 """Longer spans are shown by week."""
 
 _LEAST_SHOWN: Final = 10
-"""A share of fewer flights says nothing: in the whole year one flight was to leave at one in the morning."""
+"""A share of fewer flights means nothing: in the whole year one flight was scheduled at one in the morning."""
 
 _TIMELINE: Final = 60
 
@@ -29,11 +29,11 @@ _CLASSES: Final = {
     "max_cancels": "given back too often",
     "max_deliveries": "delivered too often",
 }
-"""What the plots call a reason; of several reasons the last one here counts. The ledger has all of them."""
+"""Names of reasons in the plots. Of several reasons, the last one here counts. The ledger has all of them."""
 
 
 def write(outcome: Outcome, path: Path) -> Path:
-    """Write the report of a run, and return where."""
+    """Write the report of a run; return its path."""
     ledger = outcome.findings.ledger
     page = Report(
         "Departures from New York, 2013",
@@ -73,7 +73,7 @@ def _year(page: Report, outcome: Outcome) -> None:
     letters = {name: _added_up(labels, places, counted) for name, counted in _classes(tally).items()}
     served = _added_up(labels, places, {day: tally.served(day) for day in days})
     per = "week" if weekly else "day"
-    # Dead letters stand below, on the axis, so that they can be compared.
+    # Dead letters are at the bottom, on the axis, so that they can be compared.
     page.bars(labels, {**letters, "served": served}, title=f"Flights by {per} of departure", unit="flights")
     page.bars(labels, letters, title=f"Dead letters by {per} of departure", unit="flights")
     calendar = [f"{outcome.timetable.flight_time(moment.at_ms):%d %b}" for moment in outcome.moments]
@@ -178,7 +178,7 @@ def _class(reasons: str) -> str:
 
 
 def _classes(tally: Tally) -> dict[str, Counter[str]]:
-    """Dead letters by class, in the order of `_CLASSES`, so that a class has the same colour in all plots."""
+    """Return dead letters by class, in the order of `_CLASSES`, so that a class has the same colour in all plots."""
     order = {name: place for place, name in enumerate(_CLASSES.values())}
     classes: dict[str, Counter[str]] = {_NOT_IN_TIME: Counter()}
     for reasons in sorted(tally.letters, key=lambda one: order.get(_class(one), len(order))):

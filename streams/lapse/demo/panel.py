@@ -1,4 +1,4 @@
-"""The panel: what the demo shows while it runs; a live picture on a terminal, plain lines elsewhere."""
+"""The panel that is shown while the demo runs: a live picture on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ _BARS: Final = " ▁▂▃▄▅▆▇█"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """What is shown at one moment.
+    """The values shown at one moment.
 
     Attributes:
         calendar: the flights' time.
         progress: how much of it is over, from 0 to 1.
-        published: flights announced.
-        acknowledged: flights served.
-        letters: flights that left otherwise, by reasons.
-        depth: flights in the queue; None while nobody answers.
-        in_sight: aircraft in the SOW topic; None while nobody answers.
-        alive: subscribers that are at work, and how many there should be.
+        published: flights that were announced.
+        acknowledged: flights that were served.
+        letters: flights that left by a dead letter, by reasons.
+        depth: flights in the queue; None while it does not answer.
+        in_sight: aircraft in the SOW topic; None while it does not answer.
+        alive: subscribers that are ready, and how many there should be.
         workers: workers that run, and how many there should be.
         kills: processes killed so far.
         last: the latest accident, in words.
@@ -59,7 +59,7 @@ class Show:
     """Shows phases and pictures.
 
     Args:
-        console: where; it need not be a terminal.
+        console: the console, which need not be a terminal.
     """
 
     def __init__(self, console: Console) -> None:
@@ -71,7 +71,7 @@ class Show:
 
     @contextmanager
     def phase(self, what: str) -> Iterator[None]:
-        """Show that something is under way, and afterwards how long it took."""
+        """Show that something is under way, and then how long it took."""
         began = time.monotonic()
         if self._console.is_terminal:
             with self._console.status(f"{what} …"):
@@ -86,7 +86,7 @@ class Show:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Show pictures from here to the end of the block."""
+        """Show pictures until the end of the block."""
         if not self._console.is_terminal:
             yield
             return
@@ -95,7 +95,7 @@ class Show:
         self._live = None
 
     def picture(self, now: Picture) -> None:
-        """Show a moment."""
+        """Show a picture, or a line from time to time."""
         at = time.monotonic()
         if at - self._sampled_at >= _SAMPLE_S:
             self._sampled_at = at
@@ -129,7 +129,7 @@ class Show:
         return Panel(Group(head, bar, Text(""), grid), title="lapse demo: departures from New York", padding=(1, 2))
 
     def _rates(self, place: int) -> list[float]:
-        """Messages per second between samples."""
+        """Return messages per second between samples."""
         return [
             max(0.0, (after[place] - before[place]) / (after[0] - before[0]))
             for before, after in pairwise(self._history)

@@ -1,4 +1,4 @@
-"""The plan of one run: how large, how fast, with which accidents; written to a file that all processes read."""
+"""The plan of one run: size, speed and accidents. It is written to a file that all processes read."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import orjson
 from lapse.demo.timetable import Timetable
 
 _SPARE: Final = 1.2
-"""How much more than the average rate all subscribers together can serve: enough on most days, not on the busiest, and
-not while one of them is dead."""
+"""The capacity of all subscribers together, relative to the average rate: enough on most days, but not on the
+busiest, and not while one of them is dead."""
 
 _BACKLOG_S: Final = 0.3
 _LEAST_BACKLOG: Final = 8
@@ -20,27 +20,27 @@ _LEAST_BACKLOG: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a run does; durations in ms of wall time.
+    """The plan of a run; durations are in ms of wall time.
 
     Attributes:
-        bootstrap_servers: the broker.
+        bootstrap_servers: addresses of the broker.
         queue: name of the queue, and of its underlying topic.
         sow: name of the SOW topic.
         flights: how many flights are published.
         duration_ms: how long they take.
         lead_ms: how long before its scheduled departure a flight is announced, and can be served.
         aircraft_ttl_ms: how long an aircraft that has left stays in sight.
-        partitions: of the queue.
-        workers: processes that run the queue and the SOW topic.
-        subscribers: processes that serve departures.
-        cancel_share: share of deliveries that a subscriber gives back for no fault of the flight.
-        max_cancels: how often a flight may be given back.
-        max_deliveries: how often it may be delivered.
-        lease_ms: how long a lease lasts.
-        heartbeat_ms: silence after which a subscriber is taken for dead.
-        session_ms: silence after which a worker is taken for dead.
-        seed: of everything that is random.
-        start_ms: the instant at which the first flight is announced, ms since the epoch; 0 = not decided yet.
+        partitions: the queue's number of partitions.
+        workers: the number of worker processes.
+        subscribers: the number of subscriber processes.
+        cancel_share: share of deliveries that a subscriber cancels at random.
+        max_cancels: how often a flight may be cancelled.
+        max_deliveries: how often a flight may be delivered.
+        lease_ms: the length of a lease.
+        heartbeat_ms: silence after which a subscriber counts as lost.
+        session_ms: silence after which a worker counts as dead.
+        seed: the seed of everything random.
+        start_ms: the instant at which the first flight is announced, ms since the epoch; 0 if not set yet.
     """
 
     bootstrap_servers: str
@@ -64,34 +64,34 @@ class Plan:
 
     @property
     def service_s(self) -> float:
-        """How long a subscriber takes to serve a flight, in seconds."""
+        """How long a subscriber takes to serve a flight, s."""
         per_second = self.flights / (self.duration_ms / 1000)
         return self.subscribers / (per_second * _SPARE)
 
     @property
     def max_backlog(self) -> int:
-        """Deliveries that a subscriber may hold: what it serves in 0.3 s."""
+        """The most unsettled deliveries of a subscriber: what it serves in 0.3 s."""
         return max(_LEAST_BACKLOG, round(_BACKLOG_S / self.service_s))
 
     def starting_at(self, start_ms: int) -> Plan:
-        """The same plan with its beginning decided."""
+        """Return the plan with its beginning set."""
         return replace(self, start_ms=start_ms)
 
     def timetable(self, first_ms: int, last_ms: int) -> Timetable:
-        """The timetable of flights between two instants of 2013, ms since the epoch."""
+        """Return the timetable of flights between two instants of 2013, ms since the epoch."""
         return Timetable(first_ms, last_ms, self.start_ms, self.duration_ms, self.lead_ms)
 
     def write(self, path: Path) -> None:
-        """Write it for the other processes."""
+        """Write the plan for the other processes."""
         path.write_bytes(orjson.dumps(asdict(self)))
 
     @classmethod
     def read(cls, path: Path) -> Plan:
-        """Read what `write` has written."""
+        """Read a plan that `write` has written."""
         return cls(**orjson.loads(path.read_bytes()))
 
     def configuration(self) -> str:
-        """The `lapse.toml` of the run."""
+        """Return the `lapse.toml` of the run."""
         return f"""\
 # A queue of departures: a flight's lifetime ends when it leaves, and a SOW topic of aircraft that left lately.
 

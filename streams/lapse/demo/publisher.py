@@ -1,7 +1,7 @@
 """The publisher's process: announces flights to the queue, and aircraft to the SOW topic when they leave.
 
-It talks with the director in lines of JSON: it says `ready` with the first and the last instant, is told `start_ms`,
-and then tells how far it is.
+It exchanges lines of JSON with the director: it writes `ready` with the first and the last instant, reads `start_ms`,
+and then reports its progress.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lapse.demo.timetable import Timetable
 from lapse_client import Connection, Publisher
 
 _STEP_S: Final = 0.01
-"""What is due within a step goes out together."""
+"""Messages that are due within a step, s, are sent together."""
 
 _TELL_MS: Final = 250
 
@@ -56,11 +56,11 @@ def main(path: Path) -> None:
 
 
 def agenda(flights: Flights, timetable: Timetable) -> Iterator[tuple[int, int, bool]]:
-    """Yield what is to be published in the order of wall time.
+    """Yield what to publish, in the order of wall time.
 
     Yields:
-        The wall instant in ms since the epoch, the number of the flight, and whether its aircraft leaves: if not, the
-        flight is announced.
+        The wall instant in ms since the epoch, the index of the flight, and whether its aircraft leaves. If not, the
+            flight is announced.
     """
     leaving = np.flatnonzero(~flights.cancelled & np.array([bool(tail) for tail in flights.tails], dtype=np.bool_))
     announced_ms = timetable.announced_ms(flights.scheduled_ms)
@@ -73,7 +73,7 @@ def agenda(flights: Flights, timetable: Timetable) -> Iterator[tuple[int, int, b
 
 
 def tell(**what: Any) -> None:
-    """Say something to the director."""
+    """Write a line of JSON to the director."""
     sys.stdout.buffer.write(orjson.dumps(what) + b"\n")
     sys.stdout.buffer.flush()
 

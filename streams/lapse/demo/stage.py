@@ -1,4 +1,4 @@
-"""The stage: a directory for the run, a broker, and the topics; cleared away afterwards."""
+"""The stage: a directory for the run, a broker, and the topics, removed afterwards."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ _SOW: Final = "aircraft"
 
 
 class Stage:
-    """Where a run takes place.
+    """The directory, broker and topics of a run.
 
     Args:
-        keep: leave directory and topics behind, for people to look at.
+        keep: whether to keep directory and topics for people to look at.
 
     Attributes:
-        directory: of the run: configuration, logs, and the data of an embedded broker.
-        given: the broker that `KAFKA_BOOTSTRAP_SERVERS` names; None = an embedded one.
-        failed: the run ended early: its logs are kept.
-        evidence: the ledger does not balance: everything is kept.
+        directory: directory of the run, with configuration, logs, and the data of an embedded broker.
+        given: the broker in `KAFKA_BOOTSTRAP_SERVERS`; None for an embedded one.
+        failed: whether the run ended early, so that its logs are kept.
+        evidence: whether everything is kept, because the user wants it or the ledger does not balance.
     """
 
     def __init__(self, *, keep: bool) -> None:
@@ -53,19 +53,19 @@ class Stage:
 
     @property
     def broker_data(self) -> Path:
-        """Where an embedded broker keeps its data."""
+        """The data directory of an embedded broker."""
         return self.directory / "kafka"
 
     def log(self, name: str) -> Path:
-        """The log of a process."""
+        """Return the log of a process."""
         return self.directory / "logs" / f"{name}.log"
 
     @contextmanager
     def broker(self) -> Iterator[str]:
-        """Yield bootstrap servers of the broker.
+        """Yield the broker's bootstrap servers.
 
         Raises:
-            DemoFailed: there is none, and none can be started; the text says what is missing.
+            DemoFailed: there is no broker, and none can be started; the text says what is missing.
         """
         if self.given is not None:
             yield self.given
@@ -82,13 +82,13 @@ class Stage:
             kafka.close()
 
     def names(self) -> tuple[str, str]:
-        """Names of the queue and of the SOW topic; on a broker that is not ours, ones that nobody else uses."""
+        """Return the names of the queue and of the SOW topic; on a given broker, names that nobody else uses."""
         suffix = f"-{uuid4().hex[:8]}" if self.given is not None else ""
         return f"{_QUEUE}{suffix}", f"{_SOW}{suffix}"
 
     @contextmanager
     def topics(self, plan: Plan) -> Iterator[None]:
-        """Write the configuration and create its topics; on a broker that is not ours, delete them afterwards.
+        """Write the configuration and create its topics; on a given broker, delete them afterwards.
 
         Raises:
             DemoFailed: the broker does not answer, or refuses.
@@ -108,10 +108,10 @@ class Stage:
                 _delete(plan, [topic.name for topic in wanted])
 
     def clear(self) -> str:
-        """Delete the directory unless it is to be kept, or is needed to find out what went wrong.
+        """Delete the directory unless it is kept, or is needed to find out what went wrong.
 
         Returns:
-            What to tell about it; empty if it is gone.
+            What to tell the user about it; empty if it is deleted.
         """
         if self.failed and not self.evidence:
             shutil.rmtree(self.broker_data, ignore_errors=True)

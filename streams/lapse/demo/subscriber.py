@@ -1,13 +1,13 @@
-"""A subscriber's process: serves departures one after the other, each in its own time, until it is stopped or killed.
+"""A subscriber's process: serves departures one by one, each in its time, until it is stopped or killed.
 
-What becomes of a delivery:
+It settles a delivery as follows:
 
-- served before the flight leaves: acknowledged;
-- the flight has left already, or leaves meanwhile: given back, and the queue expires it;
-- the flight is cancelled: expired at once, there is nothing to serve;
-- now and then something is amiss: given back, for whoever gets it next.
+- the flight is served before it leaves: acknowledged;
+- the flight has left already, or leaves meanwhile: cancelled, and the queue expires it;
+- the flight is cancelled: expired at once, since there is nothing to serve;
+- now and then at random: cancelled, for another subscriber.
 
-Only flights that are there take time.
+Only flights that are served take time.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from lapse.demo.plan import Plan
 from lapse_client import Connection, Delivery, QueueSubscriber
 
 _PATIENCE_S: Final = 80.0
-"""It may be started while the worker of its shards is dead."""
+"""Long enough for a start while the worker of its shards is dead, s."""
 
 _BATCH_S: Final = 0.05
-"""About how long a batch takes; its acknowledgments are sent together."""
+"""About how long a batch takes, s. Its acknowledgments are sent together."""
 
 
 def main(path: Path, number: int, life: int) -> None:
-    """Serve until SIGTERM, or until the director is gone.
+    """Serve until SIGTERM, or until the director ends.
 
     Args:
-        path: of the plan.
-        number: which subscriber it is.
+        path: path of the plan.
+        number: the subscriber's number.
         life: how often it was started before.
     """
     plan = Plan.read(path)
@@ -66,7 +66,7 @@ def main(path: Path, number: int, life: int) -> None:
 
 
 class _Gate:
-    """Serves batches, each flight in the plan's time."""
+    """Serves batches, with the plan's time for each flight."""
 
     def __init__(self, plan: Plan, subscriber: QueueSubscriber, chance: random.Random) -> None:
         self._plan = plan
@@ -75,7 +75,7 @@ class _Gate:
         self._free_s = time.monotonic()
 
     def serve(self, batch: list[Delivery]) -> None:
-        """Serve what is there, and settle all."""
+        """Serve a batch, and settle all of it."""
         void: list[Delivery] = []
         here: list[Delivery] = []
         left: list[Delivery] = []

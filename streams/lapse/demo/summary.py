@@ -1,4 +1,4 @@
-"""The summary on the terminal: who was served, and whether the books balance."""
+"""The summary on the terminal: how many flights were served, and whether the ledger balances."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The timetable: which instant of 2013 is which instant of the demo."""
+"""The timetable: converts instants of 2013 to instants of the demo."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Timetable:
         first_ms: the first scheduled departure.
         last_ms: the last departure.
         start_ms: the wall instant at which the first flight is announced.
-        duration_ms: how long, by the wall clock, the flights take from first to last.
-        lead_ms: how long, by the wall clock, a flight is announced before its scheduled departure.
+        duration_ms: how long the flights take from first to last, by the wall clock.
+        lead_ms: how long before its scheduled departure a flight is announced, by the wall clock.
     """
 
     first_ms: int
@@ -31,7 +31,7 @@ class Timetable:
 
     @property
     def speed(self) -> float:
-        """How many times faster than 2013 it goes."""
+        """How many times faster than 2013 the demo runs."""
         return max(1, self.last_ms - self.first_ms) / self.duration_ms
 
     @property
@@ -40,19 +40,19 @@ class Timetable:
         return self.start_ms + self.lead_ms + self.duration_ms
 
     def wall_ms(self, flight_ms: Instants) -> Instants:
-        """Wall instants of instants of 2013."""
+        """Return the wall instants of instants of 2013."""
         return (self.start_ms + self.lead_ms + (flight_ms - self.first_ms) / self.speed).astype(np.int64)
 
     def announced_ms(self, scheduled_ms: Instants) -> Instants:
-        """Wall instants at which flights are announced, by their scheduled departures."""
+        """Return the wall instants at which flights are announced, by their scheduled departures."""
         return self.wall_ms(scheduled_ms) - self.lead_ms
 
     def flight_time(self, wall_ms: float) -> datetime:
-        """What the calendar of 2013 shows, UTC, kept within the flights' time."""
+        """Return the instant of 2013 that belongs to a wall instant, UTC, limited to the flights' time."""
         passed_ms = (wall_ms - self.start_ms - self.lead_ms) * self.speed
         shown_ms = min(self.last_ms, max(self.first_ms, self.first_ms + passed_ms))
         return datetime.fromtimestamp(shown_ms / 1000, UTC)
 
     def progress(self, wall_ms: float) -> float:
-        """How much of the time is over, from 0 to 1."""
+        """Return how much of the time is over, from 0 to 1."""
         return min(1.0, max(0.0, (wall_ms - self.start_ms) / (self.end_ms - self.start_ms)))

@@ -1,6 +1,6 @@
-"""The watch: what happens, read from the topics and asked of the entities while the demo runs; for people only.
+"""The watch: follows topics and entities while the demo runs, for people only.
 
-The ledger at the end does not use these figures: after a take-over an event may be told twice.
+The ledger at the end does not use these figures, because events may be repeated after a take-over.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _AT_ONCE: Final = 1_000
 
 
 class Moment(NamedTuple):
-    """What was seen at one instant.
+    """An observation at one instant.
 
     Attributes:
         at_ms: the instant, ms since the epoch.
@@ -46,12 +46,12 @@ class Watch:
     """Follows the queue's events, and asks for its depth and for the aircraft in sight; a context manager.
 
     Attributes:
-        acknowledged: flights served.
-        letters: flights that left otherwise, by reasons.
-        depth: figures of the queue's depth; empty before the first answer.
+        acknowledged: flights that were served.
+        letters: flights that left by a dead letter, by reasons.
+        depth: figures of the queue's depth; empty while it does not answer.
         in_sight: aircraft in the SOW topic; None while it does not answer.
-        most_in_sight: the highest number seen.
-        moments: what was seen, about once in a second.
+        most_in_sight: the highest number so far.
+        moments: the observations, about one each second.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -81,15 +81,15 @@ class Watch:
 
     @property
     def lettered(self) -> int:
-        """Flights that left otherwise than served."""
+        """The number of flights that were not served."""
         return sum(self.letters.values())
 
     def settle_down(self, published: int, timeout_s: float, each: Callable[[], None]) -> bool:
-        """Wait until every flight has left the queue and its events are told.
+        """Wait until every flight has left the queue and its events have arrived.
 
         Args:
-            published: how many flights there are.
-            timeout_s: how long at most, in seconds.
+            published: the number of flights.
+            timeout_s: how long to wait at most, s.
             each: called again and again meanwhile.
 
         Returns:
@@ -105,7 +105,7 @@ class Watch:
         return False
 
     def await_nothing_in_sight(self, timeout_s: float) -> int | None:
-        """Wait until every aircraft's lifetime is over, and return how many are left; None if nobody answers."""
+        """Wait until every aircraft's lifetime is over; return how many are left, or None without an answer."""
         deadline = time.monotonic() + timeout_s
         while self.in_sight != 0 and time.monotonic() < deadline:
             time.sleep(0.1)

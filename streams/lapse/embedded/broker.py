@@ -1,4 +1,4 @@
-"""A broker to talk to: the one that `KAFKA_BOOTSTRAP_SERVERS` names, else an embedded one."""
+"""The broker to use: the one in `KAFKA_BOOTSTRAP_SERVERS`, or else an embedded one."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -9,7 +9,7 @@ from lapse.embedded.kafka import EmbeddedKafka
 
 
 def given_broker() -> str | None:
-    """Return `KAFKA_BOOTSTRAP_SERVERS`, or None when it is not set; when it is, nothing is ever embedded."""
+    """Return `KAFKA_BOOTSTRAP_SERVERS`, or None if it is not set. If it is set, no broker is ever embedded."""
     return os.environ.get("KAFKA_BOOTSTRAP_SERVERS", "").strip() or None
 
 
@@ -21,9 +21,9 @@ def broker(
     heap_mb: int = 512,
     quick_start: bool = True,
 ) -> Iterator[str]:
-    """Yield bootstrap servers; an embedded broker, if one is started, ends with the block.
+    """Yield bootstrap servers. If an embedded broker is started, it is stopped at the end of the block.
 
-    The arguments are those of `EmbeddedKafka`, and have no effect on a broker that is given.
+    The arguments are those of `EmbeddedKafka`, and have no effect on a given broker.
 
     Raises:
         EmbeddedError: The embedded broker cannot be started.

@@ -1,4 +1,4 @@
-"""Where files that can be fetched again are kept."""
+"""The directory for files that can be fetched again."""
 
 import fcntl
 import os
@@ -9,21 +9,24 @@ from pathlib import Path
 
 
 def cache_dir() -> Path:
-    """Return our cache directory: `LAPSE_CACHE_DIR`, else the platform's place for caches. It may not exist yet."""
+    """Return our cache directory: `LAPSE_CACHE_DIR`, or else the platform's directory for caches.
+
+    It may not exist yet.
+    """
     if given := os.environ.get("LAPSE_CACHE_DIR"):
         return Path(given).expanduser().absolute()
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches" / "lapse"
     base = os.environ.get("XDG_CACHE_HOME") or ""
-    # The XDG specification has relative values ignored.
+    # According to the XDG specification, relative values are ignored.
     return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "lapse"
 
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock on the file at `path`, waiting for whichever process has it.
+    """Hold an exclusive lock on the file at `path`; wait for another process that has it.
 
-    The lock goes with its holder, so a killed process leaves nothing to clear away.
+    The lock ends with its process, so a killed process leaves nothing to clean up.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as handle:

@@ -1,11 +1,11 @@
-"""Class archives: the JVM's own shortcut to classes that are loaded at each start (class data sharing).
+"""Class archives: the JVM's own way to load the classes of each start faster (class data sharing).
 
-A broker that starts with one takes half the time, and half the CPU. Whoever may write an archive can put classes of
-theirs into a broker, so it is not kept in the cache: a suite of tests that starts many brokers writes one for itself,
-into a directory of its own, and names it in the environment.
+A broker that starts with an archive takes half the time, and half the CPU. Anybody who may write an archive can put
+their classes into a broker, so it is not kept in the cache. A suite of tests that starts many brokers writes its own
+archive into its own directory, and names it in the environment.
 
-Beside the archive may stand a checkpoint: what Kafka's own tool writes into each empty data directory, and what does
-not depend on the directory. A broker that finds one starts without that tool, which is a JVM of its own.
+A checkpoint may be beside the archive: the files that Kafka's own tool writes into each empty data directory, as far as
+they do not depend on the directory. With a checkpoint, a broker starts without that tool, which would need another JVM.
 """
 
 import os
@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Final
 
 VARIABLE: Final = "LAPSE_KAFKA_CLASS_ARCHIVE"
-"""Names the archive that brokers with `quick_start` use if it is there."""
+"""Environment variable with the archive that brokers with `quick_start` use if it exists."""
 
 QUICK: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-"""Options of a JVM that is to start quickly."""
+"""Options for a JVM that starts quickly."""
 
 
 def options(archive: Path | None = None) -> list[str]:
-    """Options with which a JVM uses an archive, unless it is of another JVM or of other jars; none without one.
+    """Return options with which a JVM uses an archive of this JVM and these jars; none without one.
 
     Args:
         archive: the file; None = the one that the environment names.
@@ -32,16 +32,16 @@ def options(archive: Path | None = None) -> list[str]:
 
 
 def checkpoint() -> Path | None:
-    """The checkpoint beside the archive; None without one."""
+    """Return the checkpoint beside the archive; None without one."""
     path = os.environ.get(VARIABLE, "")
     return found if path and (found := beside(Path(path))).is_file() else None
 
 
 def beside(archive: Path) -> Path:
-    """Where the checkpoint of an archive stands."""
+    """Return the path of an archive's checkpoint."""
     return archive.with_suffix(".checkpoint")
 
 
 def recording(path: Path) -> list[str]:
-    """Options with which a JVM writes an archive at its end, of all that it has loaded."""
+    """Return options with which a JVM at its end writes an archive of all classes that it has loaded."""
     return [f"-XX:ArchiveClassesAtExit={path}", "-Xlog:cds*=off"]

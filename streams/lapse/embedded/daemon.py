@@ -17,7 +17,7 @@ from lapse.embedded.settings import Ports, free_ports
 
 
 def data_dir() -> Path:
-    """Return where the daemon keeps its data: `LAPSE_KAFKA_DATA`, else the platform's place for application data."""
+    """Return the daemon's data directory: `LAPSE_KAFKA_DATA`, or else the platform's directory for application data."""
     if given := os.environ.get("LAPSE_KAFKA_DATA"):
         return Path(given).expanduser().absolute()
     if sys.platform == "darwin":
@@ -27,10 +27,10 @@ def data_dir() -> Path:
 
 
 def prepare(port: int) -> None:
-    """Fetch what a broker needs, with a progress bar of its own: before `start`, which may be behind another one.
+    """Fetch what a broker needs, with a progress bar, before `start`, which may run behind another progress bar.
 
     Args:
-        port: the broker's; if it is taken nothing is fetched, and `start` says so.
+        port: the broker's port. If it is in use nothing is fetched, and `start` reports it.
 
     Raises:
         EmbeddedError: Java or jars are missing.
@@ -55,7 +55,7 @@ def start(
         port: TCP port for clients; 0 takes a free one.
         properties: Further broker properties.
         heap_mb: Largest heap of the JVM, in MiB.
-        detached: Let the broker go on when this process ends.
+        detached: Whether the broker goes on when this process ends.
 
     Raises:
         BrokerFailed: `KAFKA_BOOTSTRAP_SERVERS` is set, a broker runs on `data` already, or it does not come up.
@@ -95,7 +95,7 @@ def start(
 
 
 def stop(data: Path, timeout_s: float = 30) -> Instance | None:
-    """Shut down the broker that runs on `data`, keeping its data; return what ran, or None."""
+    """Shut down the broker that runs on `data`, keeping its data; return the instance that ran, or None."""
     running = Instance.find(data)
     if running is not None and (jvm := running.jvm) is not None:
         jvm.terminate(timeout_s)
@@ -103,7 +103,7 @@ def stop(data: Path, timeout_s: float = 30) -> Instance | None:
 
 
 def is_taken(port: int) -> bool:
-    """Whether something listens on `port` of the loopback interface."""
+    """Return whether a program listens on `port` of the loopback interface."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -25,10 +25,10 @@ _THREADS = 8
 
 
 class Bytes(Protocol):
-    """Told how many bytes have arrived since it was last called; a negative number takes some back."""
+    """Called with the number of bytes that have arrived since the last call; a negative number takes some back."""
 
     def __call__(self, count: int, /) -> None:
-        """Take note of `count` more bytes."""
+        """Note `count` more bytes."""
 
 
 class Source(Protocol):
@@ -47,7 +47,7 @@ def download(jars: Sequence[Jar], store: Path, *, title: str, source: Source | N
     """
     fetch = source or from_maven
     store.mkdir(parents=True, exist_ok=True)
-    # A directory of this run's own: what a killed run leaves behind is never mistaken for a jar.
+    # A directory of this run only, so that leftovers of a killed run are never taken for a jar.
     with tempfile.TemporaryDirectory(prefix=".part-", dir=store) as scratch, _bar(jars, title) as arrived:
 
         def one(jar: Jar) -> None:
@@ -91,7 +91,7 @@ def from_maven(jar: Jar, directory: Path, arrived: Bytes) -> Path:
         timeout=_TIMEOUT_S,
     )
     group, artifact, version = jar.coordinate.split(":")
-    # `download`, not `resolve`: the latter would look into other places first.
+    # `download`, not `resolve`, which would search other directories first.
     file = context.resolver.download(context.project(group, artifact).at_version(version).artifact())
     if file is None:
         raise RuntimeError("the repository does not have it")
@@ -99,7 +99,7 @@ def from_maven(jar: Jar, directory: Path, arrived: Bytes) -> Path:
 
 
 def _fetch(jar: Jar, scratch: Path, store: Path, fetch: Source, arrived: Bytes) -> None:
-    """Fetch one jar, with retries, and put it in its place."""
+    """Fetch one jar, with retries, and move it to its place."""
     fault: Exception | None = None
     for attempt in range(_ATTEMPTS):
         if attempt:

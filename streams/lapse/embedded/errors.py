@@ -11,7 +11,7 @@ Every message says what is wrong, where, and what to do next.
 
 
 class EmbeddedError(Exception):
-    """Anything that keeps the embedded broker, or Spark's jars, from being usable."""
+    """An error that prevents the use of the embedded broker, or of Spark's jars."""
 
 
 class JavaMissing(EmbeddedError):

@@ -1,4 +1,4 @@
-"""Which broker runs on a data directory: noted there by whoever starts one, for whoever asks later."""
+"""Notes on a data directory which broker runs there."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,13 +16,13 @@ class Instance:
 
     pid: int
     started_s: float
-    """When the process started, in seconds since the epoch; tells it from a later process with the same pid."""
+    """When the process started, s since the epoch. It distinguishes the process from a later one with the same pid."""
     bootstrap_servers: str
     data: Path
 
     @classmethod
     def note(cls, data: Path, jvm: Jvm, bootstrap_servers: str) -> "Instance":
-        """Write down that `jvm` runs on `data`."""
+        """Note that `jvm` runs on `data`."""
         instance = cls(jvm.pid, jvm.started_s, bootstrap_servers, data)
         part = data / f"{_FILE}.part"
         part.write_bytes(
@@ -33,7 +33,7 @@ class Instance:
 
     @classmethod
     def find(cls, data: Path) -> "Instance | None":
-        """Return what runs on `data`, or None; a note that a crash left behind counts as none."""
+        """Return the broker that runs on `data`, or None. A note that a crash left behind counts as none."""
         try:
             noted = orjson.loads((data / _FILE).read_bytes())
             instance = cls(int(noted["pid"]), float(noted["started_s"]), str(noted["bootstrap_servers"]), data)
@@ -48,5 +48,5 @@ class Instance:
 
     @property
     def jvm(self) -> Jvm | None:
-        """The process, or None when it has ended."""
+        """The process, or None if it has ended."""
         return Jvm.running(self.pid, self.started_s)

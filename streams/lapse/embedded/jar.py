@@ -1,4 +1,4 @@
-"""One pinned jar: what it has to be, and how it gets to its place in the cache."""
+"""One pinned jar: its expected content, and how it is put into the cache."""
 
 import hashlib
 import os
@@ -52,7 +52,7 @@ class Jar:
 
 
 def place(jar: Jar, source: Path, store: Path) -> None:
-    """Move `source`, once verified, to its place in `store`; a reader sees the whole file or none.
+    """Verify `source` and move it to its place in `store`. A reader sees the whole file or none.
 
     Raises:
         JarCorrupt: `source` is not the pinned file.

@@ -1,10 +1,10 @@
-"""Jars by pin: each is named with its size and sha256, and nothing else is ever put on a class path.
+"""Jars by pin: each has a size and a sha256 in a pin file, and no other jar is ever put on a class path.
 
-A pin file has one line per jar: sha256, size in bytes, path in a Maven repository. A jar is looked for in our
-cache, then in Maven's local repository, then downloaded by `lapse.embedded.download`. The sha256 is checked
-whenever a jar enters our cache, and once for each tree of processes that uses it: whoever may write to the cache cannot
-put a class of theirs into a broker that is started later. The processes of a tree tell each other by an environment
-variable, so that a run of a thousand tests reads them once.
+A pin file has one line per jar: sha256, size in bytes, path in a Maven repository. A jar is looked for in our cache,
+then in Maven's local repository, and then downloaded by `lapse.embedded.download`. The sha256 is checked when a jar
+enters our cache, and once in each tree of processes that uses it. So a process that can write to the cache cannot put
+its classes into a broker that is started later. The processes of a tree share the result in an environment variable, so
+that a run of a thousand tests checks the jars once.
 """
 
 import logging
@@ -18,18 +18,18 @@ from lapse.embedded.errors import EmbeddedError, JarCorrupt
 from lapse.embedded.jar import Jar, place
 
 KAFKA = "kafka-4.3.0"
-"""The broker: its complete run-time closure and a log4j binding."""
+"""The broker: all jars that it needs at run time, and a log4j binding."""
 
 SPARK = "spark-4.0.0"
 """Spark's Kafka and Avro connectors, for PySpark 4.0.0."""
 
 DELTA = "delta-4.0.0"
-"""Delta Lake for Spark 4.0.0; what else it needs is among PySpark's own jars."""
+"""Delta Lake for Spark 4.0.0. Its other requirements are among PySpark's own jars."""
 
 _PINS = Path(__file__).parent / "pins"
 
 _CHECKED = "LAPSE_CHECKED_JARS"
-"""Sets that were checked by content in this tree of processes, each with its cache, one per line."""
+"""Sets whose contents were checked in this tree of processes, each with its cache, one per line."""
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ def pins(name: str) -> list[Jar]:
 
 
 def jar_files(name: str) -> list[Path]:
-    """Return the files of the set `name`, fetching those that are missing; any number of processes may call this.
+    """Return the files of the set `name`, and fetch missing ones. Several processes may call this at the same time.
 
     Raises:
         JarUnavailable: A jar could not be downloaded.
@@ -77,7 +77,7 @@ def jar_files(name: str) -> list[Path]:
             for jar in list(_missing(wanted, store)):
                 _adopt(jar, store)
             if absent := list(_missing(wanted, store)):
-                # Imported on demand: a machine with a full cache needs no downloader.
+                # Imported only if needed: with a full cache no downloader is needed.
                 from lapse.embedded.download import download
 
                 download(absent, store, title=name)
@@ -91,7 +91,7 @@ def jar_files(name: str) -> list[Path]:
 
 
 def _note(mark: str, checked: Iterable[str]) -> None:
-    """Tell this process, and those that it will start, that a set was checked."""
+    """Note for this process, and those that it will start, that a set was checked."""
     os.environ[_CHECKED] = "\n".join([*(one for one in checked if one != mark), mark])
 
 
@@ -125,7 +125,7 @@ def _missing(wanted: Iterable[Jar], store: Path) -> Iterable[Jar]:
 
 
 def _adopt(jar: Jar, store: Path) -> None:
-    """Copy `jar` from Maven's local repository, if the right file is there; a wrong or half one is passed over."""
+    """Copy `jar` from Maven's local repository if it is there; ignore a wrong or incomplete file."""
     local = Path(os.environ.get("M2_REPO") or Path.home() / ".m2" / "repository") / jar.path
     if not local.is_file():
         return

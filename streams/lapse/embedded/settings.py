@@ -1,4 +1,4 @@
-"""How the embedded broker is configured: one node that is broker and controller, small and quick to start."""
+"""The configuration of the embedded broker: one node, broker and controller, small and quick to start."""
 
 import base64
 import shutil
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 CHECKPOINT: Final = "bootstrap.checkpoint"
-"""The file in a data directory that holds which features a new cluster begins with."""
+"""File in a data directory with the features with which a new cluster begins."""
 
 _SINGLE_NODE = {
     "process.roles": "broker,controller",
@@ -31,7 +31,7 @@ _SINGLE_NODE = {
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
     "share.coordinator.state.topic.num.partitions": "1",
-    # Topics are made on purpose, with the partitions and settings they need.
+    # Topics are created explicitly, with the partitions and settings that they need.
     "auto.create.topics.enable": "false",
     "num.partitions": "1",
     "log.message.timestamp.type": "CreateTime",
@@ -41,13 +41,14 @@ _SINGLE_NODE = {
     # After a kill the node may register again as soon as its old session is over (Kafka's default: 9 s).
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "500",
-    # Small.
+    # Little memory and few threads.
     "log.cleaner.dedupe.buffer.size": "8388608",
     "log.cleaner.threads": "1",
     "num.network.threads": "2",
     "num.io.threads": "4",
     "background.threads": "2",
-    # The controller writes a record into its log twice a second, so that lags of others can be seen; there are none.
+    # The controller writes a record to its log twice a second by default, to show the lag of other nodes. There are
+    # none.
     "metadata.max.idle.interval.ms": "5000",
     "num.recovery.threads.per.data.dir": "1",
     "log.segment.delete.delay.ms": "1000",
@@ -78,7 +79,7 @@ class Ports:
 
 
 def free_ports() -> Ports:
-    """Return two ports that nothing listens on now; another process may still take them first."""
+    """Return two ports that are free now. Another process may still take them first."""
     with socket.socket() as first, socket.socket() as second:
         first.bind(("127.0.0.1", 0))
         second.bind(("127.0.0.1", 0))
@@ -88,14 +89,14 @@ def free_ports() -> Ports:
 def cluster_id() -> str:
     """Return a new cluster id: 16 random bytes in URL-safe Base64, as Kafka writes them."""
     while (text := base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()).startswith("-"):
-        pass  # the storage tool would take it for an option
+        pass  # the storage tool would read it as an option
     return text
 
 
 def server_properties(data: Path, ports: Ports, extra: Mapping[str, str]) -> dict[str, str]:
-    """Return the broker's configuration; `extra` has the last word, and gives further listeners too.
+    """Return the broker's configuration. Values in `extra` override it, and may add listeners.
 
-    A value in `extra` may hold `{client}` and `{controller}`, which stand for the port numbers.
+    `{client}` and `{controller}` in a value of `extra` stand for the port numbers.
     """
     properties = _SINGLE_NODE | {
         "listeners": f"PLAINTEXT://127.0.0.1:{ports.client},CONTROLLER://127.0.0.1:{ports.controller}",
@@ -113,13 +114,13 @@ def write_files(data: Path, properties: Mapping[str, str]) -> tuple[Path, Path]:
     """Write `server.properties` and `log4j2.properties` into `data` and return their paths."""
     server, logging = data / "server.properties", data / "log4j2.properties"
     server.write_text("".join(f"{name}={_escape(value)}\n" for name, value in properties.items()), encoding="utf-8")
-    server.chmod(0o600)  # extra properties may carry passwords
+    server.chmod(0o600)  # extra properties may contain passwords
     logging.write_text(_LOG4J, encoding="utf-8")
     return server, logging
 
 
 def prepare(log: Path, checkpoint: Path) -> None:
-    """Prepare an empty data directory as Kafka's own tool does, with the checkpoint that it has written for another."""
+    """Prepare an empty data directory like Kafka's tool, with the checkpoint that it wrote for another one."""
     log.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(checkpoint, log / CHECKPOINT)
     own = {"version": "1", "cluster.id": cluster_id(), "node.id": "1", "directory.id": cluster_id()}
@@ -127,12 +128,12 @@ def prepare(log: Path, checkpoint: Path) -> None:
 
 
 def _escape(value: str) -> str:
-    """Write a value so that Java's properties reader, which takes bytes for Latin-1, gives it back unchanged."""
+    """Escape a value for Java's properties reader, which reads bytes as Latin-1."""
     value = value.replace("\\", "\\\\").replace("\n", "\\n")
     return "".join(letter if letter.isascii() else _utf16(letter) for letter in value)
 
 
 def _utf16(letter: str) -> str:
-    """Write a letter as Java's escapes of its UTF-16 units."""
+    """Return a letter as Java's escapes of its UTF-16 units."""
     units = letter.encode("utf-16-be").hex()
     return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))

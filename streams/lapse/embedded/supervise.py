@@ -1,11 +1,11 @@
-"""Keeps a child process from outliving the process that asked for it. Run as a script, with the standard library only.
+"""Prevents a child process from outliving its parent process. Run as a script, with the standard library only.
 
     python -I -S supervise.py PARENT_PID REMOVE_DIR|- COMMAND...
 
-The parent may be killed with SIGKILL and then runs no clean-up of its own. So this small process stands between:
-it notices that its parent is gone (its parent pid changes), kills the child, and removes `REMOVE_DIR`. If the
-supervisor itself is killed, Linux kills the child for it (`PR_SET_PDEATHSIG`). It prints the child's pid on its
-first line, passes SIGTERM and SIGINT on, and exits as the child does.
+The parent may be killed with SIGKILL, and then cannot clean up. So this small process runs between parent and child. It
+notices that its parent is gone (its parent pid changes), kills the child, and removes `REMOVE_DIR`. If the supervisor
+itself is killed, Linux kills the child (`PR_SET_PDEATHSIG`). It prints the child's pid on its first line, passes
+SIGTERM and SIGINT on, and exits with the child's status.
 """
 
 import ctypes
@@ -26,15 +26,15 @@ def _die_with(supervisor: int) -> None:
     """Ask Linux to kill this process when the supervisor's main thread ends; elsewhere do nothing."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != supervisor:  # it ended before the request was made
+        if os.getppid() != supervisor:  # it ended before this request
             os._exit(1)
 
 
 def _watch(parent: int, child: subprocess.Popen[bytes], remove: str) -> None:
-    """Wait until `parent` is gone, then end everything."""
+    """Wait until `parent` is gone, then kill the child, clean up and exit."""
     while os.getppid() == parent:
         time.sleep(_WATCH_EVERY_S)
-    child.kill()  # a stopped process dies of it too
+    child.kill()  # this also ends a stopped process
     child.wait()
     if remove != "-":
         shutil.rmtree(remove, ignore_errors=True)
@@ -42,9 +42,9 @@ def _watch(parent: int, child: subprocess.Popen[bytes], remove: str) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command and return its exit status; 128 + n if signal n ended it."""
+    """Run the command; return its exit status, or 128 + n if signal n ended it."""
     parent, remove, command = int(arguments[0]), arguments[1], arguments[2:]
-    # Started from the main thread, because PDEATHSIG follows the thread that forked.
+    # Start it in the main thread, because PDEATHSIG follows the thread that forked.
     child = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -59,7 +59,7 @@ def main(arguments: list[str]) -> int:
     watcher.start()
     status = child.wait()
     if os.getppid() != parent:
-        watcher.join()  # it has yet to clear away
+        watcher.join()  # it still has to clean up
     return status if status >= 0 else 128 - status
 
 

@@ -1,1 +1,1 @@
-"""What would become of a queue's messages: the real core in virtual time, and recorded stretches gone through again."""
+"""Simulates a queue with the real core in virtual time, and replays recorded stretches of a queue."""

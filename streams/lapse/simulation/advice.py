@@ -1,4 +1,4 @@
-"""Advice: the smallest lifetime, lease, backlog and number of consumers with which a goal is met."""
+"""Advice: the smallest lifetime, lease, backlog and number of consumers that meet a goal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lapse.simulation.goal import Goal
 from lapse.simulation.scenario import Run, Scenario, Setting, simulate, with_settings
 
 MOST: Final = 1_024
-"""The greatest number of consumers, and the largest backlog, that are tried."""
+"""The greatest number of consumers, and the largest backlog, to try."""
 
 _S: Final = 1_000
 _M: Final = 60 * _S
@@ -25,16 +25,16 @@ DURATIONS_MS: Final = (
     *(_M, 2 * _M, 3 * _M, 5 * _M, 10 * _M, 15 * _M, 20 * _M, 30 * _M),
     *(_H, 2 * _H, 3 * _H, 6 * _H, 12 * _H, 24 * _H, 7 * 24 * _H, 30 * 24 * _H),
 )
-"""Lifetimes and leases that are tried."""
+"""Lifetimes and leases to try, ms."""
 
 
 class Try(NamedTuple):
-    """What came of a value.
+    """The result of one value.
 
     Attributes:
         value: the value.
-        served_share: which share of the messages was served, from 0 to 1.
-        wait_p99_ms: 99 of 100 waited no longer for a consumer, ms; None = nobody got any.
+        served_share: the share of messages that were served, from 0 to 1.
+        wait_p99_ms: the wait for a consumer that 99 % of the messages did not exceed, ms; None if none got one.
     """
 
     value: str
@@ -44,14 +44,14 @@ class Try(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What one knob has to be.
+    """The value that one knob needs.
 
     Attributes:
         what: the knob: a setting, `subscribers` or `backlog`.
-        now: what it is.
-        smallest: the smallest value with which the goal is met; None = with none that was tried.
-        run: what came of that; None without one.
-        tried: what came of the values that were tried, from the smallest on.
+        now: its present value.
+        smallest: the smallest value that meets the goal; None if none of those tried does.
+        run: the result of that value; None without one.
+        tried: the results of the values that were tried, in ascending order.
     """
 
     what: str
@@ -61,7 +61,7 @@ class Advice:
     tried: tuple[Try, ...]
 
     def facts(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the facts for JSON."""
         figures = None if self.run is None else self.run.facts()
         return {
             "what": self.what,
@@ -73,15 +73,15 @@ class Advice:
 
 
 class Adviser:
-    """Tries one knob at a time, all others as they are.
+    """Tries one knob at a time, with all others unchanged.
 
     Args:
-        definition: the queue as `lapse.toml` has it, with what was set instead.
-        beside: where the files are that its settings name.
+        definition: the queue's definition in `lapse.toml`, with the changed settings.
+        beside: directory of the files that its settings name.
         base: the scenario to begin with.
-        arrivals: what comes in.
-        seed: of the draws.
-        goals: what has to hold.
+        arrivals: the arriving messages.
+        seed: the seed of random values.
+        goals: the goals to meet.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Adviser:
         self._goals = goals
 
     def advice(self) -> Iterator[Advice]:
-        """What each knob has to be."""
+        """Yield the advice for each knob."""
         crew, config = self._base.crew, self._base.config
         counts = [str(count) for count in range(1, MOST + 1)]
         times = [in_words(one) for one in DURATIONS_MS]
@@ -139,10 +139,10 @@ def _told(value: str, run: Run) -> Try:
 
 
 def smallest(count: int, is_met: Callable[[int], bool]) -> int | None:
-    """The smallest number below `count` for which something holds; None if it holds for none that is tried.
+    """Return the smallest number below `count` for which `is_met` holds; None if no tried number meets it.
 
-    It goes up in steps that double, and then halves the last one: what holds for a number is taken to hold for those
-    above it.
+    The search goes up in steps that double, and then halves the last step. It assumes that a condition that holds for a
+    number holds for all greater ones.
     """
     below, at = -1, 0
     while not is_met(at):

@@ -1,4 +1,4 @@
-"""Arrivals: the messages that come in, at their instants."""
+"""Arrivals: the messages that arrive, with their instants."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from lapse.core.lifetime import TTL_MS
 from lapse.simulation.distribution import Distribution, Pace, seeded
 
 BEGIN_MS: Final = 1_767_225_600_000
-"""2026-01-01T00:00:00Z, ms since the epoch: when arrivals begin that come from a distribution."""
+"""2026-01-01T00:00:00Z, ms since the epoch: when arrivals from a distribution begin."""
 
 MOST: Final = 5_000_000
-"""The greatest number of simulated messages: more do not fit into memory."""
+"""The greatest number of simulated messages, because memory is limited."""
 
 
 class Record(NamedTuple):
@@ -27,10 +27,10 @@ class Record(NamedTuple):
 
 
 class Arrival(NamedTuple):
-    """A message that comes in.
+    """A message that arrives.
 
     Attributes:
-        at_ms: when, ms since the epoch. Its record may be stamped earlier: producers' clocks differ.
+        at_ms: when it arrives, ms since the epoch. Its record's timestamp may be earlier: producers' clocks differ.
         topic: underlying topic.
         partition: its partition.
         record: the message.
@@ -43,18 +43,18 @@ class Arrival(NamedTuple):
 
 
 class Arrivals:
-    """Messages in the order in which they come in.
+    """Messages in the order of their arrival.
 
     Args:
-        some: the messages, of each partition by their offsets.
-        partitions: how many partitions the topics have at most.
+        some: the messages, those of each partition in the order of their offsets.
+        partitions: the greatest number of partitions of a topic.
 
     Attributes:
-        partitions: the same.
+        partitions: the greatest number of partitions of a topic.
     """
 
     def __init__(self, some: Sequence[Arrival], partitions: int) -> None:
-        self._some = sorted(some, key=lambda one: one.at_ms)  # stable: within a partition offsets ascend
+        self._some = sorted(some, key=lambda one: one.at_ms)  # stable: offsets stay in order
         self.partitions = partitions
 
     def __len__(self) -> int:
@@ -68,12 +68,12 @@ class Arrivals:
 
     @property
     def first_ms(self) -> int:
-        """Instant of the first one, ms since the epoch; 0 if there is none."""
+        """Instant of the first message, ms since the epoch; 0 if there is none."""
         return self._some[0].at_ms if self._some else 0
 
     @property
     def last_ms(self) -> int:
-        """Instant of the last one, ms since the epoch; 0 if there is none."""
+        """Instant of the last message, ms since the epoch; 0 if there is none."""
         return self._some[-1].at_ms if self._some else 0
 
 
@@ -86,19 +86,19 @@ def drawn(
     lifetimes: Distribution | None,
     seed: int,
 ) -> Arrivals:
-    """Messages that come from a distribution; each partition gets its turn.
+    """Draw messages from distributions, one for each partition in turn.
 
     Args:
         topic: the underlying topic.
-        partitions: how many it has.
+        partitions: its number of partitions.
         gaps: the time between two arrivals.
-        most: so many; None = as many as come in time.
-        for_ms: for so long, ms; None = until there are enough.
-        lifetimes: what messages state in `lapse-ttl-ms`; None = nothing.
-        seed: of the draws.
+        most: the number of messages; None for as many as arrive in time.
+        for_ms: the length of the time, ms; None until there are enough.
+        lifetimes: the values of `lapse-ttl-ms`; None for none.
+        seed: the seed of random values.
 
     Raises:
-        ValueError: they are too many, or without end.
+        ValueError: the messages are too many, or without end.
     """
     if most is None and for_ms is None:
         raise ValueError("say how many messages come in, or for how long")

@@ -1,4 +1,4 @@
-"""What takes in a recorded batch: the machine, while the clock shows what it showed when that batch came."""
+"""Hands recorded batches to a machine, while the clock shows what it showed when each batch arrived."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from lapse.simulation.recording import Recording
 
 
 def cuts(batches: Iterable[tuple[int, int]]) -> set[int]:
-    """Where records came apart: the ends of batches, by offset.
+    """Return the offsets at which records must be divided: the ends of batches.
 
-    What a crowd left no room for is offered once more, so that a batch may lie within another: it had come with that.
+    If a crowd left no room for a part of a batch, that part was offered again. So a batch within another one is no
+    division, because they arrived together.
 
     Args:
-        batches: first offset and the one behind the last of each.
+        batches: first offset, and offset behind the last, of each batch.
     """
     some = [*batches]
     ends = {one for batch in some for one in batch}
@@ -25,15 +26,16 @@ def cuts(batches: Iterable[tuple[int, int]]) -> set[int]:
 
 
 class ArrivingAsRecorded:
-    """A machine for an inbox to hand over to; the inbox finds everything else at the machine itself.
+    """A machine for an inbox, which divides batches as they were recorded. All other calls go to the real machine.
 
     Args:
         machine: takes the messages in.
-        recording: whose clock the machine goes by.
+        recording: has the clock of the machine.
 
     Attributes:
-        arrived_ms: when batches of this step came, by topic, partition and first offset; ms since the epoch.
-        batches: first offset and the one behind the last of what came together in this step, where that was told of.
+        arrived_ms: by topic, partition and first offset, when batches of this step arrived, ms since the epoch.
+        batches: by partition, first offset and offset behind the last of records that arrived together in this step, as
+            far as that was recorded.
     """
 
     def __init__(self, machine: QueueMachine, recording: Recording) -> None:
@@ -46,7 +48,7 @@ class ArrivingAsRecorded:
         return getattr(self._machine, name)
 
     def arrive(self, topic: str, partition: int, records: Sequence[Any]) -> int:
-        """Take in records of an underlying topic, and apart what came apart; see `Machine.arrive`."""
+        """Take in records of an underlying topic, divided as they arrived; see `ShardMachine.arrive`."""
         ends = cuts(self.batches.get(TP(topic, partition), ()))
         inner = [at for at, record in enumerate(records) if at and record.offset in ends]
         taken = 0

@@ -1,4 +1,4 @@
-"""Recorded events, and those of the same stretch gone through again: are they the same?"""
+"""Compares recorded events with those of a replay of the same stretch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lapse.simulation.recorded_journal import RecordedEpoch, RecordedJournal
 
 
 class Told(NamedTuple):
-    """An event as it was recorded.
+    """A recorded event.
 
     Attributes:
         written_ms: when it was written, ms since the epoch.
@@ -26,20 +26,20 @@ class Told(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What a shard told, then and now.
+    """The events of a shard, recorded and replayed.
 
     Attributes:
-        partition: which shard.
-        began_ms: from when on it was gone through, ms since the epoch; None = it holds nothing.
-        epochs: how many owners it had.
-        steps: how many steps.
+        partition: the shard's number.
+        began_ms: when the replayed stretch begins, ms since the epoch; None if there is none.
+        epochs: its number of owners.
+        steps: its number of steps.
         recorded: how many events the topic has of that stretch.
-        unjournaled: recorded events of steps that ended before their journal, as by a crash; what happened instead is
-            told again.
-        missing: recorded events that did not come again.
-        extra: events that came now and are not recorded.
-        in_order: whether those that are the same came in the same order.
-        events: the events that came now.
+        unjournaled: recorded events of steps that ended before their journal, for example by a crash. What happened
+            instead has events, too.
+        missing: recorded events that the replay did not emit.
+        extra: events of the replay that are not recorded.
+        in_order: whether the common events are in the same order.
+        events: the events of the replay.
     """
 
     partition: int
@@ -65,10 +65,10 @@ def compare(
     """Compare the events of a shard.
 
     Args:
-        partition: which shard.
+        partition: the shard's number.
         journal: its journal.
-        recorded: what its partition of the events topic holds.
-        replayed: what came now.
+        recorded: the events of its partition of the events topic.
+        replayed: the events of the replay.
     """
     began_ms = journal.began_ms
     steps = sum(len(epoch.steps) for epoch in journal.epochs)
@@ -88,7 +88,7 @@ def compare(
             again[one.event] -= 1
             common.append(one.event)
         elif one.written_ms < began_ms or epoch < first.number:
-            continue  # it was told before; perhaps of a queue of this name that was deleted, whose epochs may be higher
+            continue  # emitted before, perhaps by a deleted queue with this name, whose epochs may be higher
         elif epoch == first.number and not first.taken_over and one.written_ms == began_ms:
             continue
         elif one.written_ms >= ended_ms.get(epoch, 0) if is_journaled is None else not is_journaled:
@@ -118,11 +118,11 @@ def compare(
 
 
 class _Left:
-    """How many events are still to come that an epoch's journal knows of.
+    """How many events of an epoch's journal are still to be seen.
 
     Args:
         epoch: the epoch.
-        told: how many its steps told.
+        told: how many events its steps emitted.
     """
 
     def __init__(self, epoch: RecordedEpoch, told: int) -> None:
@@ -131,7 +131,7 @@ class _Left:
 
 
 def _journaled(journal: RecordedJournal) -> dict[int, _Left]:
-    """Of each epoch that is there from its take-over on how many events its steps told, where the journal says it."""
+    """Return for each epoch with its take-over how many events its steps emitted, where the journal says so."""
     found: dict[int, _Left] = {}
     for epoch in journal.epochs:
         told = sum(step.instants.get(EMITTED, 0) for step in epoch.steps)
@@ -141,9 +141,9 @@ def _journaled(journal: RecordedJournal) -> dict[int, _Left]:
 
 
 def _counts(one: Told, left: Mapping[int, _Left]) -> bool | None:
-    """Whether an event is of a step with a journal: events stand in the order of their steps. None = not known.
+    """Return whether an event is of a step with a journal, which its order shows; None if unknown.
 
-    Its instant does not say it: the events of a step may be written before the journal of the step before it is.
+    Its instant does not show that: events of a step may be written before the journal of the step before it.
     """
     epoch = left.get(one.event.epoch)
     if epoch is None or one.written_ms < epoch.begun_ms:
@@ -153,7 +153,7 @@ def _counts(one: Told, left: Mapping[int, _Left]) -> bool | None:
 
 
 def facts(one: Comparison) -> Mapping[str, object]:
-    """For JSON."""
+    """Return the facts for JSON."""
     return {
         "partition": one.partition,
         "began_ms": one.began_ms,

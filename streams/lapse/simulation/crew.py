@@ -1,4 +1,4 @@
-"""The crew: the consumers of a simulated queue, how many they are and how long each takes over a message."""
+"""The crew: the consumers of a simulated queue, their number and their service times."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import Final, NamedTuple
 from lapse.simulation.distribution import Distribution, seeded
 
 _DRAWN: Final = 4
-"""How many deliveries of a message have times of their own; further ones use them again."""
+"""How many deliveries of a message have service times of their own. Further ones use them again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Crew:
-    """Consumers.
+    """The consumers.
 
     Attributes:
-        subscribers: how many there are.
-        backlog: most unsettled deliveries that each has at once, over all partitions (Q3).
-        service: how long each takes over a message.
-        cancels: which share of the deliveries is cancelled instead of acknowledged, from 0 to 1.
-        recorded_ms: how long the consumer took over a message, by its place among the arrivals, where that is known.
+        subscribers: the number of consumers.
+        backlog: the most unsettled deliveries of each consumer, over all partitions (Q3).
+        service: how long a consumer works on a message.
+        cancels: the share of deliveries that are cancelled instead of acknowledged, from 0 to 1.
+        recorded_ms: by index among the arrivals, how long a consumer worked on the message, ms, where that is known.
     """
 
     subscribers: int
@@ -37,10 +37,10 @@ class Handed(NamedTuple):
     """A delivery.
 
     Attributes:
-        shard: of which shard.
-        at: which message, by its place among the arrivals.
+        shard: the shard's number.
+        at: the message's index among the arrivals.
         times: its delivery count.
-        until_ms: end of its lease, ms since the epoch; 0 = none.
+        until_ms: end of its lease, ms since the epoch; 0 without one.
     """
 
     shard: int
@@ -50,15 +50,15 @@ class Handed(NamedTuple):
 
 
 class Consumer:
-    """One consumer, which works on one message at a time, in the order in which it got them.
+    """One consumer, which works on one message at a time, in the order of their deliveries.
 
     Args:
-        name: of its subscription.
+        name: name of its subscription.
 
     Attributes:
-        name: the same.
-        handed: what waits at it; the first is the one that it works on.
-        working: whether it works on the first of them.
+        name: name of its subscription.
+        handed: its waiting deliveries. It works on the first one.
+        working: whether it works on the first one now.
     """
 
     def __init__(self, name: str) -> None:
@@ -68,11 +68,11 @@ class Consumer:
 
 
 class Work:
-    """What the consumers do with each delivery: the same in every run with the same seed, whoever gets it.
+    """The work on each delivery. It is the same in every run with the same seed, whichever consumer gets the delivery.
 
     Args:
         crew: the consumers.
-        seed: of the draws.
+        seed: the seed of random values.
     """
 
     def __init__(self, crew: Crew, seed: int) -> None:
@@ -82,12 +82,12 @@ class Work:
         self._chances = [seeded(f"{seed}:service:{attempt}") for attempt in range(_DRAWN)]
 
     def takes_ms(self, one: Handed) -> int:
-        """How long a consumer takes over a delivery, ms; 1 or more."""
+        """Return how long a consumer works on a delivery, ms; at least 1."""
         known_ms = self._crew.recorded_ms.get(one.at)
         return max(1, round(self._drawn_ms(one) if known_ms is None else known_ms))
 
     def cancels(self, one: Handed) -> bool:
-        """Whether the consumer gives it back."""
+        """Return whether the consumer cancels the delivery."""
         share = self._crew.cancels
         if not share:
             return False

@@ -1,4 +1,4 @@
-"""Distributions: how long something takes, drawn from a seed, so that a second run draws the same."""
+"""Distributions: durations drawn with a seed, so that a second run draws the same."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ _PARTS: Final = {"exponential": 1, "uniform": 2, "lognormal": 2}
 
 
 def seeded(seed: str) -> random.Random:
-    """Chance that is the same in every run with the same seed."""
-    return random.Random(seed)  # noqa: S311  # nothing secret is drawn
+    """Return a generator of random values that are the same in every run with the same seed."""
+    return random.Random(seed)  # noqa: S311  # no secrets are drawn
 
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """How long something takes, ms.
+    """A distribution of durations, ms.
 
     Attributes:
         kind: `constant`, `exponential`, `uniform`, `lognormal` or `recorded`.
-        first_ms: the constant; the mean of exponential times; the least of uniform ones; the median of lognormal ones.
-        second: the most of uniform times, ms; the standard deviation of the logarithm of lognormal ones.
-        recorded_ms: times that were seen, of which one is drawn.
+        first_ms: the constant; the mean of exponential durations, the least of uniform ones, the median of lognormal
+            ones.
+        second: the greatest of uniform durations, ms; the standard deviation of the logarithm of lognormal ones.
+        recorded_ms: recorded durations, of which one is drawn.
     """
 
     kind: str
@@ -48,7 +49,7 @@ class Distribution:
         return self.first_ms
 
     def draw(self, chance: random.Random) -> float:
-        """One time, ms."""
+        """Draw a duration, ms."""
         if self.kind == "constant":
             return self.first_ms
         if self.kind == "recorded":
@@ -72,10 +73,10 @@ class Distribution:
 
 
 def distribution(text: str) -> Distribution:
-    """Read a distribution as people write it.
+    """Parse a distribution.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not a distribution.
     """
     kind, *parts = text.strip().split(":")
     try:
@@ -100,7 +101,7 @@ def distribution(text: str) -> Distribution:
 
 
 _WIDEST: Final = 10.0
-"""The widest spread of lognormal times: e to the tenth power either way."""
+"""The greatest spread of lognormal durations: e to the tenth power either way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,7 @@ class Pace:
     """How often messages arrive.
 
     Attributes:
-        gap_ms: the time between two arrivals, which need not be whole ms.
+        gap_ms: the time between two arrivals, which need not be a whole number of ms.
     """
 
     gap_ms: Distribution
@@ -122,10 +123,10 @@ _PER_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def pace(text: str) -> Pace:
-    """Read how often messages arrive.
+    """Parse how often messages arrive.
 
     Raises:
-        ValueError: it says nothing of the kind.
+        ValueError: it is not a rate.
     """
     stated = text.strip()
     regular = not stated.startswith("poisson:")

@@ -1,4 +1,4 @@
-"""Goals: what a queue has to do, as people write it."""
+"""Goals: what a queue must achieve, as people write it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _FIELDS: Final = {"90%": "p90", "99%": "p99"}
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """One thing that has to hold.
+    """One goal.
 
     Attributes:
         what: `served`, `wait` or `stay`.
-        which: of a time: `mean`, `median`, `p90`, `p99` or `most`.
+        which: for a time, `mean`, `median`, `p90`, `p99` or `most`.
         bound: the least share, from 0 to 1, or the longest time, ms.
     """
 
@@ -30,7 +30,7 @@ class Goal:
     bound: float
 
     def is_met(self, outcome: Outcome) -> bool:
-        """Whether it holds; a time of no message at all does not."""
+        """Return whether the goal is met. A goal for a time is not met if no message has that time."""
         if outcome.endless:
             return False
         if self.what == "served":
@@ -46,10 +46,10 @@ class Goal:
 
 
 def goals(text: str) -> tuple[Goal, ...]:
-    """Read goals.
+    """Parse goals.
 
     Raises:
-        ValueError: one is none.
+        ValueError: one of them is not a goal.
     """
     return tuple(_goal(part.strip()) for part in text.split(","))
 

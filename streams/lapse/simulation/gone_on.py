@@ -1,4 +1,4 @@
-"""What a shard knows in the middle of an epoch, and its journal does not say: what the log said before."""
+"""Restores what a shard knows within an epoch and its journal does not say, from the log before that point."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from lapse.simulation.recorded_journal import RecordedEpoch
 
 
 def began_ms(epoch: RecordedEpoch) -> int:
-    """When an epoch began, ms since the epoch: nothing was decided as of an earlier instant.
+    """Return when an epoch began, ms since the epoch. Nothing was decided as of an earlier instant.
 
-    One that is gone on with began when its shard was taken over. A command that is still to come may have an instant
+    A replay may begin within an epoch, which began when its shard was taken over. A later command may have an instant
     not long after that.
     """
     told = next((step.instants["began"] for step in epoch.steps if "began" in step.instants), None)
@@ -27,38 +27,38 @@ def began_ms(epoch: RecordedEpoch) -> int:
 
 
 def looked_ms(epoch: RecordedEpoch) -> int:
-    """When its owner looked for deliveries that were not written (C55): those whose leases were over do not count.
+    """Return when the owner looked for deliveries that were not written (C55), without those whose leases were over.
 
-    It is earlier than the beginning of the epoch, behind which the deliveries that were found are written.
+    It is earlier than the beginning of the epoch, behind which the found deliveries are written.
     """
     return next((step.instants["looked"] for step in epoch.steps if "looked" in step.instants), began_ms(epoch))
 
 
 def heard_of_ms(epoch: RecordedEpoch) -> int:
-    """The latest instant that its shard had heard of where an epoch is gone on with, ms since the epoch.
+    """Return the latest instant that the shard knew where the replay begins within an epoch, ms since the epoch.
 
-    The journal before was written later: the shard took in messages meanwhile, and they have earlier instants.
+    The journal before that point was written later. Meanwhile the shard took in messages with earlier instants.
     """
     return next((step.instants["from"] for step in epoch.steps if "from" in step.instants), epoch.begin.at_ms)
 
 
 def reached_ms(read: Iterable[Any]) -> int:
-    """The last tick that was read, ms since the epoch; 0 = none.
+    """Return the instant of the last tick that was read, ms since the epoch; 0 if there is none.
 
     Args:
-        read: the commands before the epoch is gone on with.
+        read: the commands before the replay begins.
     """
     return max((record.timestamp for record in read if record.key == TICK_KEY), default=0)
 
 
 def hear(machine: QueueMachine, read: Iterable[Any], authorizer: CommandAuthorizer | None, unheard_ms: int) -> None:
-    """Know when each subscription was heard last: it does not begin a heartbeat timeout here (Q5).
+    """Set when each subscription was last heard, because its heartbeat timeout does not begin anew here (Q5).
 
     Args:
-        machine: the shard's; it has begun.
-        read: the commands before the epoch is gone on with.
-        authorizer: reads them where users are configured, and is not used for anything else; None = there are none.
-        unheard_ms: from when on the others have one timeout, ms since the epoch.
+        machine: the shard's machine, which has begun.
+        read: the commands before the replay begins.
+        authorizer: an authorizer for these commands only, if users are configured; None otherwise.
+        unheard_ms: when the timeout of the other subscriptions begins, ms since the epoch.
     """
     known = {one.id: one for one in machine.shard.subscriptions()}
     heard: dict[str, int] = {}
@@ -77,4 +77,4 @@ def _admitted(read: Iterable[Any], authorizer: CommandAuthorizer | None) -> Iter
             try:
                 yield admit_all(record) if authorizer is None else authorizer.read(record)
             except CommandError:
-                continue  # it was refused then as well
+                continue  # it was refused in the recording as well

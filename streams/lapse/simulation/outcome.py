@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 LEFT: Final = "left"
 SERVED: Final = frozenset({"acknowledged", "delivered_at_most_once", "barrier_released"})
-"""Fates of messages that somebody had."""
+"""Fates of messages that a consumer had."""
 
 _MOST_POINTS: Final = 120
 """The greatest number of points in a course over time."""
@@ -21,11 +21,11 @@ class Waits:
     """How long messages waited, ms.
 
     Attributes:
-        mean: on average.
-        median: half of them no longer.
-        p90: 90 % of them no longer.
-        p99: 99 % of them no longer.
-        most: the longest.
+        mean: the mean.
+        median: the median.
+        p90: the 90th percentile.
+        p99: the 99th percentile.
+        most: the longest time.
     """
 
     mean: float
@@ -36,25 +36,25 @@ class Waits:
 
     @classmethod
     def of(cls, some_ms: NDArray[np.int64]) -> Waits | None:
-        """Of messages; None if there are none."""
+        """Compute the waits of messages; return None if there are none."""
         if not len(some_ms):
             return None
         median, p90, p99 = np.percentile(some_ms, [50, 90, 99])
         return cls(float(some_ms.mean()), float(median), float(p90), float(p99), float(some_ms.max()))
 
     def facts(self) -> dict[str, float]:
-        """For JSON."""
+        """Return the facts for JSON."""
         return {f"{name}_ms": round(getattr(self, name), 1) for name in ("mean", "median", "p90", "p99", "most")}
 
 
 @dataclass(slots=True)
 class Course:
-    """How a queue went, in equal steps of time.
+    """The course of a queue, in equal steps of time.
 
     Attributes:
         at_ms: the beginning of each step, ms since the epoch.
         depth: messages in the queue at the end of each step.
-        fates: how many messages came to each end in each step.
+        fates: by fate, how many messages left in each step.
     """
 
     at_ms: list[int]
@@ -69,22 +69,22 @@ class Outcome:
         came_ms: instant of each message's arrival, or the instant for which it is scheduled, ms since the epoch.
 
     Attributes:
-        came_ms: the same.
-        first_ms: when each was first handed out, ms since the epoch; -1 = never.
-        begun_ms: when a consumer first began with each, ms since the epoch; -1 = never.
-        ended_ms: when each left, ms since the epoch; -1 = it is still there.
-        fates: what became of each, by number of `names`; 0 = it is still there.
-        names: of the fates.
-        deliveries: how many there were.
+        came_ms: instant of each message's arrival, or the instant for which it is scheduled, ms since the epoch.
+        first_ms: when each was first handed out, ms since the epoch; -1 if never.
+        begun_ms: when a consumer first began to work on each, ms since the epoch; -1 if never.
+        ended_ms: when each left, ms since the epoch; -1 if it is still in the queue.
+        fates: what became of each, as an index of `names`; 0 if it is still in the queue.
+        names: the names of the fates.
+        deliveries: the number of deliveries.
         lapsed: leases that ended unsettled.
-        cancelled: deliveries that consumers gave back.
-        in_vain: deliveries whose consumer was too late with its settlement, or whose message had left.
-        dropped: deliveries that waited at a consumer until their leases were over, and nobody worked on.
-        deepest: most messages that were in the queue at once.
-        busy_ms: for how long consumers worked, all together.
+        cancelled: deliveries that consumers cancelled.
+        in_vain: deliveries whose consumer settled too late, or whose message had left.
+        dropped: deliveries that waited at a consumer until their leases were over, without any work on them.
+        deepest: the most messages that were in the queue at once.
+        busy_ms: for how long consumers worked, all together, ms.
         began_ms: when it began, ms since the epoch.
         ended_at_ms: the last instant at which something happened, ms since the epoch.
-        endless: whether it was stopped because the same messages went round and round.
+        endless: whether it was stopped because the same messages were delivered again and again.
     """
 
     def __init__(self, came_ms: NDArray[np.int64]) -> None:
@@ -101,7 +101,7 @@ class Outcome:
         self._numbers = {LEFT: 0}
 
     def end(self, which: list[int], fate: str, at_ms: int) -> None:
-        """Know that messages left, by their places among the arrivals."""
+        """Note that messages left, by their indexes among the arrivals."""
         number = self._numbers.get(fate)
         if number is None:
             number = self._numbers[fate] = len(self.names)
@@ -109,56 +109,56 @@ class Outcome:
         self.fates[which] = number
         self.ended_ms[which] = at_ms
 
-    # What is told
+    # Results
 
     def __len__(self) -> int:
         return len(self.came_ms)
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many messages came to each end; the most frequent first."""
+        """The number of messages by fate; the most frequent first."""
         found = np.bincount(self.fates, minlength=len(self.names))
         pairs = [(name, int(found[at])) for at, name in enumerate(self.names) if found[at]]
         return dict(sorted(pairs, key=lambda pair: (-pair[1], pair[0])))
 
     @property
     def served(self) -> int:
-        """How many messages a consumer was done with."""
+        """The number of messages that a consumer finished."""
         return sum(count for name, count in self.counts.items() if name in SERVED)
 
     @property
     def served_share(self) -> float:
-        """The same of all that came, from 0 to 1; 1 where none came."""
+        """The share of finished messages, from 0 to 1; 1 without any message."""
         return self.served / len(self) if len(self) else 1.0
 
     @property
     def handed_out(self) -> int:
-        """How many messages were handed out at least once."""
+        """The number of messages that were handed out at least once."""
         return int((self.first_ms >= 0).sum())
 
     @property
     def waits(self) -> Waits | None:
-        """From arrival until a consumer first began with it."""
+        """Times from arrival until a consumer first began to work."""
         some = self.begun_ms >= 0
         return Waits.of(self.begun_ms[some] - self.came_ms[some])
 
     @property
     def stays(self) -> Waits | None:
-        """From arrival to the end, of served messages."""
+        """Times from arrival to the end, of served messages."""
         some = self._of(SERVED)
         return Waits.of(self.ended_ms[some] - self.came_ms[some])
 
     def busy_share(self, subscribers: int) -> float:
-        """Which share of the time the consumers worked, from 0 to 1."""
+        """Return the share of the time in which the consumers worked, from 0 to 1."""
         passed_ms = self.ended_at_ms - self.began_ms
         return min(1.0, self.busy_ms / (subscribers * passed_ms)) if subscribers and passed_ms else 0.0
 
     def course(self, points: int = _MOST_POINTS, end_ms: int = 0) -> Course:
-        """How it went over time.
+        """Return the course over time.
 
         Args:
-            points: in so many steps.
-            end_ms: to this instant at least, ms since the epoch.
+            points: the number of steps.
+            end_ms: the least end of the course, ms since the epoch.
         """
         end_ms = max(self.ended_at_ms, end_ms, self.began_ms + points)
         edges = np.linspace(self.began_ms, end_ms + 1, points + 1)
@@ -172,7 +172,7 @@ class Outcome:
         return Course([int(one) for one in edges[:-1]], np.cumsum(came - left).tolist(), fates)
 
     def facts(self, subscribers: int) -> dict[str, Any]:
-        """For JSON."""
+        """Return the facts for JSON."""
         waits, stays = self.waits, self.stays
         return {
             "messages": len(self),

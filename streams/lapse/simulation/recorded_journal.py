@@ -1,4 +1,4 @@
-"""The journal of a shard as it was recorded: its epochs, and how far each step read and what it did by the clock."""
+"""The recorded journal of a shard: its epochs, with read positions of each step, and instants from the clock."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class RecordedStep:
 
     Attributes:
         at_ms: when it was journaled, ms since the epoch.
-        positions: next offset of each source, and of the commands, behind it.
-        instants: what it did by the clock, by name; ms since the epoch.
-        batches: first offset and the one behind the last of records that came together, where that was told of.
-        arrived_ms: when some of these came, by topic, partition and first offset; ms since the epoch.
-        takes: how far partitions that are merged by time were taken in one after the other, before the end of the step.
-        noted: what it says of deliveries (C55); None = nothing.
+        positions: next offset of each source, including the commands, behind the step.
+        instants: the instants that it took from the clock, by name, ms since the epoch.
+        batches: first offset, and offset behind the last, of records that arrived together, as far as recorded.
+        arrived_ms: by topic, partition and first offset, when some of these arrived, ms since the epoch.
+        takes: the next offsets after each take of partitions that are merged by time, before the end of the step.
+        noted: its note about deliveries (C55); None without one.
     """
 
     at_ms: int
@@ -40,15 +40,15 @@ class RecordedStep:
 
 @dataclass(slots=True)
 class RecordedEpoch:
-    """What one owner did.
+    """The steps of one owner.
 
     Attributes:
-        number: its epoch.
-        begin: where it began.
-        steps: what it did.
-        taken_over: whether it begins here; else it is gone on with.
-        taken_over_ms: when it was taken over, if it is gone on with, ms since the epoch; None = it is not told.
-        definition: version of the queue's definition that its owner went by; 0 = that of its `lapse.toml` (C66).
+        number: the epoch.
+        begin: the positions where it begins.
+        steps: its steps.
+        taken_over: whether it begins with its take-over. Otherwise the replay begins within it.
+        taken_over_ms: when it was taken over, if the replay begins within it, ms since the epoch; None if not recorded.
+        definition: version of the queue's definition that its owner used; 0 for that of its `lapse.toml` (C66).
     """
 
     number: int
@@ -60,16 +60,16 @@ class RecordedEpoch:
 
 
 class RecordedJournal:
-    """A shard's changelog, from the point on from which it can be gone through.
+    """A shard's changelog, from the point on from which it can be replayed.
 
     Args:
         records: the changelog's records, by their offsets.
-        since_ms: from when on, ms since the epoch; None = from as early as possible.
-        until_ms: until when; None = to its end.
+        since_ms: where to begin, ms since the epoch; None for as early as possible.
+        until_ms: where to end, ms since the epoch; None for its end.
 
     Attributes:
-        before: what the journal held there: the state to begin with.
-        epochs: what came then.
+        before: the contents of the journal at that point, which are the first state.
+        epochs: the epochs from there on.
     """
 
     def __init__(self, records: Sequence[Any], since_ms: int | None = None, until_ms: int | None = None) -> None:
@@ -106,12 +106,12 @@ class RecordedJournal:
 
     @property
     def began_ms(self) -> int | None:
-        """From when on it can be gone through, ms since the epoch; None = it holds nothing."""
+        """When the replay can begin, ms since the epoch; None if the journal is empty."""
         return self.epochs[0].begin.at_ms if self.epochs else None
 
 
 def _first_whole(records: Sequence[Any]) -> int:
-    """Index of the record behind the one from which on nothing is missing; 0 = nothing ever went."""
+    """Return the index of the record behind which nothing is missing; 0 if nothing was ever removed."""
     compaction, first = Compaction(), 0
     for at, record in enumerate(records):
         was_whole = compaction.whole
@@ -122,13 +122,13 @@ def _first_whole(records: Sequence[Any]) -> int:
 
 
 def _definition(claim: bytes | None) -> int:
-    """The version that a claim names behind its worker (C66)."""
+    """Return the version of the definition that a claim names (C66)."""
     _, _, version = (claim or b"").rpartition(b", definition ")
     return int(version) if version.isdigit() else 0
 
 
 def _steps(record: Any) -> list[RecordedStep]:
-    """The step that a record tells of, behind those before it that changed nothing and are to be gone through alone."""
+    """Return the step in a record, preceded by earlier steps without changes that must be replayed alone."""
     known: dict[str, Any] = orjson.loads(record.value)
     noted = known.pop(PROGRESS_KEY, None)
     told = noted or {}
@@ -139,7 +139,7 @@ def _steps(record: Any) -> list[RecordedStep]:
 def _step(
     record: Any, noted: Mapping[str, Any] | None, read: Mapping[str, Any], told: Mapping[str, int]
 ) -> RecordedStep:
-    """One step, from how far it read and what it did by the clock."""
+    """Return one step from its read positions and its instants."""
     positions: dict[TP, int] = {}
     for place, offset in read.items():
         topic, colon, partition = place.rpartition(":")
@@ -150,7 +150,7 @@ def _step(
     arrived_ms: dict[tuple[str, int, int], int] = {}
     takes: dict[str, dict[TP, int]] = {}
     for name, value in told.items():
-        match name.split(":"):  # no topic's name holds one
+        match name.split(":"):  # topic names have no colon
             case [topic, partition, first]:
                 batches.setdefault(TP(topic, int(partition)), []).append((int(first), value))
             case [kind, take, topic, partition] if kind == TAKEN:

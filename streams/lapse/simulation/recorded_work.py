@@ -1,4 +1,4 @@
-"""What consumers did, as it was recorded: how many there were, and how long each took over a message."""
+"""The recorded work of consumers: how many there were, and how long each worked on a message."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ Place = tuple[str, int, int]
 
 @dataclass(frozen=True, slots=True)
 class RecordedWork:
-    """What consumers did.
+    """The work of consumers.
 
     Attributes:
-        took_ms: how long somebody took over each message that was acknowledged or cancelled, the first time.
-        subscribers: how many consumers there were at once, at most.
-        backlog: how many deliveries one of them had unsettled at once, at most.
+        took_ms: how long a consumer worked on each acknowledged or cancelled message, the first time, ms.
+        subscribers: the most consumers at once.
+        backlog: the most unsettled deliveries of one of them at once.
     """
 
     took_ms: dict[Place, int]
@@ -36,13 +36,13 @@ class RecordedWork:
 def recorded_arrivals(
     recording: Recording, topics: Sequence[str], since_ms: int | None, until_ms: int | None
 ) -> Arrivals:
-    """The messages of underlying topics, at the instants of the log.
+    """Return the messages of underlying topics, with the instants of the log.
 
     Args:
-        recording: holds them.
+        recording: the recording with the topics.
         topics: the underlying topics.
-        since_ms: those of that instant or later, ms since the epoch; None = all.
-        until_ms: those up to that instant; None = all.
+        since_ms: leave out earlier messages, ms since the epoch; None for all.
+        until_ms: leave out later messages, ms since the epoch; None for all.
     """
     found: list[Arrival] = []
     partitions = recording.partitions()
@@ -50,17 +50,17 @@ def recorded_arrivals(
         for partition in range(partitions.get(topic, 0)):
             latest_ms = 0
             for record in recording.log(topic, partition)[:]:
-                latest_ms = max(latest_ms, record.timestamp)  # a producer's clock may go back, the log does not
+                latest_ms = max(latest_ms, record.timestamp)  # producers' clocks may go back, the log does not
                 if latest_ms >= (since_ms or 0) and (until_ms is None or latest_ms <= until_ms):
                     found.append(Arrival(latest_ms, topic, partition, record))
     return Arrivals(found, max((partitions.get(topic, 0) for topic in topics), default=1))
 
 
 def recorded_work(deliveries: Iterable[Any], events: Iterable[Event]) -> RecordedWork:
-    """Read it from the topics of a queue.
+    """Compute the work from the topics of a queue.
 
-    A consumer works on one message after the other: it begins with a delivery when that comes, or when it is done with
-    the one before.
+    A consumer works on one message at a time. It begins with a delivery when that arrives, or when the one before is
+    done.
 
     Args:
         deliveries: records of the deliveries topic, and of those of users.
@@ -85,7 +85,7 @@ def recorded_work(deliveries: Iterable[Any], events: Iterable[Event]) -> Recorde
 
 
 class _Took:
-    """Goes through deliveries and events in the order of time."""
+    """Processes deliveries and events in the order of time."""
 
     def __init__(self) -> None:
         self.took_ms: dict[Place, int] = {}
@@ -110,7 +110,7 @@ class _Took:
             self.subscribers = max(self.subscribers, len(self._there))
         elif told.event == EventKind.UNSUBSCRIBED:
             self._there.discard(told.subscription)
-        elif told.event == EventKind.DELETED:  # what comes behind it is of another queue of this name
+        elif told.event == EventKind.DELETED:  # later events are of another queue with this name
             self._there.clear()
         for some in told.messages:
             for offset in range(some.first, some.last + 1):

@@ -1,4 +1,4 @@
-"""A recording: what topics hold, read from Kafka or made in memory, with the offsets that it has there."""
+"""A recording: the contents of topics, read from Kafka or made in memory, with their original offsets."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from lapse.testing.cluster import Cluster
 
 
 class Recorded(NamedTuple):
-    """A record; it looks like aiokafka's `ConsumerRecord`.
+    """A record with the attributes of aiokafka's `ConsumerRecord`.
 
     Attributes:
         topic: its topic.
         partition: its partition.
         offset: its offset.
-        timestamp: ms since the epoch; -1 = none.
-        timestamp_type: 0 = a producer's, 1 = the broker's.
+        timestamp: ms since the epoch; -1 without one.
+        timestamp_type: 0 if a producer set it, 1 if the broker did.
         key: its key.
         value: its value.
         headers: its headers, in order.
@@ -35,7 +35,7 @@ class Recorded(NamedTuple):
 
 
 class RecordedLog(Sequence[Any]):
-    """The records of a partition, which are asked for by offsets; some offsets may hold nothing.
+    """The records of a partition, indexed by offsets. Some offsets may have no record.
 
     Args:
         records: the records, by their offsets.
@@ -70,14 +70,11 @@ class RecordedLog(Sequence[Any]):
 
 
 class Recording(Cluster):
-    """Topics as they were recorded.
+    """Recorded topics.
 
     Args:
-        partitions: how many partitions each topic has.
-        records: what they hold, in any order of topics, each partition by its offsets.
-
-    Attributes:
-        partitions_of: the same as `partitions`.
+        partitions: the number of partitions of each topic.
+        records: their records, in any order of topics, those of each partition by their offsets.
     """
 
     def __init__(self, partitions: dict[str, int], records: Iterable[Any]) -> None:
@@ -99,7 +96,7 @@ class Recording(Cluster):
         return next(found, len(self.log(topic, partition)))
 
     def cut(self, ends: Mapping[TP, int]) -> Recording:
-        """The same, but that some partitions end below an offset."""
+        """Return a copy in which some partitions end below an offset."""
         kept = {tp: log[: ends.get(tp, len(log))] for tp, log in self._recorded.items()}
         return Recording(self.partitions(), (record for records in kept.values() for record in records))
 

@@ -1,7 +1,8 @@
-"""A recorded stretch gone through again: the worker's own machine, fed as it was then (X10).
+"""Replays a recorded stretch: the worker's own machine gets the same input as in the recording (X10).
 
-Records, commands and ticks come at their log instants. What a worker does by its clock and not by the log, such as the
-instant of a delivery, its journal says. So the machine comes to the same decisions, and tells the same events.
+Records, commands and ticks come at their instants in the log. The journal has all instants that a worker takes from its
+clock and not from the log, such as that of a delivery. So the machine makes the same decisions, and emits the same
+events.
 """
 
 from __future__ import annotations
@@ -38,16 +39,16 @@ _MANY: Final = 1 << 40
 
 
 class NotReplayable(Exception):
-    """A recording lacks what is needed to go through it again; the text says what."""
+    """A recording lacks something that a replay needs; the text says what."""
 
 
 class ReplayedShard:
-    """One shard, gone through again.
+    """One replayed shard.
 
     Args:
-        name: its queue.
-        servings: what the queue was served by, by the version of its definition.
-        partition: which shard.
+        name: name of the queue.
+        servings: how the queue was served, by the version of its definition.
+        partition: the shard's number.
         recording: the topics.
         journal: the shard's journal.
     """
@@ -72,7 +73,7 @@ class ReplayedShard:
         self._reached_ms = 0
 
     def events(self) -> Iterator[Event]:
-        """What the shard tells, in order.
+        """Yield the shard's events, in order.
 
         Raises:
             NotReplayable: something is missing.
@@ -99,12 +100,12 @@ class ReplayedShard:
             machine.guarded(at_once(remembering(serving.guard, self._commands, position, log, began_ms)))
             deliveries += serving.guard.deliveries
         arriving = ArrivingAsRecorded(machine, self._recording)
-        taking = cast("Machine", arriving)  # it has all that an inbox asks for
+        taking = cast("Machine", arriving)  # it has everything that an inbox needs
         inbox = Inbox(MemoryReader(self._recording), taking, self._commands, positions, None, lambda: None)
         machine.begin_topics([], {})
         self._find_unwritten(machine, epoch, deliveries)
         self._noted = epoch.begin.noted
-        # What the epoch itself has written under the same keys is kept, where it is gone on with.
+        # If the replay begins within an epoch, keep what the epoch itself has written under the same keys.
         self._take(epoch.number, sorted(machine.take_over(began_ms), key=lambda item: item[1] is not None))
         machine.arrivals_are_in(0)
         self._reached_ms = 0
@@ -124,17 +125,21 @@ class ReplayedShard:
                     yield event.decode(output.value)
 
     def _go_on(self, machine: QueueMachine, epoch: RecordedEpoch, serving: Serving) -> None:
-        """Know what the owner had read before, where its journal does not say it."""
+        """Restore what the owner had read before, where its journal does not say it."""
         log = self._recording.log(*self._commands)
         read = log[: epoch.begin.positions.get(self._commands, 0)]
         self._reached_ms = gone_on.reached_ms(read)
         authorizer = None if serving.guard is None else CommandAuthorizer(serving.guard, self._partition)
-        # Where Kafka has removed some of its commands, a subscription may have been heard since.
+        # If Kafka has removed some of the commands, a subscription may have been heard since.
         unheard_ms = gone_on.heard_of_ms(epoch) if log.begins else gone_on.began_ms(epoch)
         gone_on.hear(machine, read, authorizer, unheard_ms)
 
     def _check(self, epoch: RecordedEpoch) -> None:
-        """Whether everything that the epoch read is there."""
+        """Check that everything that the epoch read is in the recording.
+
+        Raises:
+            NotReplayable: something is missing.
+        """
         for tp, offset in epoch.begin.positions.items():
             last = max((step.positions.get(tp, 0) for step in epoch.steps), default=0)
             log = self._recording.log(*tp)
@@ -145,7 +150,11 @@ class ReplayedShard:
                 )
 
     def _served_by(self, epoch: RecordedEpoch) -> Serving:
-        """What the owner went by."""
+        """Return how the owner served the queue.
+
+        Raises:
+            NotReplayable: the topic no longer has that version of the definition.
+        """
         found = self._servings.get(epoch.definition)
         if found is None:
             there = ", ".join(map(str, sorted(self._servings))) or "none"
@@ -156,7 +165,7 @@ class ReplayedShard:
         return found
 
     def _find_unwritten(self, machine: QueueMachine, epoch: RecordedEpoch, deliveries: Sequence[str]) -> None:
-        """Deliveries that the owner before journaled and did not write count as they did then (C55)."""
+        """Handle deliveries that the previous owner journaled and did not write as in the recording (C55)."""
         noted = noted_of(self._noted)
         if noted is None:
             return
@@ -170,7 +179,7 @@ class ReplayedShard:
         at_once(machine.unwritten(noted, read, gone_on.looked_ms(epoch)))
 
     def _take(self, epoch: int, items: Items) -> None:
-        """Keep what the shard journals: what comes after a take-over begins with it."""
+        """Keep what the shard journals, which is the beginning of the next epoch's state."""
         headers = epoch_header(epoch)
         for key, value in items:
             self._own.take(key, value, headers)
@@ -178,7 +187,7 @@ class ReplayedShard:
     # A step
 
     def _step(self, machine: QueueMachine, inbox: Inbox, step: RecordedStep) -> Effects:
-        """One step, in the order of a worker's (`Runner._step`)."""
+        """Do one step, in the order of a worker's (`Runner._step`)."""
         instants = step.instants
         self._recording.now_ms = instants.get("arrived", step.at_ms)
         machine.now_ms = max(machine.now_ms, instants.get("from", 0))
@@ -197,7 +206,7 @@ class ReplayedShard:
             while inbox.held_ms is not None:
                 machine.arrivals_are_in(inbox.held_ms)
                 inbox.take_commands(_MANY, None, self._tick)
-        if "in" in instants:  # until then a worker did not know whether older messages are still to come (C76)
+        if "in" in instants:  # a worker knows only then that no older message comes (C76)
             machine.arrivals_are_in(instants["in"])
         if machine.is_due(self._reached_ms):
             machine.advance(self._reached_ms)
@@ -206,15 +215,16 @@ class ReplayedShard:
         return at_once(machine.finish(_write))
 
     def _bring(self, inbox: Inbox, step: RecordedStep, positions: Mapping[TP, int]) -> None:
-        """Bring what the step read up to these positions, and together what came together."""
+        """Bring the records that the step read up to these positions, batch by batch as recorded."""
         unfinished = step.instants.get("unfinished")
         for tp, end in positions.items():
             if tp not in inbox.received:
                 inbox.adopt(tp, 0)
-            # Of a command that was begun and not finished the position is its own.
+            # The noted position of a command that was begun and not finished is that of the command itself.
             stop = end if unfinished is None or tp != self._commands else max(end, unfinished + 1)
             batches = step.batches.get(tp, ())
-            # Of a batch for which a crowd had left too little room all came; its last record says when it came (C60).
+            # If a crowd left too little room for a batch, all of it had arrived, and its last record has the instant
+            # (C60).
             stop = max([stop, *(last for first, last in batches if first <= end < last)])
             ends = {one for one in cuts(batches) if inbox.received[tp] < one < stop}
             for one in sorted(ends | {stop}):
@@ -232,11 +242,11 @@ class ReplayedShard:
 
 
 async def _write(letters: Sequence[Output | Packed]) -> dict[int, Refusal]:
-    """Take dead letters: none is refused."""
+    """Accept all dead letters."""
     return {}
 
 
 def _epoch(record: Any) -> int:
-    """The epoch of a record of a deliveries topic; 0 = it says none."""
+    """Return the epoch of a record of a deliveries topic; 0 if it has none."""
     stated = dict(record.headers).get(header.EPOCH, b"")
     return int(stated) if stated.isdigit() else 0

@@ -1,4 +1,4 @@
-"""Scenarios: what is simulated, and every combination of what is to be compared."""
+"""Scenarios: what is simulated, in every combination of the values to compare."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lapse.simulation.outcome import Outcome
 from lapse.simulation.simulated_queue import SimulatedQueue
 
 MOST: Final = 200
-"""The greatest number of combinations that are compared."""
+"""The greatest number of combinations to compare."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Scenario:
     """One combination.
 
     Attributes:
-        label: what it is, by name: settings as they were given, and of the crew what varies.
+        label: its values by name: changed settings, and those of the crew.
         config: the queue's settings.
         crew: the consumers.
     """
@@ -37,13 +37,13 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A scenario, and what came of it."""
+    """A scenario and its outcome."""
 
     scenario: Scenario
     outcome: Outcome
 
     def facts(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the facts for JSON."""
         crew = self.scenario.crew
         stated = {"subscribers": crew.subscribers, "backlog": crew.backlog, "service": str(crew.service)}
         return {"scenario": dict(self.scenario.label), **stated, **self.outcome.facts(crew.subscribers)}
@@ -54,9 +54,9 @@ class Setting:
     """One value of a setting.
 
     Attributes:
-        key: the setting, with dots where it is one of a table.
+        key: the setting, with dots if it is in a table.
         text: the value as it was given.
-        tree: the same as in `lapse.toml`.
+        tree: the value as in `lapse.toml`.
     """
 
     key: str
@@ -67,16 +67,16 @@ class Setting:
 def scenarios(
     definition: Definition, beside: Path, settings: Sequence[Setting], crews: Iterable[Crew]
 ) -> list[Scenario]:
-    """Every combination.
+    """Return every combination.
 
     Args:
-        definition: the queue as `lapse.toml` has it.
-        beside: where the files are that its settings name.
-        settings: what is set instead; several values of one key are compared.
-        crews: the consumers that are compared.
+        definition: the queue's definition in `lapse.toml`.
+        beside: directory of the files that its settings name.
+        settings: settings to use instead. Several values of one key are compared.
+        crews: the consumers to compare.
 
     Raises:
-        ValueError: a setting is not understood, or there are too many combinations.
+        ValueError: a setting is not valid, or there are too many combinations.
     """
     values: dict[str, list[Setting]] = {}
     for one in settings:
@@ -98,10 +98,10 @@ def scenarios(
 
 
 def with_settings(definition: Definition, beside: Path, settings: Iterable[Setting]) -> QueueConfig:
-    """A queue's settings, some of them others than `lapse.toml` has.
+    """Return a queue's settings, with some of `lapse.toml` replaced.
 
     Raises:
-        ValueError: they are not understood; the text says which.
+        ValueError: they are not valid; the text says which.
     """
     config = changed(definition, settings).config(beside)
     assert isinstance(config, QueueConfig)
@@ -109,7 +109,7 @@ def with_settings(definition: Definition, beside: Path, settings: Iterable[Setti
 
 
 def changed(definition: Definition, settings: Iterable[Setting]) -> Definition:
-    """A queue's definition, some settings of it others than `lapse.toml` has; they are not checked yet."""
+    """Return a queue's definition, with some settings replaced and not checked yet."""
     tree: dict[str, Any] = dict(definition.settings)
     for one in settings:
         tree = patched(tree, one.tree)

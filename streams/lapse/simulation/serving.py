@@ -1,4 +1,4 @@
-"""What a queue was served by: its settings, and who might do what with it."""
+"""How a queue was served: its settings, and the rights of users."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from lapse.config.definition import Definition, with_entity
 from lapse.runtime.shard.command_authorizer import Guard
 
 FILE: Final = 0
-"""The version of what only `lapse.toml` says."""
+"""The version of a definition that is only in `lapse.toml`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """What shards of a queue go by in an epoch.
+    """How the shards of a queue were served in an epoch.
 
     Attributes:
         config: the queue's settings.
-        forward: the topic to which it forwards; None = it does not.
-        guard: who may do what; None = everybody may do everything.
+        forward: the topic to which it forwards; None if it does not.
+        guard: the rights of users; None if everybody may do everything.
     """
 
     config: QueueConfig
@@ -34,17 +34,17 @@ class Serving:
 def by_version(
     name: str, config: Config, definitions: Iterable[Definition] | None, beside: Path
 ) -> Mapping[int, Serving]:
-    """What a queue was served by, by the version of its definition.
+    """Return how a queue was served, by the version of its definition.
 
     Args:
-        name: the queue.
-        config: what `lapse.toml` says.
-        definitions: the versions of its definition that a topic has; None = `lapse.toml` has it, as `FILE`.
-        beside: where the files are that definitions name.
+        name: name of the queue.
+        config: the configuration in `lapse.toml`.
+        definitions: the versions of its definition on the topic; None if `lapse.toml` has it, as version `FILE`.
+        beside: directory of the files that definitions name.
 
     Raises:
         ConfigError: the key of a user cannot be read.
-        ValueError: a definition cannot be understood here.
+        ValueError: a definition is not valid here.
     """
     if definitions is None:
         return {FILE: _serving(name, config)}

@@ -1,4 +1,4 @@
-"""A queue in virtual time: the shards are the worker's own (`lapse.core`), consumers and arrivals are made up."""
+"""A queue in virtual time: real shards (`lapse.core`), with simulated consumers and arrivals."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from lapse.simulation.crew import Consumer, Crew, Handed, Work
 from lapse.simulation.outcome import Outcome
 
 _NEVER_SILENT_MS: Final = NEVER
-"""Consumers of a simulation are never lost: their heartbeats need no events."""
+"""Consumers of a simulation are never lost, so they need no heartbeats."""
 
 _ROUNDS: Final = 30
 _FEW: Final = 1_000
-"""How often messages are delivered, on average, before the simulation is assumed to never end."""
+"""The simulation counts as endless beyond `_FEW` deliveries, plus `_ROUNDS` for each message."""
 
 _ENDS: Final = {
     EventKind.ACKNOWLEDGED: "acknowledged",
@@ -39,23 +39,23 @@ _ENDS: Final = {
 
 
 class _Finish(NamedTuple):
-    """A consumer that has finished with a message of a shard."""
+    """A consumer that has finished a message of a shard."""
 
     shard: int
     consumer: Consumer
 
 
 class SimulatedQueue:
-    """A queue, from its first message until nothing can happen any more.
+    """A queue, from its first message until nothing more can happen.
 
     At one instant arrivals come first, then what is due, then settlements, then deliveries (C2).
 
     Args:
-        name: what it is called.
+        name: name of the queue.
         config: its settings.
-        arrivals: what comes in.
-        crew: who takes it.
-        seed: of what the consumers do.
+        arrivals: the arriving messages.
+        crew: the consumers.
+        seed: the seed of the consumers' random values.
     """
 
     def __init__(self, name: str, config: QueueConfig, arrivals: Arrivals, crew: Crew, seed: int = 0) -> None:
@@ -64,7 +64,7 @@ class SimulatedQueue:
         self._work = Work(crew, seed)
         count = 1 if config.ordering == "total" else max(1, arrivals.partitions)
         settings = [config.settings(name, partition, count) for partition in range(count)]
-        # It is used all the time, and nobody deletes it: idle time is no matter of a simulation.
+        # The queue is always in use, and nobody deletes it, so idle time plays no part.
         self._shards = [QueueShard(dataclasses.replace(one, idle_ms=0)) for one in settings]
         self._has_barriers = settings[0].traits.barrier is not None
         self._outside: list[deque[tuple[str, int, list[Record]]]] = [deque() for _ in self._shards]
@@ -77,23 +77,23 @@ class SimulatedQueue:
         self._outcome = Outcome(np.array([_comes_ms(one.at_ms, one.record) for one in arrivals], np.int64))
         self._there = [0] * count
         self._due_ms: list[int] = []
-        """When each shard has something to do by itself."""
+        """When each shard has something to do by itself, ms since the epoch."""
 
         self._subscriptions: list[list[Subscription]] = []
-        """Those of each consumer, by shards."""
+        """The subscriptions of each consumer, by shards."""
 
     def run(self) -> Outcome:
-        """Let everything happen that will."""
+        """Let everything happen; return the outcome."""
         self._begin()
         most = _FEW + _ROUNDS * len(self._arrivals)
-        while (now_ms := self._next_ms()) < NEVER:  # all that is left then lives forever, or waits for a consumer
+        while (now_ms := self._next_ms()) < NEVER:  # messages that are left live forever, or wait for a consumer
             if self._outcome.deliveries > most:
                 self._outcome.endless = True
                 break
             self._happen(now_ms)
         return self._outcome
 
-    # At one instant
+    # One instant
 
     def _begin(self) -> None:
         now_ms = self._outcome.began_ms
@@ -145,7 +145,7 @@ class SimulatedQueue:
         self._outcome.deepest = max(self._outcome.deepest, sum(self._there))
 
     def _arrive(self, now_ms: int) -> set[int]:
-        """Bring what arrives now to its shards; which these are."""
+        """Bring the messages of this instant to their shards; return these shards."""
         touched: set[int] = set()
         while self._next < len(self._arrivals):
             at_ms, topic, partition, record = self._arrivals[self._next]
@@ -163,7 +163,7 @@ class SimulatedQueue:
         return touched
 
     def _take_in(self, at: int, now_ms: int, step: Step) -> None:
-        """Let in what has arrived, as far as there is room (Q13)."""
+        """Take in messages that have arrived, as far as there is room (Q13)."""
         shard, outside = self._shards[at], self._outside[at]
         while outside:
             topic, partition, records = outside[0]
@@ -176,7 +176,7 @@ class SimulatedQueue:
             outside.popleft()
 
     def _settle(self, now_ms: int, steps: Mapping[int, Step]) -> list[_Finish]:
-        """Let consumers settle what they have finished now."""
+        """Let consumers settle the messages that they finish now."""
         finished: list[_Finish] = []
         claims: dict[tuple[_Finish, SettleAction], list[Claim]] = {}
         while self._finishes and self._finishes[0][0] <= now_ms:
@@ -199,7 +199,7 @@ class SimulatedQueue:
         return finished
 
     def _deliver(self, at: int, now_ms: int) -> None:
-        """Hand out what can be."""
+        """Hand out what can be handed out."""
         shard, more = self._shards[at], True
         while more:
             if len(self._shards) > 1:
@@ -213,22 +213,22 @@ class SimulatedQueue:
             more = more and handed
 
     def _waits_for_room(self, at: int) -> bool:
-        """Whether a shard may have something to hand out, and a consumer room: another shard may have taken that."""
+        """Return whether a shard may have something to hand out, and a consumer room that others may have taken."""
         waiting = self._there[at]
         for here in self._subscriptions:
             waiting -= here[at].outstanding
         return waiting > 0 and any(self._free(here) > 0 for here in self._subscriptions)
 
     def _free(self, here: list[Subscription]) -> int:
-        """How many more messages a consumer takes, by its subscriptions."""
+        """Return how many more messages a consumer takes, by its subscriptions."""
         return self._crew.backlog - sum([one.outstanding for one in here])
 
     def _grant(self, at: int) -> None:
-        """Let a shard know how many more messages each consumer takes, as clients do where there are several (Q3)."""
+        """Set how many more messages each consumer takes from a shard, as clients do with several shards (Q3)."""
         cap = self._shards[at].settings.max_backlog
         for here in self._subscriptions:
             granted = here[at].outstanding + max(0, self._free(here))
-            # What `subscribe` would do, again and again, without a change for a journal that nobody writes.
+            # The effect of repeated `subscribe` commands, without changes for a journal that nobody writes.
             here[at].max_backlog = granted if cap is None else min(granted, cap)
 
     def _hand(self, at: int, delivery: Delivery, now_ms: int) -> None:
@@ -236,14 +236,14 @@ class SimulatedQueue:
         for place, count in zip(self._of(messages), messages.deliveries.tolist(), strict=True):
             if outcome.first_ms[place] < 0:
                 outcome.first_ms[place] = now_ms
-            if not delivery.barrier:  # it costs no backlog, and nobody settles it (Q12)
+            if not delivery.barrier:  # a barrier takes no backlog, and nobody settles it (Q12)
                 outcome.deliveries += 1
                 consumer.handed.append(Handed(at, place, count, delivery.until_ms))
                 if len(consumer.handed) == 1:
                     self._work_on(consumer, now_ms)
 
     def _work_on(self, consumer: Consumer, now_ms: int) -> None:
-        """Let a consumer begin with what waits at it; as clients do, it drops what has lost its lease."""
+        """Let a consumer begin with its first delivery. Like a client, it drops deliveries whose leases are over."""
         if consumer.working:
             return
         while consumer.handed and 0 < consumer.handed[0].until_ms <= now_ms:
@@ -260,11 +260,11 @@ class SimulatedQueue:
         consumer.working = True
         heapq.heappush(self._finishes, (now_ms + takes_ms, self._order, one, consumer))
 
-    # What becomes of messages
+    # Results
 
     def _note(self, at: int, step: Step, now_ms: int) -> None:
         outcome = self._outcome
-        if step.changes:  # else a timer came for what had left
+        if step.changes:  # without changes, a timer came for a message that had left
             outcome.ended_at_ms = now_ms
         for removal in step.removals:
             self._end(at, self._of(removal.messages), "+".join(removal.reasons), removal.at_ms)
@@ -282,13 +282,13 @@ class SimulatedQueue:
         self._there[at] -= len(places)
 
     def _of(self, messages: Messages) -> list[int]:
-        """Messages by their places among the arrivals."""
+        """Return the indexes of messages among the arrivals."""
         topic, partition, places = messages.topic, messages.partition, self._places
         return [places[topic, partition, offset] for offset in messages.offsets.tolist()]
 
 
 def _comes_ms(at_ms: int, record: Record) -> int:
-    """When a message can first be handed out, ms since the epoch: as it arrives, or when it is scheduled."""
+    """Return when a message can first be handed out, ms since the epoch: when it arrives, or when it is scheduled."""
     return max([at_ms, *_scheduled_ms(record.headers)])
 
 

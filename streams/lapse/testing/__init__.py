@@ -1,7 +1,7 @@
-"""Tests without Kafka: the real core and the real client, in memory, with a clock that only a test moves (X8).
+"""Tests without Kafka: the real core and the real client, in memory, with a clock that only the test moves (X8).
 
-`Lapse` holds topics, shards and a virtual clock; the client's own objects work on it as on a cluster. With pytest, the
-fixture `lapse` is one, and every client object without a connection of its own works on it.
+`Lapse` has topics, shards and a virtual clock, and the client's own objects work with it as with a cluster. With
+pytest, the fixture `lapse` is such an object, and every client object without a connection of its own uses it.
 """
 
 from lapse.testing.cluster import NotAtRest

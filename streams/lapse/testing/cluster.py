@@ -1,7 +1,7 @@
-"""Kafka's place in a test: topics in memory, and the rule that says when nothing more can happen by itself.
+"""The cluster of a test: topics in memory, and the rule that says when nothing more can happen by itself.
 
-Everything happens under one lock. Whoever waits for a record lets the shards work first, so no thread is needed for
-them. The threads of the client's channels come to rest when they have looked after every change and found nothing.
+Everything happens under one lock. A thread that waits for a record lets the shards work first, so they need no thread.
+The threads of the client's channels are at rest when they have looked after the last change and found nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final, Protocol
 from lapse.testing.record import Headers, MemoryRecord
 
 REST_S: Final = 30.0
-"""How long the client's threads may take to come to rest; longer than any machine is busy with something else."""
+"""How long the client's threads may take to come to rest, s. No busy machine needs longer."""
 
 _LOOK_S: Final = 0.05
 
@@ -25,10 +25,10 @@ class NotAtRest(RuntimeError):
 
 
 class Waiter(Protocol):
-    """A consumer whose thread has to look after each change."""
+    """A consumer whose thread must look after each change."""
 
     def is_busy(self) -> bool:
-        """Whether its thread still has something to look at."""
+        """Return whether its thread still has something to look at."""
 
 
 class Cluster:
@@ -38,13 +38,13 @@ class Cluster:
         now_ms: the first instant, ms since the epoch.
 
     Attributes:
-        now_ms: the instant, ms since the epoch; every record gets it as its stamp.
+        now_ms: the instant, ms since the epoch, which is the timestamp of every new record.
         topics_changed: how often topics were created or deleted.
-        changed: guards everything here, and tells of changes.
+        changed: the lock for everything here, notified of changes.
         ticks: how often the client's threads were asked to look.
-        waiters: consumers whose threads have to come to rest.
-        work: lets the shards do what there is to do; under the lock.
-        fault: what ended the shards; whoever works on the cluster is told.
+        waiters: consumers whose threads must come to rest.
+        work: lets the shards do all their work; called under the lock.
+        fault: the error that ended the shards; raised in every thread that uses the cluster.
     """
 
     def __init__(self, now_ms: int) -> None:
@@ -63,7 +63,7 @@ class Cluster:
     # Topics
 
     def create(self, topic: str, partitions: int) -> None:
-        """Create a topic; one that is there stays as it is."""
+        """Create a topic; do nothing if it exists."""
         with self.changed:
             if topic not in self._topics:
                 self._topics[topic] = [[] for _ in range(partitions)]
@@ -76,21 +76,24 @@ class Cluster:
             self.topics_changed += 1
 
     def partitions(self) -> dict[str, int]:
-        """Every topic and its number of partitions."""
+        """Return every topic with its number of partitions."""
         with self.changed:
             return {topic: len(logs) for topic, logs in self._topics.items()}
 
     def has(self, topic: str, partition: int) -> bool:
-        """Whether a partition is there."""
+        """Return whether a partition exists."""
         return partition < len(self._topics.get(topic, ()))
 
     def log(self, topic: str, partition: int) -> list[MemoryRecord]:
-        """The records of a partition, by their offsets; empty if there is none. Not to be changed."""
+        """Return the records of a partition by their offsets; empty if there is none.
+
+        Callers must not change the list.
+        """
         logs = self._topics.get(topic, [])
         return logs[partition] if partition < len(logs) else []
 
     def offset_at(self, topic: str, partition: int, instant_ms: int) -> int:
-        """The first offset that was written at or after an instant; where the log ends if there is none."""
+        """Return the first offset at or after an instant, ms since the epoch; the end of the log if there is none."""
         return bisect_left(self.log(topic, partition), instant_ms, key=lambda record: record.timestamp)
 
     def append(
@@ -99,7 +102,7 @@ class Cluster:
         """Write a record.
 
         Raises:
-            KeyError: there is no such partition.
+            KeyError: the partition does not exist.
         """
         with self.changed:
             if not self.has(topic, partition):
@@ -112,10 +115,10 @@ class Cluster:
                 self.changed.notify_all()
             return record
 
-    # Time, and rest
+    # Time and rest
 
     def run(self) -> None:
-        """Let the shards do all that there is to do; under the lock."""
+        """Let the shards do all their work; call it under the lock."""
         if self.fault is not None:
             raise self.fault
         while self._dirty:
@@ -128,13 +131,13 @@ class Cluster:
                 raise
 
     def touch(self) -> None:
-        """Have the shards look, though no record came."""
+        """Let the shards look, although no record was written."""
         with self.changed:
             self._dirty = True
             self.changed.notify_all()
 
     def tick(self) -> None:
-        """Have every waiting thread of the client look once."""
+        """Let every waiting thread of the client look once."""
         with self.changed:
             self.ticks += 1
             self.changed.notify_all()
@@ -142,7 +145,7 @@ class Cluster:
     def settle(self) -> None:
         """Wait until shards and client have done everything that they can do at this instant.
 
-        What the test's own threads do is not waited for.
+        The test's own threads are not waited for.
 
         Raises:
             NotAtRest: a thread of the client was still busy after half a minute.
@@ -161,4 +164,4 @@ class Cluster:
                     raise NotAtRest(
                         f"a thread of the client was still busy after {REST_S:g} s: does on_refused wait for the test?"
                     )
-                self.changed.wait(min(left, _LOOK_S))  # a thread that ends tells nobody
+                self.changed.wait(min(left, _LOOK_S))  # a thread that ends notifies nobody

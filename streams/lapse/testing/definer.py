@@ -1,4 +1,4 @@
-"""Carries out what clients ask about queues and SOW topics at run time, by the workers' own rules (Q23, C64, C65)."""
+"""Carries out clients' requests for queues and SOW topics at run time, by the workers' own rules (Q23, C64, C65)."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ NOT_HERE: Final = "not in lapse.testing; test what needs it with a broker (`laps
 
 
 class Defining(Protocol):
-    """A deployment in memory, as far as definitions concern it."""
+    """The part of a deployment in memory that defines entities."""
 
     def define(self, request: Request) -> tuple[int, int, bool]:
-        """Define an entity; returns its version, the number of its shards, and whether something changed.
+        """Define an entity; return its version, its number of shards, and whether something changed.
 
         Raises:
-            Refused: it is not to be.
+            Refused: the definition is not allowed.
         """
 
 
@@ -33,8 +33,8 @@ class MemoryDefiner:
 
     Args:
         deployment: its `app_id`.
-        cluster: where it is.
-        defining: has the entities.
+        cluster: its cluster.
+        defining: defines its entities.
     """
 
     def __init__(self, deployment: str, cluster: Cluster, defining: Defining) -> None:
@@ -47,14 +47,14 @@ class MemoryDefiner:
             cluster.create(topic, 1)
 
     def work(self) -> None:
-        """Carry out what came; under the cluster's lock."""
+        """Carry out the commands that have arrived; call it under the cluster's lock."""
         records = self._cluster.log(self._commands, 0)
         while self._next < len(records):
             record = records[self._next]
             self._next += 1
             try:
                 command, encoding = commands.decode(record.value)
-            except CommandError:  # the client writes no such thing
+            except CommandError:  # the client does not write such records
                 continue
             told = [(header.KIND, b"answer"), (header.COMMAND_ID, command.id.encode()), (header.EPOCH, b"1")]
             value = answers.encode(self._answer(command), encoding)

@@ -1,4 +1,4 @@
-"""A deployment in memory: entities, their shards, a clock, and what goes wrong on purpose (X8)."""
+"""A deployment in memory: entities, their shards, a clock, and faults on purpose (X8)."""
 
 from __future__ import annotations
 
@@ -37,26 +37,23 @@ _LOOK_EVERY_S: Final = 0.001
 _UNTIL_S: Final = 10.0
 _KINDS: Final[tuple[Kind, ...]] = ("queue", "sow")
 _THE_TEST: Final = "the test"
-"""Where definitions come from that no client asked for."""
+"""The origin of definitions for which no client asked."""
 
 
 class Lapse:
     """Queues and SOW topics in memory, with the worker's own machines and the client's own code.
 
-    As a context manager it also serves every client object without a connection of its own, so that the code under
-    test need not know of it::
+    As a context manager it also serves every client object without a connection of its own, so that the code under test
+    need not know of it::
 
-        with Lapse() as lapse:
-            lapse.queue("orders", lease_period="30s")
-            ...
-            lapse.clock.advance(31)
+        with Lapse() as lapse: lapse.queue("orders", lease_period="30s") ... lapse.clock.advance(31)
 
     Args:
         begin_ms: the first instant, ms since the epoch; 2026-01-01 by default.
 
     Attributes:
-        clock: the only thing that moves time.
-        connection: for client objects that are given one.
+        clock: the clock, which alone moves time.
+        connection: the connection for client objects that need one.
     """
 
     def __init__(self, begin_ms: int = BEGIN_MS) -> None:
@@ -84,7 +81,7 @@ class Lapse:
     ) -> None:
         self._default.__exit__(kind, error, traceback)
 
-    # What there is
+    # Entities and topics
 
     def topic(self, name: str, partitions: int = 1) -> None:
         """Create a topic."""
@@ -92,22 +89,22 @@ class Lapse:
         self._cluster.touch()
 
     def queue(self, name: str, **settings: Any) -> None:
-        """Create a queue, and what it needs.
+        """Create a queue and its topics.
 
         Args:
-            name: what it is called.
+            name: name of the queue.
             settings: the keys of `[queue.<name>]` in `lapse.toml`, with the same values.
 
         Raises:
-            ConfigError: a key or a value that `lapse.toml` may not have either.
+            ConfigError: a key or a value that is not allowed in `lapse.toml` either.
         """
         self._add({"queue": {name: settings}})
 
     def sow(self, name: str, **settings: Any) -> None:
-        """Create a SOW topic, and what it needs; the settings are the keys of `[sow.<name>]`.
+        """Create a SOW topic and its topics; the settings are the keys of `[sow.<name>]`.
 
         Raises:
-            ConfigError: a key or a value that `lapse.toml` may not have either.
+            ConfigError: a key or a value that is not allowed in `lapse.toml` either.
         """
         self._add({"sow": {name: settings}})
 
@@ -115,7 +112,7 @@ class Lapse:
         """Create all queues and SOW topics of a `lapse.toml`.
 
         Raises:
-            ConfigError: what `lapse check` would say of the file; or it has users, whom nobody checks here.
+            ConfigError: the faults that `lapse check` finds; or the file has users, which are not checked here.
         """
         file = Path(path)
         config = load(file)
@@ -148,10 +145,10 @@ class Lapse:
             self._cluster.touch()
 
     def define(self, request: Request) -> tuple[int, int, bool]:
-        """Define an entity as a client asks; returns its version, the number of its shards, and whether it changed.
+        """Define an entity for a client; return its version, its number of shards, and whether it changed.
 
         Raises:
-            Refused: it is not to be.
+            Refused: the definition is not allowed.
         """
         name = request.name
         made = draft(request, self._definitions, Config(), self._beside)
@@ -165,13 +162,13 @@ class Lapse:
         if made.differs.before is None and after.settings.get("auto_delete_on_idle"):
             after = replace(after, made=tuple(topic for topic in entity.underlying if topic not in before))
         self._definitions[name] = after
-        for partition in range(entity.shards):  # they are taken over anew
+        for partition in range(entity.shards):  # its shards are taken over anew
             self._shards.pop((name, partition), None)
         self._cluster.touch()
         return after.version, entity.shards, True
 
     def _live(self, definition: Definition) -> int | None:
-        """How many messages or records an entity has; None = no worker runs that could say."""
+        """Return how many messages or records an entity has; None if no worker runs."""
         if not self._running:
             return None
         found = [shard.machine.gauges() for (name, _), shard in self._shards.items() if name == definition.name]
@@ -191,32 +188,32 @@ class Lapse:
     # The client
 
     def publisher(self, **options: Any) -> Publisher:
-        """A publisher; use it with `with`. The options are those of `lapse_client.Publisher`."""
+        """Return a publisher; use it with `with`. The options are those of `lapse_client.Publisher`."""
         return Publisher(self.connection, **options)
 
     def subscriber(self, queue: str, max_backlog: int = 1, **options: Any) -> QueueSubscriber:
-        """A subscriber; use it with `with`. The options are those of `lapse_client.QueueSubscriber`."""
+        """Return a subscriber; use it with `with`. The options are those of `lapse_client.QueueSubscriber`."""
         return QueueSubscriber(queue, max_backlog, connection=self.connection, **options)
 
     def queue_client(self, queue: str) -> QueueClient:
-        """Peek, depth and settlement of a queue; use it with `with`."""
+        """Return a client for peek, depth and settlement of a queue; use it with `with`."""
         return QueueClient(queue, connection=self.connection)
 
     def sow_client(self, topic: str) -> SowClient:
-        """A client of a SOW topic; use it with `with`."""
+        """Return a client of a SOW topic; use it with `with`."""
         return SowClient(topic, connection=self.connection)
 
     def admin(self) -> Admin:
-        """An administrator, who creates, changes and deletes entities; use it with `with`."""
+        """Return an administrator, who creates, changes and deletes entities; use it with `with`."""
         return Admin(APP_ID, connection=self.connection)
 
     def dead_letters(self, name: str) -> list[DeadLetter]:
-        """All dead letters of an entity, or of a dead-letter topic, in their order."""
+        """Return all dead letters of an entity, or of a dead-letter topic, in order."""
         self.settle()
         return list(DeadLetterReader(name, connection=self.connection))
 
     def records(self, topic: str, partition: int = 0) -> list[MemoryRecord]:
-        """The records of a topic's partition, once everything is written that can be at this instant.
+        """Return the records of a topic's partition, once everything is written that can be at this instant.
 
         Raises:
             ValueError: there is no such partition.
@@ -232,16 +229,16 @@ class Lapse:
         return [*self._cluster.log(topic, partition)]
 
     def depth(self, queue: str) -> int:
-        """How many messages a queue has."""
+        """Return how many messages a queue has."""
         with self.queue_client(queue) as client:
             return int(client.depth()["depth"])
 
-    # What happens
+    # Waiting
 
     def settle(self) -> None:
-        """Wait until shards and client have done all that they can do at this instant.
+        """Wait until shards and client have done everything that they can do at this instant.
 
-        Handlers of the test that run in threads of their own are not waited for: see `until`.
+        Handlers of the test in threads of their own are not waited for: see `until`.
         """
         self._cluster.settle()
 
@@ -249,11 +246,11 @@ class Lapse:
         """Wait for threads of the test, in real time, until a condition holds.
 
         Args:
-            condition: what is waited for.
-            timeout_s: how long at most, in seconds of the real clock.
+            condition: called until it returns a true value.
+            timeout_s: how long to wait at most, by the real clock, s.
 
         Raises:
-            TimeoutError: it did not hold.
+            TimeoutError: the condition did not hold in time.
         """
         give_up = time.monotonic() + timeout_s
         while not condition():
@@ -261,14 +258,15 @@ class Lapse:
                 raise TimeoutError(f"did not hold within {timeout_s:g} s")
             time.sleep(_LOOK_EVERY_S)
 
-    # What goes wrong
+    # Faults
 
     def crash(self, before: CrashPoint | str | None = None) -> None:
-        """Let the worker crash: its shards are thrown away, and recovered from their journals.
+        """Let the worker crash: its shards are lost, and recovered from their journals.
 
         Args:
-            before: None = now, between two steps. Else it crashes when it next comes to write this: `"letters"`,
-                `"events"`, `"journal"` or `"deliveries"`. What a step writes before that is there, the rest is not.
+            before: None to crash now, between two steps. Otherwise the worker crashes when it next writes this:
+                `"letters"`, `"events"`, `"journal"` or `"deliveries"`. What a step writes before that is written, the
+                rest is not.
         """
         if before is not None:
             with self._cluster.changed:
@@ -281,28 +279,28 @@ class Lapse:
         self.settle()
 
     def stop_worker(self) -> None:
-        """Let the worker crash, and nothing run until `start_worker`; time may pass meanwhile."""
+        """Let the worker crash, and none run until `start_worker`; time may pass meanwhile."""
         self.settle()
         with self._cluster.changed:
             self._running = False
             self._shards.clear()
 
     def start_worker(self) -> None:
-        """Let a worker take over what `stop_worker` left."""
+        """Start a worker, which takes over what `stop_worker` left."""
         with self._cluster.changed:
             self._running = True
             self._cluster.touch()
         self.settle()
 
     def lose(self, client: Client[Any] | AsyncClient[Any]) -> None:
-        """Cut a subscriber off: nothing of it arrives, and nothing reaches it.
+        """Cut a subscriber off: nothing that it sends arrives, and nothing reaches it.
 
         Once the heartbeat timeout has passed it counts as lost, and its leases return.
         """
         self._cut_off(client, True)
 
     def find(self, client: Client[Any] | AsyncClient[Any]) -> None:
-        """Let a subscriber through again that was cut off, with what it has sent meanwhile."""
+        """Reconnect a subscriber that was cut off. What it sent meanwhile arrives now."""
         self._cut_off(client, False)
         self.settle()
 
@@ -317,10 +315,10 @@ class Lapse:
             producer.reconnect()
         consumer.cut_off(cut_off)
 
-    # Inside
+    # Private parts
 
     def _work(self) -> None:
-        """Let every shard do what there is to do; under the cluster's lock."""
+        """Let every shard do all its work; call it under the cluster's lock."""
         if not self._running:
             return
         for definer in self._definers.values():
@@ -335,7 +333,7 @@ class Lapse:
                 shard.work(self._crash)
             self._clean_up()
         except Crash:
-            # A crash is the worker's: all of its shards are lost at once.
+            # The worker crashes, so all of its shards are lost at once.
             self._crash = None
             self._shards.clear()
             self._cluster.touch()
@@ -354,7 +352,7 @@ class Lapse:
                     kind.pop(name, None)
 
     def _taken_along(self, name: str) -> list[str]:
-        """The underlying topics that go with a temporary entity: created with it, and read by no other one (C65)."""
+        """Return underlying topics to delete with a temporary entity: created with it, and read by no other (C65)."""
         own = self._definitions[name]
         if not own.settings.get("auto_delete_on_idle"):
             return []

@@ -26,16 +26,16 @@ from lapse.testing.memory_log import MemoryLog, at_once
 
 APP_ID: Final = "lapse"
 _MOST_RECORD_BYTES: Final = 1_000_000
-"""What a record of a SOW topic may take: Kafka's default."""
+"""The greatest size of a SOW topic's record, bytes: Kafka's default."""
 
 
 class Entity(ABC):
     """A queue or SOW topic.
 
     Args:
-        name: what it is called.
+        name: name of the entity.
         config: its settings.
-        cluster: where its topics are.
+        cluster: the cluster with its topics.
     """
 
     def __init__(self, name: str, config: QueueConfig | SowConfig, cluster: Cluster) -> None:
@@ -59,11 +59,11 @@ class Entity(ABC):
 
     @property
     def changelog(self) -> str:
-        """The topic that holds the journals of its shards."""
+        """The topic with the journals of its shards."""
         return names.changelog(APP_ID, self.name)
 
     def sources(self, partition: int) -> Iterator[TP]:
-        """The partitions of underlying topics that a shard reads."""
+        """Yield the partitions of underlying topics that a shard reads."""
         for topic, count in self._underlying():
             for source in range(count):
                 if self._reads_all or source % self.shards == partition:
@@ -83,7 +83,7 @@ class Entity(ABC):
             yield topic, known.get(topic, 0)
 
     def begins(self, new: list[TP]) -> dict[TP, int]:
-        """From which offsets sources are read that no shard knows."""
+        """Return the first offsets to read of new sources."""
         return dict.fromkeys(new, 0)
 
     @abstractmethod
@@ -101,10 +101,10 @@ class QueueEntity(Entity):
     """A queue.
 
     Args:
-        name: what it is called.
+        name: name of the queue.
         config: its settings.
-        cluster: where its topics are.
-        forward: the topic to which it forwards; None = it does not.
+        cluster: the cluster with its topics.
+        forward: the topic to which it forwards; None if it does not.
     """
 
     def __init__(self, name: str, config: QueueConfig, cluster: Cluster, forward: str | None) -> None:
@@ -164,9 +164,9 @@ class SowEntity(Entity):
     """A SOW topic.
 
     Args:
-        name: what it is called.
+        name: name of the SOW topic.
         config: its settings.
-        cluster: where its topics are.
+        cluster: the cluster with its topics.
     """
 
     def __init__(self, name: str, config: SowConfig, cluster: Cluster) -> None:

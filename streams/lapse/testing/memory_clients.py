@@ -1,4 +1,4 @@
-"""What librdkafka does for the client, in memory: a producer, a consumer and an administrator's connection."""
+"""librdkafka's part for the client, in memory: a producer, a consumer and an administrator's connection."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Report = Callable[[KafkaError | None, Any], None]
 
 
 class _InMemory:
-    """What has no part of librdkafka's beyond what is written here."""
+    """Refuses every part of librdkafka that is not implemented here."""
 
     def __getattr__(self, name: str) -> NoReturn:
         raise AttributeError(f"{name}: not in lapse.testing; test what needs it with a broker (`lapse kafka start`)")
@@ -33,10 +33,10 @@ class MemoryProducer(_InMemory):
     """Writes to a cluster in memory, at once.
 
     Args:
-        cluster: where.
+        cluster: the cluster.
 
     Attributes:
-        cut_off: whether nothing gets through; what is written meanwhile goes out when something does again.
+        cut_off: whether no record gets through. Records are kept meanwhile, and written by `reconnect`.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -46,7 +46,7 @@ class MemoryProducer(_InMemory):
         self._reports: deque[tuple[Report, KafkaError | None, MemoryMessage]] = deque()
         self._held: list[tuple[str, int, bytes | None, bytes | None, Headers, Report | None]] = []
         self._open: list[tuple[str, int, bytes | None, bytes | None, Headers]] | None = None
-        """What the transaction that is open has written; nobody sees it before it is committed."""
+        """The records of the open transaction, which nobody sees before it is committed."""
 
     def produce(
         self,
@@ -57,7 +57,7 @@ class MemoryProducer(_InMemory):
         on_delivery: Report | None = None,
         headers: Any = None,
     ) -> None:
-        """Write a record, or keep it while nothing gets through."""
+        """Write a record, or keep it while the producer is cut off."""
         data, name = _bytes(value), _bytes(key)
         listed = headers.items() if isinstance(headers, dict) else headers or ()
         encoded: Headers = [(one, _bytes(content)) for one, content in listed]  # type: ignore[misc]
@@ -109,25 +109,25 @@ class MemoryProducer(_InMemory):
             self._reports.append((report, error, MemoryMessage(record)))
 
     def init_transactions(self, timeout: float = -1) -> None:
-        """Nothing of an earlier one is open."""
+        """Do nothing, because no earlier transaction is open."""
 
     def begin_transaction(self) -> None:
-        """Keep what is written from now on out of sight."""
+        """Hide the records that are written from now on."""
         self._open = []
 
     def commit_transaction(self, timeout: float = -1) -> None:
-        """Have all of it seen, at once."""
+        """Show all records of the transaction at once."""
         with self._cluster.changed:
             written, self._open = self._open or [], None
             for topic, partition, key, value, headers in written:
                 self._cluster.append(topic, partition, key, value, headers)
 
     def abort_transaction(self, timeout: float = -1) -> None:
-        """Forget it."""
+        """Drop the records of the transaction."""
         self._open = None
 
     def reconnect(self) -> None:
-        """Let through what was kept, and what comes."""
+        """Write the records that were kept, and write at once from now on."""
         with self._cluster.changed:
             self.cut_off = False
             held, self._held = self._held, []
@@ -141,7 +141,7 @@ class MemoryProducer(_InMemory):
         return (murmur2(key) & 0x7FFFFFFF) % partitions
 
     def poll(self, timeout: float = 0.0) -> int:
-        """Hand out reports; wait for the first one."""
+        """Hand out delivery reports; wait for the first one."""
         if timeout > 0 and not self._reports:
             with self._cluster.changed:
                 self._cluster.changed.wait_for(lambda: self._reports, timeout)
@@ -149,19 +149,19 @@ class MemoryProducer(_InMemory):
         while self._reports:
             try:
                 report, error, message = self._reports.popleft()
-            except IndexError:  # another thread was quicker
+            except IndexError:  # another thread was faster
                 break
             report(error, message)
             told += 1
         return told
 
     def flush(self, timeout: float = 0.0) -> int:
-        """Hand out all reports; returns how many records could not be written."""
+        """Hand out all reports; return how many records could not be written."""
         self.poll()
         return len(self._held) + (len(self._open or ()) if self.cut_off else 0)
 
     def purge(self) -> None:
-        """Give up what was kept."""
+        """Drop the records that were kept."""
         with self._cluster.changed:
             for topic, partition, key, value, headers, report in self._held:
                 if report is not None:
@@ -170,7 +170,7 @@ class MemoryProducer(_InMemory):
             self._held = []
 
     def close(self) -> None:
-        """Nothing is left to do."""
+        """Do nothing."""
 
     def __len__(self) -> int:
         return len(self._reports) + len(self._held)
@@ -179,13 +179,13 @@ class MemoryProducer(_InMemory):
 class MemoryConsumer(_InMemory):
     """Reads from a cluster in memory.
 
-    One that reads deliveries belongs to a channel of the client: the cluster is at rest when its thread has looked
-    since the last change, and found nothing.
+    A consumer of deliveries belongs to a channel of the client. The cluster is at rest when the channel's thread has
+    looked since the last change, and found nothing.
 
     Args:
-        cluster: where.
-        tells_end: whether the end of a partition is told (`enable.partition.eof`).
-        is_channel: says of a topic whether channels read it.
+        cluster: the cluster.
+        tells_end: whether to report the end of a partition (`enable.partition.eof`).
+        is_channel: returns whether channels read a topic.
     """
 
     def __init__(self, cluster: Cluster, tells_end: bool, is_channel: Callable[[str], bool]) -> None:
@@ -199,11 +199,11 @@ class MemoryConsumer(_InMemory):
         self._cut_off = False
         self._thread: threading.Thread | None = None
         self._looked = cluster.ticks
-        """Up to which tick its thread has done what it had to when it comes back."""
+        """The last tick whose work the thread has done when it calls again."""
         self._rested = -1
-        """The tick since which it has found nothing to do; -1 = it is at work."""
+        """The last tick at which the thread found nothing to do; -1 while it works."""
 
-    # What its thread reads
+    # Reading
 
     def assign(self, places: Iterable[TopicPartition]) -> None:
         """Read these partitions and no others."""
@@ -225,43 +225,43 @@ class MemoryConsumer(_InMemory):
                     self._cluster.waiters.append(self)
 
     def incremental_unassign(self, places: Iterable[TopicPartition]) -> None:
-        """Read these partitions no more."""
+        """Stop reading these partitions."""
         with self._cluster.changed:
             for place in places:
                 self._next.pop((place.topic, place.partition), None)
 
     def assignment(self) -> list[TopicPartition]:
-        """What is read."""
+        """Return the partitions that are read."""
         return [TopicPartition(*name) for name in self._next]
 
     def pause(self, places: Iterable[TopicPartition]) -> None:
-        """Hand out nothing of these."""
+        """Hand out no records of these partitions."""
         with self._cluster.changed:
             self._paused.update((place.topic, place.partition) for place in places)
 
     def resume(self, places: Iterable[TopicPartition]) -> None:
-        """Hand out what there is of these."""
+        """Hand out records of these partitions again."""
         with self._cluster.changed:
             self._paused.difference_update((place.topic, place.partition) for place in places)
 
     def seek(self, place: TopicPartition) -> None:
-        """Read on at an offset."""
+        """Continue at an offset."""
         with self._cluster.changed:
             self._next[place.topic, place.partition] = place.offset
 
     def cut_off(self, cut_off: bool) -> None:
-        """Let nothing through any more, or again."""
+        """Let no records through, or let them through again."""
         with self._cluster.changed:
             self._cut_off = cut_off
             self._cluster.changed.notify_all()
 
     def poll(self, timeout: float = -1) -> MemoryMessage | None:
-        """One message, waiting for it; None after the timeout, or when the thread has to look at something else."""
+        """Return a message, waiting for it; None after the timeout, or when the thread must look elsewhere."""
         got = self.consume(1, timeout)
         return got[0] if got else None
 
     def consume(self, num_messages: int = 1, timeout: float = -1) -> list[MemoryMessage]:
-        """Up to so many messages, waiting for the first."""
+        """Return up to so many messages, waiting for the first."""
         give_up = None if timeout < 0 else time.monotonic() + timeout
         cluster = self._cluster
         with cluster.changed:
@@ -282,13 +282,13 @@ class MemoryConsumer(_InMemory):
                 cluster.changed.wait(left)
 
     def _back(self, got: list[MemoryMessage]) -> list[MemoryMessage]:
-        """Go back to the thread, which does what is to be done up to now."""
+        """Return to the thread, which then does all work up to now."""
         self._looked = self._cluster.ticks
         self._rested = -1
         return got
 
     def is_busy(self) -> bool:
-        """Whether its thread still has something to look at; the thread that asks does not wait for itself."""
+        """Return whether its thread still has something to look at. A thread does not wait for itself."""
         thread = self._thread
         if thread is not None and (thread is threading.current_thread() or not thread.is_alive()):
             return False
@@ -323,7 +323,7 @@ class MemoryConsumer(_InMemory):
         return got
 
     def _gone(self, name: Place) -> list[MemoryMessage]:
-        """What is told, once, of a partition whose topic was deleted."""
+        """Return an error, once, for a partition whose topic was deleted."""
         if self._ends_told.get(name) == -1:
             return []
         self._ends_told[name] = -1
@@ -331,7 +331,7 @@ class MemoryConsumer(_InMemory):
         return [MemoryMessage(there_was, KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))]
 
     def close(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         with self._cluster.changed:
             if self._waits:
                 self._waits = False
@@ -339,16 +339,16 @@ class MemoryConsumer(_InMemory):
             self._next = {}
             self._cluster.changed.notify_all()
 
-    # What there is
+    # Offsets
 
     def get_watermark_offsets(self, place: TopicPartition, timeout: float = -1, cached: bool = False) -> Place | Any:
-        """Where a partition begins and ends, once everything is written that can be at this instant."""
+        """Return where a partition begins and ends, once everything is written that can be at this instant."""
         self._cluster.settle()
         with self._cluster.changed:
             return 0, len(self._cluster.log(place.topic, place.partition))
 
     def offsets_for_times(self, places: Sequence[TopicPartition], timeout: float = -1) -> list[TopicPartition]:
-        """The first offset at or after an instant of each partition; `OFFSET_END` if there is none."""
+        """Return the first offset of each partition at or after an instant; `OFFSET_END` if there is none."""
         found: list[TopicPartition] = []
         with self._cluster.changed:
             for place in places:
@@ -359,18 +359,18 @@ class MemoryConsumer(_InMemory):
 
 
 class MemoryAdmin(_InMemory):
-    """Says which topics a cluster in memory has, and creates some.
+    """Lists the topics of a cluster in memory, and creates some.
 
     Args:
-        cluster: which.
+        cluster: the cluster.
     """
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
     def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
-        """What there is."""
-        found: Any = ClusterMetadata()  # confluent-kafka's own, which says nothing of its attributes' types
+        """Return the metadata of all topics."""
+        found: Any = ClusterMetadata()  # confluent-kafka's own, whose attributes have no types
         found.cluster_id, found.brokers = "memory", {0: BrokerMetadata()}
         for name, partitions in self._cluster.partitions().items():
             known: Any = TopicMetadata()
@@ -388,7 +388,7 @@ class MemoryAdmin(_InMemory):
         return made
 
     def describe_configs(self, resources: Iterable[Any], **_options: float) -> dict[Any, Future[dict[str, Any]]]:
-        """How topics are kept: all have the broker's clock."""
+        """Return the settings of topics: all have the broker's timestamps."""
         told: dict[Any, Future[dict[str, Any]]] = {}
         for resource in resources:
             told[resource] = Future()
@@ -396,12 +396,12 @@ class MemoryAdmin(_InMemory):
         return told
 
     def poll(self, timeout: float = 0.0) -> int:
-        """Nothing is ever reported."""
+        """Return 0, because nothing is ever reported."""
         return 0
 
 
 def _bytes(value: object) -> bytes | None:
-    """What librdkafka's client would send, or its refusal."""
+    """Return the bytes that librdkafka's client would send, or raise its error."""
     if value is None or isinstance(value, bytes):
         return value
     if isinstance(value, str):

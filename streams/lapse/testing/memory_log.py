@@ -1,4 +1,4 @@
-"""The logs behind the shards of a test, and how what a machine awaits is had at once."""
+"""The logs behind the shards of a test, and a way to run a machine's coroutines at once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class MemoryLog:
     """Reads records of a cluster in memory; a `lapse.runtime.shard.log.Log`.
 
     Args:
-        cluster: where they are.
+        cluster: the cluster.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -32,7 +32,7 @@ class MemoryLog:
         return found[0] if found else None
 
     async def begins(self, tps: Iterable[TP]) -> dict[TP, int]:
-        """See `Log`; nothing is ever removed."""
+        """See `Log`; no record is ever removed."""
         return dict.fromkeys(tps, 0)
 
     async def ends(self, tps: Iterable[TP], instant_ms: int | None = None) -> dict[TP, int]:
@@ -54,7 +54,7 @@ class MemoryLog:
 
 
 def at_once(task: Coroutine[Any, Any, T]) -> T:
-    """Run what waits for nothing but its turn: in memory everything is there.
+    """Run a coroutine that waits for nothing but its turn, since in memory everything is available at once.
 
     Raises:
         RuntimeError: it waits for something outside.

@@ -1,4 +1,4 @@
-"""What brings records to an inbox in memory."""
+"""The reader that fills an inbox in memory."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from lapse.testing.cluster import Cluster
 
 
 class MemoryReader:
-    """What an inbox asks of the consumer that fills it: in memory, nothing is ever too much.
+    """The consumer that an inbox expects. In memory, every shard keeps up.
 
     Args:
-        cluster: where the records are.
+        cluster: the cluster with the records.
     """
 
     def __init__(self, cluster: Cluster) -> None:

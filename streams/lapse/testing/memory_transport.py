@@ -1,4 +1,4 @@
-"""How the client reaches a cluster in memory."""
+"""The client's transport to a cluster in memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class MemoryTransport(Transport):
     """The transport of a test.
 
     Args:
-        cluster: what it reaches.
+        cluster: the cluster.
     """
 
     settles = True
@@ -51,7 +51,7 @@ class MemoryTransport(Transport):
         self._cluster.tick()
 
     def patience(self, timeout_s: float, lingering_s: Callable[[], float] = lambda: 0.0) -> float:
-        """Wait until nothing more can happen; then only for what the client itself may still do."""
+        """Wait until nothing more can happen; return how long the client itself may still work, s."""
         self._cluster.settle()
         return min(timeout_s, lingering_s())
 

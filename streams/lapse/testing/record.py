@@ -1,4 +1,4 @@
-"""A record in memory, as shards see it, and a message, as confluent-kafka hands it to the client."""
+"""A record in memory, as shards see it, and a message, as confluent-kafka gives it to the client."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Headers = list[tuple[str, bytes]]
 
 
 class MemoryRecord:
-    """A record of a log; its stamp is the broker's, as on topics that lapse creates."""
+    """A record of a log, with the broker's timestamp, as on topics that lapse creates."""
 
     __slots__ = ("headers", "key", "offset", "partition", "timestamp", "topic", "value")
 
@@ -38,7 +38,7 @@ class MemoryRecord:
 
 
 class MemoryMessage:
-    """What a consumer gets: confluent-kafka's `Message`, of a record or of an error at a place."""
+    """A consumer's message like confluent-kafka's `Message`: a record, or an error at an offset."""
 
     __slots__ = ("_error", "_headers", "_record")
 
@@ -48,37 +48,37 @@ class MemoryMessage:
         self._headers: Headers | None = record.headers or None
 
     def error(self) -> KafkaError | None:
-        """What is wrong; None = nothing."""
+        """Return the error; None if there is none."""
         return self._error
 
     def topic(self) -> str:
-        """Its topic."""
+        """Return its topic."""
         return self._record.topic
 
     def partition(self) -> int:
-        """Its partition."""
+        """Return its partition."""
         return self._record.partition
 
     def offset(self) -> int:
-        """Its offset."""
+        """Return its offset."""
         return self._record.offset
 
     def key(self) -> bytes | None:
-        """Its key."""
+        """Return its key."""
         return self._record.key
 
     def value(self) -> bytes | None:
-        """Its value."""
+        """Return its value."""
         return self._record.value
 
     def headers(self) -> Headers | None:
-        """Its headers; None = it has none."""
+        """Return its headers; None if it has none."""
         return self._headers
 
     def set_headers(self, headers: Headers) -> None:
-        """Replace the headers of this message; the log keeps the record's."""
+        """Replace the headers of this message, but not those of the record in the log."""
         self._headers = headers
 
     def timestamp(self) -> tuple[int, int]:
-        """Kind and instant, ms since the epoch."""
+        """Return kind and value of its timestamp, ms since the epoch."""
         return TIMESTAMP_LOG_APPEND_TIME, self._record.timestamp

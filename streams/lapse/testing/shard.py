@@ -28,11 +28,11 @@ from lapse.testing.unpacking import outputs_of
 
 _STEP_RECORDS: Final = 20_000
 _MOST_STEPS: Final = 100_000
-"""A shard that has more to do without anything coming in goes round in circles."""
+"""A shard that does more steps without input is in an endless loop."""
 
 
 class CrashPoint(StrEnum):
-    """What a worker that crashes has not written of a step; it has written what comes before (order of effects)."""
+    """Where a worker crashes in a step. It has written what comes before in the order of effects, but not this."""
 
     LETTERS = "letters"
     EVENTS = "events"
@@ -40,7 +40,7 @@ class CrashPoint(StrEnum):
     DELIVERIES = "deliveries"
 
 
-class Crash(Exception):  # it is what happens, no error
+class Crash(Exception):  # an event of the test, not an error
     """The worker crashes here."""
 
 
@@ -48,11 +48,11 @@ class MemoryShard:
     """One shard, from its take-over to the next crash.
 
     Args:
-        entity: whose shard it is.
-        partition: which.
+        entity: the shard's entity.
+        partition: the shard's number.
 
     Attributes:
-        machine: the worker's own.
+        machine: the worker's own machine.
     """
 
     def __init__(self, entity: Entity, partition: int) -> None:
@@ -86,7 +86,7 @@ class MemoryShard:
         self._known_topics = -1
 
     def _claim(self, changelog: Changelog) -> None:
-        """Begin an epoch, as a worker's store does: readers of deliveries first, then the journal."""
+        """Begin an epoch like a worker's store: first tell readers of deliveries, then write the journal."""
         told = [(header.KIND, b"epoch"), (header.EPOCH, b"%d" % self._epoch)]
         self._cluster.append(self._deliveries, self.partition, None, b"", told)
         self._write_journal([(claim_key(self._epoch), b"lapse.testing")])
@@ -108,21 +108,21 @@ class MemoryShard:
     # Steps
 
     def next_due_ms(self) -> int:
-        """When time has something to do next, ms since the epoch; `NEVER` = never."""
+        """Return when a timer is due next, ms since the epoch; `NEVER` if none is."""
         return int(self.machine.next_due_ms())
 
     def silence_ms(self) -> int:
-        """For how long no subscription may be silent that is there now, ms."""
+        """Return for how long no present subscription may be silent, ms."""
         return min((_timeout_ms(one) for one in self.machine.shard.subscriptions()), default=NEVER)
 
     def work(self, crash: CrashPoint | None) -> bool:
-        """Do all that there is to do now; returns whether there was anything.
+        """Do all work of this instant; return whether there was any.
 
         Args:
-            crash: where the worker crashes, if it comes there.
+            crash: where the worker crashes, if it gets there.
 
         Raises:
-            Crash: it did.
+            Crash: it crashed.
         """
         if not self._bring() and self._rested_ms == self._cluster.now_ms:
             return False
@@ -141,7 +141,7 @@ class MemoryShard:
         return waits or self._advanced_ms < self._cluster.now_ms or self.machine.is_due(self._cluster.now_ms)
 
     def _bring(self) -> bool:
-        """Bring what its logs have; whether that was anything."""
+        """Bring new records of the shard's logs into the inbox; return whether there were any."""
         brought = False
         if self._known_topics != self._cluster.topics_changed:
             self._known_topics = self._cluster.topics_changed
@@ -156,14 +156,14 @@ class MemoryShard:
         return brought
 
     def _step(self, crash: CrashPoint | None) -> None:
-        """One step, in the order of a worker's (`Runner._step`)."""
+        """Do one step, in the order of a worker's (`Runner._step`)."""
         machine, inbox, now_ms = self.machine, self._inbox, self._cluster.now_ms
         machine.begin_step()
         taken = inbox.take_messages(machine.step_records)
         if machine.unfinished is not None:
             machine.go_on()
         while machine.waits_for_arrivals(now_ms):
-            machine.arrivals_are_in(now_ms)  # what arrived before is in: nothing is on its way
+            machine.arrivals_are_in(now_ms)  # all arrivals are in: nothing is under way
         if machine.unfinished is None:
             taken += inbox.take_commands(_STEP_RECORDS, None, lambda _: None)
         before_ms, self._advanced_ms = self._advanced_ms, now_ms
@@ -184,7 +184,7 @@ class MemoryShard:
         self._more = machine.unfinished is not None or (more and (moved or wrote))
 
     def _effect(self, effects: Effects, crash: CrashPoint | None, taken: int) -> bool:
-        """Write the effects in their order; returns whether there were any."""
+        """Write the effects in their order; return whether there were any."""
         self._write(effects.before, crash, CrashPoint.EVENTS)
         items = [*effects.ahead, *effects.journal]
         if items or taken:
@@ -210,7 +210,7 @@ class MemoryShard:
             self._cluster.append(self.entity.changelog, self.partition, key, value, epoch_header(self._epoch))
 
     def _progress(self, step: int) -> tuple[bytes, bytes]:
-        """How far each source was taken in, and from where on deliveries are looked for (C55)."""
+        """Return the read positions, and from where on deliveries are looked for (C55)."""
         processed = self._inbox.processed.copy()
         if self.machine.unfinished is not None:
             processed[self._commands] = self.machine.unfinished
@@ -222,5 +222,5 @@ class MemoryShard:
 
 
 def _timeout_ms(subscription: Any) -> int:
-    """The heartbeat timeout of a subscription of either kind of shard, ms."""
+    """Return the heartbeat timeout of a subscription of either kind of shard, ms."""
     return int(getattr(subscription, "heartbeat_timeout_ms", 0)) or NEVER

@@ -1,4 +1,4 @@
-"""Outputs of a shard as single records: what is packed for Kafka's RecordBatches is read back."""
+"""Turns outputs of a shard into single records: records packed for Kafka's RecordBatches are decoded."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lapse.runtime.kafka.packed_record import unpacked
 
 
 def outputs_of(some: Iterable[Output | Packed]) -> Iterator[Output]:
-    """What is written, record by record."""
+    """Yield the outputs, record by record."""
     for one in some:
         if isinstance(one, Output):
             yield one

@@ -1,4 +1,4 @@
-"""Time in a test: it stands still until the test moves it, and everything that is due happens in its order."""
+"""The clock of a test: it moves only when the test moves it, and everything that is due happens in order."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class VirtualClock:
     """The broker's clock of a test.
 
     Args:
-        cluster: whose clock it is.
-        next_due_ms: when something is due next that shards know of, ms since the epoch.
-        silence_ms: for how long no client may be silent, ms; heartbeats are sent as time moves.
+        cluster: the cluster.
+        next_due_ms: returns when a shard's timer is due next, ms since the epoch.
+        silence_ms: returns for how long no client may be silent, ms. Heartbeats are sent as time moves.
     """
 
     def __init__(self, cluster: Cluster, next_due_ms: Callable[[], int], silence_ms: Callable[[], int]) -> None:
@@ -34,7 +34,7 @@ class VirtualClock:
         return self._cluster.now_ms
 
     def advance(self, seconds: float) -> None:
-        """Let time pass; what is due meanwhile happens at its own instant, in order.
+        """Let time pass. What is due meanwhile happens at its own instant, in order.
 
         Everything that was published or settled before counts as of before. Clients send their heartbeats meanwhile.
 
@@ -42,14 +42,14 @@ class VirtualClock:
             seconds: how long, to the millisecond.
 
         Raises:
-            ValueError: no number of seconds, or less than 0: time does not go back.
+            ValueError: not a number of seconds, or less than 0: time does not go back.
         """
         if not _is_duration(seconds):
             raise ValueError(f"advance: {seconds!r}: expected seconds, 0 or more; time does not go back")
         self.advance_to(self.now_ms + round(seconds * 1000))
 
     def advance_to(self, instant_ms: int) -> None:
-        """Let time pass until an instant, as `advance` does.
+        """Let time pass until an instant, like `advance`.
 
         Args:
             instant_ms: the instant, ms since the epoch.
@@ -72,10 +72,10 @@ def _is_duration(seconds: object) -> bool:
 
 
 class VirtualClientClock(ClientClock):
-    """The clock of a test as the client sees it: known, and exact.
+    """The clock of a test as the client sees it: measured, and exact.
 
     Args:
-        cluster: whose clock it is.
+        cluster: the cluster.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -97,7 +97,7 @@ class VirtualClientClock(ClientClock):
         return 0.0
 
     def observe(self, sent_ms: float, stamp_ms: int, acknowledged_ms: float) -> None:
-        """Learn nothing: it is known."""
+        """Do nothing, because the clock is known."""
 
     def now_ms(self) -> float:
         """See `ClientClock`."""
