@@ -1,1 +1,1 @@
-"""What is on the wire: header and topic names, bookmarks, commands, answers, events, and their codecs."""
+"""The wire protocol: names of headers and topics, bookmarks, commands, answers, events, and their codecs."""

@@ -1,4 +1,4 @@
-"""Answers: what a shard says to a command, encoded as the command was (X2, C16)."""
+"""Answers of shards to commands, in the encoding of the command (X2, C16)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Settlement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuedMessage:
-    """One message as a peek shows it, without its payload (Q15)."""
+    """A message as a peek shows it, without its payload (Q15)."""
 
     bookmark: str
     state: str
@@ -33,7 +33,7 @@ class QueuedMessage:
     until_ms: int | None = None
     waits_for: str = ""
     since_ms: int | None = None
-    """When its lease began; on the wire it stands beside the messages, for readers with an older schema."""
+    """Begin of its lease, ms since the epoch. On the wire it is outside the messages, for readers with old schemas."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class FilterDemand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenSubscription:
-    """One open subscription as `subscriptions` lists it (Q15)."""
+    """An open subscription as `subscriptions` lists it (Q15)."""
 
     subscription: str
     client: str = ""
@@ -60,7 +60,7 @@ class OpenSubscription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduledUpdate:
-    """One update of a SOW topic that waits for its instant (L5, C47)."""
+    """An update of a SOW topic that waits for its instant (L5, C47)."""
 
     bookmark: str
     key: str = ""
@@ -71,7 +71,7 @@ class ScheduledUpdate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """One answer; the fields are those of `schemas/answer.avsc`, where each is described."""
+    """An answer. Its fields are those of `schemas/answer.avsc`, which describes each."""
 
     id: str
     command: str
@@ -82,7 +82,7 @@ class Answer:
     settlements: tuple[Settlement, ...] = ()
     lease_until_ms: int | None = None
     counts: Mapping[str, Any] = field(default_factory=dict)
-    """Whole numbers; None is a figure that does not exist now, such as the age of the oldest of no messages."""
+    """Whole numbers; None = a figure that does not exist now, such as the age of the oldest message without any."""
 
     messages: tuple[QueuedMessage, ...] = ()
     publish_target: str = ""
@@ -95,16 +95,16 @@ class Answer:
     subscriptions: tuple[OpenSubscription, ...] = ()
     updates: tuple[ScheduledUpdate, ...] = ()
     since_ms: tuple[int, ...] = ()
-    """Of each of `messages` when its lease began, ms since the epoch, 0 where that is not known; empty = of none."""
+    """For each of `messages`, the begin of its lease, ms since the epoch, 0 = not known; empty = none is known."""
 
 
 MOST_SETTLEMENTS: Final = 10_000
 MOST_ERROR_CHARACTERS: Final = 2_000
-"""An answer is one record, so it has a largest size, whatever was asked."""
+"""The greatest length of an error. An answer is one record, so its size is limited."""
 
 
 def encode(answer: Answer, encoding: Encoding) -> bytes:
-    """Write an answer in the encoding of its command; what makes it too long is left out, and the error says so."""
+    """Encode an answer in the encoding of its command. Parts that make it too long are left out, as its error says."""
     error, settlements = answer.error, answer.settlements
     if len(error) > MOST_ERROR_CHARACTERS:
         error = error[: MOST_ERROR_CHARACTERS // 2] + " … " + error[-MOST_ERROR_CHARACTERS // 2 :]
@@ -123,10 +123,10 @@ def encode(answer: Answer, encoding: Encoding) -> bytes:
 
 
 def decode(data: bytes) -> Answer:
-    """Read an answer in either encoding.
+    """Decode an answer in Avro or JSON.
 
     Raises:
-        codec.CodecError: the bytes are neither.
+        codec.CodecError: the bytes are not an answer.
     """
     record: Any
     if codec.is_avro(data):
@@ -143,7 +143,7 @@ def decode(data: bytes) -> Answer:
 
 
 def _with_beginnings(answer: Answer) -> Answer:
-    """The same, and each message says when its lease began."""
+    """Return an answer with the begins of leases moved into its messages."""
     told = answer.since_ms
     if len(told) != len(answer.messages) or not all(isinstance(one, int) for one in told):
         raise codec.CodecError("an answer: field since_ms has to be a whole number for each of messages")
@@ -152,7 +152,7 @@ def _with_beginnings(answer: Answer) -> Answer:
 
 
 def _record(answer: Answer) -> dict[str, Any]:
-    """An answer as the codecs write it."""
+    """Return an answer in the form that the codecs encode."""
     record = {name: getattr(answer, name) for name in _FIELDS[Answer]}
     for part, kind in _PARTS.items():
         known = _FIELDS[kind]
@@ -165,7 +165,7 @@ def _record(answer: Answer) -> dict[str, Any]:
 
 
 def _each(record: dict[str, Any], name: str, kind: type[_T]) -> tuple[_T, ...]:
-    """Read the objects of an array."""
+    """Read the objects of an array field."""
     given = record.get(name, ())
     if not isinstance(given, list | tuple) or not all(isinstance(one, dict) for one in given):
         raise codec.CodecError(f"an answer: field {name} is no array of objects")
@@ -173,7 +173,7 @@ def _each(record: dict[str, Any], name: str, kind: type[_T]) -> tuple[_T, ...]:
 
 
 def _read(kind: type[_T], record: dict[str, Any]) -> _T:
-    """Read an object: fields that are not known here are a newer worker's, and are left out."""
+    """Read an object. Unknown fields come from a newer worker, and are ignored."""
     known = _FIELDS[kind]
     kept: dict[str, Any] = {}
     for name, value in record.items():
@@ -199,7 +199,7 @@ _PARTS: Final[Mapping[str, type]] = {
     "subscriptions": OpenSubscription,
     "updates": ScheduledUpdate,
 }
-"""The fields that are arrays of objects, and the kind of those."""
+"""By name of a field that is an array of objects: the kind of its objects."""
 
 _TYPES: Final[Mapping[str, tuple[type, ...]]] = {
     "str": (str,),
@@ -211,4 +211,4 @@ _FIELDS: Final[Mapping[type, Mapping[str, tuple[type, ...]]]] = {
     kind: {each.name: _TYPES.get(str(each.type), (list, tuple)) for each in fields(kind)}
     for kind in (*_PARTS.values(), Answer)
 }
-"""The fields of each kind of object, and what their values may be."""
+"""By kind of object: its fields with the permitted types of their values."""

@@ -1,8 +1,8 @@
-"""Bounds of what a payload in Avro may make of its decoder: how deep it nests, and how much comes of nothing (X7).
+"""Avro bounds: limits the nesting and the empty items of Avro payloads before they are decoded (X7).
 
-fastavro's decoder calls itself for each level, on the stack of the process. 10 KB of a recursive schema overflow it,
-and the process is gone. An array whose items take no bytes makes a billion values of eight bytes. So payloads of such
-schemas are walked through before they are decoded. The others are bounded by their schema, and cost nothing here.
+fastavro's decoder is recursive, on the stack of the process. 10 KB of a recursive schema overflow the stack and crash
+the process. An array whose items take no bytes can expand eight bytes to a billion values. So payloads of such schemas
+are checked before they are decoded. Other payloads are bounded by their schema, and need no check.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any, Final
 from lapse.protocol.avro_schema import AvroSchema, kind_of
 
 MOST_LEVELS: Final = 256
-"""How deep records, arrays and maps may be nested, in a schema and in a payload."""
+"""The greatest nesting of records, arrays and maps, in a schema and in a payload."""
 
 MOST_EMPTY_ITEMS: Final = 1 << 16
-"""The greatest number of items without bytes in the arrays of a payload."""
+"""The greatest number of items of no bytes in the arrays of a payload."""
 
 _LONG_BYTES: Final = 10
 _SIZES: Final = {"boolean": 1, "float": 4, "double": 8}
@@ -25,13 +25,13 @@ _ONE_NUMBER: Final = frozenset({"int", "long", "enum"})
 
 
 class AvroBounds:
-    """Looks at payloads of one schema before they are decoded.
+    """Checks payloads of one schema before they are decoded.
 
     Args:
-        schema: what they are written with.
+        schema: the schema that they are written with.
 
     Raises:
-        ValueError: the schema is nested too deeply, or a record of it contains itself without end.
+        ValueError: the schema is nested too deeply, or one of its records contains itself without end.
     """
 
     def __init__(self, schema: AvroSchema) -> None:
@@ -42,35 +42,35 @@ class AvroBounds:
         self._walked = self._is_recursive() or self._has_empty_items
 
     def check(self, data: bytes, at: int) -> None:
-        """Look at one payload.
+        """Check a payload.
 
         Args:
             data: the payload.
-            at: where its body begins.
+            at: index of its body's first byte.
 
         Raises:
-            ValueError: it is nested too deeply, has too many items that take no bytes, or is damaged in a way that
-                decoders read each in their own way.
+            ValueError: it is nested too deeply, has too many items of no bytes, or is damaged in a way that decoders
+                interpret differently.
         """
         if not self._walked:
             return
-        # Each level that is not of another record takes a byte at least, so that short ones cannot be deep.
+        # Each level that is not of another record takes at least a byte, so a short payload cannot be deep.
         if not self._has_empty_items and (len(data) - at + 1) * (self._records + 1) <= MOST_LEVELS:
             return
         try:
             self._walk(data, at)
         except IndexError:
-            return  # cut short; the decoder says where, and it came no deeper
+            return  # it ends too early, which the decoder reports, and is not too deep up to there
 
     def _walk(self, data: bytes, at: int) -> int:
-        """Go through one payload; returns where it ends.
+        """Check a payload from an index on. Return the index of its end.
 
         Raises:
-            IndexError: it is cut short.
+            IndexError: it ends too early.
             ValueError: it exceeds the bounds, or is damaged.
         """
         empty_items = 0
-        # What is still to be read: a part of the schema, how deep it is, and the items left in the block it is of.
+        # Parts still to read: a part of the schema, its level, and the number of items left in its block.
         ahead: list[tuple[Any, int, int]] = [(self._schema.tree, 1, 0)]
         while ahead:
             part, level, left = ahead.pop()
@@ -107,7 +107,7 @@ class AvroBounds:
         return at
 
     def _type(self, part: Any) -> Any:
-        """A part of the schema, without the names and the brackets around it."""
+        """Return a part of the schema with names and nested types resolved."""
         while True:
             if isinstance(part, dict) and (not isinstance(part["type"], str) or part["type"] in self._schema.names):
                 part = part["type"]
@@ -117,10 +117,10 @@ class AvroBounds:
                 return part
 
     def _refuse_endless(self) -> None:
-        """See that every record can end.
+        """Check that every record can end.
 
         Raises:
-            ValueError: a record contains itself, and no union, array or map can end that.
+            ValueError: a record contains itself, and no union, array or map can end the recursion.
         """
         inner: dict[str, set[str]] = {}
         for name, one in self._schema.names.items():
@@ -133,7 +133,7 @@ class AvroBounds:
             raise ValueError(f"{self._schema.label}: record {endless[0]} contains itself without end")
 
     def _is_recursive(self) -> bool:
-        """Whether a record may contain itself.
+        """Return whether a record may contain itself.
 
         Raises:
             ValueError: the schema is nested too deeply.
@@ -169,7 +169,7 @@ class AvroBounds:
         return recursive
 
     def _look_for_empty_items(self) -> bool:
-        """Whether the schema has an array of items that take no bytes."""
+        """Return whether the schema has an array of items of no bytes."""
         ahead, seen = [self._schema.tree], set()
         while ahead:
             part = self._type(ahead.pop())
@@ -196,11 +196,11 @@ class AvroBounds:
 
 
 def _number(data: bytes, at: int) -> tuple[int, int]:
-    """A number in Avro's variable length, and where it ends.
+    """Return a number of variable length, and the index of its end.
 
     Raises:
-        IndexError: the data ends before it does.
-        ValueError: it is longer than one of 64 bits.
+        IndexError: the data ends too early.
+        ValueError: the number has more than 64 bits.
     """
     found = shift = 0
     for _ in range(_LONG_BYTES):
@@ -216,7 +216,7 @@ def _number(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _behind_leaf(data: bytes, at: int, kind: str, part: Any) -> int:
-    """Where a value ends that has no others in it."""
+    """Return the index of the end of a value that contains no others."""
     if kind in _ONE_NUMBER:
         return _number(data, at)[1]
     if kind in ("string", "bytes"):
@@ -225,11 +225,11 @@ def _behind_leaf(data: bytes, at: int, kind: str, part: Any) -> int:
 
 
 def _behind_text(data: bytes, at: int) -> int:
-    """Where a text or bytes with their length in front end.
+    """Return the index of the end of a text or bytes, which begin with their length.
 
     Raises:
-        IndexError: the data ends before its length does.
-        ValueError: its length is negative.
+        IndexError: the data ends within the length.
+        ValueError: the length is negative.
     """
     size, at = _number(data, at)
     if size < 0:

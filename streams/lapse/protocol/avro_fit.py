@@ -1,7 +1,7 @@
-"""Whether a value can be written with a schema, and if not, where the fault is (S2, X7).
+"""Avro fit: checks whether a value can be written with a schema, and finds the fault if not (S2, X7).
 
-fastavro finds most faults, and tells them in Python's words. But it writes an integer beyond 32 bits where an `int` is
-declared, and other readers cut it off.
+fastavro finds most faults, but describes them in terms of Python. It also writes an integer beyond 32 bits as an `int`,
+which other readers truncate.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ _SHOWN: Final = 40
 
 
 def misfit(value: object, schema: AvroSchema) -> str:
-    """Say why a value is no record of a schema: the field, and what is expected there; empty if it is one."""
+    """Return why a value is not a record of a schema, with the field and the expected type; empty if it is one."""
     return _misfit(value, schema.tree, _Known(schema, {}), "")
 
 
 class _Known(NamedTuple):
-    """The schema, and what was found of its parts.
+    """The schema, and the faults found for parts of it.
 
-    Two branches of a union may both fit a value down to its last level, so that a value of 30 levels would be looked
-    at a billion times.
+    Two branches of a union may both fit a value down to its last level. Without this cache a value of 30 levels would
+    be checked a billion times.
     """
 
     schema: AvroSchema
@@ -35,7 +35,7 @@ def _misfit(value: Any, part: Any, known: _Known, where: str) -> str:
     part = known.schema.named(part)
     if not isinstance(value, dict | list):
         return _look(value, part, known, where)
-    name = id(value), id(part)  # both live as long as this is looked at
+    name = id(value), id(part)  # ids are unique here, since both objects live as long as the check
     if name not in known.found:
         known.found[name] = _look(value, part, known, where)
     return known.found[name]

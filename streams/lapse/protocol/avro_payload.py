@@ -1,10 +1,10 @@
-"""Payloads in Avro: read for keys, filters and deltas, and written where a delta was merged (S1, S2, X1).
+"""Avro payloads: reads them for keys, filters and deltas, and writes merged deltas (S1, S2, X1).
 
-Three forms of one payload: bare; Avro single-object encoding (`C3 01`, fingerprint, body); Confluent's wire format (a
-zero byte, a schema id of 4 bytes, body). What is written has the form of what it was made from.
+A payload has one of three forms: bare, Avro single-object encoding (`C3 01`, fingerprint, body), or Confluent's wire
+format (a zero byte, a schema id of 4 bytes, body). A written payload has the form of the one that it was made from.
 
-All payloads are read as records of one schema, the reader's. A payload that says by its fingerprint, or by its id, that
-it was written with another one is resolved by Avro's rules. A bare one says nothing: it is of the reader's schema.
+All payloads are read as records of the reader's schema. A payload whose fingerprint or id names another schema is
+resolved by Avro's rules. A bare payload names none, so it is of the reader's schema.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ class AvroPayload:
     """Reads and writes payloads as records of one schema.
 
     Args:
-        schema: the reader's schema: what keys, filters and deltas see, and what is written.
-        writers: further schemas that payloads may be written with, recognized by their fingerprints.
+        schema: the reader's schema, for keys, filters, deltas and written payloads.
+        writers: further schemas that payloads may be written with, recognized by fingerprint.
         confluent: whether payloads are in Confluent's wire format.
-        ids: in that format: all schemas that payloads are written with, by their ids, the reader's among them; none =
-            every id stands for the reader's.
+        ids: in that format, all schemas that payloads are written with, by id, the reader's included; None or empty =
+            every id means the reader's.
 
     Raises:
-        ValueError: what is written with one of them cannot be read with the reader's, no id is the reader's, or one of
-            them is nested too deeply.
+        ValueError: payloads of a schema cannot be read with the reader's, no id is the reader's, or a schema is
+            nested too deeply.
     """
 
     def __init__(
@@ -73,13 +73,13 @@ class AvroPayload:
         """Read a payload.
 
         Raises:
-            ValueError: it is of none of the schemas, cannot be read with the reader's, or bytes are left over.
+            ValueError: it is of none of the schemas, cannot be read with the reader's, or has bytes left over.
         """
         at, writer = self._writer(data)
         return self._read(data, at, writer, self._schema)
 
     def parse_delta(self, data: bytes) -> object:
-        """Read a delta: a JSON object of the changed fields, or a record in Avro, of which all counts that was written.
+        """Read a delta: a JSON object of the changed fields, or an Avro record, all of whose written fields count.
 
         Raises:
             ValueError: it is neither.
@@ -99,10 +99,10 @@ class AvroPayload:
             raise ValueError(f"neither JSON nor Avro: {error}") from error
 
     def serialize(self, value: object, like: bytes) -> bytes:
-        """Write a payload with the reader's schema, in the form of another one.
+        """Write a payload with the reader's schema, in the form of another payload.
 
         Raises:
-            ValueError: the value does not fit the schema; fields that it does not know included.
+            ValueError: the value does not fit the schema, for example because of an unknown field.
         """
         try:
             fault = misfit(value, self._schema)
@@ -135,7 +135,7 @@ class AvroPayload:
         except SchemaResolutionError as error:
             try:
                 fault = fault_between(writer, reader, self._read(data, at, writer, writer)) or str(error)
-            except _DAMAGED:  # so deep that whoever looks for the fault runs out of stack
+            except _DAMAGED:  # for example, it is so deep that the search for the fault exceeds the stack
                 fault = str(error)
             raise ValueError(f"written with {writer.label}, and not to be read with {reader.label}: {fault}") from error
         except _DAMAGED as error:
@@ -152,10 +152,10 @@ class AvroPayload:
         return f"not Avro of {writer.label}: {fault}"
 
     def _writer(self, data: bytes) -> tuple[int, AvroSchema]:
-        """Where the body begins, and which schema it was written with.
+        """Return the index of the body, and the schema that it was written with.
 
         Raises:
-            ValueError: it does not say that as it has to.
+            ValueError: the payload does not name a known schema in the expected form.
         """
         if not self._confluent:
             writer = self._writers.get(data[:HEADER_BYTES])
@@ -171,22 +171,22 @@ class AvroPayload:
         return _CONFLUENT.size, self._schema if writer.mark == self._schema.mark else writer
 
     def _frame(self, like: bytes) -> bytes:
-        """What stands before the body of what is written with the reader's schema.
+        """Return the bytes before the body of a payload written with the reader's schema.
 
         Raises:
-            ValueError: what it is made from does not say which id that has.
+            ValueError: the payload that it is made from does not have the expected form.
         """
         if self._own_frame:
             return self._own_frame
         if self._confluent:
             return like[: self._writer(like)[0]]
-        # With several schemas about, what was a bare JSON delta has to say what it is of.
+        # If there are several schemas, a payload made from a bare JSON delta must name its schema.
         marked = self._marked or like[:HEADER_BYTES] in self._writers
         return self._schema.mark if marked else b""
 
 
 def _in_words(error: BaseException) -> str:
-    """Why bytes or a value did not fit, where the library's words are none."""
+    """Return why bytes or a value did not fit, with a text of ours where the library has none."""
     if isinstance(error, EOFError) and not str(error):
         return "it ends too early"
     if isinstance(error, IndexError):

@@ -1,8 +1,9 @@
-"""Resolution: whether what was written with one schema can be read with another, and if not, where the fault is.
+"""Avro resolution: checks whether payloads of one schema can be read with another, and finds the fault if not.
 
-The rules are those of the Avro specification, "Schema Resolution": fields by name or by an alias of the reader's, added
-ones by their defaults, numbers to wider ones, text to bytes and back, branches of unions one by one, unknown symbols of
-enums by the reader's default. fastavro applies them; this module says in words what it cannot do.
+The rules are those of "Schema Resolution" in the Avro specification: fields by name or by an alias of the reader's,
+added fields by their defaults, numbers to wider ones, text to bytes and back, branches of unions one by one, and
+unknown symbols of enums by the reader's default. fastavro applies the rules. This module describes what cannot be
+resolved.
 """
 
 from __future__ import annotations
@@ -24,23 +25,23 @@ _ANY: Final = object()
 
 
 def fault_between(writer: AvroSchema, reader: AvroSchema, value: object = _ANY) -> str:
-    """Say why a value cannot be read with another schema than it was written with; empty if it can.
+    """Return why a value cannot be read with another schema than its writer's; empty if it can.
 
     Args:
         writer: the schema that it was written with.
-        reader: the schema that it is to be read with.
-        value: the value, read with the writer's; left out = any value of the writer's. Whether a branch of a union or
-            a symbol of an enum is a fault depends on the value, and is none without one.
+        reader: the schema to read it with.
+        value: the value, read with the writer's schema; left out = any value. Whether a branch of a union or a symbol
+            of an enum is a fault depends on the value, so neither is one without a value.
     """
     return _Comparison(writer, reader).fault(writer.tree, reader.tree, value, "")
 
 
 def written_part(value: object, written: object, reader: AvroSchema) -> object:
-    """Leave out of a value the fields that its writer did not write: a delta says nothing of them, not their defaults.
+    """Return a value without the fields that its writer did not write, because a delta must not set their defaults.
 
     Args:
         value: the value, read with the reader's schema.
-        written: the same, read with the writer's alone.
+        written: the same value, read with the writer's schema alone.
         reader: the reader's schema.
     """
     return _written_part(value, written, reader.tree, reader)
@@ -67,7 +68,7 @@ def _written_part(value: Any, written: Any, part: Any, reader: AvroSchema) -> An
 
 
 class _Comparison:
-    """Two schemas, and which of their records were compared already: a schema may contain itself."""
+    """A comparison of two schemas. It notes the records compared already, since a schema may contain itself."""
 
     def __init__(self, writer: AvroSchema, reader: AvroSchema) -> None:
         self._writer = writer
@@ -115,7 +116,7 @@ class _Comparison:
         return ""
 
     def _branches(self, written: list[Any], wanted: Any, value: object, where: str) -> str:
-        """A union of the writer's: the branch that the value is of, or any of them."""
+        """Return the fault of a writer's union: of the value's branch, or of any branch without a value."""
         if value is _ANY:
             faults = [self.fault(branch, wanted, value, where) for branch in written]
             return "" if "" in faults else faults[-1]

@@ -1,7 +1,7 @@
-"""Schemas of payloads: read from `.avsc` files, without their logical types.
+"""Avro schemas of payloads, read from `.avsc` files without their logical types.
 
-A logical type is read as what it is stored as (a timestamp is a number), so that expressions can compare it and nothing
-is rounded on the way back.
+A value of a logical type is read in its stored form (a timestamp is a number), so that expressions can compare it and
+nothing is rounded when it is written again.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ _NO_SCHEMA: Final = (
 )  # fmt: skip
 
 NAMED: Final = frozenset({"record", "enum", "fixed"})
-"""Kinds of types that have a name."""
+"""The kinds of types with names."""
 
 
 class AvroSchema:
     """The schema of a payload.
 
     Args:
-        tree: what the `.avsc` file says, parsed.
-        label: what to call it in messages.
+        tree: the parsed content of the `.avsc` file.
+        label: its name in messages.
 
     Attributes:
-        label: the same.
-        tree: as fastavro has it; names are full names.
-        names: the named types by their full names.
-        mark: what a payload in single-object encoding begins with.
+        label: its name in messages.
+        tree: the schema as fastavro parses it, with full names.
+        names: the named types by full name.
+        mark: the first bytes of a payload in single-object encoding.
 
     Raises:
-        ValueError: it is no schema of a record.
+        ValueError: the tree is not a schema of a record.
     """
 
     __slots__ = ("label", "mark", "names", "tree")
@@ -62,7 +62,7 @@ class AvroSchema:
         """Read an `.avsc` file.
 
         Raises:
-            ValueError: it cannot be read, or is no schema of a record.
+            ValueError: the file cannot be read, or is not a schema of a record.
         """
         try:
             return cls(json.loads(path.read_text("utf-8")), path.name)
@@ -71,15 +71,15 @@ class AvroSchema:
 
     @property
     def fingerprint(self) -> str:
-        """The CRC-64-AVRO of its canonical form, as it stands in a payload, in hexadecimal."""
+        """The CRC-64-AVRO of its canonical form, in hexadecimal, in the byte order of a payload."""
         return self.mark[len(MARKER) :].hex()
 
     def named(self, part: Any) -> Any:
-        """A part of the schema; where that is the name of a type, the type."""
+        """Return a part of the schema, with the name of a type replaced by the type."""
         return self.names.get(part, part) if isinstance(part, str) else part
 
     def _default(self, part: Any, value: Any) -> Any:
-        """A default as a value: JSON has no bytes, and need not repeat the defaults of inner records."""
+        """Return a default as a value. JSON has no bytes, and may omit the defaults of inner records."""
         if isinstance(part, list):
             return self._default(part[0], value)
         part = self.named(part)
@@ -98,19 +98,19 @@ class AvroSchema:
 
 
 def kind_of(part: Any) -> str:
-    """What a part of a schema is: `union`, or its type; of what is named elsewhere the name."""
+    """Return the kind of a part of a schema: `union`, its type, or the name of a type defined elsewhere."""
     if isinstance(part, list):
         return "union"
     return kind_of(part["type"]) if isinstance(part, dict) else str(part)
 
 
 def simple_name(named: Any) -> str:
-    """The name of a named type, without its namespace."""
+    """Return the name of a named type, without its namespace."""
     return str(named["name"]).rsplit(".", 1)[-1]
 
 
 def words_of(part: Any) -> str:
-    """A part of a schema, in words."""
+    """Return a description of a part of a schema."""
     kind = kind_of(part)
     if kind == "union":
         return " or ".join(words_of(branch) for branch in part)
@@ -121,7 +121,7 @@ def words_of(part: Any) -> str:
 
 
 def _plain(tree: Any) -> Any:
-    """The schema without its logical types."""
+    """Return the schema without its logical types."""
     if isinstance(tree, dict):
         return {
             name: part if name == "default" else _plain(part) for name, part in tree.items() if name != "logicalType"

@@ -1,7 +1,7 @@
-"""Bookmarks: the name of a message everywhere, `topic:partition:offset`.
+"""Bookmarks: the names of messages, `topic:partition:offset`.
 
-A message that a rewind brought back has its generation behind the offset, `orders:0:17~1` (C61). An offset here is a
-position then: `lapse.core.generation` tells the two apart.
+The bookmark of a message that a rewind brought back has its generation after the offset, `orders:0:17~1` (C61). Its
+`offset` is then a position, which `lapse.core.generation` splits into offset and generation.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _RANGE: Final = re.compile(
 
 
 class Bookmark(NamedTuple):
-    """Where a message stands in Kafka; ordered by topic, partition, offset.
+    """The name of a message. Bookmarks sort by topic, partition and offset.
 
-    The offset is a position: of a message that a rewind brought back, `log_offset` is where its record stands.
+    The offset is a position. For a message that a rewind brought back, `log_offset` is the offset of its record.
     """
 
     topic: str
@@ -40,12 +40,12 @@ class Bookmark(NamedTuple):
 
     @property
     def generation(self) -> int:
-        """How often its partition had been rewound when it was brought back; 0 = it was not (C61)."""
+        """Number of the rewind of its partition that brought it back; 0 = none did (C61)."""
         return generation_of(self.offset)
 
     @classmethod
     def parse(cls, text: str) -> Bookmark:
-        """Read `topic:partition:offset[~generation]`.
+        """Parse `topic:partition:offset[~generation]`.
 
         Raises:
             ValueError: the text is not a single bookmark.
@@ -57,7 +57,7 @@ class Bookmark(NamedTuple):
 
     @classmethod
     def parse_stated(cls, value: bytes | None) -> Bookmark | None:
-        """Read what a header states; None if it states none, or something else."""
+        """Parse a header's value; None if it is not a bookmark."""
         try:
             return cls.parse((value or b"").decode())
         except ValueError:
@@ -65,7 +65,7 @@ class Bookmark(NamedTuple):
 
 
 def range_text(topic: str, partition: int, first: int, last: int) -> str:
-    """The text form of consecutive positions, both ends included, without a fencing token."""
+    """Return the text of a range of positions, both ends included, without a fencing token."""
     if last == first:
         return f"{topic}:{partition}:{shown(first)}"
     generation = f"~{generation_of(first)}" if first >= FIRST_REWOUND else ""
@@ -77,12 +77,12 @@ class BookmarkRange:
     """Consecutive offsets of one partition, both ends included (Q8).
 
     Attributes:
-        topic: underlying topic.
-        partition: its partition.
-        first: first offset; a position, as that of a `Bookmark`.
-        last: last offset, `>= first`; of the same generation.
-        delivery_count: fencing token, the delivery that is settled (C13); None where not stated.
-        epoch: the epoch that made this delivery (C42); None where not stated.
+        topic: the underlying topic.
+        partition: the topic's partition.
+        first: first offset, which is a position, as in `Bookmark`.
+        last: last offset, `>= first`, of the same generation.
+        delivery_count: fencing token, the delivery that is settled (C13); None = not stated.
+        epoch: the epoch that made this delivery (C42); None = not stated.
     """
 
     topic: str
@@ -105,10 +105,10 @@ class BookmarkRange:
 
     @classmethod
     def parse(cls, text: str) -> BookmarkRange:
-        """Read `topic:partition:first[-last][~generation][#delivery_count[@epoch]]`.
+        """Parse `topic:partition:first[-last][~generation][#delivery_count[@epoch]]`.
 
         Raises:
-            ValueError: the text has another form; the message shows the form that is expected.
+            ValueError: the text has another form; the message shows the expected one.
         """
         match = _RANGE.match(text)
         if match is None:
@@ -126,17 +126,17 @@ class BookmarkRange:
             if last >= FIRST_REWOUND or int(match["generation"]) > MOST_GENERATIONS:
                 raise ValueError(f"bookmark {text!r}: no message has this generation, or this offset")
             first, last = (position_of(one, int(match["generation"])) for one in (first, last))
-        last = min(last, position_of(FIRST_REWOUND - 1, generation_of(first)))  # no log has offsets behind
+        last = min(last, position_of(FIRST_REWOUND - 1, generation_of(first)))  # no log has greater offsets
         count = None if match["count"] is None else int(match["count"])
         epoch = None if match["epoch"] is None else int(match["epoch"])
         return cls(match["topic"], int(match["partition"]), first, last, count, epoch)
 
     @classmethod
     def of_records(cls, text: str) -> BookmarkRange:
-        """Read `topic:partition:first[-last]`: records of a SOW topic, which have no generation and no delivery count.
+        """Parse `topic:partition:first[-last]`, for records of a SOW topic, without generation and delivery count.
 
         Raises:
-            ValueError: the text has another form; the message shows the form that is expected.
+            ValueError: the text has another form; the message shows the expected one.
         """
         match = _RANGE.match(text)
         if match is None or match["generation"] is not None or match["count"] is not None:
@@ -145,7 +145,7 @@ class BookmarkRange:
 
 
 def ranges(messages: Iterable[tuple[Bookmark, int | None]]) -> list[BookmarkRange]:
-    """Join neighbours that carry the same delivery count into ranges, in the order of bookmarks."""
+    """Join neighbouring messages with equal delivery counts into ranges, sorted by bookmark."""
     joined: list[BookmarkRange] = []
     for bookmark, count in sorted(messages, key=lambda item: item[0]):
         if joined:
@@ -158,7 +158,7 @@ def ranges(messages: Iterable[tuple[Bookmark, int | None]]) -> list[BookmarkRang
 
 
 def runs(offsets: list[int]) -> Iterator[tuple[int, int]]:
-    """First and last of each run of consecutive offsets; sorts them, and a repeated offset counts once."""
+    """Yield first and last offset of each run. The list is sorted in place, and repeated offsets count once."""
     offsets.sort()
     first = last = offsets[0]
     if offsets[-1] - first == len(offsets) - 1 and len(set(offsets)) == len(offsets):

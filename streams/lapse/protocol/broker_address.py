@@ -1,4 +1,4 @@
-"""Addresses of brokers, as people write them: what can be none is told before anybody waits for an answer (X7)."""
+"""Broker addresses: finds invalid ones before a client waits in vain for an answer (X7)."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Final
 _PROTOCOLS: Final = frozenset({"plaintext", "ssl", "sasl_plaintext", "sasl_ssl"})
 _MOST: Final = 65_535
 _ADDRESS: Final = re.compile(r"(?:(?P<protocol>[^:/]*)://)?(?P<host>\[[^\]]*\]|[^:/\s]+)(?::(?P<port>\d+))?")
-"""A name, or an IPv6 address in brackets, and a port. A bare IPv6 address is left to librdkafka."""
+"""Matches a name, or an IPv6 address in brackets, with a port. Bare IPv6 addresses are left to librdkafka."""
 
 _LONE: Final = re.compile("[\ud800-\udfff]")
-"""What a command line has for a byte that is no UTF-8; Kafka's client fails on it."""
+"""Matches lone surrogates, which a command line contains for invalid UTF-8. Kafka's client fails on them."""
 
 
 def fault(servers: str) -> str:
-    """Why addresses, separated by commas, can name no brokers, and what to do; empty = they can."""
+    """Return why addresses, separated by commas, are invalid, and what to do; empty if they are valid."""
     listed = [one for one in (one.strip() for one in servers.split(",")) if one]
     for one in listed:
         found = _ADDRESS.fullmatch(one)
@@ -26,7 +26,7 @@ def fault(servers: str) -> str:
 
 
 def _is_bare(address: str) -> bool:
-    """Whether it may be an IPv6 address without brackets."""
+    """Return whether an address may be an IPv6 address without brackets."""
     return address.count(":") > 1 and "/" not in address
 
 

@@ -1,4 +1,4 @@
-"""Avro single-object encoding (`C3 01`, fingerprint, body) and JSON for the records of the protocol (X2)."""
+"""Codecs of the protocol's records: Avro single-object encoding (`C3 01`, fingerprint, body) and JSON (X2)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from lapse.protocol import schema
 
 MARKER: Final = b"\xc3\x01"
 HEADER_BYTES: Final = 10
-"""Marker and fingerprint; what Spark's `from_avro` has to skip."""
+"""The size of marker and fingerprint, which Spark's `from_avro` must skip, bytes."""
 
 
 class CodecError(ValueError):
-    """Bytes that are neither Avro of a known schema nor JSON of the expected form."""
+    """The bytes are neither Avro of a known schema nor JSON of the expected form."""
 
 
 @functools.cache
@@ -45,7 +45,7 @@ def decode(name: str, data: bytes) -> dict[str, Any]:
     """Decode an Avro single object that was written with the schema `<name>.avsc`.
 
     Raises:
-        CodecError: another marker or fingerprint, a body cut short, or bytes behind it.
+        CodecError: the marker or fingerprint differs, the body is damaged, or bytes follow it.
     """
     if not data.startswith(header(name)):
         raise CodecError(
@@ -61,15 +61,15 @@ def decode(name: str, data: bytes) -> dict[str, Any]:
 
 
 def decode_beginning(name: str, data: bytes, last: str) -> dict[str, Any]:
-    """Decode the first fields of what `decode` decodes; the others are not looked at, so this takes less time.
+    """Decode only the first fields of an Avro single object, which is faster than `decode`.
 
     Args:
-        name: of the schema.
+        name: name of the schema.
         data: the Avro single object.
-        last: the last of these fields.
+        last: name of the last field to decode.
 
     Raises:
-        CodecError: another marker, or these fields are damaged.
+        CodecError: the marker or fingerprint differs, or these fields are damaged.
     """
     if not data.startswith(header(name)):
         raise CodecError(f"not a {name} record in Avro single-object encoding")
@@ -96,12 +96,12 @@ def _read(name: str, body: io.BytesIO, parsed: Any) -> dict[str, Any]:
 
 
 def is_avro(data: bytes) -> bool:
-    """Whether the bytes begin as Avro single-object encoding does."""
+    """Return whether bytes begin like Avro single-object encoding."""
     return data.startswith(MARKER)
 
 
 def encode_json(record: dict[str, Any]) -> bytes:
-    """Encode a record as JSON; bytes become text, what is not UTF-8 becomes U+FFFD."""
+    """Encode a record as JSON. Bytes become text, with U+FFFD for invalid UTF-8."""
     return orjson.dumps(record, default=_as_text)
 
 

@@ -1,4 +1,4 @@
-"""Commands: what clients ask of a shard, in Avro or JSON (X2)."""
+"""Commands: the requests of clients to a shard, in Avro or JSON (X2)."""
 
 from __future__ import annotations
 
@@ -25,34 +25,34 @@ SOW_COMMANDS: Final = frozenset(
     "unsubscribe heartbeat depth subscriptions delete tick".split()
 )
 DEFINITION_COMMANDS: Final = frozenset("create_queue alter_queue create_sow alter_sow".split())
-"""What is asked of the workers as a whole, about what the entities are (Q23)."""
+"""Commands to all workers, which define entities (Q23)."""
 
 
 MOST_BYTES: Final = 2 << 20
-"""A larger record is refused unread; a producer's compression may have let it into the topic."""
+"""The greatest size of a command, bytes. A larger record is refused unread, if compression let it into the topic."""
 
 _SHOWN_FAULTS: Final = 5
-"""How many faults of a command are named; the others are counted."""
+"""The greatest number of faults of a command that are named. The others are counted."""
 
 MOST_PEEKED: Final = 1_000
-"""Messages that one answer to a queue's `sow` shows; `skip` goes on."""
+"""The greatest number of messages in an answer to a queue's `sow`. The next ones need `skip`."""
 
 MOST_UPDATES: Final = 1_000
-"""Scheduled updates in one answer, and so many at most are withdrawn by one command."""
+"""The greatest number of scheduled updates in an answer."""
 
 MOST_SUBSCRIPTIONS: Final = 100
-"""Subscriptions that one answer to `subscriptions` names; `skip` goes on."""
+"""The greatest number of subscriptions in an answer to `subscriptions`. The next ones need `skip`."""
 
 
 class CommandError(ValueError):
-    """A command that cannot be read.
+    """A command is invalid.
 
     Attributes:
-        id: the command's id as far as it could be read, for the answer.
-        command: its name as far as it could be read.
-        subscription: whose it is as far as it could be read.
-        code: the kind of refusal.
-        encoding: how the answer is to be written.
+        id: the command's id for the answer; empty if it could not be read.
+        command: the command's name; empty if it could not be read.
+        subscription: id of the subscription that sent it; empty if it could not be read.
+        code: code of the refusal.
+        encoding: encoding of the answer.
         silent: whether no answer is wanted.
     """
 
@@ -69,13 +69,13 @@ class CommandError(ValueError):
 
     @property
     def refusal(self) -> Refusal:
-        """What the answer says."""
+        """The refusal for the answer."""
         return Refusal(self.code, str(self))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """One command; the fields are those of `schemas/command.avsc`, where each is described."""
+    """A command. Its fields are those of `schemas/command.avsc`, which describes each."""
 
     command: str
     id: str = ""
@@ -113,10 +113,10 @@ class Command:
 
     @classmethod
     def of(cls, /, **fields: Any) -> Command:
-        """Build a command from what a user gave, each field checked.
+        """Build a command from a user's values, checking each field.
 
         Raises:
-            ValueError: a field is wrong; the text names it.
+            ValueError: a field is invalid; the message names it.
         """
         unknown = _unknown(fields)
         found = [] if unknown else faults(fields)
@@ -138,15 +138,15 @@ _NO_STAMP: Final[Mapping[str, str]] = {}
 
 
 def encode(command: Command, stamp: Mapping[str, str] = _NO_STAMP) -> bytes:
-    """Write a command in Avro single-object encoding; the stamp is what its sender states in place of its fields."""
+    """Encode a command in Avro single-object encoding. The stamp contains values that replace some of its fields."""
     return codec.encode("command", {name: getattr(command, name) for name in FIELDS} | dict(stamp))
 
 
 def decode(data: bytes | None) -> tuple[Command, Encoding]:
-    """Read a command in either encoding, and say which it was.
+    """Decode a command, and return it with its encoding.
 
     Raises:
-        CommandError: the bytes are neither, or a field is wrong; the message names the field.
+        CommandError: the bytes are not a command, or a field is invalid; the message names the field.
     """
     record: Any
     if not data:
@@ -161,7 +161,7 @@ def decode(data: bytes | None) -> tuple[Command, Encoding]:
             every = codec.decode("command", data)
         except codec.CodecError as error:
             raise CommandError(str(error), encoding) from error
-        # The body has every field, in the type that the schema says; those that say nothing need no look.
+        # The body contains every field in the schema's type. Fields with their default values need no check.
         record = {name: value for name, value in every.items() if value != _DEFAULTS[name]}
     elif confluent.is_framed(data):
         encoding = "confluent"
@@ -187,10 +187,10 @@ def decode(data: bytes | None) -> tuple[Command, Encoding]:
 
 
 def outline(data: bytes) -> tuple[object, object]:
-    """Read the name and the filter of a command; the rest is neither read nor checked, so this takes less time.
+    """Return name and filter of a command, without reading or checking the rest, which is faster than `decode`.
 
     Raises:
-        ValueError: the bytes are in neither encoding.
+        ValueError: the bytes are in none of the encodings.
     """
     record: Any
     if codec.is_avro(data):
@@ -203,13 +203,13 @@ def outline(data: bytes) -> tuple[object, object]:
 
 
 _ID: Final = re.compile(rb'"id"\s*:\s*"([^"\\]{1,500})"')
-"""Where the id stands in a JSON object that is not read."""
+"""Finds the id in a JSON object that is not parsed."""
 
 _KINDS: Final = {"list": "an array", "NoneType": "null", "str": "a text", "bool": "a boolean"}
 
 
 def _unknown(record: Mapping[str, object]) -> str:
-    """Say which fields there are not: a few by name, for a record may have any number of them; empty = none."""
+    """Return a text that names unknown fields, at most a few, since there may be any number; empty = none."""
     if record.keys() <= _KNOWN:
         return ""
     names = [name for name in record if name not in _KNOWN]

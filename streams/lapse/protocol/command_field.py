@@ -1,4 +1,4 @@
-"""What each field of a command may hold, and what is said of one that holds something else (X2, X7)."""
+"""Command fields: checks the value of each field of a command, and describes faults (X2, X7)."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 Check = Callable[[Any], str | None]
-"""Says what is wrong with a value; None = nothing."""
+"""Returns what is wrong with a value; None = nothing."""
 
 MOST_NAME_CHARACTERS: Final = 500
-"""Names and ids come back in headers of answers and deliveries, so they have to be short."""
+"""The greatest length of names and ids, which return in headers of answers and deliveries."""
 
 MOST_BOOKMARKS: Final = 20_000
-"""What a command changes is durable as a whole, so it has a largest size."""
+"""The greatest number of bookmarks in a command."""
 
 SHOWN_CHARACTERS: Final = 60
-"""How many characters of a wrong value or name are shown to its sender."""
+"""How many characters of an invalid value or name are shown to the sender."""
 
 _MOST: Final = (1 << 63) - 1
 
@@ -29,11 +29,11 @@ QUEUE_STATES: Final = (
     "unconfirmed",
     "dying",
 )
-"""The states of messages, as a peek shows them."""
+"""The states of messages in a peek."""
 
 
 def shown(value: object) -> str:
-    """A wrong value, as far as it helps; a nested one is not written out, which takes time and stack."""
+    """Return the begin of an invalid value. Nested values are not written, because that takes time and stack."""
     if isinstance(value, dict | list | tuple):
         return "an object" if isinstance(value, dict) else "an array"
     return repr(str(value)[:SHOWN_CHARACTERS])
@@ -123,7 +123,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "least_life_ms": _count,
     "state": _one_of("", *QUEUE_STATES),
 }
-"""The check of each field's value."""
+"""By field: the check of its value."""
 
 OPTIONAL: Final = frozenset(
     "filter max_backlog heartbeat_timeout_ms lease_ms delay_ms order_by top_n skip batch_size settings version".split()
@@ -136,16 +136,16 @@ _ITEMS: Final[Mapping[str, tuple[type, ...]]] = {
     "data": (str, bytes),
     "select": (str,),
 }
-"""What the arrays hold."""
+"""By array field: the permitted types of its items."""
 
 _CHANGING: Final = frozenset({"sow_delete", "purge", "rewind", "acknowledge", "cancel", "expire"})
-"""Commands that an empty filter must not carry out on everything."""
+"""Commands for which an empty filter is refused, so that it does not affect everything by mistake."""
 
 
 def faults(fields: Mapping[str, Any]) -> list[str]:
-    """What is wrong with the fields of a command, which are all known; empty = nothing.
+    """Return what is wrong with the fields of a command, all of which are known; empty = nothing.
 
-    Of an array the first wrong item is named.
+    Only the first invalid item of an array is named.
     """
     found: list[str] = []
     if "command" not in fields:
@@ -168,7 +168,7 @@ def _changes(command: object) -> bool:
 
 
 def _item_fault(name: str, items: list[Any]) -> list[str]:
-    """The first item that is none of the kinds that the array holds."""
+    """Return the fault of the first item with a wrong type, if any."""
     kinds = _ITEMS[name]
     for at, item in enumerate(items):
         if not isinstance(item, kinds):

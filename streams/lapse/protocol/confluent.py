@@ -1,7 +1,7 @@
 """Confluent's wire format for commands and answers: a zero byte, the schema's id, big-endian, the Avro body (X2).
 
-The ids are those that a schema registry gave to `schemas/command.avsc` and `schemas/answer.avsc`; `lapse.toml` says
-them, so no worker has to ask the registry.
+The ids are those of `schemas/command.avsc` and `schemas/answer.avsc` in a schema registry. `lapse.toml` states them, so
+workers need no access to the registry.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ _ids: dict[str, int] = {}
 
 
 def configure(ids: Mapping[str, int]) -> None:
-    """Say the ids of this process's schemas by their names, `command` and `answer`; none: the format is refused."""
+    """Set the ids of the schemas `command` and `answer` for this process. Without ids the format is refused."""
     _ids.clear()
     _ids.update(ids)
 
 
 def knows(name: str) -> bool:
-    """Whether the id of a schema is configured."""
+    """Return whether the id of a schema is configured."""
     return name in _ids
 
 
 def is_framed(data: bytes) -> bool:
-    """Whether the bytes begin as this format does; JSON and single-object encoding never do."""
+    """Return whether bytes begin like this format. JSON and single-object encoding never do."""
     return data[:1] == b"\0"
 
 
@@ -45,7 +45,7 @@ def decode(name: str, data: bytes) -> dict[str, Any]:
     """Decode a record of the schema `<name>.avsc`.
 
     Raises:
-        codec.CodecError: another id, none is configured, or the body is damaged.
+        codec.CodecError: the id differs, no id is configured, or the body is damaged.
     """
     expected = _ids.get(name)
     if expected is None:

@@ -25,33 +25,33 @@ _SENTENCES = {
 }
 
 _FOR_THE_QUEUE = frozenset({header.REDRIVE_QUEUE, header.TRANSFER, header.TRANSFER_FROM, header.TRANSFER_COUNTS})
-"""Headers that say which queue takes a record; a letter goes to nobody in particular."""
+"""Headers that assign a record to one queue, which does not apply to its letter."""
 
 NOT_COPIED: Final = header.DEAD_LETTER_NAMES | _FOR_THE_QUEUE
-"""Headers of a record that its letter does not bear, whatever else the record bears."""
+"""Headers of a record that are never copied to its letter."""
 
 _KEY = header.RECORD_KEY
 _FIRST: Final = frozenset(header.FIRST_NAMES.values())
 
 _MAX_TEXT_BYTES = 1000
-"""A fault's text is cut to this, so that headers stay small."""
+"""The size to which a fault's text is cut, so that headers stay small."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Death:
-    """What a letter says of a message that left.
+    """The facts of a removed message for its letter.
 
     Attributes:
         entity: the queue or SOW topic that lost it.
-        bookmark: where its record stands.
-        reasons: why it left, in L14's order.
-        expired_at_ms: the instant of the decision, ms since the epoch.
-        expires_at_ms: its deadline, ms since the epoch; None without one.
-        delivery_count: how often it was delivered.
-        cancel_count: how often it was cancelled.
-        detail: the text of the fault; a standard sentence when empty.
-        epoch: the epoch that decided it; None where there is none.
-        null_value: whether its value was null; of a message whose record is gone that is not known (C84).
+        bookmark: its bookmark.
+        reasons: the reasons for which it left, in L14's order.
+        expired_at_ms: the instant of the removal, ms since 1970.
+        expires_at_ms: its deadline, ms since 1970; None without one.
+        delivery_count: its delivery count.
+        cancel_count: its cancel count.
+        detail: text of the fault; empty = a standard sentence.
+        epoch: the epoch that removed it; None = not stated.
+        null_value: whether its value is known to have been null, which it is not if its record is gone (C84).
     """
 
     entity: str
@@ -67,7 +67,7 @@ class Death:
 
 
 def redriven_count(headers: Sequence[tuple[str, bytes | None]]) -> int:
-    """How often a record was redriven before, from its headers; 0 when it does not say or cannot be read."""
+    """Return how often a record was redriven before, from its headers; 0 if they do not say, or are invalid."""
     for name, value in headers:
         if name == header.REDRIVEN_COUNT and value is not None and value.isdigit() and len(value) < 10:
             return int(value)
@@ -75,27 +75,27 @@ def redriven_count(headers: Sequence[tuple[str, bytes | None]]) -> int:
 
 
 def lapse_id(entity: str, bookmark: Bookmark, redriven: int) -> str:
-    """The deterministic id of a dead letter: a crash's duplicate has the same one (D3)."""
+    """Return the deterministic id of a dead letter. A duplicate after a crash has the same id (D3)."""
     return f"{entity}/{bookmark}/{redriven}"
 
 
 def headers(death: Death, original: Sequence[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
-    """Build a dead letter's headers: the original ones, lifetimes renamed, then what is known of the death.
+    """Return a dead letter's headers: the original ones with lifetimes renamed, then the facts of the death.
 
-    A header of an earlier death is overwritten, an earlier `lapse-original-…` is kept (D2).
+    Headers of an earlier death are overwritten, and earlier `lapse-original-…` headers are kept (D2).
     """
     of_record = [(name, original[at][1]) for at, name in kept([name for name, _ in original])]
     return of_record + facts(death, original)
 
 
 def kept(names: Sequence[str]) -> list[tuple[int, str]]:
-    """Which of a record's headers its letter bears, by index, each with its name there.
+    """Return the indexes of a record's headers that are copied to its letter, each with its name there.
 
-    Of a letter's letter no lifetime is renamed: the first letter had renamed the producer's, so what it bears is
-    lapse's own (C54). What the first letter said is kept under names of its own.
+    If the record is a letter itself, lifetimes are not renamed. It has renamed the producer's already, so its
+    lifetimes are lapse's own (C54). The facts of the first death are kept under separate names.
 
     Args:
-        names: of the record's headers, in their order.
+        names: names of the record's headers, in order.
     """
     again = header.LAPSE_ID in names
     first = header.DLQ_TOPIC in names and _FIRST.isdisjoint(names)
@@ -114,11 +114,11 @@ def kept(names: Sequence[str]) -> list[tuple[int, str]]:
 
 
 TELLING: Final = frozenset({header.REDRIVEN_COUNT, header.TRANSFER})
-"""Headers of a record whose values a letter's facts depend on."""
+"""Headers of a record on whose values the facts of its letter depend."""
 
 
 def facts(death: Death, original: Sequence[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
-    """The headers that say what is known of a death; of the record's own only those in `TELLING` matter."""
+    """Return the headers with the facts of a death. Only the record's headers in `TELLING` affect them."""
     redriven = redriven_count(original)
     topic, partition, _ = death.bookmark
     message = death.detail or "; ".join(_SENTENCES[reason] for reason in death.reasons)

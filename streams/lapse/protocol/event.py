@@ -1,4 +1,4 @@
-"""Events: what happened to messages, on `lapse.events.<name>` (D4)."""
+"""Events on `lapse.events.<name>`, which say what happened to messages (D4)."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ TERMINAL = frozenset(
         EventKind.TRANSFERRED,
     }
 )
-"""The kinds that end a message's stay in a queue: exactly one of them per message, however often it is written."""
+"""The kinds that end a message's stay in a queue. A message has exactly one, which may be written repeatedly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One event; the fields are those of `schemas/event.avsc`, where each is described."""
+    """An event. Its fields are those of `schemas/event.avsc`, which describes each."""
 
     entity: str
     event: str
@@ -49,9 +49,9 @@ _NAMES: Final = tuple(one.name for one in fields(Event))
 
 
 def encode(event: Event) -> bytes:
-    """Write an event in Avro single-object encoding; a detail that is very long is cut."""
+    """Encode an event in Avro single-object encoding. A very long detail is cut."""
     told = {name: getattr(event, name) for name in _NAMES}
-    # By hand: an event about a burst names a thousand ranges, and `asdict` costs more than all else that it takes.
+    # Without `asdict`, which would take most of the time for an event with a thousand ranges.
     told["messages"] = [
         {"topic": one.topic, "partition": one.partition, "first": one.first, "last": one.last} for one in event.messages
     ]
@@ -60,10 +60,10 @@ def encode(event: Event) -> bytes:
 
 
 def decode(data: bytes) -> Event:
-    """Read an event.
+    """Decode an event.
 
     Raises:
-        codec.CodecError: the bytes are no event.
+        codec.CodecError: the bytes are not an event.
     """
     record: dict[str, Any] = codec.decode("event", data)
     record["messages"] = tuple(BookmarkRange(**item) for item in record["messages"])

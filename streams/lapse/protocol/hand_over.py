@@ -1,4 +1,4 @@
-"""Hand-overs: which record elsewhere takes the place of a message, `orders:0:5-9>orders:2:105-109` (Q17)."""
+"""Hand-overs: which records elsewhere replace which messages, such as `orders:0:5-9>orders:2:105-109` (Q17)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _BECOMES: Final = ">"
 
 @dataclass(frozen=True, slots=True)
 class HandOver:
-    """Messages, and the records that take their place, one by one.
+    """Messages, and the records that replace them one by one.
 
     Attributes:
-        messages: at the deployment that hands over.
-        records: as many, at the destination.
+        messages: the messages at the source deployment.
+        records: the same number of records at the destination.
     """
 
     messages: BookmarkRange
@@ -32,10 +32,10 @@ class HandOver:
 
     @classmethod
     def parse(cls, text: str) -> HandOver:
-        """Read `topic:partition:first[-last]>topic:partition:first[-last]`.
+        """Parse `topic:partition:first[-last]>topic:partition:first[-last]`.
 
         Raises:
-            ValueError: the text has another form, or the ranges are not of one length.
+            ValueError: the text has another form, or the ranges have different lengths.
         """
         here, becomes, there = text.partition(_BECOMES)
         if not becomes:
@@ -47,7 +47,7 @@ class HandOver:
 
 
 def joined(pairs: Iterable[tuple[Bookmark, Bookmark]]) -> list[HandOver]:
-    """Join neighbours whose records are neighbours as well."""
+    """Join neighbouring messages whose records are neighbours as well."""
     ends: list[tuple[Bookmark, Bookmark, int]] = []
     for here, there in sorted(pairs):
         if ends:
@@ -74,16 +74,16 @@ def headers(
     counts: Counts = NO_COUNTS,
     origin: str = "",
 ) -> list[tuple[str, bytes | None]]:
-    """The headers of a record that a transfer puts at its destination: the deadline is the same to the millisecond.
+    """Return the headers of a record that a transfer puts at its destination. The deadline stays exactly the same.
 
     Args:
-        original: the message's.
+        original: the message's headers.
         queue: the only queue that takes the record.
-        transfer: the transfer's id.
+        transfer: id of the transfer.
         expires_at_ms: the message's deadline, ms since the epoch; None without one.
-        enqueue_at_ms: before this instant it may not be delivered, ms since the epoch; None = it may at once.
-        counts: how often it was delivered, and cancelled: it may die of them there (C73).
-        origin: which queue of which cluster hands it over.
+        enqueue_at_ms: the instant before which it may not be delivered, ms since the epoch; None = at once.
+        counts: its deliveries and cancels, which count towards the destination's limits (C73).
+        origin: the queue and cluster that hand it over; empty = not stated.
     """
     kept = [(name, value) for name, value in original if name not in _REPLACED]
     kept.append((header.TRANSFER, f"{queue}/{transfer}".encode()))

@@ -1,4 +1,4 @@
-"""Payloads in JSON: read fast, or without loss where they are written again (S1, S2)."""
+"""JSON payloads: reads them fast, or without loss if they are written again (S1, S2)."""
 
 from __future__ import annotations
 
@@ -9,38 +9,38 @@ from typing import Final
 import orjson
 
 _MAY_EXCEED: Final = re.compile(rb"[0-9]{19}").search
-"""Whether there are digits enough for an integer beyond 64 bits."""
+"""Finds enough digits for an integer beyond 64 bits."""
 
 
 def parse(data: bytes) -> object:
-    """Read a payload fast; an integer beyond 64 bits becomes a float.
+    """Parse a payload fast. An integer beyond 64 bits becomes a float.
 
     Raises:
-        ValueError: it is no JSON. `NaN` and `Infinity` are not, nor are numbers beyond a float's range.
+        ValueError: it is not JSON. `NaN`, `Infinity` and numbers beyond a float's range are not JSON.
     """
     return orjson.loads(data)
 
 
 def parse_exactly(data: bytes) -> object:
-    """Read a payload, integers of any size as they are: what is not touched by a delta must not change.
+    """Parse a payload with integers of any size, because a delta must not change other fields.
 
     Raises:
-        ValueError: it is no JSON.
+        ValueError: it is not JSON.
     """
     value: object = orjson.loads(data)
     if _MAY_EXCEED(data):
         try:
             return json.loads(data)
-        except (ValueError, RecursionError):  # more digits than Python reads, or deeper than it goes
+        except (ValueError, RecursionError):  # more digits or levels than Python's parser accepts
             pass
     return value
 
 
 def serialize_any(value: object) -> bytes:
-    """Write what is not from JSON: bytes as a text of their values up to 255, as Avro does; NaN and Infinity as null.
+    """Write a value that is not from JSON: bytes as Latin-1 text, as Avro does, NaN and Infinity as null.
 
     Raises:
-        TypeError: it cannot be written in JSON.
+        TypeError: the value has no JSON form.
     """
     return orjson.dumps(value, default=_as_text)
 
@@ -55,11 +55,11 @@ def serialize(value: object, like: bytes = b"") -> bytes:
     """Write a payload.
 
     Args:
-        value: what it says.
-        like: the payload in whose form it is written; JSON has one form only.
+        value: its value.
+        like: ignored, since JSON has only one form.
 
     Raises:
-        TypeError: it cannot be written in JSON.
+        TypeError: the value has no JSON form.
     """
     try:
         return orjson.dumps(value)

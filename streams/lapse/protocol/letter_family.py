@@ -1,7 +1,7 @@
-"""Families of dead letters: who writes them, and in which headers each tells the same facts (C54).
+"""Letter families: the systems that write dead letters, and the headers in which each states the same facts (C54).
 
-lapse, Kafka's share groups (KIP-1191), Kafka Streams (KIP-1034), Kafka Connect (KIP-298) and Spring. The names are all
-that is here: the client reads them from one record, Spark from columns.
+The families are lapse, Kafka's share groups (KIP-1191), Kafka Streams (KIP-1034), Kafka Connect (KIP-298) and Spring.
+This module has only the names. The client reads the headers from records, and Spark from columns.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from lapse.protocol import header
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LetterFamily:
-    """One convention for the headers of a dead letter.
+    """A convention for the headers of a dead letter.
 
     Attributes:
-        name: how it is called.
-        marker: the header that shows a letter of this family.
-        entity: header that says who gave the message up; empty where there is none.
-        topic: header of the bookmark's topic.
-        partition: header of its partition.
-        offset: header of its offset.
-        reasons: headers that say why; of several the first that is there.
-        message: header of the fault in words.
+        name: name of the family.
+        marker: the header that identifies a letter of this family.
+        entity: header with the entity that gave up the message; empty = none.
+        topic: header with the topic of the message's bookmark.
+        partition: header with the partition of the bookmark.
+        offset: header with the offset of the bookmark.
+        reasons: headers with the reasons, of which the first existing one counts.
+        message: header with the text of the fault.
         binary: whether partition and offset are big-endian numbers of 4 and 8 bytes, instead of decimal text.
         piles_up: whether a letter that dies again keeps its earlier origins, the first one in front.
     """
@@ -54,7 +54,7 @@ KAFKA: Final = LetterFamily(
 )
 
 LAPSE: Final = replace(KAFKA, name="lapse", marker=header.LAPSE_ID)
-"""The headers of KIP-1191, and more of its own."""
+"""The headers of KIP-1191, and further ones."""
 
 STREAMS: Final = LetterFamily(
     name="streams",
@@ -85,18 +85,18 @@ SPRING: Final = LetterFamily(
     topic="kafka_dlt-original-topic",
     partition="kafka_dlt-original-partition",
     offset="kafka_dlt-original-offset",
-    # The cause is what the listener threw; around it Spring puts an exception of its own.
+    # The cause is the exception of the listener, which Spring wraps in its own.
     reasons=("kafka_dlt-exception-cause-fqcn", "kafka_dlt-exception-fqcn"),
     message="kafka_dlt-exception-message",
     binary=True,
-    # A retry topic's records are published anew, with the headers of each topic that they have been on.
+    # Records of a retry topic are published again, and collect the headers of each topic that they were on.
     piles_up=True,
 )
 
 FAMILIES: Final = (LAPSE, KAFKA, STREAMS, CONNECT, SPRING)
-"""In the order in which they are looked for: lapse's letters carry the headers of KIP-1191 too."""
+"""The families in the order of the search, since lapse's letters have the headers of KIP-1191, too."""
 
 
 def family_of(headers: Mapping[str, object]) -> LetterFamily | None:
-    """The first family whose marker is among a record's headers; None of a record that is no dead letter."""
+    """Return the first family whose marker is among a record's headers; None if it is not a dead letter."""
     return next((family for family in FAMILIES if family.marker in headers), None)

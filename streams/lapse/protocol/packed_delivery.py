@@ -1,7 +1,7 @@
 """Packed deliveries: many messages, payloads included, in one record of a deliveries topic (D4).
 
-Numbers stand in columns of a fixed width, little-endian, then keys, values and the messages' own headers. A reader
-finds any message without reading the others. The layout is described in `docs/protocol.md`.
+Numbers are in columns of a fixed width, little-endian, followed by keys, values and the messages' own headers. A reader
+finds any message without reading the others. `docs/protocol.md` describes the layout.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from lapse.core.lifetime import NEVER
 from lapse.protocol.codec import CodecError
 
 KIND: Final = b"packed"
-"""Of a packed delivery, in its header `lapse-kind`."""
+"""The value of `lapse-kind` on a packed delivery."""
 
 VERSION: Final = 1
-"""What this module writes and reads."""
+"""The version of the format that this module writes and reads."""
 
 HEAD: Final = struct.Struct("<2sBBIIH")
 """Mark, version, flags, number of messages, partition, length of the topic's name in bytes."""
@@ -30,10 +30,10 @@ _DEADLINES, _KEYS, _HEADERS = 1, 2, 4
 _KNOWN_FLAGS: Final = _DEADLINES | _KEYS | _HEADERS
 _LENGTH: Final = struct.Struct("<i")
 _FIXED_BYTES: Final = 24
-"""Of each message: offset, timestamp, delivery count, length of the value."""
+"""The size of a message's offset, timestamp, delivery count and length of the value."""
 
 _FIRST_OPTIONAL: Final = 4
-"""Of the columns: those before it are always there."""
+"""Index of the first optional column. The ones before it always exist."""
 
 Headers = Sequence[tuple[str, bytes | None]]
 Column = Sequence[int]
@@ -41,7 +41,7 @@ Buffer = bytes | memoryview
 
 
 class UnknownVersion(CodecError):
-    """A packed delivery of another version of the format."""
+    """A packed delivery has another version of the format."""
 
 
 def encode(
@@ -57,19 +57,19 @@ def encode(
     headers: Sequence[bytes] = (),
     lengths: Sequence[bytes] = (),
 ) -> bytes:
-    """Write a packed delivery.
+    """Encode a packed delivery.
 
     Args:
-        topic: underlying topic.
-        partition: its partition.
-        offsets: a `column` of int64, one of each message.
-        timestamps_ms: likewise.
-        delivery_counts: a `column` of uint32.
-        values: of the messages.
+        topic: the underlying topic.
+        partition: the topic's partition.
+        offsets: a `column` of int64 with the offset of each message.
+        timestamps_ms: a `column` of int64 with the arrival of each message, ms since the epoch.
+        delivery_counts: a `column` of uint32 with the delivery count of each message.
+        values: values of the messages.
         deadlines_ms: a `column` of int64, `NEVER` for a message without one; empty = none has one.
-        keys: of the messages; empty = none has one.
-        headers: of each message its headers: `encode_name`, `encode_length` and value of each; empty = none has any.
-        lengths: of the values, keys and headers, each a `column` of int32, −1 for null; empty = to be found here.
+        keys: keys of the messages; empty = none has one.
+        headers: each message's headers, each as `encode_name`, `encode_length` and value; empty = none has any.
+        lengths: `column`s of int32 with the lengths of values, keys and headers, −1 for null; empty = computed here.
     """
     value_lengths, key_lengths, header_lengths = lengths or map(_lengths, (values, keys, headers))
     columns = (offsets, timestamps_ms, delivery_counts, value_lengths, deadlines_ms, key_lengths, header_lengths)
@@ -78,15 +78,15 @@ def encode(
 
 
 def encode_columns(topic: str, partition: int, count: int, columns: Sequence[Buffer], parts: Iterable[Buffer]) -> bytes:
-    """Write a packed delivery of which all columns are there already.
+    """Encode a packed delivery whose columns exist already.
 
     Args:
-        topic: underlying topic.
-        partition: its partition.
-        count: how many messages there are.
-        columns: offsets, timestamps, delivery counts, lengths of values, deadlines, lengths of keys, of headers; the
-            last three empty where no message has any.
-        parts: the keys, the values, the headers.
+        topic: the underlying topic.
+        partition: the topic's partition.
+        count: number of messages.
+        columns: offsets, timestamps, delivery counts, lengths of values, deadlines, lengths of keys, and of headers;
+            the last three are empty if no message has any.
+        parts: bytes of all keys, values and headers, in this order.
     """
     return b"".join((_head(topic, partition, count, columns), *columns, *parts))
 
@@ -99,7 +99,7 @@ def _head(topic: str, partition: int, count: int, columns: Sequence[Buffer]) -> 
 
 
 def column(kind: str, numbers: Iterable[int]) -> bytes:
-    """Numbers as a column: `q` = int64, `I` = uint32, `i` = int32."""
+    """Return numbers as a column; `kind` is `q` for int64, `I` for uint32, `i` for int32."""
     packed = array(kind, numbers)
     if sys.byteorder == "big":
         packed.byteswap()
@@ -107,26 +107,26 @@ def column(kind: str, numbers: Iterable[int]) -> bytes:
 
 
 def encode_name(name: str) -> bytes:
-    """Write the name of a header, behind its length."""
+    """Encode the name of a header, preceded by its length."""
     encoded = name.encode("utf-8", "surrogateescape")
     return encode_length(len(encoded)) + encoded
 
 
 def encode_length(length: int) -> bytes:
-    """Write the length of a header's name or value, −1 for null."""
+    """Encode the length of a header's name or value, −1 for null."""
     return _LENGTH.pack(length)
 
 
 class PackedDelivery:
-    """Messages of one partition that are handed to a subscription; each part is taken out when it is asked for.
+    """Messages of one partition that are handed to a subscription. Keys, values and headers are extracted on access.
 
     Attributes:
-        topic: underlying topic.
-        partition: its partition.
-        offsets: one of each message, in the order of delivery.
-        delivery_counts: how the manieth delivery of each message it is.
-        timestamps_ms: arrivals, ms since the epoch.
-        deadlines_ms: deadline of each message, `NEVER` without one, ms since the epoch; empty = none has one.
+        topic: the underlying topic.
+        partition: the topic's partition.
+        offsets: offset of each message, in the order of delivery.
+        delivery_counts: delivery count of each message.
+        timestamps_ms: arrival of each message, ms since the epoch.
+        deadlines_ms: deadline of each message, ms since the epoch, `NEVER` without one; empty = none has one.
     """
 
     __slots__ = (
@@ -148,8 +148,8 @@ class PackedDelivery:
         """Read the columns.
 
         Raises:
-            UnknownVersion: another version wrote it.
-            CodecError: the bytes are no packed delivery, or are damaged.
+            UnknownVersion: it has another version of the format.
+            CodecError: the bytes are not a packed delivery, or are damaged.
         """
         flags, count, self.partition, at = _read_head(data)
         view = memoryview(data)
@@ -187,28 +187,28 @@ class PackedDelivery:
         return all(count == counts[0] for count in counts)
 
     def key(self, at: int) -> bytes | None:
-        """The key of a message, by its index."""
+        """Return the key of a message, by index."""
         if not self._key_lengths or self._key_lengths[at] < 0:
             return None
         return self._data[self._keys[at] : self._keys[at + 1]]
 
     def value(self, at: int) -> bytes | None:
-        """The value of a message, by its index."""
+        """Return the value of a message, by index."""
         if self._value_lengths[at] < 0:
             return None
         return self._data[self._values[at] : self._values[at + 1]]
 
     def deadline_ms(self, at: int) -> int | None:
-        """The deadline of a message, by its index, ms since the epoch; None without one."""
+        """Return the deadline of a message, by index, ms since the epoch; None without one."""
         if not self.deadlines_ms or self.deadlines_ms[at] == NEVER:
             return None
         return self.deadlines_ms[at]
 
     def headers(self, at: int) -> list[tuple[str, bytes | None]]:
-        """The own headers of a message, by its index, in their order.
+        """Return the own headers of a message, by index, in order.
 
         Raises:
-            CodecError: these bytes are damaged.
+            CodecError: the headers are damaged.
         """
         if len(self._headers) == 1:
             return []
@@ -222,17 +222,17 @@ class PackedDelivery:
 
 
 def decode(data: bytes) -> PackedDelivery:
-    """Read a packed delivery.
+    """Decode a packed delivery.
 
     Raises:
-        UnknownVersion: another version wrote it.
-        CodecError: the bytes are no packed delivery, or are damaged.
+        UnknownVersion: it has another version of the format.
+        CodecError: the bytes are not a packed delivery, or are damaged.
     """
     return PackedDelivery(data)
 
 
 def _read_head(data: bytes) -> tuple[int, int, int, int]:
-    """Flags, number of messages, partition, length of the topic's name."""
+    """Return flags, number of messages, partition, and length of the topic's name."""
     if len(data) < HEAD.size:
         raise CodecError(f"packed delivery: {len(data)} bytes, too few for its head")
     mark, version, flags, count, partition, length = HEAD.unpack_from(data)
@@ -249,7 +249,7 @@ def _read_head(data: bytes) -> tuple[int, int, int, int]:
 
 
 def _read_topic(data: bytes, length: int) -> tuple[str, int]:
-    """The topic's name, and where it ends."""
+    """Return the topic's name, and the index of its end."""
     end = HEAD.size + length
     try:
         return data[HEAD.size : end].decode(), end
@@ -258,7 +258,7 @@ def _read_topic(data: bytes, length: int) -> tuple[str, int]:
 
 
 def _lengths(some: Sequence[bytes | None]) -> bytes:
-    """Lengths as a column, −1 for null."""
+    """Return lengths as a column, −1 for null."""
     try:
         return column("i", map(len, some))  # type: ignore[arg-type]
     except TypeError:
@@ -274,7 +274,7 @@ def _numbers(view: memoryview, kind: str) -> memoryview | array[int]:
 
 
 def _bounds(lengths: Sequence[int], first: int, what: str) -> list[int]:
-    """Where each part begins, and the last one ends."""
+    """Return the index of each part's begin, and that of the last one's end."""
     if lengths and min(lengths) < 0:
         if min(lengths) < -1:
             raise CodecError(f"packed delivery: a {what} of {min(lengths)} bytes")
@@ -283,7 +283,7 @@ def _bounds(lengths: Sequence[int], first: int, what: str) -> list[int]:
 
 
 def _part(data: bytes, at: int, stop: int) -> tuple[bytes | None, int]:
-    """What stands behind its length, and where it ends."""
+    """Return the bytes after a length, None for null, and the index of their end."""
     begin = at + _LENGTH.size
     length = _LENGTH.unpack_from(data, at)[0] if begin <= stop else -2
     end = begin + max(0, length)

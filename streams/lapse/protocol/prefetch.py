@@ -1,7 +1,7 @@
-"""Prefetching against `max_deliveries`: a delivery that the application never saw counts as one (C24).
+"""Prefetch: warns of backlogs that conflict with a small `max_deliveries` (C24).
 
-A client that dies takes a delivery from everything that it had prefetched. After as few deaths as `max_deliveries`
-says, messages that nobody ever looked at leave with `max_deliveries`.
+A prefetched delivery counts even if the application never saw it. So each death of a client uses up a delivery of all
+messages that it had prefetched. After `max_deliveries` deaths, messages leave that no application ever processed.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from __future__ import annotations
 from typing import Final
 
 FEW_DELIVERIES: Final = 2
-"""As many deaths of clients, one after the other, are nothing unusual."""
+"""Values up to this cause a warning, because so many deaths of clients in a row are not unusual."""
 
 
 def advice(queue: str, max_deliveries: int, max_backlog: int | None) -> str | None:
-    """Say what is wrong where `max_deliveries` is small against a backlog.
+    """Return a warning if `max_deliveries` is small and a backlog greater than 1 is possible.
 
     Args:
-        queue: its name.
-        max_deliveries: the queue's; 0 = no limit.
-        max_backlog: what a subscription has, or may have; None = without bounds.
+        queue: name of the queue.
+        max_deliveries: the queue's limit; 0 = none.
+        max_backlog: the backlog that a subscription has or may have; None = unlimited.
 
     Returns:
         A sentence for people; None if nothing is wrong.

@@ -1,4 +1,4 @@
-"""What a dead letter becomes when it is sent back (D5, C29, C30)."""
+"""Redrive: the records that dead letters become when they are sent back (D5, C29, C30)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lapse.core import letter
 from lapse.protocol import header, topic
 
 MAX_REDRIVES: Final = 3
-"""A letter that was redriven so often stays where it is, unless asked otherwise: the loop limit."""
+"""The default loop limit: a letter that was redriven this often is not sent again."""
 
 OWN: Final = (
     frozenset(
@@ -26,25 +26,25 @@ OWN: Final = (
     )
     | letter.MARKERS
 )
-"""Headers of a letter that the redriven record does not have, or has with values of its own."""
+"""Headers of a letter that the redriven record lacks, or has with other values."""
 
 OF_FIRST: Final = {kept: name for name, kept in header.FIRST_NAMES.items()}
-"""Headers of a letter's letter that tell of the first one, and what they are called on that (C54)."""
+"""By header of a letter's letter that describes the first one: its name on the first letter (C54)."""
 
 OF_OTHERS: Final = letter.MARKERS - header.DEAD_LETTER_NAMES
-"""Headers of other systems' letters: a letter of lapse bears them if its message was such a letter."""
+"""Headers of other systems' letters, which a letter of lapse has if its message was such a letter."""
 
 
 REDRIVEN: Final = b"redrive/"
-"""What the id of a redriven record begins with."""
+"""Prefix of the message id of a redriven record."""
 
 
 def unfit(target: str, letters: str = "") -> str:
-    """Why letters cannot be sent to a topic; empty where they can.
+    """Return why letters cannot be sent to a topic; empty if they can.
 
     Args:
         target: the topic.
-        letters: the dead-letter topic that they are on.
+        letters: the dead-letter topic that contains them.
     """
     if target.startswith(("__", topic.PREFIX)) or target.endswith("-changelog"):
         return (
@@ -56,12 +56,12 @@ def unfit(target: str, letters: str = "") -> str:
 
 
 def astray(origin: str, partition: int, topics: Mapping[str, int]) -> str:
-    """Why a letter cannot return to where its message came from; empty where it can.
+    """Return why a letter cannot be sent to the partition of its message; empty if it can.
 
     Args:
-        origin: the topic.
-        partition: of it.
-        topics: what there is: partitions by topic.
+        origin: the topic of the message.
+        partition: the partition of the message.
+        topics: number of partitions by existing topic.
     """
     if unfit(origin):
         return "not a topic for letters"
@@ -74,17 +74,17 @@ _AGAIN: Final = re.compile(r"(/\d+)\+\d+\Z", re.ASCII)
 
 
 def message_id(lapse_id: str, before: int = 0) -> str:
-    """The id of the redriven record: one that is sent twice is dropped once (X6).
+    """Return the message id of a redriven record, by which an accidental repeat is dropped (X6).
 
     Args:
-        lapse_id: the letter's.
-        before: how often the letter was sent before. What is sent again on purpose is no repeat.
+        lapse_id: id of the letter.
+        before: how often the letter was sent before on purpose, which makes another id.
     """
     return f"{REDRIVEN.decode()}{lapse_id}{f'+{before}' if before else ''}"
 
 
 def lapse_id_of(message_id: str) -> str:
-    """The id of the letter that was sent as a record with this id; empty where a redrive did not give it."""
+    """Return the id of the letter whose redriven record has a message id; empty if no redrive gave it."""
     if not message_id.startswith(REDRIVEN.decode()):
         return ""
     return _AGAIN.sub(r"\1", message_id[len(REDRIVEN) :])
@@ -99,17 +99,17 @@ def headers(
     queue: str = "",
     lifetime: tuple[str, int] | None = None,
 ) -> list[tuple[str, bytes | None]]:
-    """Build the headers of a redriven record.
+    """Return the headers of a redriven record.
 
-    Where the message was a dead letter itself, its record on the dead-letter topic is one again.
+    If the message was a dead letter itself, the redriven record is that letter again.
 
     Args:
-        letter: the dead letter's.
-        lapse_id: its id.
-        redriven_count: how often it was redriven before.
+        letter: the dead letter's headers.
+        lapse_id: the dead letter's id.
+        redriven_count: how often the message was redriven before.
         before: how often this letter was sent before (C58).
-        queue: who lost it; every other queue skips the record (C29). Empty = for everybody.
-        lifetime: a lifetime header and its value, ms; None = the default applies (C30).
+        queue: the only queue that takes the record (C29); empty = every queue.
+        lifetime: name and value of a lifetime header, ms; None = the default applies (C30).
     """
     dropped = OWN - OF_OTHERS if queue else OWN | OF_FIRST.keys()
     built = [(OF_FIRST.get(name, name), value) for name, value in letter if name not in dropped]

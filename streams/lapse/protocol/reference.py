@@ -1,4 +1,4 @@
-"""Deliveries by reference: which messages, without their payloads (D4)."""
+"""Deliveries by reference, which name messages without their payloads (D4)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lapse.protocol import codec
 from lapse.protocol.bookmark import BookmarkRange
 
 KIND: Final = b"reference"
-"""Of a delivery by reference, in its header `lapse-kind`."""
+"""The value of `lapse-kind` on a delivery by reference."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,10 +20,10 @@ class Reference:
     """Messages of one partition that are handed to a subscription.
 
     Attributes:
-        topic: underlying topic.
-        partition: its partition.
-        ranges: the messages, in the order of delivery, each range with its delivery count.
-        deadlines_ms: deadline of each message, `NEVER` without one, ms since the epoch; empty = none has one.
+        topic: the underlying topic.
+        partition: the topic's partition.
+        ranges: the messages in the order of delivery, each range with its delivery count.
+        deadlines_ms: deadline of each message, ms since the epoch, `NEVER` without one; empty = none has one.
     """
 
     topic: str
@@ -36,7 +36,7 @@ class Reference:
 
 
 def encode(topic: str, partition: int, ranges: Sequence[tuple[int, int, int]], deadlines_ms: Sequence[int]) -> bytes:
-    """Write a reference; the ranges are (first offset, last offset, delivery count)."""
+    """Encode a reference. The ranges are (first offset, last offset, delivery count)."""
     record = {
         "topic": topic,
         "partition": partition,
@@ -47,10 +47,10 @@ def encode(topic: str, partition: int, ranges: Sequence[tuple[int, int, int]], d
 
 
 def decode(data: bytes) -> Reference:
-    """Read a reference.
+    """Decode a reference.
 
     Raises:
-        codec.CodecError: the bytes are none.
+        codec.CodecError: the bytes are not a reference.
     """
     record = codec.decode("reference", data)
     topic, partition, packed = record["topic"], record["partition"], record["deadlines_ms"]

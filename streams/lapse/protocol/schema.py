@@ -1,4 +1,4 @@
-"""The Avro schemas of lapse: packaged in the wheel, read from the checkout in an editable install."""
+"""The Avro schemas of lapse, packaged in the wheel, or read from the checkout in an editable install."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _CHECKOUT: Final = Path(__file__).parents[3] / "schemas"
 
 
 def directory() -> Traversable:
-    """Where the `.avsc` files are.
+    """Return the directory of the `.avsc` files.
 
     Raises:
-        FileNotFoundError: neither the installed package nor a checkout has them.
+        FileNotFoundError: neither the installed package nor a checkout contains them.
     """
     packaged = importlib.resources.files("lapse") / "_schemas"
     if packaged.is_dir():
@@ -35,5 +35,5 @@ def parsed(name: str) -> Any:
 
 
 def text(name: str) -> str:
-    """Return the schema `<name>.avsc` as it is written, for readers such as Spark's `from_avro`."""
+    """Return the text of the schema `<name>.avsc`, for readers such as Spark's `from_avro`."""
     return (directory() / f"{name}.avsc").read_text("utf-8")

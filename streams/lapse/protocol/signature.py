@@ -1,4 +1,4 @@
-"""Signatures of commands: who says so, since a Kafka record does not (X4)."""
+"""Signatures of commands, which authenticate the sender, since a Kafka record does not name it (X4)."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _DIGITS: Final = re.compile(rb"[0-9a-fA-F]{64}\Z")
 
 
 class Signed(NamedTuple):
-    """What the headers of a record say of its author.
+    """The statement of a record's headers about its author.
 
     Attributes:
-        user: who it claims to be from; empty = it does not say.
-        at_ms: when it was signed, ms since the epoch.
-        signature: the proof; empty = there is none that could be one.
+        user: the claimed user; empty = not stated.
+        at_ms: instant of signing, ms since the epoch.
+        signature: the signature; empty = none, or not in the right form.
     """
 
     user: str
@@ -33,13 +33,13 @@ class Signed(NamedTuple):
 
 
 def sign(key: bytes, user: str, topic: str, partition: int, at_ms: int, value: bytes) -> bytes:
-    """The signature of a record: HMAC-SHA-256 over who, where, when and what, as 32 bytes."""
+    """Return the signature of a record: HMAC-SHA-256 over user, topic, partition, instant and value, 32 bytes."""
     head = f"{_VERSION}\n{user}\n{topic}\n{partition}\n{at_ms}\n".encode()
     return hmac.digest(key, head + value, sha256)
 
 
 def headers(key: bytes, user: str, topic: str, partition: int, at_ms: int, value: bytes) -> list[tuple[str, bytes]]:
-    """The headers that a signed record bears."""
+    """Return the headers of a signed record."""
     signature = sign(key, user, topic, partition, at_ms, value)
     return [
         (header.USER, user.encode()),
@@ -49,7 +49,7 @@ def headers(key: bytes, user: str, topic: str, partition: int, at_ms: int, value
 
 
 def read(found: Iterable[tuple[str, bytes | None]]) -> Signed:
-    """Read the headers of a record; what is not as it has to be counts as not there."""
+    """Read the headers of a record. Invalid values count as missing."""
     fields = dict(found)
     name = fields.get(header.USER) or b""
     user = name.decode("ascii", "replace")
@@ -62,7 +62,7 @@ def read(found: Iterable[tuple[str, bytes | None]]) -> Signed:
 
 
 def is_right(signed: Signed, keys: Iterable[bytes], topic: str, partition: int, value: bytes) -> bool:
-    """Whether a record is from who it says, by any of that user's keys; takes the same time whatever is wrong."""
+    """Return whether a record's signature matches any of the user's keys. The time does not depend on the fault."""
     right = False
     for key in keys:
         own = sign(key, signed.user, topic, partition, signed.at_ms, value)
@@ -71,10 +71,10 @@ def is_right(signed: Signed, keys: Iterable[bytes], topic: str, partition: int, 
 
 
 def keys_in(text: str) -> tuple[bytes, ...]:
-    """The keys in a text, one per line.
+    """Return the keys in a text, one per line.
 
     Raises:
-        ValueError: there is none, or one is too short; the text does not show it.
+        ValueError: there is no key, or one is too short; the message does not show keys.
     """
     found = tuple(line.strip().encode() for line in text.splitlines() if line.strip())
     if not found:

@@ -1,8 +1,8 @@
-"""Ticks: records of a commands topic that make a shard look at its timers, and change nothing."""
+"""Ticks: records of a commands topic that only make a shard check its timers."""
 
 from __future__ import annotations
 
 from typing import Final
 
 TICK_KEY: Final = b"\x00tick"
-"""The key by which a shard knows a tick; the value is empty."""
+"""The record key that identifies a tick, whose value is empty."""

@@ -9,94 +9,94 @@ from typing import Final
 PREFIX: Final = "lapse."
 DEAD_LETTER_PREFIX: Final = "dlq."
 DEFINITIONS_PREFIX: Final = "definitions."
-"""No entity is called so: topics about definitions begin with it (Q23)."""
+"""The prefix, reserved among entity names, of topics about definitions (Q23)."""
 
 _CHANGELOG: Final = "-changelog"
 _USUAL_DEPLOYMENT: Final = "lapse"
 
 NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}\Z")
-"""What an entity may be called: a Kafka topic name, short enough for the longest name made of it."""
+"""Matches names of entities: Kafka topic names, short enough for the longest name derived from them."""
 
 USER_NAME: Final = re.compile(r"(?!(?:commands|deliveries)\Z)[A-Za-z0-9_-]{1,64}\Z")
-"""What a user may be called: the last part of a topic's name, which cannot be taken for another topic's."""
+"""Matches names of users, which are the last part of a topic's name and must not collide with other topics."""
 
 
 def commands(entity: str) -> str:
-    """Topic on which clients send commands to an entity."""
+    """Return the topic for commands to an entity."""
     return f"{PREFIX}{entity}.commands"
 
 
 def deliveries(entity: str, user: str = "") -> str:
-    """Topic on which an entity sends deliveries and answers; of a user, those that are for them alone (X4)."""
+    """Return the topic for an entity's deliveries and answers, with a user those for this user alone (X4)."""
     return f"{PREFIX}{entity}.deliveries.{user}" if user else f"{PREFIX}{entity}.deliveries"
 
 
 def private_deliveries(entity: str, existing: Iterable[str]) -> list[str]:
-    """Of the topics that exist those on which an entity sends deliveries to users (X4)."""
+    """Return those of the existing topics on which an entity sends deliveries to single users (X4)."""
     prefix = f"{deliveries(entity)}."
     return sorted(name for name in existing if name.startswith(prefix) and USER_NAME.match(name[len(prefix) :]))
 
 
 def events(entity: str) -> str:
-    """Topic on which an entity tells what happened to its messages."""
+    """Return the topic for an entity's events."""
     return f"{PREFIX}events.{entity}"
 
 
 def decisions(queue: str) -> str:
-    """Topic on which transactions over a queue's messages are decided (X9)."""
+    """Return the topic for the decisions of transactions over a queue's messages (X9)."""
     return f"{PREFIX}{queue}.decisions"
 
 
 def sow(entity: str) -> str:
-    """Compacted topic with the current state of a SOW topic (S8)."""
+    """Return the compacted topic with the current state of a SOW topic (S8)."""
     return f"{PREFIX}sow.{entity}"
 
 
 def dead_letters(entity: str) -> str:
-    """Default dead-letter topic of an entity (D1)."""
+    """Return the default dead-letter topic of an entity (D1)."""
     return f"{DEAD_LETTER_PREFIX}{entity}"
 
 
 def table(entity: str) -> str:
-    """Name of the Faust table that holds an entity's state."""
+    """Return the name of the Faust table that holds an entity's state."""
     return entity
 
 
 def definitions(app_id: str) -> str:
-    """Compacted topic that says what the entities of a deployment are (Q23)."""
+    """Return the compacted topic with the definitions of a deployment's entities (Q23)."""
     return f"{PREFIX}{DEFINITIONS_PREFIX}{app_id}"
 
 
 def definer(app_id: str) -> str:
-    """What stands in the place of an entity where commands are about definitions (Q23)."""
+    """Return the name that replaces an entity's in the topics for commands about definitions (Q23)."""
     return f"{DEFINITIONS_PREFIX}{app_id}"
 
 
 def of_definer(app_id: str, users: Iterable[str]) -> list[str]:
-    """The topics of commands about definitions, and of the answers, those of each user included."""
+    """Return the topics for commands about definitions and for their answers, including those of each user."""
     name = definer(app_id)
     return [commands(name), *(deliveries(name, user) for user in ("", *users))]
 
 
 def own(app_id: str, entity: str) -> tuple[str, ...]:
-    """What goes with an entity when it is deleted, in this order, as far as it is there. The events stay."""
+    """Return the topics that are deleted with an entity, in this order, if they exist. The events stay."""
     return commands(entity), deliveries(entity), sow(entity), decisions(entity), changelog(app_id, entity)
 
 
 def changelog(app_id: str, entity: str) -> str:
-    """Journal of an entity: Faust's changelog topic of its table."""
+    """Return the topic with an entity's journals, which is the changelog topic of its Faust table."""
     return f"{app_id}-{table(entity)}{_CHANGELOG}"
 
 
 def is_own(name: str, existing: Container[str]) -> bool:
-    """Whether only lapse writes a topic.
+    """Return whether only lapse writes a topic.
 
-    A changelog is known by its entity, and by its deployment: the one that is called `lapse`, or one whose definitions
-    are in Kafka. Another Faust app may have a table of the same name, and a publisher a topic that ends so.
+    A changelog is recognized by its entity and its deployment, which is called `lapse` or has its definitions in Kafka.
+    The suffix alone is not enough, since other Faust apps and publishers may have topics with such names.
 
     Args:
-        name: the topic.
-        existing: the topics of the cluster.
+        name: name of the topic.
+        existing: names of the cluster's topics.
     """
     if name.startswith(PREFIX):
         return True

@@ -1,4 +1,4 @@
-"""Topic patterns: which topics belong to a queue by their names (Q2, C28)."""
+"""Topic patterns, which select a queue's underlying topics by name (Q2, C28)."""
 
 from __future__ import annotations
 
@@ -6,22 +6,23 @@ import re
 from typing import Final
 
 _FLAGS: Final = re.compile(r"\(\?[aiLmsux]+\)")
-"""Flags of a whole regular expression, which have to stand at its beginning."""
+"""Matches flags of a whole regular expression, which must be at its begin."""
 
 _UNLESS_WRITTEN_OUT: Final = (
     (r"(?!dlq\.)", re.compile(r"(?<![\w-])dlq(?:\\?\.|\[\.\])")),
     (r"(?!.*(?:-changelog|-__assignor-__leader)\Z)", re.compile("changelog|__leader")),
 )
-"""Names that a pattern does not match, and what has to stand in it so that it does."""
+"""Names that a pattern does not match, and the text that it must contain to match them."""
 
 
 def compiled(pattern: str) -> re.Pattern[str]:
-    """What the whole names of topics look like that a `topic_pattern` means; never ours.
+    """Return the regular expression for the full names of topics that a `topic_pattern` selects.
 
-    Dead letters, and changelogs of stream processors such as our workers, only where the pattern writes them out.
+    It never matches topics of lapse. It matches dead-letter topics, and changelogs of stream processors, only if the
+    pattern names them explicitly.
 
     Raises:
-        re.error: it is no regular expression.
+        re.error: the pattern is not a regular expression.
     """
     never = r"(?!lapse\.|__)"
     for what, written_out in _UNLESS_WRITTEN_OUT:
