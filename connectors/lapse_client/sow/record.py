@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -16,6 +17,8 @@ from lapse_client.kafka.headers import headers_of
 from lapse_client.payload.serde import DeserializerLike, payload_of
 from lapse_client.session.listener import Fields
 from lapse_client.session.shard import Shard
+
+log = logging.getLogger("lapse_client")
 
 _OWN: Final = frozenset(
     {
@@ -82,7 +85,16 @@ class SowRecord:
 
 
 def read(shard: Shard, message: Message, fields: Fields, deserializer: DeserializerLike | None = None) -> SowRecord:
-    """Decode a record of the deliveries topic."""
+    """Decode a record of the deliveries topic. One that no worker wrote is logged, and gets the kind ""."""
+    try:
+        return _read(shard, message, fields, deserializer)
+    except (ValueError, AttributeError) as error:  # AttributeError: a header without a value
+        where = f"{message.topic()}:{message.partition()}:{message.offset()}"
+        log.warning("%s is passed over, it cannot be read: %s", where, error)
+        return SowRecord(kind="", partition=shard.partition)
+
+
+def _read(shard: Shard, message: Message, fields: Fields, deserializer: DeserializerLike | None) -> SowRecord:
     place = fields.get(header.BOOKMARK)
     deadline = fields.get(EXPIRES_AT_MS)
     stamp = fields.get(header.TIMESTAMP_MS)

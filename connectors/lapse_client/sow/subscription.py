@@ -42,6 +42,8 @@ _UNANSWERED_MS: Final = 15_000
 
 _BEGIN: Final = "group-begin"
 _END: Final = "group-end"
+_UPDATES: Final = frozenset({"sow", "publish", "delta", "oof"})
+"""Kinds of records for the application. Others are no worker's."""
 
 
 class SowSubscription(Client[SowRecord]):
@@ -178,7 +180,7 @@ class SowListener(Listener[SowRecord]):
                     self._grouping.discard(index)
                     if not self._grouping:
                         updates.append(SowRecord(kind="group-end"))
-            else:
+            elif record.kind in _UPDATES:
                 updates.append(record)
         if updates:
             self._arrivals.put(updates)

@@ -25,6 +25,7 @@ from lapse_client.session.session import Session
 from lapse_client.session.shard import Shard
 from lapse_client.subscriber.acknowledgments import Acknowledgments
 from lapse_client.subscriber.credit import Credits
+from lapse_client.subscriber.refusals import Refusals
 from lapse_client.subscriber.settlement import NOT_SENT, SettlementBatch, SettlementResult, chunks, results
 from lapse_client.subscriber.settler import Settling
 from lapse_client.tracing import Tracing
@@ -49,6 +50,7 @@ class SubscriptionSettler:
 
     Attributes:
         work: commits transactions.
+        refusals: tells the application of them.
         tracing: makes the spans of processing and settling; None = no spans.
     """
 
@@ -67,7 +69,7 @@ class SubscriptionSettler:
         self._session = session
         self._credits = credits
         self._most = ack_batch_size
-        self._on_refused = on_refused
+        self.refusals = Refusals(on_refused)
         self._acknowledgments = Acknowledgments(session.shards, self._enough, self._send_acks)
 
     def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
@@ -151,7 +153,7 @@ class SubscriptionSettler:
             Closed: with `answer`, after the end of the subscription. Otherwise they are reported as not sent.
         """
         spanned = nullcontext() if self.tracing is None else self.tracing.settling(how, deliveries)
-        with spanned, self._session.lifecycle.gate:
+        with spanned, self.refusals.held_back(), self._session.lifecycle.gate:
             if self._session.lifecycle.is_open:
                 fields = {"delay_ms": delay_ms, "lease_ms": lease_ms, "fault": fault[:MOST_NAME_CHARACTERS]}
                 return self._settle(how, deliveries, fields, answer)
@@ -160,11 +162,10 @@ class SubscriptionSettler:
 
     def tell(self, answer: Answer) -> None:
         """Report the settlements that an answer refuses."""
-        for result in results(answer):
-            if not result.settled:
-                log.info("%s of %s: %s", answer.command, result.messages, result.result)
-                if self._on_refused is not None:
-                    self._on_refused(result)
+        refused = [result for result in results(answer) if not result.settled]
+        for result in refused:
+            log.info("%s of %s: %s", answer.command, result.messages, result.result)
+        self.refusals.tell(refused)
 
     def note_renewal(self, answer: Answer, deliveries: Sequence[Delivery]) -> None:
         """Set the new end of the leases that an answer reports as renewed."""
@@ -256,9 +257,7 @@ class SubscriptionSettler:
             return
         shown = ", ".join(bookmarks[:_SHOWN]) + (f" and {len(bookmarks) - _SHOWN} more" if bookmarks[_SHOWN:] else "")
         log.warning("%s of %s was not sent; they come again when their leases end: %s", how, shown, why)
-        if self._on_refused is not None:
-            for text in bookmarks:
-                self._on_refused(SettlementResult(BookmarkRange.parse(text), NOT_SENT))
+        self.refusals.tell([SettlementResult(BookmarkRange.parse(text), NOT_SENT) for text in bookmarks])
 
 
 def _by_shard(how: Settling, deliveries: Iterable[Delivery]) -> dict[Shard, list[Delivery]]:

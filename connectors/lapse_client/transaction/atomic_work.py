@@ -22,6 +22,7 @@ from lapse_client.error import InvalidPublication, LapseError, TransactionFailed
 from lapse_client.kafka.connection import Connection
 from lapse_client.kafka.produced import produce
 from lapse_client.publisher.record_publisher import RecordPublisher
+from lapse_client.subscriber.refusals import Refusals
 from lapse_client.subscriber.settlement import SettlementResult
 from lapse_client.subscriber.settler import Settling
 from lapse_client.transaction.decision_log import Claim, DecisionLog, Verdict, claim
@@ -38,7 +39,13 @@ _FENCED: Final = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INV
 
 
 class Settles(Protocol):
-    """The parts of a subscription's settler that atomic work needs."""
+    """The parts of a subscription's settler that atomic work needs.
+
+    Attributes:
+        refusals: tells the application of refused settlements.
+    """
+
+    refusals: Refusals
 
     def acknowledge(self, deliveries: Sequence[Any]) -> None:
         """Acknowledge deliveries."""
@@ -111,7 +118,7 @@ class AtomicWork:
                 the outcome is unknown, and the client that gets the messages next finds it out.
             AlreadySettled: a delivery was settled in the block; nothing was committed.
         """
-        with self._lock:
+        with self._settler.refusals.held_back(), self._lock:
             is_decided = False
             try:
                 for delivery in transaction.deliveries:
@@ -133,6 +140,10 @@ class AtomicWork:
             except Exception:  # return the messages now, instead of at the ends of their leases
                 if not is_decided:
                     self.give_up(transaction, None)
+                raise
+            except BaseException:  # Ctrl-C: Kafka may have committed
+                self._producer = None
+                self._unknown.update(map(claim, transaction.deliveries))
                 raise
         return True
 
@@ -268,6 +279,9 @@ class AtomicWork:
                         f"the outcome is not known: {cause}. Whoever gets the messages next will know it",
                         outcome_unknown=True,
                     ) from error
+            except BaseException:  # Ctrl-C, before the call or after it: where it has committed, this does nothing
+                self._abort(producer)
+                raise
             else:
                 return
 

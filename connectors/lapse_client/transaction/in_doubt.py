@@ -90,7 +90,7 @@ class InDoubt:
         with self._changed:
             self._closed = True
             self._changed.notify()
-        if self._thread is not None:
+        if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
 
     def _run(self) -> None:

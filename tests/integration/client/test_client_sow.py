@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterator
 
 import orjson
 import pytest
+from confluent_kafka import Producer
 
+from lapse.protocol import topic
 from lapse_client import CommandFailed, Connection, InvalidPublication, Publisher, Queue, SowClient, UnknownEntity, aio
 from support.scripted_sow import ScriptedSow
 
@@ -93,6 +95,7 @@ def test_delete_counts_what_it_removed(prices: ScriptedSow) -> None:
 @pytest.mark.feature("S6", "S7", "X3")
 def test_the_state_comes_first_then_what_changes(prices: ScriptedSow) -> None:
     connection = Connection(prices.servers)
+    foreigner = Producer({"bootstrap.servers": prices.servers})
     with client(prices) as sow, sow.sow_and_subscribe("/n < 3", heartbeat_timeout_ms=600) as updates:
         first = []
         for update in updates:
@@ -103,8 +106,13 @@ def test_the_state_comes_first_then_what_changes(prices: ScriptedSow) -> None:
         with Publisher(connection) as publisher:
             publisher.publish(prices.name, b'{"n": 1, "again": true}', key="1")
             publisher.publish(prices.name, None, key="1")
+            for name, value in (("lapse-timestamp-ms", "soon"), ("lapse-shards", "x"), ("lapse-bookmark", "a:b")):
+                kind = "epoch" if name == "lapse-shards" else "publish"
+                headers = {"lapse-kind": kind, "lapse-subscription": updates.name, name: value}
+                foreigner.produce(topic.deliveries(prices.name), b"{}", partition=1, headers=headers)
+            foreigner.flush()
         stream = updates.updates(timeout=10)
-        assert [next(stream).kind, next(stream).kind] == ["publish", "oof"]
+        assert [next(stream).kind, next(stream).kind] == ["publish", "oof"], "what no worker wrote is passed over"
         prices.refusals = 3
         prices.forget()
         kinds = [update.kind for update in updates.updates(timeout=3)]

@@ -9,6 +9,7 @@ import sys
 import time
 from collections import Counter
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -26,6 +27,7 @@ QUEUES = {
     "orders": {},
     "killed": {},
     "unsure": {},
+    "interrupted": {},
     "quick": {"lease_period": "2s"},
     "once": {"semantics": "at-most-once"},
     "shipments": {},
@@ -240,6 +242,43 @@ def test_a_transaction_finds_out_what_another_had_committed(served: Deployment) 
         assert tx.repeated
     assert of(served, b"f") == [b"f of the first"]
     until(lambda: served.depth("unsure")["depth"] == 0, "it is acknowledged")
+
+
+@pytest.mark.parametrize("is_committed", [False, True])
+def test_an_interrupted_commit_is_not_repeated(served: Deployment, is_committed: bool) -> None:
+    """Ctrl-C right before Kafka commits, and right after that: the program goes on with the same delivery."""
+    shipments, prefix = served.name("shipments"), b"i%d" % is_committed
+    served.write("interrupted", prefix)
+    with served.subscriber("interrupted", 1) as subscriber:
+        delivery = subscriber.receive(20)
+        work = subscriber.subscription.settler.work
+        assert work is not None
+        assert delivery is not None
+        opened = work._opened
+
+        def interrupted() -> Any:
+            producer = opened()
+
+            class Interrupted:
+                def __getattr__(self, name: str) -> Any:
+                    return getattr(producer, name)
+
+                def commit_transaction(self, timeout_s: float) -> None:
+                    if is_committed:
+                        producer.commit_transaction(timeout_s)
+                    raise KeyboardInterrupt
+
+            return Interrupted()
+
+        work._opened = interrupted  # type: ignore[method-assign]
+        with pytest.raises(KeyboardInterrupt):
+            ship(delivery, shipments, prefix + b" first")
+        work._opened = opened  # type: ignore[method-assign]
+        with delivery.transaction() as tx:
+            tx.produce(shipments, prefix + b" again")
+        assert tx.repeated == is_committed
+    assert of(served, prefix) == [prefix + (b" first" if is_committed else b" again")]
+    until(lambda: served.depth("interrupted")["depth"] == 0, "it is acknowledged")
 
 
 @pytest.mark.parametrize(("messages", "kills"), cases([(5_000, 3)], [(1_000_000, 60)]))
