@@ -1,4 +1,4 @@
-"""`lapse.toml`: what it may say, and errors that name line and key."""
+"""The configuration in `lapse.toml`: its keys, and its checks with errors that name line and key."""
 
 from lapse.config.document import ConfigError, load, loads
 from lapse.config.entity import QueueConfig, SowConfig

@@ -1,4 +1,4 @@
-"""Circles: messages that queues hand on until they are back where they were (C28, C38)."""
+"""Circles: finds entities whose messages are forwarded, or become letters, until they return to them (C28, C38)."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A way that messages leave an entity by.
+    """A way by which messages leave an entity.
 
     Attributes:
-        key: the setting that says so.
-        topic: where they go.
+        key: the setting that causes it.
+        topic: the topic that the messages go to.
     """
 
     key: str
@@ -20,25 +20,25 @@ class Way:
 
 
 def circles(ways: Mapping[str, Sequence[Way]], readers: Callable[[str], Sequence[str]]) -> Iterator[list[str]]:
-    """Yield, for every entity that gets back what it hands on, the shortest way round.
+    """Yield, for every entity that its own messages return to, the shortest circle.
 
     Args:
-        ways: how messages leave, by entity.
-        readers: the entities that read a topic.
+        ways: by entity, the ways by which messages leave.
+        readers: returns the entities that read a topic.
 
     Yields:
-        the setting by which messages leave first, then the entities passed, the first one at both ends.
+        The setting by which messages leave first, then the entities on the circle, with the first one at both ends.
     """
     turning = _leading_to_circles(ways, readers)
     exits = [(start, way) for start, own in ways.items() if start in turning for way in own]
-    for start, first in sorted(exits, key=lambda one: one[1].key):  # letters first: what they are part of is theirs
+    for start, first in sorted(exits, key=lambda one: one[1].key):  # "dead_letter" is tried before "forward_to"
         found = _back_to(start, first, ways, readers)
         if found is not None:
             yield [first.key, *found]
 
 
 def _leading_to_circles(ways: Mapping[str, Sequence[Way]], readers: Callable[[str], Sequence[str]]) -> set[str]:
-    """The entities from which one may come to a circle: what is left once dead ends are taken away, one by one."""
+    """Return the entities from which a circle can be reached, by removing dead ends one by one."""
     onward = {name: {reader for way in own for reader in readers(way.topic)} for name, own in ways.items()}
     before: dict[str, list[str]] = {}
     for name, some in onward.items():

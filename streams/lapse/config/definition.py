@@ -1,7 +1,7 @@
-"""The definition of an entity, as the definitions topic holds it: its settings, their version and origin (Q23, C64).
+"""Definitions of entities in the definitions topic: settings, version and origin (Q23, C64).
 
 The topic is compacted and keyed by the entity's name. The settings are those of `[queue.<name>]` or `[sow.<name>]`, as
-they are written. Files that they name are looked for beside each worker's own `lapse.toml`.
+written. Files that they name are relative to each worker's own `lapse.toml`.
 """
 
 from __future__ import annotations
@@ -25,39 +25,39 @@ from lapse.config.topic import with_topic_lifetimes
 Kind = Literal["queue", "sow"]
 
 WORD: Final[Mapping[Kind, str]] = {"queue": "queue", "sow": "SOW topic"}
-"""What people call an entity of each kind."""
+"""The name of each kind of entity for people."""
 
 FROM_FILE: Final = "lapse.toml"
-"""The origin of what `lapse apply` wrote."""
+"""The origin of definitions that `lapse apply` wrote."""
 
 UNDEFINED: Final = 0
-"""The version of what only a worker's own file says: `lapse apply` has not defined anything yet."""
+"""The version of definitions from a worker's own file, before `lapse apply` has defined anything."""
 
 _NEVER: Final = frozenset({"partitions"})
-"""An entity keeps the shards that it was created with."""
+"""Settings that never change, because an entity keeps the shards that it was created with."""
 
 _ONLY_EMPTY: Final = frozenset(
     {"semantics", "ordering", "priority", "group_by", "barrier", "value_format", "value_schema", "key"}
 )
-"""What decides how live messages and records are kept, ordered and read (C65)."""
+"""Settings that decide how live messages and records are kept, ordered and read (C65)."""
 
 _TOPICS: Final = frozenset({"topics", "topic", "topic_pattern"})
-"""What says which topics an entity reads; one that it reads no longer may have live messages."""
+"""Settings that name the topics that an entity reads. A topic that it no longer reads may have live messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """What an entity is.
+    """The definition of an entity.
 
     Attributes:
-        name: the entity.
-        kind: a queue or a SOW topic.
-        version: 1 for the first one; each change is the next.
-        origin: where it came from, for people.
-        settings: what stands in its table.
-        command: id of the client's command that it came from, which may be carried out twice; empty = from none.
-        made: topics that were created with a temporary entity and may go with it: those it reads, its events and its
-            dead letters (C65).
+        name: name of the entity.
+        kind: queue or SOW topic.
+        version: 1 for the first definition, and one more for each change.
+        origin: the origin of the definition, for people.
+        settings: the content of the entity's table.
+        command: id of the client's command that made it, to recognize a repeated command; empty = none.
+        made: topics that were created with a temporary entity and may be deleted with it: those that it reads, its
+            events and its dead letters (C65).
     """
 
     name: str
@@ -69,7 +69,7 @@ class Definition:
     made: tuple[str, ...] = ()
 
     def encode(self) -> bytes:
-        """The value of its record."""
+        """Return the value of the definition's record."""
         settings = dict(self.settings)
         value: dict[str, Any] = {
             "kind": self.kind,
@@ -86,7 +86,7 @@ class Definition:
         """Read the value of a record.
 
         Raises:
-            ValueError: it is no definition; the text says why.
+            ValueError: the value is not a definition; the message says why.
         """
         try:
             tree = orjson.loads(value)
@@ -104,13 +104,13 @@ class Definition:
         return cls(name, **{key: tree[key] for key in expected}, command=told, made=tuple(made))
 
     def config(self, beside: Path) -> QueueConfig | SowConfig:
-        """Its settings, checked.
+        """Return the settings, checked.
 
         Args:
-            beside: where the files are that they name.
+            beside: directory of the files that they name.
 
         Raises:
-            ValueError: they say something that lapse does not understand; the text says what.
+            ValueError: the settings are invalid; the message says what is wrong.
         """
         model: type[QueueConfig | SowConfig] = QueueConfig if self.kind == "queue" else SowConfig
         try:
@@ -121,11 +121,11 @@ class Definition:
 
 
 def in_file(path: Path) -> dict[str, Definition]:
-    """The definitions that a `lapse.toml` makes of version 1, by name; the file was checked before.
+    """Return the definitions, of version 1, in a checked `lapse.toml`, by name.
 
     Raises:
-        OSError: it cannot be read.
-        ValueError: it is no TOML.
+        OSError: the file cannot be read.
+        ValueError: the file is not TOML.
     """
     tree = with_topic_lifetimes(tomllib.loads(path.read_text("utf-8-sig")))
     found: dict[str, Definition] = {}
@@ -138,12 +138,12 @@ def in_file(path: Path) -> dict[str, Definition]:
 
 @dataclass(frozen=True, slots=True)
 class DefinitionChange:
-    """What a definition becomes.
+    """The change of a definition.
 
     Attributes:
-        before: what it was; None = there was none.
-        after: what it is to be, of the next version.
-        keys: the settings that differ, by name; those of a new one are not listed.
+        before: the current definition; None = none.
+        after: the new definition, of the next version.
+        keys: names of the settings that differ; empty for a new entity.
     """
 
     before: Definition | None
@@ -151,10 +151,10 @@ class DefinitionChange:
     keys: tuple[str, ...] = ()
 
     def refusal(self, live: int | None) -> str:
-        """Why what is there forbids the change, and which way is open; empty = it is allowed (C65).
+        """Return why the change is not allowed, and what to do instead; empty = it is allowed (C65).
 
         Args:
-            live: how many messages or records the entity has; None = nobody said.
+            live: number of live messages or records of the entity; None = not known.
         """
         name = self.after.name
         if self.before is None:
@@ -182,28 +182,28 @@ class DefinitionChange:
 
     @property
     def asks_for_emptiness(self) -> list[str]:
-        """The settings that can only change where nothing is live."""
+        """The settings that can change only if nothing is live."""
         return [key for key in self.keys if key in _ONLY_EMPTY or key in _TOPICS]
 
     @property
     def at_run_time(self) -> bool:
-        """Whether workers take it up while they run: they take their shards over anew, with all settings but these."""
+        """Whether running workers adopt the change by taking their shards over again."""
         before = self.before
         return before is not None and before.kind == self.after.kind and _NEVER.isdisjoint(self.keys)
 
 
 def change(before: Definition | None, after: Definition, beside: Path) -> DefinitionChange | None:
-    """What differs between two definitions of one name; None = nothing.
+    """Return the change between two definitions of one name; None if they are equal.
 
-    Spelling does not count: `"60s"` is `"1m"`, and a default is the same whether it is written or left out.
+    Spelling does not matter: `"60s"` equals `"1m"`, and a default may be written or left out.
 
     Args:
-        before: what it is; None = there is none.
-        after: what it is to be; its version is that of the next.
-        beside: where the files are that they name.
+        before: the current definition; None = none.
+        after: the new definition, of the next version.
+        beside: directory of the files that they name.
 
     Raises:
-        ValueError: one of them cannot be understood; the text says why.
+        ValueError: a definition is invalid; the message says why.
     """
     if before is None:
         return DefinitionChange(None, after)
@@ -218,7 +218,7 @@ def change(before: Definition | None, after: Definition, beside: Path) -> Defini
 
 
 def _widened(keys: list[str], old: QueueConfig | SowConfig, new: QueueConfig | SowConfig, name: str) -> list[str]:
-    """The keys that differ; of the topics, only where one is taken away."""
+    """Return the keys that differ, with `topics` marked as harmless if no topic was removed."""
     if isinstance(old, QueueConfig) and isinstance(new, QueueConfig) and old.topic_pattern == new.topic_pattern:
         kept = set(old.underlying(name)) <= set(new.underlying(name))
         return [f"{key} (more)" if kept and key == "topics" else key for key in keys]
@@ -227,13 +227,13 @@ def _widened(keys: list[str], old: QueueConfig | SowConfig, new: QueueConfig | S
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """What a worker serves by the definitions.
+    """The entities that a worker serves by the definitions.
 
     Attributes:
-        config: the configuration, with the entities that are defined.
-        definitions: those that it can serve, by name.
-        warnings: what it cannot, and where its own file says otherwise, for the log.
-        beside: where the files are that definitions name.
+        config: the configuration with the defined entities.
+        definitions: the definitions that it can serve, by name.
+        warnings: texts for the log about definitions that it cannot serve, and about differences from its own file.
+        beside: directory of the files that definitions name.
     """
 
     config: Config
@@ -243,10 +243,10 @@ class Decided:
 
 
 def usable(one: Definition, beside: Path) -> QueueConfig | SowConfig:
-    """The settings of a definition, once the function that they name was found here.
+    """Return the settings of a definition, after checking that the function that they name exists here.
 
     Raises:
-        ValueError: they cannot be understood here; the text says why.
+        ValueError: the definition cannot be used here; the message says why.
     """
     settings = one.config(beside)
     if settings.on_expire is not None:
@@ -255,10 +255,10 @@ def usable(one: Definition, beside: Path) -> QueueConfig | SowConfig:
 
 
 def with_entity(config: Config, one: Definition, beside: Path) -> Config:
-    """A configuration with one entity more.
+    """Return a configuration with one more entity.
 
     Raises:
-        ValueError: it cannot be understood here, or does not fit the others; the text says why.
+        ValueError: the entity cannot be used here, or conflicts with the others; the message says why.
     """
     settings = usable(one, beside)
     queues, sows = dict(config.queue), dict(config.sow)
@@ -272,10 +272,10 @@ def with_entity(config: Config, one: Definition, beside: Path) -> Config:
 def with_entities(
     config: Config, definitions: Iterable[Definition], beside: Path
 ) -> tuple[Config, dict[str, Definition], dict[str, str]]:
-    """A configuration with further entities, as far as they can be understood and fit.
+    """Return a configuration with further entities, as far as they are usable and do not conflict.
 
     Returns:
-        The configuration; the entities that it has more, by name; and why each of the others cannot be served.
+        The configuration, the added entities by name, and, by name, why each of the others cannot be served.
     """
     given = {one.name: one for one in definitions}
     queues, sows = dict(config.queue), dict(config.sow)
@@ -293,7 +293,7 @@ def with_entities(
             sows[one.name] = settings
     with contextlib.suppress(ValueError):
         return _whole(config, queues, sows), understood, faults
-    whole = config  # some do not fit: one by one it is seen which
+    whole = config  # some conflict, which are found by adding the entities one by one
     for one in list(understood.values()):
         try:
             whole = with_entity(whole, one, beside)
@@ -304,12 +304,12 @@ def with_entities(
 
 
 def among(config: Config, definitions: Iterable[Definition], beside: Path) -> Config:
-    """A configuration with the entities that are defined, and no others.
+    """Return a configuration with the defined entities only.
 
-    Those that cannot be understood here are left out: they concern nobody else.
+    Entities that cannot be used here are left out, because they do not affect the others.
 
     Raises:
-        ValueError: the others do not fit together; the text says why.
+        ValueError: the other entities conflict; the message says why.
     """
     queues: dict[str, QueueConfig] = {}
     sows: dict[str, SowConfig] = {}
@@ -326,19 +326,19 @@ def among(config: Config, definitions: Iterable[Definition], beside: Path) -> Co
 
 
 def only(config: Config, names: Container[str]) -> Config:
-    """A configuration with some of its entities."""
+    """Return a configuration with only some of its entities."""
     queues = {name: one for name, one in config.queue.items() if name in names}
     sows = {name: one for name, one in config.sow.items() if name in names}
     return config.model_copy(update={"queue": queues, "sow": sows})
 
 
 def without(config: Config, names: Container[str]) -> Config:
-    """A configuration without some of its entities."""
+    """Return a configuration without some of its entities."""
     return only(config, {name for name in (*config.queue, *config.sow) if name not in names})
 
 
 def with_settings(config: Config, name: str, settings: QueueConfig | SowConfig) -> Config:
-    """A configuration in which an entity has other settings, which were checked before."""
+    """Return a configuration with other settings, checked before, for an entity."""
     key = "queue" if isinstance(settings, QueueConfig) else "sow"
     return config.model_copy(update={key: {**getattr(config, key), name: settings}})
 
@@ -352,12 +352,12 @@ def _whole(config: Config, queues: dict[str, QueueConfig], sows: dict[str, SowCo
 
 
 def undecided(path: Path, config: Config, topic: str) -> Decided:
-    """What a worker serves while no topic holds definitions: what its file says, until `lapse apply` has defined it.
+    """Return what a worker serves before `lapse apply` has defined anything: the entities of its own file.
 
     Args:
-        path: the file, which was checked.
-        config: what it says.
-        topic: where the definitions are going to be.
+        path: the checked file.
+        config: its content.
+        topic: name of the definitions topic.
     """
     warning = (
         f"{topic} is not there, or we may not see it: each worker serves what its own {path.name} says. `lapse apply` "
@@ -368,17 +368,17 @@ def undecided(path: Path, config: Config, topic: str) -> Decided:
 
 
 def decide(path: Path, config: Config, found: Mapping[str, bytes]) -> Decided:
-    """Replace the entities of a `lapse.toml` by those that are defined.
+    """Replace the entities of a `lapse.toml` by the defined ones.
 
-    A definition that this worker cannot understand concerns its own entity only.
+    A definition that this worker cannot use affects only its own entity.
 
     Args:
-        path: the file, which was checked.
-        config: what it says.
-        found: what the definitions topic holds.
+        path: the checked file.
+        config: its content.
+        found: the values in the definitions topic, by name.
 
     Raises:
-        ValueError: the definitions do not fit together; the text says why.
+        ValueError: the definitions conflict; the message says why.
     """
     beside = path.absolute().parent
     warnings: list[str] = []

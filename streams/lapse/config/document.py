@@ -1,4 +1,4 @@
-"""Reading `lapse.toml`: from text to a checked `Config`, with errors that name line and key (X7)."""
+"""Document: reads `lapse.toml` into a checked `Config`, with errors that name line and key (X7)."""
 
 from __future__ import annotations
 
@@ -36,23 +36,23 @@ _EXPECTED: Final = {
     "greater_than_equal": "{ge} or more",
     "less_than_equal": "{le} or less",
 }
-"""What was expected, by pydantic's name of the fault; what stands there instead is told, too, but no secret (X5)."""
+"""By pydantic's name of a fault: the expected value. Errors also show the given value, except secrets (X5)."""
 
 
 _SHORT: Final = reprlib.Repr()
 _SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother = 3, 100, 100
-"""Shows what stands in the file; nobody reads megabytes of it, and what is nested deep could not be shown."""
+"""Shortens values of the file in errors, since they may be very long or deeply nested."""
 
 _LONGEST_FAULT: Final = 1_000
 _MOST_FAULTS: Final = 50
-"""How many mistakes are reported; nobody corrects more of them at a time."""
+"""The greatest number of faults that are reported."""
 
 _DEEPEST: Final = 8
-"""No key of lapse's lies deeper; hostile ones have thousands of dots."""
+"""The greatest depth of keys that is considered, since a hostile key may have thousands of dots."""
 
 
 class ConfigError(Exception):
-    """A configuration that cannot be used; the text names file, line and key of every fault."""
+    """A configuration is invalid. The text names file, line and key of every fault."""
 
 
 _LONG_NUMBER: Final = re.compile(r"\d[\d_]{4000}")
@@ -62,7 +62,7 @@ def load(path: Path) -> Config:
     """Read and check a configuration file.
 
     Raises:
-        ConfigError: the file is missing, is no TOML, or says something that lapse does not understand.
+        ConfigError: the file is missing, is not TOML, or has invalid content.
     """
     try:
         text = path.read_text("utf-8-sig")
@@ -80,7 +80,7 @@ def load(path: Path) -> Config:
 
 
 def _check_files(config: Config, text: str, path: Path) -> list[str]:
-    """What is wrong with the files that `[security]` names (X5, X7)."""
+    """Return the faults of the files that `[security]` names (X5, X7)."""
     faults: list[str] = []
     lines = Lines(text)
     for key in ("ca_file", "certificate_file", "key_file"):
@@ -92,10 +92,10 @@ def _check_files(config: Config, text: str, path: Path) -> list[str]:
 
 
 def _check_functions(config: Config, text: str, path: Path) -> list[str]:
-    """Import what `on_expire` names; modules beside the configuration file are found (L15).
+    """Import the functions that `on_expire` names, also from modules beside the configuration file (L15).
 
     Returns:
-        what cannot be imported, and why.
+        The faults of functions that cannot be imported.
     """
     beside = str(path.absolute().parent)
     if beside not in sys.path:
@@ -118,11 +118,11 @@ def loads(text: str, name: str = "lapse.toml", beside: Path | None = None) -> Co
 
     Args:
         text: the configuration.
-        name: what errors call it.
-        beside: where the files are that it names; the current directory when left out.
+        name: its name in errors.
+        beside: directory of the files that it names; None = the current directory.
 
     Raises:
-        ConfigError: the text is no TOML, or says something that lapse does not understand.
+        ConfigError: the text is not TOML, or has invalid content.
     """
     try:
         tree = tomllib.loads(text)
@@ -132,7 +132,7 @@ def loads(text: str, name: str = "lapse.toml", beside: Path | None = None) -> Co
         raise ConfigError(
             f"{name}: tables or lists are nested too deep; lapse needs no more than five levels"
         ) from error
-    except ValueError as error:  # Python reads no whole number of thousands of digits
+    except ValueError as error:  # Python refuses numbers of thousands of digits
         long = _LONG_NUMBER.search(text)
         place = name if long is None else f"{name}:{text.count(chr(10), 0, long.start()) + 1}"
         raise ConfigError(f"{place}: a number is too long; none that lapse takes has more than 19 digits") from error
@@ -147,7 +147,7 @@ def loads(text: str, name: str = "lapse.toml", beside: Path | None = None) -> Co
 
 
 def _bounded(fault: str) -> str:
-    """A fault whose text may hold what stands in the file, not longer than people read."""
+    """Return the text of a fault, shortened, because it may quote long values of the file."""
     if len(fault) <= _LONGEST_FAULT:
         return fault
     return f"{fault[: _LONGEST_FAULT // 2]} … {fault[-_LONGEST_FAULT // 2 :]}"
@@ -166,14 +166,14 @@ def _describe(fault: Any, lines: Lines, name: str) -> str:
 
 
 def explained(fault: Any, table: Sequence[str] = ()) -> tuple[list[str], str]:
-    """What pydantic says of a fault, in words of the file.
+    """Return a fault of pydantic in terms of the file.
 
     Args:
-        fault: one of a `ValidationError`.
-        table: the keys that lead to the table that was checked by itself, from the top of the file.
+        fault: an error of a `ValidationError`.
+        table: path of the table that was checked separately, from the top of the file.
 
     Returns:
-        the keys that lead to the fault from the top of the file, and what is wrong.
+        The path of the fault from the top of the file, and what is wrong.
     """
     kind, context = fault["type"], fault.get("ctx", {})
     known = context["place"] if kind == "placed" else (*table, *fault["loc"])
@@ -193,7 +193,7 @@ def explained(fault: Any, table: Sequence[str] = ()) -> tuple[list[str], str]:
 
 
 _COMPARED_CHARACTERS: Final = 60
-"""Comparing two names takes as long as the product of their lengths."""
+"""How many characters of a name are compared, since the time grows with the product of the lengths."""
 
 
 def _suggestion(path: list[str]) -> str:
@@ -227,10 +227,10 @@ def _keys_beside(path: list[str]) -> set[str]:
 
 
 class Lines:
-    """On which line each key and table of a file stands; the file is gone through once.
+    """The line of each key and table of a file, found in one pass.
 
     Args:
-        text: the file.
+        text: the text of the file.
     """
 
     def __init__(self, text: str) -> None:
@@ -248,7 +248,7 @@ class Lines:
                 self._first.setdefault(tuple(here[:depth]), number)
 
     def of(self, path: Sequence[str]) -> int:
-        """The line of a key, or of the nearest table that holds it; 0 if neither is found."""
+        """Return the line of a key, or of the nearest table that contains it; 0 if neither is found."""
         for depth in range(min(len(path), _DEEPEST), 0, -1):
             if number := self._first.get(tuple(path[:depth])):
                 return number

@@ -1,4 +1,4 @@
-"""What `lapse.toml` says of a queue (`[queue.<name>]`) and of a SOW topic (`[sow.<name>]`)."""
+"""The configuration of a queue (`[queue.<name>]`) and of a SOW topic (`[sow.<name>]`)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from lapse.protocol import topic as topic_names
 from lapse.protocol import topic_pattern as topic_patterns
 
 LEAST_IDLE_MS: Final = 300_000
-"""Less idle time than this is no time to delete an entity after (Q18)."""
+"""The least idle time after which an entity may delete itself, ms (Q18)."""
 
 
 def _expiration(value: object) -> object:
@@ -60,14 +60,14 @@ def _pattern(value: str | None) -> str | None:
             raise ValueError(f"has more than {_MOST_GROUPS} groups; write a simpler pattern")
         try:
             re.compile(value)
-            topic_patterns.compiled(value)  # a comment at its end would hide what closes it
+            topic_patterns.compiled(value)  # fails if a comment at its end hides the closing parenthesis
         except (re.error, OverflowError) as error:
             raise ValueError(f"{value!r} is no regular expression: {error}") from error
     return value
 
 
 _MOST_GROUPS: Final = 100
-"""Of a topic pattern: Python reads groups inside each other by recursion, and whoever may create a queue writes it."""
+"""The greatest number of groups in a topic pattern, which clients may write, since Python parses groups recursively."""
 
 
 def _letters(value: object) -> bool | str:
@@ -79,21 +79,21 @@ def _letters(value: object) -> bool | str:
 
 
 class EntityConfig(PayloadConfig):
-    """What queues and SOW topics have in common.
+    """The common settings of queues and SOW topics.
 
     Attributes:
-        expiration: `"disabled"`, `"enabled"`, or the lifetime of messages without one of their own, ms (L6).
-        expiration_model: whether a message's own lifetime wins or the duration is also the maximum (L7).
-        dead_letter: whether removed messages become dead letters, or on which topic (D1).
-        dead_letter_reasons: reasons that cause one; the default differs by kind (C25).
-        partitions: how many partitions `lapse apply` gives topics that do not exist; existing ones decide otherwise.
+        expiration: `"disabled"`, `"enabled"`, or the lifetime of messages that state none, ms (L6).
+        expiration_model: whether a message's own lifetime overrides the default, or the default is the maximum (L7).
+        dead_letter: whether removed messages become dead letters, or the topic for them (D1).
+        dead_letter_reasons: reasons that cause a dead letter; the default depends on the kind of entity (C25).
+        partitions: number of partitions of the topics that `lapse apply` creates; existing topics keep theirs.
         heartbeat_timeout: silence after which a subscription is lost, ms (Q5).
-        payload_window: payloads that a shard keeps in memory, MiB.
+        payload_window: memory for the payloads that a shard keeps, MiB.
         retention: how long deliveries, events and commands are kept, ms.
-        dedup_window: a message whose `lapse-message-id` was seen so shortly before is dropped, ms; `"0s"` = none (X6).
-        auto_delete_on_idle: an entity that nobody uses for so long deletes itself, ms, at least 5 minutes (Q18, C39).
-        on_expire: `"package.module:function"`, called with a copy of each message that leaves (L15).
-        on_expire_timeout: time limit of one call, ms (C26).
+        dedup_window: a message whose `lapse-message-id` was seen within this time is dropped, ms; 0 = none is (X6).
+        auto_delete_on_idle: an entity without use for this time deletes itself, ms, at least 5 minutes (Q18, C39).
+        on_expire: `"package.module:function"`, which is called with a copy of each message that leaves (L15).
+        on_expire_timeout: time limit of a call, ms (C26).
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -120,58 +120,59 @@ class EntityConfig(PayloadConfig):
 
     @property
     def configured(self) -> str:
-        """A mark of the configuration: a temporary entity that is configured anew is used (C39)."""
+        """A fingerprint of the configuration, whose change counts as use of a temporary entity (C39)."""
         return f"{crc32(self.model_dump_json().encode()):08x}"
 
     def expiration_settings(self) -> Expiration:
-        """The expiration in the core's words."""
+        """Return the rule for lifetimes in the core's form."""
         default_ms = self.expiration if isinstance(self.expiration, int) else None
         return Expiration(self.expiration != "disabled", default_ms, self.expiration_model)
 
     def dead_letter_topic(self, name: str) -> str:
-        """Where letters go; empty = nowhere (D1)."""
+        """Return the topic for dead letters; empty = none are written (D1)."""
         if isinstance(self.dead_letter, str):
             return self.dead_letter
         return topic_names.dead_letters(name) if self.dead_letter else ""
 
 
 class QueueConfig(EntityConfig):
-    """A queue.
+    """The settings of a queue.
 
     Attributes:
-        topics: its underlying topics; the topic of the queue's own name when left out (Q1, Q2).
-        topic_pattern: a regular expression; topics whose whole name matches belong to the queue as well, those that are
-            created later included (Q2, C28).
-        topic_expirations: a duration of its own that an underlying topic has, ms, by topic (L8).
-        default_publish_target: where a publish to the queue's name goes (Q2).
+        topics: its underlying topics; if left out, the topic with the queue's name (Q1, Q2).
+        topic_pattern: a regular expression; topics whose full name matches belong to the queue as well, even if they
+            are created later (Q2, C28).
+        topic_expirations: by underlying topic, the topic's own lifetime, ms (L8).
+        default_publish_target: the topic to which a publish to the queue's name goes (Q2).
         semantics: at-least-once or at-most-once (Q4).
         fairness: fast, round-robin or proportional (Q7).
         leasing: strict or sublet (Q8).
-        lease_period: how long a lease lasts, ms (Q5).
-        max_lease_period: longest lease that a renewal may ask for, ms (C17).
+        lease_period: duration of a lease, ms (Q5).
+        max_lease_period: longest lease that a renewal may ask for, ms; `lease_period` if left out (C17).
         max_per_subscription_backlog: cap on every subscription's backlog (Q3).
         max_deliveries: deliveries after which a message leaves; 0 = no limit (Q9).
-        max_cancels: cancels beyond which a message leaves; 0 = no limit (Q9).
-        retry: how long a message that came back waits before its next delivery; at once if left out (Q24).
-        ordering: each partition has its own order, or all partitions and topics share one (Q17).
+        max_cancels: a message leaves if it was cancelled more often than this; 0 = no limit (Q9).
+        retry: how long a returned message waits before its next delivery; not at all if left out (Q24).
+        ordering: whether each partition has its own order, or all partitions and topics share one (Q17).
         priority: expression whose value orders messages, highest first (Q11).
-        barrier: filter that says which messages are barriers (Q12).
-        group_by: path of the payload; of the messages with the same value one is leased at a time (Q20).
+        barrier: filter that matches messages that are barriers (Q12).
+        group_by: expression whose value is a message's group; at most `group_limit` messages of a group are leased at
+            once (Q20).
         rate: most deliveries in any window (Q25).
-        group_rate: the same of each group.
+        group_rate: most deliveries of each group in any window (Q25).
         group_limit: most messages of a group that are leased at once; 1 also keeps the group in order (Q25).
-        group_weight: how many messages a group gets in its turn beside one of weight 1, by its value (Q25).
-        target_queue_depth: most messages that are active at once; those beyond it are not read (Q13).
-        forward_to: topic or queue that gets every message which could be delivered (Q21).
-        recovery_point: where a new queue begins: `"beginning"`, `"end"`, an instant in ms since the epoch, or bookmarks
-            (Q16).
-        state: whether all state is in memory, or what is not needed on disk (Q16).
-        state_memory: memory that segments of a shard may take with `state = "disk"`, MiB.
+        group_weight: by group value, the group's weight; others have 1 (Q25).
+        target_queue_depth: most messages that are active at once; others are not read yet (Q13).
+        forward_to: topic or queue that gets every deliverable message (Q21).
+        recovery_point: where a new queue begins to read: `"beginning"`, `"end"`, an instant in ms since the epoch, or
+            bookmarks (Q16).
+        state: whether all state is in memory, or the part not needed now is on disk (Q16).
+        state_memory: memory for segments of a shard with `state = "disk"`, MiB.
     """
 
     topics: tuple[TopicName, ...] = ()
     topic_pattern: Annotated[str | None, AfterValidator(_pattern)] = None
-    topic_expirations: dict[TopicName, PeriodMs] = {}  # noqa: RUF012  # a model copies it
+    topic_expirations: dict[TopicName, PeriodMs] = {}  # noqa: RUF012  # pydantic copies the default
     default_publish_target: TopicName | None = None
     semantics: Semantics = Semantics.AT_LEAST_ONCE
     fairness: Fairness | None = None
@@ -192,7 +193,7 @@ class QueueConfig(EntityConfig):
     rate: RateSetting | None = None
     group_rate: RateSetting | None = None
     group_limit: GroupLimit = 1
-    group_weight: dict[str, GroupWeight] = {}  # noqa: RUF012  # a model copies it
+    group_weight: dict[str, GroupWeight] = {}  # noqa: RUF012  # pydantic copies the default
     target_queue_depth: int | None = Field(default=None, ge=1, strict=True)
     forward_to: TopicName | None = None
 
@@ -242,29 +243,29 @@ class QueueConfig(EntityConfig):
         return self
 
     def underlying(self, name: str) -> tuple[str, ...]:
-        """The underlying topics of the queue called `name`."""
+        """Return the underlying topics of the queue with a name."""
         return self.topics or (() if self.topic_pattern else (name,))
 
     def pattern(self) -> re.Pattern[str] | None:
-        """What names of further underlying topics look like; never ours (C28)."""
+        """Return the regular expression for the names of further underlying topics, never those of lapse (C28)."""
         return None if self.topic_pattern is None else topic_patterns.compiled(self.topic_pattern)
 
     def reads(self, topic: str) -> bool:
-        """Whether a topic is one of the queue's, by name or pattern."""
+        """Return whether a topic is one of the queue's `topics`, or matches its pattern."""
         pattern = self.pattern()
         return topic in self.topics or (pattern is not None and pattern.fullmatch(topic) is not None)
 
     @property
     def fed(self) -> bool:
-        """Whether a shard reads its topics by itself, because Faust's assignment does not fit."""
+        """Whether shards read their topics themselves, because Faust's assignment does not suit them."""
         return self.ordering == "total" or self.topic_pattern is not None
 
     def publish_target(self, name: str) -> str:
-        """Where a publish to the queue's name goes (Q2)."""
+        """Return the topic to which a publish to the queue's name goes (Q2)."""
         return self.default_publish_target or (self.underlying(name) or ("",))[0]
 
     def settings(self, name: str, partition: int, shards: int = 1) -> QueueSettings:
-        """The queue's settings as a shard uses them."""
+        """Return the queue's settings in the form that a shard uses."""
         fairness = self.fairness
         if fairness is None:
             once = self.semantics is Semantics.AT_MOST_ONCE
@@ -308,13 +309,13 @@ class QueueConfig(EntityConfig):
 
 
 class SowConfig(EntityConfig):
-    """A SOW topic.
+    """The settings of a SOW topic.
 
     Attributes:
-        topic: its underlying topic; the topic of its own name when left out.
-        key: paths of the payload that make the key; the record's key when left out (S1).
-        hash_index: paths of further fields that equality filters look up (S11).
-        remember_removed: how long every removed key is remembered against older updates of other deployments, ms (S10).
+        topic: its underlying topic; if left out, the topic with its name.
+        key: paths of the payload that make the key; if left out, the record's key (S1).
+        hash_index: paths of fields that are indexed for equality filters (S11).
+        remember_removed: how long removed keys are protected from older updates of other deployments, ms (S10).
     """
 
     topic: TopicName | None = None
@@ -338,17 +339,17 @@ class SowConfig(EntityConfig):
         return paths
 
     def underlying(self, name: str) -> tuple[str, ...]:
-        """The underlying topic of the SOW topic called `name`."""
+        """Return the underlying topic of the SOW topic with a name, as a tuple."""
         return (self.topic or name,)
 
     def publish_target(self, name: str) -> str:
-        """Where a publish to the SOW topic's name goes."""
+        """Return the topic to which a publish to the SOW topic's name goes."""
         return self.underlying(name)[0]
 
     def fed(self, shards: int) -> bool:
-        """Whether each of so many shards reads every partition by itself, because the key is in the payload (C46)."""
+        """Return whether each of `shards` shards reads every partition itself, because keys are in payloads (C46)."""
         return bool(self.key) and shards > 1
 
     def letter_reasons(self) -> frozenset[Reason]:
-        """Reasons that cause a dead letter (C25)."""
+        """Return the reasons that cause a dead letter (C25)."""
         return SOW_DEAD_LETTER_REASONS if self.dead_letter_reasons is None else frozenset(self.dead_letter_reasons)

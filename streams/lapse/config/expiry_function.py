@@ -1,4 +1,4 @@
-"""The function behind `on_expire = "package.module:function"` (L15)."""
+"""Expiry function: imports the function that `on_expire = "package.module:function"` names (L15)."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ def _well_formed(name: str) -> str:
 
 
 FunctionName = Annotated[str, AfterValidator(_well_formed)]
-"""A field that names a function; whether it can be imported is another question."""
+"""A field that names a function, which may not exist."""
 
 
 def resolve(name: str) -> Callable[[Any], object]:
     """Import a function by `package.module:function`.
 
     Raises:
-        ValueError: it cannot be imported, or is no function of one argument; the text says why.
+        ValueError: it cannot be imported, or is not a function of one argument; the message says why.
     """
     module_name, _, path = _well_formed(name).partition(":")
     if module_name.partition(".")[0] in sys.stdlib_module_names:
         raise ValueError(f"{name!r}: {module_name} is Python's own and holds no rules; name a function of yours")
     try:
         found: Any = importlib.import_module(module_name)
-    except Exception as error:  # whatever the user's module raises
+    except Exception as error:  # the user's module may raise anything
         raise ValueError(
             f"{name!r}: the module {module_name} cannot be imported: {type(error).__name__}: {error}. "
             "It is looked for beside the configuration file, and where Python looks"
@@ -56,6 +56,6 @@ def resolve(name: str) -> Callable[[Any], object]:
     except TypeError as error:
         raise ValueError(f"{name!r}: {path} has to take one argument, the message: {error}") from error
     except ValueError:
-        pass  # a function of C without a signature: nothing to object to
+        pass  # a C function without a signature, which cannot be checked
     function: Callable[[Any], object] = found
     return function

@@ -1,4 +1,4 @@
-"""A fault in a place of the configuration that its own field could not find."""
+"""Faults of the configuration that concern another key than the validated one."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from pydantic_core import PydanticCustomError
 
 
 def fault(place: tuple[str, ...], text: str) -> PydanticCustomError:
-    """What a validator raises to say where the fault is.
+    """Return the error that a validator raises for a fault in a place that it names.
 
     Args:
-        place: the keys that lead there from the top of the file, such as `("queue", "orders", "forward_to")`.
+        place: path of the key from the top of the file, such as `("queue", "orders", "forward_to")`.
         text: what is wrong.
     """
     return PydanticCustomError("placed", "{text}", {"place": place, "text": text})
 
 
 def misfit(key: str, text: str) -> PydanticCustomError:
-    """What a validator of a whole table raises: the setting that has to change, and what is wrong with it.
+    """Return the error that a validator of a whole table raises for one of its settings.
 
     Args:
-        key: which setting of the table.
+        key: the setting of the table that must change.
         text: what is wrong.
     """
     return PydanticCustomError("misfit", "{text}", {"key": key, "text": text})

@@ -1,4 +1,4 @@
-"""The keys of users and workers, read where `lapse.toml` says that they are (X4)."""
+"""Keys of users and workers, read from the places that `lapse.toml` names (X4)."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from lapse.config.root import Config
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """What commands and shard messages are signed with.
+    """The keys with which commands and shard messages are signed.
 
     Attributes:
         users: the keys of each user, by name.
-        workers: the workers' own.
+        workers: the workers' keys.
     """
 
     users: Mapping[str, tuple[bytes, ...]]
@@ -25,10 +25,10 @@ class Keys:
 
 
 def read(config: Config) -> Keys:
-    """Read every key; none are needed where no users are configured.
+    """Read every key. Without users, no keys are needed.
 
     Raises:
-        ConfigError: some are missing, too short or unreadable; the text names each, and shows none.
+        ConfigError: keys are missing, too short or unreadable; the message names each place, and shows no key.
     """
     if not config.users:
         return Keys({}, ())
@@ -49,13 +49,13 @@ def read(config: Config) -> Keys:
 
 
 def exposed(config: Config) -> list[str]:
-    """Warnings, one per key file that every user of this machine can read or change."""
+    """Return a warning for each key file that every user of this machine can read or change."""
     found: list[str] = []
     for place, file in _files(config):
         try:
             mode = Path(file).stat().st_mode
         except OSError:
-            continue  # whoever needs the file says what is wrong with it
+            continue  # the code that reads the file reports this
         if mode & (stat.S_IROTH | stat.S_IWOTH):
             done = "read" if mode & stat.S_IROTH else "change"
             found.append(
@@ -66,7 +66,7 @@ def exposed(config: Config) -> list[str]:
 
 
 def _files(config: Config) -> Iterator[tuple[str, str]]:
-    """Every file that holds a secret, with its place in `lapse.toml`."""
+    """Yield every file that contains a secret, after its key in `lapse.toml`."""
     if config.security.key_file is not None:
         yield "security.key_file", config.security.key_file
     if not config.users:

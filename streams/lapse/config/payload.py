@@ -1,4 +1,4 @@
-"""What `lapse.toml` says of payloads: their format, and the schemas that they are written and read with."""
+"""The configuration of payloads: their format, and the schemas that they are written and read with."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from lapse.protocol.avro_schema import AvroSchema
 
 
 class PayloadConfig(BaseModel):
-    """The payloads of one entity.
+    """The settings of an entity's payloads.
 
     Attributes:
-        value_format: how payloads are read where they have to be: `"json"`, `"avro"` (bare or single-object encoding)
-            or `"avro-confluent"` (Confluent's wire format) (S1, S2, X1).
-        value_schema: file of the Avro schema that they are read with, beside `lapse.toml` unless its path is absolute.
-        value_writer_schemas: files of the Avro schemas that they are written with: of `"avro"` a list of those that are
-            another one than `value_schema`; of `"avro-confluent"` a table of all, by their ids.
+        value_format: format of payloads: `"json"`, `"avro"` (bare or single-object encoding) or `"avro-confluent"`
+            (Confluent's wire format) (S1, S2, X1).
+        value_schema: file of the Avro schema that they are read with, relative to `lapse.toml`.
+        value_writer_schemas: files of the Avro schemas that they are written with: for `"avro"` a list of those other
+            than `value_schema`, for `"avro-confluent"` a table of all, by id.
     """
 
     value_format: Literal["json", "avro", "avro-confluent"] = "json"
@@ -65,10 +65,10 @@ class PayloadConfig(BaseModel):
         return self
 
     def payload(self) -> AvroPayload | None:
-        """What reads and writes payloads; None = JSON.
+        """Return the reader and writer of Avro payloads; None = JSON.
 
         Raises:
-            ValueError: a schema cannot be read, or what is written with it cannot be read with `value_schema`.
+            ValueError: a schema cannot be read, or payloads written with it cannot be read with `value_schema`.
         """
         if self.value_schema is None:
             return None
@@ -81,7 +81,7 @@ class PayloadConfig(BaseModel):
 
 
 def _schema_file(file: str, info: ValidationInfo) -> str:
-    """The absolute path of a schema that is named in `lapse.toml`, once it was read."""
+    """Return the absolute path of a schema that `lapse.toml` names, after checking that the schema is valid."""
     path = Path((info.context or {}).get("beside", "."), file).absolute()
     AvroBounds(AvroSchema.of_file(path))
     return str(path)

@@ -1,4 +1,4 @@
-"""Where a new queue begins to read (Q16), as `lapse.toml` says it."""
+"""Recovery point: where a new queue begins to read (Q16)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _EXPECTED = (
 
 
 def recovery_point(value: object) -> object:
-    """Read a recovery point; bookmarks become a tuple of them.
+    """Parse a recovery point. Bookmarks become a tuple.
 
     Raises:
-        ValueError: it is none; the text says what is expected, and of a bookmark what is wrong with it.
+        ValueError: the value is not a recovery point; the message says what is expected, and what is wrong.
     """
     if value in ("beginning", "end") or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
         return value

@@ -1,4 +1,4 @@
-"""What `lapse.toml` says of a queue's retries: `retry = { delay = "1s", factor = 2 }` (Q24)."""
+"""The configuration of a queue's retries, such as `retry = { delay = "1s", factor = 2 }` (Q24)."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from lapse.core.queue.delivery.retry import LONGEST_MS, Cause, RetryRule
 
 
 class RetryConfig(BaseModel):
-    """How long a message that came back waits before its next delivery.
+    """The settings for the wait of a returned message before its next delivery.
 
     Attributes:
         delay: wait before the second delivery, ms.
-        factor: each further wait is so many times as long.
-        max_delay: no wait is longer, ms; a day if left out.
-        jitter: a wait is up to this part of itself shorter or longer.
-        on: after what messages wait: cancels, lapsed leases, lost consumers.
+        factor: each further wait is longer by this factor.
+        max_delay: the longest wait, ms; a day if left out.
+        jitter: the fraction, 0 to 1, by which a wait may be shorter or longer.
+        on: the causes of return after which messages wait: cancels, ended leases, lost consumers.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -42,5 +42,5 @@ class RetryConfig(BaseModel):
         return self
 
     def rule(self) -> RetryRule:
-        """The same in the core's words."""
+        """Return the rule in the core's form."""
         return RetryRule(self.delay, self.factor, self.max_delay, self.jitter, frozenset(self.on))

@@ -1,4 +1,4 @@
-"""The whole of `lapse.toml`."""
+"""The root of the configuration: the whole of `lapse.toml`."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ LONGEST_SESSION_MS: Final = 1_800_000
 
 
 class WorkerConfig(BaseModel):
-    """`[lapse]`: what holds for the whole deployment.
+    """`[lapse]`: the settings of the deployment and of its workers.
 
     Attributes:
         app_id: consumer group of the workers and prefix of their changelog topics.
-        bootstrap_servers: the brokers; `KAFKA_BOOTSTRAP_SERVERS` comes first.
-        replication_factor: of topics that lapse creates.
-        store: where shards keep what the changelog holds: `"memory"` or `"rocksdb"`.
-        standby: whether a worker follows the changelogs of shards at other workers, so that it takes them over sooner.
-        data_dir: directory of the RocksDB store, one per worker.
-        max_clock_skew: offset between the worker's clock and the broker's that causes a warning, ms (L13).
-        session_timeout: silence after which a worker is taken for dead, ms.
+        bootstrap_servers: the brokers; `KAFKA_BOOTSTRAP_SERVERS` overrides it.
+        replication_factor: replication factor of topics that lapse creates.
+        store: the store for the content of changelogs: `"memory"` or `"rocksdb"`.
+        standby: whether a worker follows the changelogs of shards at other workers, to take them over sooner.
+        data_dir: directory for a worker's own files, such as its RocksDB store.
+        max_clock_skew: offset between the worker's and the broker's clock that causes a warning, ms (L13).
+        session_timeout: silence after which a worker counts as dead, ms.
         metrics_port: port of the worker's figures for Prometheus; 0 = none.
-        metrics_host: address on which they are served.
-        command_schema_id: id of `schemas/command.avsc` in a schema registry; None = none is used (X2).
-        answer_schema_id: id of `schemas/answer.avsc` there.
-        definitions: what decides what the entities are: the `"topic"` to which `lapse apply` writes it, the same for
-            all workers, or each worker's own `"file"` (Q23).
+        metrics_host: address on which the figures are served.
+        command_schema_id: id of `schemas/command.avsc` in a schema registry; None = no registry is used (X2).
+        answer_schema_id: id of `schemas/answer.avsc` in the registry.
+        definitions: the source of the entities' definitions: the `"topic"` to which `lapse apply` writes them, the same
+            for all workers, or each worker's own `"file"` (Q23).
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -79,7 +79,7 @@ class WorkerConfig(BaseModel):
 
     @property
     def schema_ids(self) -> dict[str, int]:
-        """What a schema registry calls the schemas of the protocol, by their names; empty = there is none (X2)."""
+        """The ids of the protocol's schemas in a schema registry, by name; empty = no registry is used (X2)."""
         if self.command_schema_id is None or self.answer_schema_id is None:
             return {}
         return {"command": self.command_schema_id, "answer": self.answer_schema_id}
@@ -91,19 +91,19 @@ class WorkerConfig(BaseModel):
 
 
 class SecurityConfig(BaseModel):
-    """`[security]`: Kafka over TLS and SASL (X5).
+    """`[security]`: the connection to Kafka over TLS and SASL (X5).
 
     Attributes:
         protocol: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL.
         sasl_mechanism: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512.
-        username: SASL user.
-        password: its password; `LAPSE_SASL_PASSWORD` comes first, so that it need not stand in the file.
-        ca_file: certificates to trust, PEM.
+        username: the SASL user.
+        password: the SASL user's password; `LAPSE_SASL_PASSWORD` overrides it, so that the file need not contain it.
+        ca_file: trusted certificates, PEM.
         certificate_file: the client's own certificate, PEM.
-        key_file: its key, PEM.
-        principal: what Kafka calls the workers; `lapse apply` keeps their rights where it gives some to users (X4).
-        worker_key_file: file of the key with which shards sign what they say to each other, where there are users;
-            `LAPSE_WORKER_KEY` instead if left out (X4).
+        key_file: the certificate's key, PEM.
+        principal: the workers' principal in Kafka, whose rights `lapse apply` keeps when it grants some to users (X4).
+        worker_key_file: file with the key that signs messages between shards, if there are users; if left out, the key
+            is in `LAPSE_WORKER_KEY` (X4).
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -124,10 +124,10 @@ class SecurityConfig(BaseModel):
         return None if file is None else str(Path((info.context or {}).get("beside", "."), file).absolute())
 
     def worker_keys(self) -> tuple[bytes, ...]:
-        """Read the workers' own keys.
+        """Read the workers' keys.
 
         Raises:
-            ValueError: there are none, or they are too short; the text says where, and never shows one.
+            ValueError: there is no key, or one is too short; the message says where, and never shows a key.
         """
         return read_keys(self.worker_key_file, WORKER_KEY)
 
@@ -145,12 +145,12 @@ class Config(BaseModel):
     """The whole configuration.
 
     Attributes:
-        lapse: what holds for the deployment.
-        security: how to speak to Kafka.
+        lapse: settings of the deployment and of its workers.
+        security: settings of the connection to Kafka.
         queue: the queues, by name.
         sow: the SOW topics, by name.
-        topic: underlying topics with a lifetime of their own, by name (L8).
-        users: who may do what, by name; none = everybody may do everything (X4).
+        topic: underlying topics with their own lifetimes, by name (L8).
+        users: the users with their entitlements, by name; none = everybody may do everything (X4).
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -179,12 +179,12 @@ class Config(BaseModel):
         return users
 
     def entitled(self, entity: str) -> dict[str, Entitlement]:
-        """The users who may do anything with an entity, and what (X4)."""
+        """Return the users with any right to an entity, each with the entitlement (X4)."""
         found = {name: entitlement_to(entity, user.granted()) for name, user in self.users.items()}
         return {name: one for name, one in found.items() if one.rights}
 
     def creators(self) -> dict[str, Entitlement]:
-        """The users who may create entities of some name; of their entitlements that right alone (C67)."""
+        """Return the users who may create entities of some name, each with an entitlement to that right alone (C67)."""
         may = Entitlement(frozenset({Right.CREATE}))
         return {name: may for name, user in self.users.items() if any(one.create for one in user.entitlements.values())}
 
@@ -218,7 +218,7 @@ class Config(BaseModel):
         return self
 
     def _refuse_clashes(self) -> None:
-        """Refuse entities whose own topics Kafka could not tell apart: to its metrics '.' and '_' are the same."""
+        """Refuse entities whose topics collide in Kafka's metrics, in which '.' and '_' are the same."""
         owners: dict[str, str] = {}
         for kind, name in [*(("queue", name) for name in self.queue), *(("sow", name) for name in self.sow)]:
             for topic in (*topic_names.own(self.lapse.app_id, name), topic_names.events(name)):
@@ -227,7 +227,7 @@ class Config(BaseModel):
                     raise fault((kind, name), f"its topic {topic} clashes with one of {other}; choose another name")
 
     def _refuse_own_topics(self) -> None:
-        """Refuse entities that would read what they write themselves: each of their records would make another."""
+        """Refuse entities that would read their own output, because each record would cause another."""
         queues = (("queue", name, "topics", entity.underlying(name)) for name, entity in self.queue.items())
         sows = (("sow", name, "topic", entity.underlying(name)) for name, entity in self.sow.items())
         for kind, name, key, topics in (*queues, *sows):
@@ -239,7 +239,7 @@ class Config(BaseModel):
                     )
 
     def _refuse_circles(self) -> None:
-        """Refuse forwarding and dead letters that come back to where they were (C28, C38)."""
+        """Refuse forwarding and dead letters that return to their entity (C28, C38)."""
         ways: dict[str, list[Way]] = {}
         for name, entity in [*self.queue.items(), *self.sow.items()]:
             letters = entity.dead_letter_topic(name) if entity.dead_letter_reasons != () else ""
@@ -265,12 +265,12 @@ class Config(BaseModel):
         return ", ".join(filter(None, (*queue.underlying(name), queue.topic_pattern)))
 
     def readers(self, topic: str) -> list[str]:
-        """The entities that read a topic."""
+        """Return the entities that read a topic."""
         queues = [name for name, queue in self.queue.items() if topic in queue.underlying(name) or queue.reads(topic)]
         return queues + [name for name, sow in self.sow.items() if topic in sow.underlying(name)]
 
     def _all_readers(self, topics: set[str]) -> dict[str, list[str]]:
-        """The entities that read each of these topics."""
+        """Return the entities that read each of some topics, by topic."""
         found: dict[str, list[str]] = {topic: [] for topic in topics}
         for name, queue in self.queue.items():
             pattern = queue.pattern()
@@ -285,7 +285,7 @@ class Config(BaseModel):
         return found
 
     def _know_topics(self, name: str) -> None:
-        """Refuse settings that name a topic which the queue does not read (Q2, Q16, L8)."""
+        """Refuse settings that name a topic that the queue does not read (Q2, Q16, L8)."""
         queue = self.queue[name]
         target = queue.default_publish_target
         if target is not None and name not in self.readers(target):
@@ -308,7 +308,7 @@ class Config(BaseModel):
                     )
 
     def forward_topic(self, name: str) -> str | None:
-        """The topic that a queue forwards to: named itself, or where a publish to the named queue goes (Q21)."""
+        """Return the topic that a queue forwards to: `forward_to`, or the publish target of that queue (Q21)."""
         target = self.queue[name].forward_to
         if target is None:
             return None

@@ -1,4 +1,4 @@
-"""What `lapse.toml` says of shares: `rate`, `group_rate`, `group_limit`, `group_weight` (Q25, C71, C72)."""
+"""The configuration of shares: `rate`, `group_rate`, `group_limit` and `group_weight` (Q25, C71, C72)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from lapse.config.fault import misfit
 from lapse.core.queue.rates.rate import Rate
 
 GroupLimit = Annotated[int, Field(ge=1, le=1_000_000, strict=True)]
-"""Most messages of a group that are leased at once."""
+"""The greatest number of messages of a group that are leased at once."""
 
 GroupWeight = Annotated[int, Field(ge=1, le=1_000, strict=True)]
-"""How many messages a group gets in its turn, beside a group of weight 1."""
+"""The weight of a group: how many messages it gets for each message of a group with weight 1."""
 
 _RATE: Final = re.compile(r"([0-9]{1,15})\s*/\s*(.*)\Z")
 _KEYS: Final = {"messages", "per"}
@@ -24,10 +24,10 @@ _MOST: Final = 1_000_000_000
 
 
 def rate(value: object) -> Rate:
-    """Read a rate: `"100/1s"`, `"100/s"` or `{ messages = 100, per = "1s" }`.
+    """Parse a rate, such as `"100/1s"`, `"100/s"` or `{ messages = 100, per = "1s" }`.
 
     Raises:
-        ValueError: it is none, or 0.
+        ValueError: the value is not a rate, or 0.
     """
     count: object
     if isinstance(value, Rate):
@@ -50,16 +50,16 @@ RateSetting = Annotated[Rate, BeforeValidator(rate)]
 
 
 def fit_together(said: Mapping[str, bool], *, grouped: bool, bounded: bool, orders: int) -> None:
-    """Look whether what a queue says of shares fits the rest of it.
+    """Check that a queue's settings for shares are compatible with its other settings.
 
     Args:
-        said: which of the settings it has.
-        grouped: whether it has `group_by`.
-        bounded: whether it has `target_queue_depth`.
-        orders: how many orders there are beside each other: one, or one for each partition.
+        said: by name of the setting, whether the queue has it.
+        grouped: whether the queue has `group_by`.
+        bounded: whether the queue has `target_queue_depth`.
+        orders: number of independent orders: one in all, or one for each partition.
 
     Raises:
-        PydanticCustomError: it does not; it says what, and why.
+        PydanticCustomError: a setting is not possible; the message says which and why.
     """
     for key in [key for key, is_said in said.items() if is_said]:
         if key != "rate" and not grouped:
@@ -72,5 +72,5 @@ def fit_together(said: Mapping[str, bool], *, grouped: bool, bounded: bool, orde
 
 
 def over_partitions(count: int) -> str:
-    """What is wrong with a rate of a queue over so many partitions."""
+    """Return what is wrong with a rate of a queue over `count` partitions."""
     return f'a rate over {count} partitions requires ordering = "total"; group_rate counts in each partition (C72)'

@@ -1,4 +1,4 @@
-"""What `lapse.toml` says of a topic (`[topic.<name>]`): a lifetime, stated once for every queue that reads it (L8)."""
+"""The configuration of a topic (`[topic.<name>]`): its lifetime for all queues that read it (L8)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from lapse.config.entity import QueueConfig
 
 
 class TopicConfig(BaseModel):
-    """An underlying topic.
+    """The settings of an underlying topic.
 
     Attributes:
-        expiration: the lifetime of its messages in every queue that does not state another, ms (L8).
+        expiration: lifetime of its messages in every queue that does not state another one, ms (L8).
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -25,12 +25,12 @@ class TopicConfig(BaseModel):
 
 
 def with_topic_lifetimes(tree: Any) -> Any:
-    """Give queues the lifetimes of the topics that they read, as their own `topic_expirations`.
+    """Return the file's content with the lifetimes of topics added to the queues' `topic_expirations`.
 
-    What a queue states itself comes first. Nothing is checked here; what cannot be understood stays as it is.
+    A queue's own entries take precedence. Invalid parts are not changed, and are reported later.
 
     Args:
-        tree: what stands in the file.
+        tree: the parsed content of the file.
     """
     lifetimes = {name: topic["expiration"] for name, topic in _table(tree, "topic").items() if _understood(topic)}
     queues = _table(tree, "queue")

@@ -11,10 +11,10 @@ _LEGAL: Final = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}\Z")
 
 
 def legal_topic(name: str) -> str:
-    """Return the name.
+    """Return a topic's name if it is valid.
 
     Raises:
-        ValueError: Kafka allows no topic of this name.
+        ValueError: Kafka does not allow the name.
     """
     if not _LEGAL.match(name):
         raise ValueError(
@@ -24,4 +24,4 @@ def legal_topic(name: str) -> str:
 
 
 TopicName = Annotated[str, AfterValidator(legal_topic)]
-"""A field that names a topic; whether it exists is another question."""
+"""A field that names a topic, which may not exist."""

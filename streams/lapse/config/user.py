@@ -1,4 +1,4 @@
-"""What `lapse.toml` says of a user (`[users.<name>]`), and where the keys are (X4)."""
+"""The configuration of a user (`[users.<name>]`): keys and entitlements (X4)."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from lapse.protocol import signature
 
 
 class EntitlementConfig(BaseModel):
-    """What a user may do with the entities of one name or pattern.
+    """A user's entitlement to the entities of one name or pattern.
 
     Attributes:
         read: to receive, query and settle.
         publish: to write to the underlying topics, and to delete records of a SOW topic.
         admin: to pause, resume, purge, transfer and delete.
-        create: to create and change entities of this name while workers run (C67).
-        filter: an expression; what does not match it is not there for the user.
+        create: to create and alter entities of this name while workers run (C67).
+        filter: an expression; messages and records that do not match it do not exist for the user.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -56,19 +56,19 @@ class EntitlementConfig(BaseModel):
         return self
 
     def granted(self) -> Entitlement:
-        """The same in the core's words."""
+        """Return the entitlement in the core's form."""
         rights = frozenset(right for right in Right if getattr(self, right.value))
         return Entitlement(rights, self.filter or "")
 
 
 class UserConfig(BaseModel):
-    """A user.
+    """The settings of a user.
 
     Attributes:
-        key_file: file of the keys with which they sign, one per line; beside `lapse.toml` unless its path is absolute.
-        key_env: environment variable of the workers that holds them, instead.
-        principal: what Kafka calls them, such as `"User:alice"`; `lapse apply` gives rights to it.
-        entitlements: what they may do, by name of the entity or a regular expression that matches all of it.
+        key_file: file with the keys with which they sign, one per line, relative to `lapse.toml`.
+        key_env: environment variable of the workers that contains the keys instead.
+        principal: their principal in Kafka, such as `"User:alice"`, to which `lapse apply` grants rights.
+        entitlements: their entitlements, by name of the entity or a regular expression that matches the full name.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -100,23 +100,23 @@ class UserConfig(BaseModel):
         return self
 
     def granted(self) -> Mapping[str, Entitlement]:
-        """What they may do, in the core's words."""
+        """Return their entitlements in the core's form."""
         return {name: one.granted() for name, one in self.entitlements.items()}
 
     def keys(self) -> tuple[bytes, ...]:
-        """Read their keys.
+        """Read the user's keys.
 
         Raises:
-            ValueError: there are none, or they are too short; the text says where, and never shows one.
+            ValueError: there is no key, or one is too short; the message says where, and never shows a key.
         """
         return read_keys(self.key_file, self.key_env or "")
 
 
 def read_keys(file: str | None, variable: str) -> tuple[bytes, ...]:
-    """Read keys from a file, or from an environment variable where no file is named.
+    """Read keys from a file, or from an environment variable if no file is named.
 
     Raises:
-        ValueError: there are none, or they are too short; the text says where, and never shows one.
+        ValueError: there is no key, or one is too short; the message says where, and never shows a key.
     """
     if file is not None:
         place = file
