@@ -76,7 +76,7 @@ class Advance:
         return done
 
     def end_leases_of(self, claims: Iterable[Claim], now_ms: int, step: Step) -> None:
-        """Return named messages whose lease or delay is over, ahead of all other such messages (C2, C60)."""
+        """Put named messages whose lease or delay is over back into the queue, ahead of all others (C2, C60)."""
         if self._timers.next_due_ms() > now_ms:
             return
         for claim in claims:

@@ -76,7 +76,7 @@ class QueueCommands:
         return bool(command.filter) and command.command in _SELECTING and not _counts_nothing(command)
 
     def sweeps(self, command: Command) -> bool:
-        """Whether a command is about all messages that were published up to its instant, or all that match (C1)."""
+        """Return whether a command concerns all messages published up to its instant, or all matching ones (C1)."""
         return command.command == "purge" or bool(command.filter and command.command in _SETTLING)
 
     def looks_ahead(self, command: Command) -> list[tuple[str, int]]:

@@ -131,7 +131,7 @@ class QueueState:
     # Reading
 
     def spans(self, places: Places) -> Iterator[tuple[Segment, int, int]]:
-        """Cut ranges of places at segment borders, and yield (segment, first slot, slot behind the last)."""
+        """Cut ranges of places at segment borders, and yield (segment, first slot, slot after the last)."""
         for index, slot, stop in cut(places, SIZE):
             segment = self.segments.get(index)
             if segment is not None and not (self.as_of and self._contains(index)):

@@ -58,7 +58,7 @@ class Timers:
         return spent
 
     def end_leases(self, now_ms: int, step: Step, most: int = STEP_MESSAGES) -> int:
-        """Return messages whose lease or delay is over to the queue, at most `most`. Return how many there were."""
+        """Put at most `most` messages whose lease or delay is over back into the queue. Return how many."""
         state, untils = self._state, self._state.index.untils
         returned = 0
         while returned < most and (index := untils.pop_due(now_ms)) is not None:

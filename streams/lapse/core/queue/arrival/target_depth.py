@@ -58,8 +58,8 @@ class TargetDepth:
     def advance_to(self, claims: Iterable[Claim], most: int) -> None:
         """Let messages become active up to those that a transfer names, at most `most` at a time.
 
-        The end of the log must be known, so that nothing beyond it is awaited. This wish is not part of the journaled
-        state, because a transfer asks again after a crash.
+        The end of the log must be known, so that nothing beyond it is awaited. The request is not journaled, because a
+        transfer asks again after a crash.
         """
         for claim in claims:
             number = self._state.sources.find(claim.topic, claim.partition)

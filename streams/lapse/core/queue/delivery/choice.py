@@ -80,7 +80,7 @@ class Chooser:
         self._turns = turns
         self._filters = set(filters)
         self.unknown: list[int] = []
-        """Places that must be judged under the filters before any message behind them can be assigned."""
+        """Places that must be judged under the filters before any message after them can be assigned."""
 
     def deal(self, subscriptions: Sequence[Subscription], limit: int) -> list[tuple[Subscription, list[int]]]:
         """Assign at most `limit` messages; return each subscription's places in the order of delivery."""

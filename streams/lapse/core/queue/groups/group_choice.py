@@ -85,7 +85,7 @@ class GroupChooser:
         self.again = False
         """Whether delivery must be tried again once the deliveries of this call are counted."""
         self.unknown: list[int] = []
-        """Places that must be judged under the filters before any message behind them can be assigned."""
+        """Places that must be judged under the filters before any message after them can be assigned."""
 
     def deal(
         self, subscriptions: Sequence[Subscription], limit: int, now_ms: int

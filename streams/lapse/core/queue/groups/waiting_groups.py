@@ -129,14 +129,14 @@ class WaitingGroups:
         return None
 
     def serve(self, entry: Entry, place: int) -> None:
-        """Note that the message of an entry is handed out. The line's next message is at `place` or behind it."""
+        """Note that the message of an entry is handed out. The line's next message is at or after `place`."""
         band, tag, _, group = entry
         after = (band, self.turn.serve(group, tag), place, group)
         self._waiting[band, group].entry = after
         heapq.heappush(self._heap, after)
 
     def enter(self, line: Line, place: int) -> None:
-        """Put a line into the heap again. Its first message is at `place` or behind it."""
+        """Put a line into the heap again. Its first message is at or after `place`."""
         self._enter(line, self._waiting[line], place)
 
     def _enter(self, line: Line, waiting: _Waiting, place: int) -> None:

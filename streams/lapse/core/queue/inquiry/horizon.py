@@ -1,4 +1,4 @@
-"""The horizon of a sweep: what was published behind the instant of a purge, or of a settlement by filter (C1, C37)."""
+"""Horizon: excludes messages published after the instant of a purge, or of a settlement by filter (C1, C37)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from lapse.core.queue.segments.segment import Segment
 
 
 class Horizon:
-    """How far a sweep reaches into each source: messages behind its instant stay as they are.
+    """The range of a purge or settlement by filter in each source. Messages published later are not affected.
 
     Attributes:
-        ends: by a source's number, the first offset that is out of reach; all messages of other sources are in reach.
+        ends: by number of the source, the first offset that is not affected; other sources have no end.
     """
 
     __slots__ = ("ends",)
@@ -24,13 +24,13 @@ class Horizon:
         self.ends: Mapping[int, int] = {}
 
     def within(self, segment: Segment, slots: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Those of some places, ascending, that are in reach."""
+        """Return those of some ascending slots that are within the horizon."""
         if not self.ends or not len(slots):
             return slots
         keeps = np.ones(len(slots), np.bool_)
         for run in segment.runs:
             end = self.ends.get(run.source)
-            if end is None or run.offset >= FIRST_REWOUND:  # what a rewind brought back came by a command before
+            if end is None or run.offset >= FIRST_REWOUND:  # a rewound message came by an earlier command
                 continue
             first, behind = run.slot + max(0, end - run.offset), run.slot + run.count
             if first < behind:
@@ -38,6 +38,6 @@ class Horizon:
         return slots[keeps]
 
     def has(self, number: int, offset: int) -> bool:
-        """Whether a message is in reach, by its source's number and its offset."""
+        """Return whether a message, given source number and offset, is within the horizon."""
         end = self.ends.get(number)
         return end is None or offset < end or offset >= FIRST_REWOUND

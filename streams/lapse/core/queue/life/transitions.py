@@ -108,7 +108,7 @@ class Transitions:
         since_ms: int | None = None,
         subscription: str | None = None,
     ) -> None:
-        """Return messages to the queue, each after the delay of the message or of the queue (Q24).
+        """Put messages back into the queue, each after the delay of the message or of the queue (Q24).
 
         Args:
             trigger: the trigger.
@@ -141,7 +141,7 @@ class Transitions:
         subscription: str | None,
         fault: str,
     ) -> None:
-        """Return messages whose retry headers are all readable, or all unreadable, for which `fault` is the text."""
+        """Put messages back whose retry headers are all readable, or all unreadable, with `fault` as the detail."""
         at_once: Slots = []
         later: Slots = []
         untils: list[NDArray[np.int64]] = []

@@ -20,7 +20,7 @@ _LONG: Final = 64
 
 
 def cut(places: Places, size: int) -> Iterator[tuple[int, int, int]]:
-    """Yield each range cut at segment borders, as index of the segment, first slot, and slot behind the last."""
+    """Yield each range cut at segment borders, as index of the segment, first slot, and slot after the last."""
     for first, count in places:
         place, end = first, first + count
         while place < end:

@@ -337,7 +337,7 @@ def _slot_of(run: Run) -> int:
 
 
 def where_of(cuts: list[tuple[int, int]]) -> Where:
-    """Return the slots of ascending, disjoint cuts, each given as first slot and slot behind the last."""
+    """Return the slots of ascending, disjoint cuts, each given as first slot and slot after the last."""
     if len(cuts) == 1:
         return slice(*cuts[0])
     edges = np.array(cuts, np.intp)

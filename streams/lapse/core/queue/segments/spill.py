@@ -26,7 +26,7 @@ class SpillStore(Protocol):
         """Remove a segment."""
 
     def __contains__(self, index: object, /) -> bool:
-        """Whether a segment is stored."""
+        """Return whether a segment is stored."""
 
 
 class Segments(Mapping[int, Segment]):

@@ -10,7 +10,7 @@ from lapse.core.queue.settlement.settlement import Claim, Outcome, Result
 from lapse.core.queue.state import QueueState
 
 Located = tuple[Segment, int, int, int, int]
-"""Segment, first slot, slot behind the last, offset of the first, and the code SETTLED."""
+"""Segment, first slot, slot after the last, offset of the first, and the code SETTLED."""
 
 
 class Locator:

@@ -243,7 +243,7 @@ def judge_transfer(
     Args:
         segment: the segment.
         first: first slot.
-        stop: slot behind the last.
+        stop: slot after the last.
         number: number of the transfer.
         wanted: states in which a message is settled; TRANSFERRING ones only if this transfer holds them.
         now_ms: the command's instant, ms since the epoch; negative if expiration is off.

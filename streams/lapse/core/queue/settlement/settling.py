@@ -381,7 +381,7 @@ class Settling:
         return number is not None and claim.epoch is not None and claim.epoch < self._state.sources[number].since_epoch
 
     def _parted(self, claim: Claim) -> tuple[Claim | None, Claim | None, Claim | None]:
-        """Split a claim into messages that were read, those in the log but not active, and those behind it (C16)."""
+        """Split a claim into messages that were read, those in the log but not active, and those beyond it (C16)."""
         number = self._state.sources.find(claim.topic, claim.partition)
         if number is None:
             return None, None, claim

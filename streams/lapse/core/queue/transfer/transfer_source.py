@@ -145,7 +145,7 @@ class TransferSource:
             self._decisions.do(Change(ChangeKind.TRANSFER, holder=transfer.number), step)
 
     def give_back(self, transfer_id: str, now_ms: int, step: Step) -> int:
-        """Return the messages that a transfer holds to the queue, and forget what it confirmed. Return their number."""
+        """Put the messages that a transfer holds back into the queue, and forget what it confirmed. Return how many."""
         transfer = self._state.transfers.get(transfer_id)
         if transfer is None:
             return 0
