@@ -1,6 +1,6 @@
 """The gateway: queues and SOW topics over HTTP, for programs that do not speak Kafka.
 
-A process of its own on the asynchronous client; `lapse gateway` starts it.
+It is a separate process on top of the asynchronous client. `lapse gateway` starts it.
 """
 
 from lapse_gateway.application import application

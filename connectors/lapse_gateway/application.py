@@ -1,4 +1,4 @@
-"""The ASGI application: each request is let in, read, done and answered, or refused in one sentence."""
+"""The ASGI application: it admits, parses, carries out and answers each request, or refuses it in one sentence."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ from lapse_gateway.user import Caller
 
 _EVENTS: Final = "text/event-stream"
 LARGEST_HEAD: Final = 64 << 10
-"""Bytes that the headers of a request may have."""
+"""The most bytes in the headers of a request."""
 
 _MOST_PARAMETERS: Final = 1_000
 _SAME: Final = frozenset({"same-origin", "none", ""})
-"""What a browser says in Sec-Fetch-Site of a request that no other site has made."""
+"""Values of Sec-Fetch-Site for requests that no other site has made."""
 
 
 async def _index(call: Call) -> Response:
@@ -117,14 +117,14 @@ OPERATIONS: Final[Sequence[Operation]] = (
         open=True,
     ),
 )
-"""All that can be asked."""
+"""All operations of the gateway."""
 
 DESCRIBED: Final = [one for one in OPERATIONS if not one.for_people]
-"""What programs ask; the rest is the console's."""
+"""The operations for programs. The others belong to the console."""
 
 
 def application(gateway: Gateway) -> Starlette:
-    """Make the application of a gateway, and of the deployments beside it."""
+    """Return the application for a gateway and the other deployments at its address."""
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -144,7 +144,7 @@ def application(gateway: Gateway) -> Starlette:
         middleware=[Middleware(EncodedNames)],
         exception_handlers={HTTPException: _astray, Exception: _failed},
     )
-    found.router.redirect_slashes = False  # a POST that is sent elsewhere is a surprise
+    found.router.redirect_slashes = False  # a redirected POST would be a surprise
     return found
 
 
@@ -175,10 +175,10 @@ def _endpoint(gateway: Gateway, operation: Operation) -> Callable[[Request], Awa
 
 
 async def _call(gateway: Gateway, operation: Operation, request: Request) -> Call:
-    """Let a request in, and read it.
+    """Admit a request, and parse it.
 
     Raises:
-        Fault: it is refused.
+        Fault: the request is refused.
     """
     if request.method != operation.method and operation.content == _EVENTS:
         raise Fault("method_not_allowed", f"{request.method}: a stream is asked for by {operation.method}")
@@ -210,7 +210,7 @@ async def _call(gateway: Gateway, operation: Operation, request: Request) -> Cal
 
 
 def _let_in(gateway: Gateway, operation: Operation, request: Request) -> Caller:
-    """Who sends the request. Refused ones are counted by address, so that nobody tries keys at leisure."""
+    """Return the sender of a request. Failed logins count against an address's rate, to hinder guessing of keys."""
     address = request.client.host if request.client else ""
     if operation.open:
         gateway.rate.check(address)
@@ -227,10 +227,10 @@ def _let_in(gateway: Gateway, operation: Operation, request: Request) -> Caller:
 
 
 def _check_origin(request: Request) -> None:
-    """Do nothing for a request that no page of another site has made: a browser would send a user's key along.
+    """Check that no page of another site has made a request, because a browser would send a user's key with it.
 
     Raises:
-        Fault: one has.
+        Fault: a page of another site has made it.
     """
     origin = request.headers.get("origin")
     if (origin is not None and urlsplit(origin).netloc != request.headers.get("host", "")) or (
@@ -240,10 +240,10 @@ def _check_origin(request: Request) -> None:
 
 
 def _query(request: Request) -> list[tuple[str, str]]:
-    """What stands behind the question mark.
+    """Parse the query string.
 
     Raises:
-        Fault: it is no UTF-8, or far too much.
+        Fault: it is not UTF-8, or has too many parameters.
     """
     try:
         text = bytes(request.scope["query_string"]).decode("ascii")
@@ -261,7 +261,7 @@ def _refused(fault: Fault) -> Response:
 
 
 async def _astray(request: Request, error: Exception) -> Response:
-    """There is no such path, or not with this method."""
+    """Answer a request for an unknown path or method."""
     assert isinstance(error, HTTPException)
     path = request.url.path[:100]
     asked = request.url.path.removeprefix(request.scope.get("root_path", ""))
@@ -270,13 +270,13 @@ async def _astray(request: Request, error: Exception) -> Response:
         allowed = sorted(one.method for one in OPERATIONS if _pattern(one.path).fullmatch(asked))
         text = f"{path} is asked for by {' or '.join(allowed)}, not by {request.method[:20]}"
         fault = Fault("method_not_allowed", text, {"Allow": ", ".join(allowed)})
-    # A browser that goes somewhere names HTML first; programs name JSON, anything or nothing.
+    # A browser that opens a page accepts HTML first. Programs accept JSON or anything, or say nothing.
     people = request.headers.get("accept", "").startswith("text/html")
     return refused(fault, False, "") if people else _refused(fault)
 
 
 def _meant(asked: str) -> str:
-    """The path that was perhaps meant, with the names of the one that was asked for."""
+    """Return a hint with a similar path, filled with the names of the requested one."""
     bare = asked.rstrip("/")
     if bare != asked and any(_pattern(one.path).fullmatch(bare) for one in DESCRIBED):
         return f" (did you mean {bare[:100]!r}?)"
@@ -295,5 +295,5 @@ def _pattern(path: str) -> re.Pattern[str]:
 
 
 async def _failed(_: Request, error: Exception) -> Response:
-    """A fault of the gateway itself; its log has all of it."""
+    """Answer a request on which the gateway itself failed. The log has the details."""
     return _refused(Fault("failed", f"the gateway failed ({type(error).__name__}); its log says where"))

@@ -1,4 +1,4 @@
-"""The body of a request: read in bounded time and size, and decoded."""
+"""The body of a request, read with limits of time and size, and decoded."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from lapse_gateway.fault import Fault
 
 _MOST_FAULTS: Final = 5
 CLOSE: Final = {"Connection": "close"}
-"""What is left of a body that nobody reads would be taken for the next request."""
+"""A header that closes the connection, because an unread rest of a body would be taken for the next request."""
 
 Model = TypeVar("Model", bound=BaseModel)
 
 
 async def read(request: Request, most: int, timeout_s: float) -> bytes:
-    """Read a body.
+    """Read the body of a request.
 
     Args:
-        request: whose.
-        most: bytes that it may have.
-        timeout_s: how long it may take to arrive, in seconds.
+        request: the request.
+        most: greatest size of the body, in bytes.
+        timeout_s: how long the body may take to arrive, in seconds.
 
     Raises:
-        Fault: it is compressed, too large, too slow or cut short.
+        Fault: the body is compressed, too large, too slow or cut short.
     """
     encoding = request.headers.get("content-encoding", "identity").lower()
     if encoding != "identity":
@@ -57,10 +57,10 @@ async def read(request: Request, most: int, timeout_s: float) -> bytes:
 
 
 def decode(body: bytes, model: type[Model]) -> Model:
-    """Read a JSON object.
+    """Decode a JSON object into a model.
 
     Raises:
-        Fault: it is none, or not what it has to be; the text names the place.
+        Fault: the body is not a JSON object, or does not fit the model; the text names the field.
     """
     if not body.strip():
         raise Fault(ErrorCode.MALFORMED, "the body is empty; send a JSON object")
@@ -87,7 +87,7 @@ def _kind(value: object) -> str:
 
 
 def _meant(fault: ErrorDetails, model: type[BaseModel]) -> str:
-    """The field that was perhaps meant by one that is unknown; empty for another fault."""
+    """Return a hint with a field similar to an unknown one; empty for another fault."""
     if fault["type"] != "extra_forbidden":
         return ""
     schema = model.model_json_schema()
@@ -96,7 +96,7 @@ def _meant(fault: ErrorDetails, model: type[BaseModel]) -> str:
 
 
 def _sentence(text: str) -> str:
-    """Pydantic's text in this project's words."""
+    """Return pydantic's text in this project's words."""
     text = text.removeprefix("Value error, ")
     return {"Extra inputs are not permitted": "unknown field", "Field required": "is missing"}.get(
         text, text[:1].lower() + text[1:]

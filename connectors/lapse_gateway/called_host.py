@@ -1,8 +1,8 @@
-"""The host by which a request calls the gateway.
+"""Checks the host name by which a request addresses the gateway.
 
-A page of another site can give its own name the address of this machine (DNS rebinding). A browser then takes the
-gateway for a part of that site, and lets the page read and change what it has. Such a request still names the other
-site as its host. So a gateway that has no users, and listens on this machine alone, answers to names of this machine.
+A page of another site can point its own name to this machine's address (DNS rebinding). The browser then takes the
+gateway for a part of that site, and lets the page read and change everything. Such a request still has the other site
+as its host. So a gateway without users that listens on this machine only answers only to names of this machine.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _LOCAL: Final = "localhost"
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address, or a name for it."""
+    """Return whether a host name or address is reachable from this machine only."""
     if host == _LOCAL or host.endswith(f".{_LOCAL}"):
         return True
     try:
@@ -28,14 +28,14 @@ def is_loopback(host: str) -> bool:
 
 
 def check(header: str | None, names: Collection[str] | None) -> None:
-    """Do nothing for a request that calls the gateway by a name of its own.
+    """Check that a request addresses the gateway by an allowed name.
 
     Args:
-        header: the request's `Host`; None, or empty, for a program that sends none.
-        names: what the gateway is called, beside the names of this machine; None = anything.
+        header: the request's header `Host`; None or empty if the program sends none.
+        names: the allowed names, beside those of this machine; None = any name.
 
     Raises:
-        Fault: it is another name.
+        Fault: the name is not allowed.
     """
     if names is None or not header:
         return

@@ -1,4 +1,4 @@
-"""Clients of queues and SOW topics, kept open between requests: one for each user and name."""
+"""Pools of clients for queues and SOW topics. A client stays open between requests, one for each user and entity."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lapse_gateway.fault import Fault
 from lapse_gateway.user import Caller
 
 _KEPT_S: Final = 120.0
-"""How long a client stays open that nobody uses, s."""
+"""How long an unused client stays open, in seconds."""
 
 _NAMES_SHOWN: Final = 20
 
@@ -40,7 +40,7 @@ Client = TypeVar("Client", bound=_Closable)
 
 @dataclass(slots=True)
 class _Place(Generic[Client]):
-    """Where one client is, or will be."""
+    """A slot of a pool for one client, which may not be open yet."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     client: Client | None = None
@@ -49,18 +49,18 @@ class _Place(Generic[Client]):
 
 
 class _Publishing:
-    """A publisher of the synchronous client: it takes a batch in one turn of a thread, in order."""
+    """A synchronous publisher, which sends a batch in order in one call of a thread."""
 
     def __init__(self, publisher: Publisher) -> None:
         self.publisher = publisher
 
     async def close(self) -> None:
-        """Flush, and close."""
+        """Flush and close the publisher."""
         await asyncio.to_thread(self.publisher.close)
 
 
 class _AtAGlance:
-    """A client of many queues at once; its calls return futures and never wait."""
+    """A client of many queues. Its calls return futures without waiting."""
 
     def __init__(self, queues: Queues) -> None:
         self.queues = queues
@@ -79,7 +79,7 @@ class _Pool(Generic[Client]):
 
     @contextlib.asynccontextmanager
     async def use(self, caller: Caller, name: str) -> AsyncIterator[Client]:
-        """Lend a client; one that cannot be used again is closed."""
+        """Lend a client for a block. A client that has failed for good is closed."""
         key = (caller.name, name)
         place = self._places.setdefault(key, _Place())
         place.users += 1
@@ -91,7 +91,7 @@ class _Pool(Generic[Client]):
                 client = place.client
             yield client
         except LapseError as error:
-            if _is_over(error) and client is not None and place.client is client:  # and not its successor
+            if _is_over(error) and client is not None and place.client is client:  # not its successor
                 place.client = None
                 await _closed(client)
             raise
@@ -102,7 +102,7 @@ class _Pool(Generic[Client]):
                 del self._places[key]
 
     async def sweep(self, kept_s: float = _KEPT_S) -> None:
-        """Close what nobody has used for a while."""
+        """Close the clients that nobody has used for `kept_s` seconds."""
         now = asyncio.get_running_loop().time()
         idle = [key for key, place in self._places.items() if not place.users and now - place.used_at_s >= kept_s]
         places = [self._places.pop(key) for key in idle]
@@ -113,10 +113,10 @@ class Clients:
     """All clients of a gateway.
 
     Args:
-        timeout_s: how long answers are waited for, in seconds.
+        timeout_s: how long to wait for answers, in seconds.
 
     Attributes:
-        timeout_s: the same.
+        timeout_s: see above.
     """
 
     def __init__(self, timeout_s: float) -> None:
@@ -127,28 +127,28 @@ class Clients:
         self._glances: _Pool[_AtAGlance] = _Pool(self._glance)
 
     def queue(self, caller: Caller, name: str) -> contextlib.AbstractAsyncContextManager[Queue]:
-        """A queue, for one request."""
+        """Lend the client of a queue for one request."""
         return self._queues.use(caller, name)
 
     @contextlib.asynccontextmanager
     async def at_a_glance(self, caller: Caller, names: Iterable[str], *, sow: bool = False) -> AsyncIterator[Queues]:
-        """Many queues, or many SOW topics, for one request."""
+        """Lend the client of many queues, or many SOW topics, for one request."""
         kind = _TOPICS if sow else _QUEUES
         async with self._glances.use(caller, "\n".join((kind, *sorted(names)))) as glance:
             yield glance.queues
 
     def sow(self, caller: Caller, name: str) -> contextlib.AbstractAsyncContextManager[SowClient]:
-        """A SOW topic, for one request."""
+        """Lend the client of a SOW topic for one request."""
         return self._sow.use(caller, name)
 
     @contextlib.asynccontextmanager
     async def publisher(self, caller: Caller) -> AsyncIterator[Publisher]:
-        """What publishes, for one request."""
+        """Lend the caller's publisher for one request."""
         async with self._publishers.use(caller, "") as publishing:
             yield publishing.publisher
 
     async def sweep(self, kept_s: float = _KEPT_S) -> None:
-        """Close what nobody has used for so many seconds."""
+        """Close the clients that nobody has used for `kept_s` seconds."""
         for pool in (self._queues, self._sow, self._publishers, self._glances):
             await pool.sweep(kept_s)
 
@@ -170,19 +170,19 @@ class Clients:
 
 
 async def check_kind(caller: Caller, name: str, *, sow: bool) -> None:
-    """Do nothing for the name of a queue, or of a SOW topic where that is meant, on which a caller has any right.
+    """Check that a name is a queue, or with `sow` a SOW topic, on which the caller has any right.
 
     Raises:
-        Fault: it is the name of the other kind, or can be no name; or the caller has no right on it, which is told of
-            what is not there as well.
-        UnknownEntity: there is no such entity. It is told at once; the client would wait until all brokers know.
+        Fault: the entity is of the other kind, or the name is not valid; or the caller has no right on it. That is
+            also said of names that do not exist.
+        UnknownEntity: there is no such entity. It is raised at once. The client would wait for all brokers first.
         ConnectionFailed: no broker answered.
     """
     if not topic.NAME.match(name):
         raise Fault("unknown_entity", f"{name[:40]!r} can name no entity: letters, digits, '.', '_' and '-' only")
     connection = caller.connection
     topics = await asyncio.to_thread(connection.partitions)
-    if not caller.may_see_some(name):  # whether there is one or not
+    if not caller.may_see_some(name):  # whether the entity exists or not
         raise Fault(ErrorCode.FORBIDDEN, _no_right(caller, name, entities(topics, sow=sow)))
     if topic.commands(name) not in topics:
         kind, known = "SOW topic" if sow else "queue", entities(topics, sow=sow)
@@ -193,7 +193,7 @@ async def check_kind(caller: Caller, name: str, *, sow: bool) -> None:
 
 
 def _no_right(caller: Caller, name: str, known: Iterable[str]) -> str:
-    """That a caller has no right on a name, and on which they have one."""
+    """Return the text that a caller has no right on a name, with the names on which they have one."""
     seen = sorted(filter(caller.may_see_some, known))
     shown = ", ".join(seen[:_NAMES_SHOWN]) + (" …" if len(seen) > _NAMES_SHOWN else "")
     return (
@@ -203,7 +203,7 @@ def _no_right(caller: Caller, name: str, known: Iterable[str]) -> str:
 
 
 def _is_over(error: LapseError) -> bool:
-    """Whether the client that raised this cannot be used again."""
+    """Return whether the client that raised an error cannot be used again."""
     return isinstance(error, Closed | ConnectionFailed | EntityDeleted) or (
         isinstance(error, CommandFailed) and error.code == ErrorCode.DELETED
     )

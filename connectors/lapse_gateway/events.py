@@ -1,4 +1,4 @@
-"""Server-sent events: an answer that never ends by itself."""
+"""Server-sent events: answers that stay open."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from starlette.types import Receive, Scope, Send
 from lapse_gateway.gateway import Gateway
 
 _QUIET_S: Final = 15.0
-"""After how long without an event a comment is sent: proxies end silent streams."""
+"""After this time without an event a comment is sent, in seconds, because proxies close silent streams."""
 
 _NOTHING: Final = b": nothing for now\n\n"
 
 
 def event(kind: str, content: object, name: str = "") -> bytes:
-    """One event, with its content as JSON.
+    """Encode one event, with its content as JSON.
 
     Args:
-        kind: what it is.
-        content: what it says.
-        name: its id; a receipt, for instance.
+        kind: type of the event.
+        content: data of the event.
+        name: id of the event, such as a receipt; empty = none.
     """
     lines = [f"id: {name}".encode()] if name else []
     lines.append(f"event: {kind}".encode())
-    # A payload that is told as it came may have line ends of its own, and an event's line has none.
+    # A payload that is embedded unchanged may have line ends, and a line of an event must not.
     lines += [b"data: " + line for line in orjson.dumps(content).replace(b"\r", b"\n").split(b"\n")]
     return b"\n".join(lines) + b"\n\n"
 
 
 class _Stream(StreamingResponse):
-    """An answer of events that is tidied up behind, even where nobody has read the first of them."""
+    """A response of events that always runs its clean-up, even if no event was read."""
 
     def __init__(self, events: AsyncGenerator[bytes, None], end: Callable[[], Awaitable[None]]) -> None:
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
@@ -53,12 +53,12 @@ class _Stream(StreamingResponse):
 def stream(
     gateway: Gateway, events: AsyncGenerator[bytes, None], end: Callable[[], Awaitable[None]]
 ) -> StreamingResponse:
-    """An answer of events; it ends when the gateway ends, and with the caller's connection.
+    """Return a response of events. It ends when the gateway stops, or when the caller disconnects.
 
     Args:
-        gateway: whose end it is.
-        events: what is sent. A generator that nobody has begun to read runs no `finally` of its own.
-        end: tidies up, once, however the answer ends.
+        gateway: the gateway.
+        events: the encoded events. A generator that was never started does not run its `finally`.
+        end: the clean-up, called once in any case.
     """
     return _Stream(_kept_alive(gateway, events), end)
 

@@ -1,4 +1,4 @@
-"""A refusal of a request: a status for HTTP, a code for programs, and a sentence for people (X2)."""
+"""Refusals of requests, with an HTTP status, a code for programs and a text for people (X2)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ STATUSES: Final[Mapping[str, HTTPStatus]] = {
     ErrorCode.UNKNOWN_ENTITY: HTTPStatus.NOT_FOUND,
     ErrorCode.EXISTS: HTTPStatus.CONFLICT,
     ErrorCode.OUTDATED: HTTPStatus.CONFLICT,
-    # The gateway's own: what no shard says.
+    # The gateway's own codes, which no shard uses.
     "unknown_path": HTTPStatus.NOT_FOUND,
     "no_record": HTTPStatus.NOT_FOUND,
     "method_not_allowed": HTTPStatus.METHOD_NOT_ALLOWED,
@@ -75,16 +75,16 @@ _CLIENT: Final[tuple[tuple[type[Exception], str], ...]] = (
     (Closed, "stopping"),
     (ValueError, ErrorCode.INVALID_ARGUMENT),
 )
-"""What the client raises, and the code of each; the first that fits counts."""
+"""The client's exceptions and their codes. The first class that fits counts."""
 
 
 class Fault(Exception):
-    """Why a request is refused.
+    """The refusal of a request.
 
     Attributes:
-        code: for programs; one of `STATUSES`, or of a newer worker.
-        text: for people: what is wrong, where, and what to do.
-        headers: what the answer says beside it.
+        code: code for programs: one of `STATUSES`, or a newer worker's code.
+        text: text for people: what is wrong, where, and what to do.
+        headers: further headers of the answer.
     """
 
     def __init__(self, code: str, text: str, headers: Mapping[str, str] | None = None) -> None:
@@ -95,16 +95,16 @@ class Fault(Exception):
 
     @property
     def status(self) -> int:
-        """The status of HTTP; that of `invalid_argument` for a code that is not known."""
+        """The HTTP status; that of `invalid_argument` for an unknown code."""
         return STATUSES.get(self.code, HTTPStatus.BAD_REQUEST).value
 
     def as_dict(self) -> dict[str, object]:
-        """What the answer carries."""
+        """Return the body of the answer."""
         return {"error": {"code": self.code, "text": self.text}}
 
 
 def fault_of(error: LapseError | ValueError) -> Fault:
-    """What the client raised, as an answer to a request."""
+    """Convert an exception of the client to a refusal."""
     if isinstance(error, CommandFailed):
         return Fault(error.code or ErrorCode.INVALID_ARGUMENT, str(error))
     for kind, code in _CLIENT:

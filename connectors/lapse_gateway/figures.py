@@ -1,4 +1,4 @@
-"""What workers count, from their figures for Prometheus: rates, lateness, and what is missing."""
+"""Figures of entities from workers' metrics for Prometheus: rates, lateness, and missing topics."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from lapse_gateway.scrape import Source
 log = logging.getLogger("lapse_gateway")
 
 RATES: Final = ("in", "out", "expired", "dead", "retried")
-"""What is told a second, in the order of the pages."""
+"""The rates per second, in the order in which pages show them."""
 
 _FRESH_S: Final = 1.5
-"""Figures so young are shown again."""
+"""Figures younger than this are used again, in seconds."""
 
 _PATIENCE_S: Final = 2.5
-"""A page does not wait longer for figures, s; what comes later is on the next one."""
+"""The longest wait of a page for figures, in seconds. Later figures appear on the next page."""
 
 _RATE_S: Final = 10.0
-"""Rates are told over the last so many seconds."""
+"""Length of the window for rates, in seconds."""
 
 _COUNTERS: Final = {
     "lapse_arrivals_total": "in",
@@ -37,7 +37,7 @@ _COUNTERS: Final = {
     "lapse_lease_returns_total": "retried",
     "lapse_removals_total": "expired",
 }
-"""What each counter counts towards; of the removals only those by time."""
+"""The rate to which each counter adds. Of removals, only those by time count."""
 
 _LATENESS: Final = "lapse_expiry_lateness_seconds_bucket"
 _MISSING: Final = "lapse_missing_topics"
@@ -48,7 +48,7 @@ _LABEL: Final = re.compile(r'(\w+)="([^"]*)"')
 
 Counts = dict[str, float]
 _Key = tuple[str, str, str]
-"""A worker's address, an entity and a shard of it: what counts by itself."""
+"""A worker's address, an entity and a shard: the source of one counter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +56,8 @@ class Band:
     """One bar of a histogram.
 
     Attributes:
-        up_to_s: values up to this, in seconds; None = all that are greater.
-        count: how many there are.
+        up_to_s: upper limit of the values, in seconds; None = no limit.
+        count: number of values.
     """
 
     up_to_s: float | None
@@ -66,11 +66,11 @@ class Band:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntityFigures:
-    """What is known of one entity.
+    """The figures of one entity.
 
     Attributes:
-        per_s: messages a second, by what happened to them; empty while that is not known.
-        lateness: from deadline to removal, since workers took the shards over.
+        per_s: messages per second by rate; empty while unknown.
+        lateness: histogram of the time from deadline to removal, since the take-over of the shards.
     """
 
     per_s: Mapping[str, float] = field(default_factory=dict)
@@ -78,7 +78,7 @@ class EntityFigures:
 
     @property
     def bands(self) -> Sequence[Band]:
-        """The bars up to the last one that holds something."""
+        """The bars up to the last one that is not empty."""
         last = max((number for number, band in enumerate(self.lateness) if band.count), default=-1)
         return self.lateness[: last + 1]
 
@@ -87,10 +87,10 @@ _UNKNOWN: Final = EntityFigures()
 
 
 class Figures:
-    """Asks workers for their figures while somebody looks.
+    """Reads workers' figures when a page or request needs them.
 
     Args:
-        sources: where workers serve them.
+        sources: addresses of workers' figures.
     """
 
     def __init__(self, sources: Sequence[Source] = ()) -> None:
@@ -103,15 +103,15 @@ class Figures:
         self._lateness: Mapping[str, Mapping[str, float]] = {}
         self._missing: Mapping[str, set[str]] = {}
         self.faults: Sequence[str] = ()
-        """Of each worker that did not answer, why."""
+        """A text for each worker that did not answer."""
 
     @property
     def known(self) -> bool:
-        """Whether there is anybody to ask."""
+        """Whether there are addresses of workers' figures."""
         return bool(self._sources)
 
     async def look(self, patience_s: float = _PATIENCE_S) -> None:
-        """Have figures that are no older than a second or two, unless workers do not answer in so many seconds."""
+        """Refresh figures that are older than `_FRESH_S`. Wait at most `patience_s` seconds for workers."""
         now = asyncio.get_running_loop().time()
         if not self._sources:
             return
@@ -121,13 +121,13 @@ class Figures:
             await asyncio.wait([self._asking], timeout=patience_s)
 
     def of(self, entity: str) -> EntityFigures:
-        """What is known of an entity."""
+        """Return the figures of an entity."""
         if not self._seen:
             return _UNKNOWN
         return EntityFigures(per_s=self._per_s(entity), lateness=tuple(_bands(self._lateness.get(entity, {}))))
 
     def needs(self, entity: str) -> list[str]:
-        """What workers say that an entity lacks: topics that it names and that do not exist."""
+        """Return a text for each topic that workers report as missing for an entity."""
         return [
             f"topic {topic} is missing; `lapse apply` creates it" for topic in sorted(self._missing.get(entity, ()))
         ]
@@ -145,7 +145,7 @@ class Figures:
             self.faults = [fault for found in told for fault in found.faults]
             await asyncio.to_thread(self._note, pages)
             if not pages:
-                self._seen.clear()  # nothing is known of now, and that is no rate of 0
+                self._seen.clear()  # the present rates are unknown, not 0
         except Exception:
             log.exception("the workers' figures could not be read")
         finally:
@@ -156,7 +156,7 @@ class Figures:
                 self._seen.popleft()
 
     def _note(self, pages: Mapping[str, str]) -> None:
-        """Add what was counted since the last look; a counter that is lower than before began anew."""
+        """Add the counts since the last look. A counter that is lower than before has restarted."""
         found: defaultdict[_Key, Counts] = defaultdict(lambda: dict.fromkeys(RATES, 0.0))
         lateness: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
         missing: defaultdict[str, set[str]] = defaultdict(set)
@@ -181,11 +181,11 @@ class Figures:
 
 
 _MOST_KEPT: Final = 1_000_000
-"""Shards of workers that have gone, of which the last figures are remembered in case they come back."""
+"""The most shards of silent workers whose last counters are kept, in case the workers come back."""
 
 
 def _bands(buckets: Mapping[str, float]) -> Iterator[Band]:
-    """Bars from Prometheus's buckets, each of which counts those below it, too."""
+    """Yield the bars of a histogram from Prometheus's cumulative buckets."""
     below = 0.0
     for end, count in sorted((float(end), count) for end, count in buckets.items()):
         yield Band(up_to_s=None if end == float("inf") else end, count=round(count - below))

@@ -1,4 +1,4 @@
-"""What all requests share: clients, subscriptions, who may come in, and the end."""
+"""The state that all requests share: clients, subscriptions, users and the shutdown."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ log = logging.getLogger("lapse_gateway")
 
 
 class Gateway:
-    """What all requests about one deployment share.
+    """The state that all requests about one deployment share.
 
     Args:
-        connection: how the gateway reaches the cluster.
-        settings: what it was told.
-        users: whom it lets in; without any, everybody.
-        name: the deployment's, for people.
-        at: where its paths begin; empty = at the address itself.
+        connection: the gateway's own connection to the cluster.
+        settings: settings of the gateway.
+        users: users that it admits; without users, it admits everybody.
+        name: name of the deployment, for people.
+        at: prefix of its paths; empty for the first deployment.
 
     Attributes:
-        deployments: all that are served at this address, the first one's paths without a beginning of their own.
+        deployments: all deployments at this address. The first one's paths have no prefix.
     """
 
     def __init__(
@@ -58,9 +58,9 @@ class Gateway:
         self.figures = Figures(settings.figures)
         self.stopping = asyncio.Event()
         self.streams = 0
-        """Streams that are open: they count as subscriptions."""
+        """Number of open SOW streams, which have the same limit as subscriptions."""
         self.tails = 0
-        """Streams of events that are open."""
+        """Number of open streams of events."""
 
     def beside(self, others: Sequence[Gateway]) -> None:
         """Serve other deployments at the same address."""
@@ -70,7 +70,7 @@ class Gateway:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Look after clients and subscriptions until the end; then give back all leases and publish what waits."""
+        """Sweep idle clients and subscriptions during the block. At its end return all leases and flush publishers."""
         sweeping = asyncio.create_task(self._sweep())
         try:
             yield
@@ -87,5 +87,5 @@ class Gateway:
             try:
                 await self.subscriptions.sweep()
                 await self.clients.sweep()
-            except Exception:  # the next round tries again; requests go on
+            except Exception:  # the next sweep tries again, and requests go on
                 log.exception("idle clients could not be closed")

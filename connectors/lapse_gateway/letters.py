@@ -1,4 +1,4 @@
-"""Dead letters over HTTP: why messages left, what they carried, and the way back, edited where that helps (D2, D5)."""
+"""Dead letters over HTTP: they are counted, shown, and redriven, with another payload if wanted (D2, D5)."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Letters:
-    """What is known of some dead letters.
+    """A summary of chosen dead letters.
 
     Attributes:
-        count: how many there are.
-        reasons: of each reason, how many bear it.
-        latest: the last ones that were written, the newest first.
+        count: number of letters.
+        reasons: number of letters by reason.
+        latest: the latest letters, the newest first.
     """
 
     count: int = 0
@@ -50,13 +50,13 @@ class Letters:
 
 @dataclass(slots=True)
 class Redrive:
-    """What a redrive does, or has done.
+    """The result of a redrive or of its preview.
 
     Attributes:
-        ready: letters that are sent.
-        late: those among them whose deadline has passed: they get the queue's lifetime.
-        refused: of each cause, how many are not sent.
-        topics: where they go.
+        ready: number of letters that are sent.
+        late: number of those whose deadline has passed. They get the queue's default lifetime.
+        refused: number of letters that are not sent, by cause.
+        topics: topics that they are sent to.
     """
 
     ready: int = 0
@@ -65,7 +65,7 @@ class Redrive:
     topics: set[str] = field(default_factory=set)
 
     def noted(self, lines: Iterator[Line]) -> Iterator[Line]:
-        """Pass lines on, and count them."""
+        """Yield the lines of a plan, and count them."""
         for line in lines:
             if line.refused:
                 self.refused[line.refused] += 1
@@ -77,16 +77,16 @@ class Redrive:
 
 
 class Redriving(Content):
-    """What is sent back: the letters that are chosen, or one with another payload.
+    """A redrive of chosen letters, or of one letter, possibly with another payload.
 
     Attributes:
-        letter: one letter, `topic:partition:offset` on its dead-letter topic; else all that the other fields choose.
-        since_ms: letters that died at this instant or later, ms since the epoch.
-        reasons: letters for any of these; without one, for all.
-        filter: an expression; only letters that match.
-        again: letters that were sent before, too.
-        overwrite: also where a SOW topic has a newer record of the key.
-        dry_run: count only.
+        letter: bookmark of one letter on its dead-letter topic; without it, the other fields choose.
+        since_ms: choose letters whose messages left at this instant or later, ms since the epoch.
+        reasons: choose letters with any of these reasons; empty = all.
+        filter: an expression. Only letters that match are chosen.
+        again: whether to send letters that were sent before.
+        overwrite: whether to send letters for whose key a SOW topic has a newer record.
+        dry_run: whether to count only.
     """
 
     letter: str | None = None
@@ -110,7 +110,7 @@ class Redriving(Content):
         return self
 
     def choice(self, entity: str) -> Choice:
-        """Which letters of an entity are meant."""
+        """Return the choice among an entity's letters."""
         return Choice(
             entity=entity,
             reasons=frozenset(self.reasons),
@@ -122,10 +122,10 @@ class Redriving(Content):
 
 
 def allowed(call: Call, *, sends: bool) -> str:
-    """The entity whose letters are asked for, if the caller may see them, or send them back.
+    """Return the requested entity, if the caller may see its letters, and with `sends` redrive them.
 
     Raises:
-        Fault: they may not.
+        Fault: the caller may not.
     """
     name = call.path["entity"]
     call.caller.check_whole(name, "the dead letters")
@@ -135,32 +135,32 @@ def allowed(call: Call, *, sends: bool) -> str:
 
 
 async def read(call: Call, choice: Choice, most: int) -> Letters:
-    """Count the letters that are chosen, and tell the last ones.
+    """Count the chosen letters, and return the latest ones.
 
     Args:
-        call: who asks.
-        choice: which letters; its entity names the topic.
-        most: so many are told.
+        call: the request.
+        choice: the choice of letters. Its entity names the topic.
+        most: greatest number of letters to return.
 
     Raises:
-        Fault: the filter is no expression.
-        LapseError: there are no such letters, or they cannot be read.
+        Fault: the filter is not valid.
+        LapseError: there is no dead-letter topic, or it cannot be read.
     """
     return await _in_thread(lambda: _read(call.gateway.connection, choice, most))
 
 
 async def one(call: Call, entity: str, place: str) -> DeadLetter:
-    """One letter of an entity.
+    """Return one letter of an entity.
 
     Args:
-        call: who asks.
-        entity: the queue or SOW topic that lost the message.
-        place: where the letter stands: `topic:partition:offset`.
+        call: the request.
+        entity: the queue or SOW topic that the message left.
+        place: bookmark of the letter, `topic:partition:offset`.
 
     Raises:
-        Fault: it is another one's.
-        LapseError: there is none.
-        ValueError: the place is none.
+        Fault: the letter belongs to another entity.
+        LapseError: there is no such letter.
+        ValueError: the bookmark is not valid.
     """
     at = Bookmark.parse(place.strip())
     letter = await _in_thread(lambda: DeadLetterReader(entity, connection=call.gateway.connection).at(at))
@@ -172,18 +172,18 @@ async def one(call: Call, entity: str, place: str) -> DeadLetter:
 async def redrive(
     call: Call, choice: Choice, *, letters: Sequence[DeadLetter] | None = None, dry_run: bool, **facts: Any
 ) -> Redrive:
-    """Send letters back, or count what that would do; what is sent is recorded.
+    """Redrive letters and write an audit record, or count what a redrive would do.
 
     Args:
-        call: who asks.
-        choice: which letters; its entity names the topic.
-        letters: choose among these alone, with the payloads that they have; None = among all of the topic.
-        dry_run: count only.
-        facts: what the audit record says beside the counts.
+        call: the request.
+        choice: the choice of letters. Its entity names the topic.
+        letters: the letters to choose from, with their payloads; None = all letters of the topic.
+        dry_run: whether to count only.
+        facts: further facts for the audit record.
 
     Raises:
-        Fault: the filter is no expression.
-        LapseError: there are no such letters, or they could not be sent.
+        Fault: the filter is not valid.
+        LapseError: there is no dead-letter topic, or letters could not be sent.
     """
     found = await _in_thread(lambda: _redriven(call.gateway.connection, choice, letters, really=not dry_run))
     if not dry_run:
@@ -192,7 +192,7 @@ async def redrive(
 
 
 async def now_ms(call: Call, name: str) -> int:
-    """The broker's time, ms since the epoch (C3); it may have to be measured."""
+    """Return the broker's time, ms since the epoch; measure it if necessary (C3)."""
     return await _in_thread(lambda: _now_ms(name, call.gateway.connection))
 
 
@@ -207,7 +207,7 @@ def _read(connection: Connection, choice: Choice, most: int) -> Letters:
 
 
 def _redriven(connection: Connection, choice: Choice, letters: Sequence[DeadLetter] | None, *, really: bool) -> Redrive:
-    """Plan a redrive, and carry it out where that is meant."""
+    """Plan a redrive, and with `really` carry it out."""
     known = Known.of(connection)
     among = DeadLetterReader(choice.entity, connection=connection, since_ms=choice.since_ms)
     found = Redrive()
@@ -225,7 +225,7 @@ def _now_ms(name: str, connection: Connection) -> int:
 
 
 async def _in_thread(work: Callable[[], T]) -> T:
-    """Do what waits for Kafka, by a thread."""
+    """Run work that waits for Kafka in a thread."""
     try:
         return await asyncio.to_thread(work)
     except ExpressionError as error:
@@ -246,7 +246,7 @@ async def _letters(call: Call) -> Response:
 
 
 def _shown(letter: DeadLetter) -> dict[str, Any]:
-    """A letter in JSON."""
+    """Return a letter for JSON."""
     return letter.facts() | payload.message_shown(letter.key, letter.headers, letter.value)
 
 

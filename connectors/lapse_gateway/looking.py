@@ -1,4 +1,4 @@
-"""Queues as a whole over HTTP: which there are, depth, peek, pause, resume, purge, and the life of a message."""
+"""Queues as a whole over HTTP: list, depth, peek, pause, resume, purge, and the life of a message."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ MOST_PEEKED: Final = 10_000
 
 
 class Purge(BaseModel):
-    """What is taken out.
+    """A purge of a queue.
 
     Attributes:
-        filter: an expression; without one everything is meant, and `all` has to say so.
-        all: that everything is meant.
-        leased: leased messages, too.
+        filter: an expression for the messages to remove. Without it, `all` must be true.
+        all: whether to remove all messages.
+        leased: whether to remove leased messages, too.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -41,12 +41,12 @@ class Purge(BaseModel):
 
 
 async def names(call: Call, *, sow: bool) -> list[str]:
-    """The queues, or SOW topics, on which the caller has any right."""
+    """Return the queues, or SOW topics, on which the caller has any right."""
     return seen(call, await asyncio.to_thread(call.caller.connection.partitions), sow=sow)
 
 
 def seen(call: Call, topics: Mapping[str, int], *, sow: bool) -> list[str]:
-    """Of the queues, or SOW topics, among all topics, those on which the caller has any right."""
+    """Return those queues, or SOW topics, of a cluster's topics on which the caller has any right."""
     return [name for name in entities(topics, sow=sow) if call.caller.may_see_some(name)]
 
 

@@ -1,4 +1,4 @@
-"""The description of the gateway in OpenAPI 3.1, made of its table of operations."""
+"""The description of the gateway in OpenAPI 3.1, generated from its table of operations."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _PROBLEM: Final = {"content": {"application/json": {"schema": {"$ref": "#/compon
 
 
 def description(operations: Sequence[Operation], *, users: bool, at: str = "") -> dict[str, Any]:
-    """The description.
+    """Return the OpenAPI description.
 
     Args:
-        operations: what can be asked.
+        operations: operations to describe.
         users: whether requests need a user.
-        at: where all paths begin; empty = at the address itself.
+        at: prefix of all paths; empty = none.
     """
     models = [operation.model for operation in operations if operation.model is not None]
     refs, schemas = models_json_schema(
@@ -80,7 +80,7 @@ def _operation(operation: Operation, refs: Any) -> dict[str, Any]:
 
 
 def _answers(operation: Operation) -> dict[str, Any]:
-    """The answers that are no refusals, by status."""
+    """Return the descriptions of answers other than refusals, by status."""
     content: dict[str, Any] = {}
     if operation.answer is not None or operation.status == 200:
         schema = {"type": "string"} if operation.answer is None else operation.answer

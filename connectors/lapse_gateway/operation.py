@@ -1,4 +1,4 @@
-"""Operations: what can be asked over HTTP. Routes, checks and the OpenAPI description come from one table."""
+"""The operations of the gateway. Routes, checks and the OpenAPI description come from one table of them."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ audit: Final = logging.getLogger("lapse_gateway.audit")
 
 @dataclass(slots=True, kw_only=True)
 class Call:
-    """One request, once it was let in.
+    """One admitted request.
 
     Attributes:
-        request: as it came.
-        gateway: what all requests share.
-        caller: who sends it.
-        path: the parts of its path, by name.
-        parameters: what stands behind the question mark, by name; read.
-        body: what it carries; empty where the operation takes no body.
+        request: the HTTP request.
+        gateway: the gateway that serves it.
+        caller: the sender.
+        path: the variable parts of its path, by name.
+        parameters: the parsed query parameters, by name.
+        body: its body; empty if the operation takes none.
     """
 
     request: Request
@@ -46,15 +46,15 @@ class Call:
     body: bytes = field(repr=False)
 
     def decoded(self, model: type[Model]) -> Model:
-        """The body as a JSON object.
+        """Decode the body, a JSON object, into a model.
 
         Raises:
-            Fault: it is none, or not what it has to be.
+            Fault: the body is not a JSON object, or does not fit the model.
         """
         return bodies.decode(self.body, model)
 
     async def gone(self) -> None:
-        """Wait until the caller has gone, or the gateway ends."""
+        """Wait until the caller disconnects, or the gateway stops."""
 
         async def left() -> None:
             while (await self.request.receive())["type"] != "http.disconnect":
@@ -69,12 +69,12 @@ class Call:
             await asyncio.gather(*waits, return_exceptions=True)
 
     def record(self, what: str, entity: str, **facts: Any) -> None:
-        """Write an audit record: who has changed what."""
+        """Write an audit record that says who changed what."""
         client = self.request.client
         told = {"user": self.caller.name, "from": client.host if client else "", "did": what, "entity": entity, **facts}
         if len(self.gateway.deployments) > 1:
             told["deployment"] = self.gateway.name
-        audit.info("%s", json.dumps(told), extra={"facts": told})  # a log in JSON has it as an object
+        audit.info("%s", json.dumps(told), extra={"facts": told})  # a JSON log gets it as an object
 
 
 Handler = Callable[[Call], Awaitable[Response]]
@@ -82,26 +82,27 @@ Handler = Callable[[Call], Awaitable[Response]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """Something that can be asked.
+    """One operation over HTTP.
 
     Attributes:
-        method: of HTTP.
-        path: with names in braces.
-        summary: one line.
-        says: more about it.
-        handler: what does it.
-        parameters: behind the question mark.
-        model: the JSON object in its body; None without one.
+        method: HTTP method.
+        path: path with variable parts in braces.
+        summary: description in one line.
+        says: further description.
+        handler: coroutine function that carries it out.
+        parameters: its query parameters.
+        model: model of the JSON object in its body; None = no JSON body.
+        optional_body: whether the JSON body may be missing.
         raw_body: whether the body is a payload, byte by byte.
-        status: of an answer that is no refusal.
+        status: status of a successful answer.
         answer: JSON schema of that answer; None = it is not JSON.
-        content: its content type.
-        raw: whether the answer may be a payload, byte by byte, if the request asks for one.
-        further: other statuses of answers that are no refusals, and what each means; 204 has no body.
-        headers: what a request may say in headers of its own, each with its meaning.
-        part: whether it is a part of a page of the console.
-        changes: whether it changes something: a gateway that is read only refuses it.
-        open: whether everybody may ask, without a user.
+        content: content type of that answer.
+        raw: whether the answer may be a payload, byte by byte, if the request asks for it.
+        further: other statuses of successful answers, with their meanings; 204 has no body.
+        headers: further headers of requests, with their meanings.
+        part: whether it returns a part of a page of the console.
+        changes: whether it changes something, so that a read-only gateway refuses it.
+        open: whether it needs no user.
     """
 
     method: str
@@ -130,12 +131,12 @@ class Operation:
 
     @property
     def takes_body(self) -> bool:
-        """Whether a body means something."""
+        """Whether the operation takes a body."""
         return self.raw_body or self.model is not None
 
 
 def answered(content: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """An answer in JSON, with a line feed behind it for people at a terminal."""
+    """Return an answer in JSON, with a line feed at the end for terminals."""
     return Response(
         orjson.dumps(content, option=orjson.OPT_APPEND_NEWLINE),
         status,
@@ -145,17 +146,17 @@ def answered(content: object, status: int = 200, headers: Mapping[str, str] | No
 
 
 def obj(**properties: Any) -> dict[str, Any]:
-    """A JSON schema of an object."""
+    """Return the JSON schema of an object."""
     return {"type": "object", "properties": properties}
 
 
 def counted(**properties: Any) -> dict[str, Any]:
-    """A JSON schema of an object of counts, which may have further ones."""
+    """Return the JSON schema of an object of counts, which may have further counts."""
     return {**obj(**properties), "additionalProperties": WHOLE}
 
 
 def listed(items: Mapping[str, Any]) -> dict[str, Any]:
-    """A JSON schema of an array."""
+    """Return the JSON schema of an array."""
     return {"type": "array", "items": items}
 
 
@@ -170,4 +171,4 @@ REFUSAL: Final = {
     ),
     "required": ["code", "text"],
 }
-"""What is told of a refusal: of a request, or of a part of it."""
+"""The JSON schema of a refusal of a request, or of a part of it."""

@@ -1,4 +1,4 @@
-"""Parameters of a request: what may stand behind the question mark of its address."""
+"""Query parameters of requests, with their types and limits."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _FLAGS: Final = {"true": True, "1": True, "": True, "false": False, "0": False}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """One parameter.
+    """One query parameter.
 
     Attributes:
-        name: what it is called.
-        says: what it means, for people.
-        kind: what it is; of `texts` there may be several.
-        least: of a number, the least.
-        most: of a number, the most.
-        default: what counts without it.
-        required: whether there has to be one.
-        choices: the texts that are possible; empty = any.
+        name: name of the parameter.
+        says: its meaning, for people.
+        kind: type of its value. `texts` may be given several times.
+        least: least value of a number.
+        most: greatest value of a number; None = no limit.
+        default: value if the parameter is missing.
+        required: whether it must be given.
+        choices: the possible texts; empty = any.
     """
 
     name: str
@@ -38,10 +38,10 @@ class Parameter:
     choices: tuple[str, ...] = ()
 
     def read(self, texts: Sequence[str]) -> Any:
-        """Read what stands in the address.
+        """Parse the values that a request gives.
 
         Raises:
-            Fault: it is missing, there are too many, or it is not what it has to be.
+            Fault: the parameter is missing, is given too often, or has a wrong value.
         """
         if not texts:
             if self.required:
@@ -87,7 +87,7 @@ class Parameter:
         return Fault(ErrorCode.INVALID_ARGUMENT, f"parameter {self.name}: {text}")
 
     def described(self) -> Mapping[str, Any]:
-        """The same for the OpenAPI description."""
+        """Return the parameter's OpenAPI description."""
         kinds = {"text": "string", "whole": "integer", "number": "number", "flag": "boolean"}
         schema: dict[str, Any] = (
             {"type": "array", "items": self._item()} if self.kind == "texts" else {"type": kinds[self.kind]}
@@ -107,10 +107,10 @@ class Parameter:
 
 
 def read_all(parameters: Sequence[Parameter], given: Iterable[tuple[str, str]]) -> dict[str, Any]:
-    """Read the parameters of a request.
+    """Parse the parameters of a request.
 
     Raises:
-        Fault: one is unknown, missing or wrong.
+        Fault: a parameter is unknown, missing or wrong.
     """
     texts: dict[str, list[str]] = {}
     known = {parameter.name for parameter in parameters}

@@ -1,4 +1,4 @@
-"""Payloads, keys and headers of messages in JSON: what is JSON is told as JSON, and no byte is lost."""
+"""Payloads, keys and headers of messages in JSON and HTTP headers, without loss of bytes."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from lapse.core.error_code import ErrorCode
 from lapse_gateway.fault import Fault
 
 _TRACE: Final = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-.*)?")
-"""The header `traceparent` of a request, by W3C's Trace Context."""
+"""The form of the header `traceparent`, by W3C's Trace Context."""
 
 HEADER_PREFIX: Final = "lapse-header-"
-"""Before the name of a message's header, in a header of HTTP."""
+"""Prefix of an HTTP header that carries a message's header."""
 
 _NAME_CHARACTERS: Final = "!#$&'*+-.^_`|~"
-"""What the name of an HTTP header may hold beside letters and digits, and the percent sign."""
+"""Characters that an HTTP header's name may have beside letters, digits and the percent sign."""
 
 _PLAIN: Final = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
 
@@ -34,9 +34,9 @@ class Content(BaseModel):
     """A payload in a request, in one of three forms.
 
     Attributes:
-        value: as JSON.
-        text: as text.
-        base64: as bytes in Base64.
+        value: the payload as JSON.
+        text: the payload as text.
+        base64: the payload as bytes in Base64.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -51,10 +51,10 @@ class Content(BaseModel):
         return _CONTENTS & self.model_fields_set
 
     def content(self) -> bytes | None:
-        """The payload; None if no form is given.
+        """Return the payload; None if no form is given.
 
         Raises:
-            Fault: its Base64 is none.
+            Fault: the Base64 is not valid.
         """
         if "value" in self.model_fields_set:
             return orjson.dumps(self.value)
@@ -64,7 +64,7 @@ class Content(BaseModel):
 
 
 def shown(value: bytes | None) -> dict[str, Any]:
-    """A payload: `value` if it is JSON, digit by digit; else `text` if it is UTF-8; else `base64`. None: {}."""
+    """Return a payload as `value` if it is JSON, else `text` if it is UTF-8, else `base64`; nothing for None."""
     if value is None:
         return {}
     try:
@@ -80,7 +80,7 @@ def shown(value: bytes | None) -> dict[str, Any]:
 
 
 def key_shown(key: bytes | None) -> dict[str, Any]:
-    """A key: `key` if it is UTF-8, null without one; else `key_base64`."""
+    """Return a key as `key` if it is UTF-8 or None, else as `key_base64`."""
     try:
         return {"key": None if key is None else key.decode()}
     except UnicodeDecodeError:
@@ -88,7 +88,7 @@ def key_shown(key: bytes | None) -> dict[str, Any]:
 
 
 def headers_shown(headers: Headers) -> list[list[Any]]:
-    """Headers as pairs of name and value, in order; a value that is no UTF-8 is `{"base64": …}`."""
+    """Return headers as pairs of name and value, in order. A value that is not UTF-8 is `{"base64": …}`."""
     shown_ones: list[list[Any]] = []
     for name, value in headers:
         try:
@@ -110,7 +110,7 @@ MESSAGE: Final[dict[str, Any]] = {
 
 
 def message_shown(key: bytes | None, headers: Headers, value: bytes | None) -> dict[str, Any]:
-    """The fields of a message: its key, its headers and its payload."""
+    """Return the fields of a message for JSON: its key, its headers and its payload."""
     fields = key_shown(key)
     fields["headers"] = headers_shown(headers)
     fields.update(shown(value))
@@ -118,10 +118,10 @@ def message_shown(key: bytes | None, headers: Headers, value: bytes | None) -> d
 
 
 def from_base64(field: str, text: str) -> bytes:
-    """Read Base64.
+    """Decode Base64.
 
     Raises:
-        Fault: it is none.
+        Fault: the text is not valid Base64.
     """
     try:
         return base64.b64decode(text, validate=True)
@@ -130,12 +130,12 @@ def from_base64(field: str, text: str) -> bytes:
 
 
 def in_http_header(value: bytes) -> str:
-    """Bytes as the value of an HTTP header: what is not printable ASCII is percent-encoded, and `%` is."""
+    """Encode bytes as the value of an HTTP header: `%` and all but printable ASCII are percent-encoded."""
     return quote(value, safe=_PLAIN)
 
 
 def message_headers_in_http(headers: Headers) -> list[tuple[str, str]]:
-    """A message's headers as headers of HTTP; a header without a value has an empty one."""
+    """Encode a message's headers as HTTP headers. A null value becomes an empty one."""
     return [
         (f"{HEADER_PREFIX}{quote(name, safe=_NAME_CHARACTERS)}", in_http_header(value or b""))
         for name, value in headers
@@ -143,10 +143,10 @@ def message_headers_in_http(headers: Headers) -> list[tuple[str, str]]:
 
 
 def message_headers_from_http(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, bytes]]:
-    """The message's headers among those of a request: their names are in small letters, as HTTP has it.
+    """Decode a message's headers from those of a request. Their names are in lower case, as HTTP ignores case.
 
     Raises:
-        Fault: a name is empty, or no UTF-8.
+        Fault: a name is empty, or not UTF-8.
     """
     found: list[tuple[str, bytes]] = []
     for raw, value in headers:
@@ -166,10 +166,10 @@ def message_headers_from_http(headers: Iterable[tuple[bytes, bytes]]) -> list[tu
 
 
 def trace_of(raw: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, bytes]]:
-    """The trace context of a request, as headers of a message; what is none is left out, as W3C demands.
+    """Return a request's trace context as headers of a message. An invalid one is dropped, as W3C demands.
 
     Args:
-        raw: the request's headers, with names in small letters.
+        raw: the request's headers, with names in lower case.
     """
     context = {name: value for name, value in raw if name in (b"traceparent", b"tracestate")}
     if not _TRACE.fullmatch(context.get(b"traceparent", b"")):
@@ -180,7 +180,7 @@ def trace_of(raw: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, bytes]]:
 def with_trace(
     headers: list[tuple[str, bytes | None]], trace: list[tuple[str, bytes]]
 ) -> list[tuple[str, bytes | None]]:
-    """The headers of a message, with the trace of the request that publishes it, unless they name one."""
+    """Add the trace context of the request to a message's headers, unless they have one."""
     if not trace or any(name.lower() == "traceparent" for name, _ in headers):
         return headers
     return [*headers, *trace]

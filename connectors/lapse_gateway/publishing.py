@@ -1,4 +1,4 @@
-"""Publishing over HTTP: one record with its payload as the body, or many in one JSON object (L2 to L5, S3, X6)."""
+"""Publishing over HTTP: one record with its payload as the body, or many in a JSON object (L2 to L5, S3, X6)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lapse_gateway.parameter import Parameter
 from lapse_gateway.payload import Content
 
 MOST_MESSAGES: Final = 10_000
-"""In one batch."""
+"""The most records in one batch."""
 
 _LATEST_MS: Final = (1 << 63) - 1
 _TOO_LARGE: Final = "MSG_SIZE_TOO_LARGE"
@@ -29,7 +29,7 @@ _LIFETIMES: Final = frozenset({"ttl_ms", "expires_at_ms", "enqueue_at_ms", "mess
 
 
 def _pairs(headers: Any) -> Any:
-    """Headers as pairs: they may be an object, too; and JSON has pairs as arrays."""
+    """Convert headers, a JSON object or arrays of two, to pairs."""
     if isinstance(headers, dict):
         return list(headers.items())
     if isinstance(headers, list):
@@ -41,14 +41,14 @@ class Message(Content):
     """One record of a batch.
 
     Attributes:
-        delete: no payload: it deletes the key's record from a SOW topic.
-        key: decides the partition.
-        key_base64: the same as bytes in Base64.
-        ttl_ms: lifetime from arrival, ms; 0 = never expires.
+        delete: whether the record has no payload, and deletes the key's record from a SOW topic.
+        key: key of the record as text. It decides the partition.
+        key_base64: key of the record as bytes in Base64.
+        ttl_ms: lifetime from arrival, in ms; 0 = never expires.
         expires_at_ms: deadline, ms since the epoch.
-        enqueue_at_ms: invisible before this instant, ms since the epoch.
-        message_id: a repeat of it within the entity's window is dropped.
-        delta: merge into the stored record of a SOW topic.
+        enqueue_at_ms: the message is invisible before this instant, ms since the epoch.
+        message_id: id of the message. A second message with it within the entity's window is dropped.
+        delta: whether to merge into the stored record of a SOW topic.
         headers: pairs of name and value; the value is text, null, or {"base64": ...}.
     """
 
@@ -74,24 +74,24 @@ class Message(Content):
         return self
 
     def key_bytes(self) -> bytes | None:
-        """The key.
+        """Return the key.
 
         Raises:
-            Fault: its Base64 is none.
+            Fault: its Base64 is not valid.
         """
         if self.key_base64 is not None:
             return payload.from_base64("key_base64", self.key_base64)
         return None if self.key is None else self.key.encode()
 
     def options(self) -> dict[str, Any]:
-        """What else it says of itself, of lifetimes above all."""
+        """Return the options that are set, such as lifetimes."""
         return {name: getattr(self, name) for name in _LIFETIMES & self.model_fields_set}
 
     def header_pairs(self) -> list[tuple[str, bytes | None]]:
-        """The headers.
+        """Return the headers.
 
         Raises:
-            Fault: a value is neither text nor Base64.
+            Fault: a value is neither text, null nor Base64.
         """
         pairs: list[tuple[str, bytes | None]] = []
         for name, value in self.headers:
@@ -108,7 +108,7 @@ class Batch(BaseModel):
     """Records that are published together.
 
     Attributes:
-        messages: in this order.
+        messages: the records, in the order of publication.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -149,17 +149,17 @@ async def _many(call: Call) -> Response:
 
 
 async def _outcomes(publisher: Publisher, to: str, records: Sequence[Publication]) -> list[Outcome]:
-    """Publish records, in their order, and wait for what becomes of each; the event loop is woken once."""
+    """Publish records in their order, and wait for all outcomes. The event loop is woken once."""
     submitted = await asyncio.to_thread(publisher.submit_all, to, records)
     return await asyncio.wrap_future(submitted)
 
 
 def _bookmark(outcome: Outcome) -> Bookmark:
-    """Where a record is that is done.
+    """Return the bookmark of a published record.
 
     Raises:
-        Fault: it was not taken.
-        InvalidPublication: it was refused.
+        Fault: Kafka did not accept the record.
+        InvalidPublication: the record was refused before it was sent.
     """
     try:
         if isinstance(outcome, LapseError):
@@ -170,7 +170,7 @@ def _bookmark(outcome: Outcome) -> Bookmark:
 
 
 def _told(outcome: Outcome) -> dict[str, Any]:
-    """What became of one record of a batch."""
+    """Return the result of one record of a batch for JSON."""
     try:
         return {"bookmark": str(_bookmark(outcome))}
     except Fault as fault:

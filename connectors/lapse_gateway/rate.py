@@ -1,4 +1,4 @@
-"""How many requests a second one user may send: a bucket of tokens for each."""
+"""The limit of requests per second, by token buckets."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Final
 from lapse_gateway.fault import Fault
 
 _MOST: Final = 10_000
-"""Buckets that are kept; the one that was used least lately goes first."""
+"""The most buckets that are kept. The least recently used one is dropped first."""
 
 
 class RateLimit:
-    """A bucket of tokens for each user, or each address where there are no users.
+    """A token bucket for each user, or for each address without users.
 
     Args:
-        rate: tokens a second; a bucket holds as many as come in a second, and one at least. None = no limit.
-        now: seconds on a clock that only runs forward.
+        rate: tokens per second. A bucket holds the tokens of one second, at least one. None = no limit.
+        now: a monotonic clock, in seconds.
     """
 
     def __init__(self, rate: float | None, now: Callable[[], float]) -> None:
@@ -27,10 +27,10 @@ class RateLimit:
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def check(self, who: str) -> None:
-        """Take a token.
+        """Take a token from a user's or address's bucket.
 
         Raises:
-            Fault: there is none.
+            Fault: the bucket is empty.
         """
         if self._rate is None:
             return

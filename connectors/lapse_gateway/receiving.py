@@ -1,4 +1,4 @@
-"""Receiving over HTTP: by long poll, one message as it is, or a stream of events (Q3, X3)."""
+"""Receiving over HTTP: by long poll, in JSON or as one raw message, or by a stream of events (Q3, X3)."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ MOST_BACKLOG: Final = 10_000
 LONGEST_WAIT_S: Final = 60
 
 _AT_ONCE: Final = 100
-"""Deliveries that a stream takes at a time."""
+"""The most deliveries that a stream takes at a time."""
 
 
 def told(delivery: Delivery) -> dict[str, Any]:
-    """A delivery in JSON."""
+    """Return a delivery for JSON."""
     lot, at = delivery.lot, delivery.at
     fields: dict[str, Any] = {"kind": "barrier" if lot.is_barrier else "delivery"}
     if lot.is_barrier:
@@ -51,7 +51,7 @@ async def _receive(call: Call) -> Response:
     try:
         taken = await subscription.take(most, given["wait_s"], call.gone)
         if taken and await call.request.is_disconnected():
-            subscription.give_back(taken)  # whoever asked has gone: the next one gets them
+            subscription.give_back(taken)  # the caller has disconnected: the next request gets them
     except LapseError:
         call.gateway.subscriptions.drop(subscription)
         raise
@@ -63,7 +63,7 @@ async def _receive(call: Call) -> Response:
 
 
 def _raw(delivery: Delivery) -> Response:
-    """A message as it is: its payload is the body, and the rest stands in headers."""
+    """Return a raw message: its payload is the body, and everything else is in headers."""
     about: dict[str, object] = {
         "Lapse-Kind": "barrier" if delivery.is_barrier else "delivery",
         "Lapse-Receipt": None if delivery.is_barrier else receipt(delivery),
@@ -96,7 +96,7 @@ async def _stream(call: Call) -> Response:
 
 
 async def _events(call: Call, subscription: Subscription, unsent: list[Delivery]) -> AsyncGenerator[bytes, None]:
-    """Tell what comes; `unsent` is what was taken and not told."""
+    """Yield the deliveries as events. `unsent` has those that were taken and not sent yet."""
     try:
         while True:
             unsent += await subscription.take(_AT_ONCE, LONGEST_WAIT_S, call.gateway.stopping.wait)

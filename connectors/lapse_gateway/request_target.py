@@ -1,4 +1,4 @@
-"""The target of a request: in its absolute form, `GET http://host/path`, as proxies send it, and with encoded names."""
+"""Request targets in absolute form, `GET http://host/path`, as proxies send them, and with encoded names."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _HOST: Final = b"host"
 
 
 class AbsoluteTargets:
-    """Lets an application see the path alone, and the target's host instead of that of the header (RFC 9112, 3.2.2).
+    """Reduces an absolute target to its path, and sets the header `Host` to the target's host (RFC 9112, 3.2.2).
 
     Args:
-        application: what answers.
+        application: the application that answers.
     """
 
     def __init__(self, application: ASGIApp) -> None:
@@ -29,13 +29,13 @@ class AbsoluteTargets:
 
 
 class EncodedNames:
-    """Keeps a slash that is encoded (`%2F`) within its name: it separates nothing (RFC 3986, 2.2).
+    """Keeps an encoded slash (`%2F`) as a part of its name, because it separates nothing (RFC 3986, 2.2).
 
-    Servers decode a whole path before it is split. The application sees a path in which `/` and `%` of names are
-    encoded, and nothing else is. `decoded` turns such a name back.
+    Servers decode a whole path before it is split. With this class, the application gets a path in which only `/` and
+    `%` of names are encoded. `decoded` decodes such a name.
 
     Args:
-        application: what answers.
+        application: the application that answers.
     """
 
     def __init__(self, application: ASGIApp) -> None:
@@ -50,7 +50,7 @@ class EncodedNames:
 
 
 def decoded(name: str) -> str:
-    """A name of the path, as it was meant."""
+    """Decode a name of the path."""
     return name.replace("%2F", "/").replace("%25", "%")
 
 

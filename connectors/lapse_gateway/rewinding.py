@@ -1,4 +1,4 @@
-"""Rewinds over HTTP: messages that have left a queue come back, or are counted first (Q22)."""
+"""Rewinds over HTTP: they bring back messages that have left a queue, or count them (Q22)."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from lapse_gateway.fault import Fault
 from lapse_gateway.operation import TEXT, WHOLE, Call, Operation, answered, obj
 
 _WAIT_S: Final = 60.0
-"""How long an answer waits for the shards, s; the rewind goes on afterwards."""
+"""How long a request waits for the shards, in seconds. The rewind goes on after that."""
 
 
 class Rewind(BaseModel):
-    """What is brought back.
+    """A rewind of a queue.
 
     Attributes:
-        to: from where on: `beginning`, an instant (ms since the epoch, or ISO 8601) or a bookmark.
-        filter: an expression; only messages that match. Everything without one.
-        lifetimes: whether relative lifetimes count from now, or are kept as they were.
-        handed_over: what was handed over or forwarded, too.
-        dry_run: count only.
-        id: names this rewind: with the same id it is resumed, and never done twice. New by default.
+        to: where to begin: `beginning`, an instant (ms since the epoch, or ISO 8601) or a bookmark.
+        filter: an expression for the messages to bring back; None = all.
+        lifetimes: `new`: relative lifetimes count from now; `kept`: deadlines stay as they were.
+        handed_over: whether to bring back messages that were handed over or forwarded, too.
+        dry_run: whether to count only.
+        id: id of the rewind. A rewind with the same id is resumed, and never done twice. New by default.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -41,21 +41,21 @@ class Rewind(BaseModel):
 
 
 async def rewind(call: Call, name: str, wanted: Rewind, wait_s: float) -> dict[str, int]:
-    """Carry a rewind out, or count what it would do; what changes something is recorded.
+    """Carry out a rewind and write an audit record, or count what it would do.
 
     Args:
-        call: who asks.
-        name: the queue.
-        wanted: what is brought back.
+        call: the request.
+        name: name of the queue.
+        wanted: the rewind.
         wait_s: how long to wait for the shards, in seconds.
 
     Returns:
-        How many messages are `rewound`, and how many records are left out, by cause.
+        The number of `rewound` messages, and of records that were left out, by cause.
 
     Raises:
-        Fault: the shards are not done in time; the text says how to look again.
+        Fault: the shards have not finished in time; the text says how to ask again.
         LapseError: a shard refused.
-        ValueError: the point is none.
+        ValueError: the beginning is not valid.
     """
     to = point(str(wanted.to))
     facts = {"to": to, "filter": wanted.filter, "lifetimes": wanted.lifetimes, "handed_over": wanted.handed_over}

@@ -1,4 +1,4 @@
-"""Where workers serve their figures: an address is asked for text, and a name with many addresses is many workers."""
+"""Reads workers' figures from their addresses. A name with many addresses stands for many workers."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _PORTS: Final = {"http": 80, "https": 443}
 
 @dataclass(slots=True)
 class Told:
-    """What was told at one look.
+    """The result of reading a source once.
 
     Attributes:
         pages: the text of each worker, by its address.
-        faults: of each that told nothing, why.
+        faults: a text for each worker that did not answer.
     """
 
     pages: dict[str, str] = field(default_factory=dict)
@@ -29,14 +29,14 @@ class Told:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """The address of one worker's figures, or of those of many behind one name.
+    """The URL of the figures of one worker, or of many workers behind one name.
 
     Attributes:
-        url: as it was written.
-        secure: whether it is asked by TLS.
-        host: the name, or address.
-        port: the port.
-        path: what is asked there.
+        url: the URL as given.
+        secure: whether TLS is used.
+        host: host name or address.
+        port: port number.
+        path: path of the figures.
     """
 
     url: str
@@ -47,10 +47,10 @@ class Source:
 
     @classmethod
     def parse(cls, url: str) -> Source:
-        """Read `http://host:port/metrics`; without a path, `/metrics` is meant.
+        """Parse `http://host:port/metrics`. The default path is `/metrics`.
 
         Raises:
-            ValueError: it is no such address.
+            ValueError: the URL is not valid.
         """
         try:
             found = urlsplit(url)
@@ -63,7 +63,7 @@ class Source:
         return cls(url=url, secure=found.scheme == "https", host=host, port=port, path=path)
 
     def read(self) -> Told:
-        """Ask every address of the name; waits."""
+        """Read the figures at every address of the name. This call blocks."""
         told = Told()
         try:
             addresses = [self.host] if self.secure else self._addresses()
@@ -81,7 +81,7 @@ class Source:
     def _addresses(self) -> list[str]:
         found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
         addresses = sorted({str(one[4][0]) for one in found})
-        # One worker may be reached by both kinds of address, and is not to be counted twice.
+        # A worker may have addresses of both IPv4 and IPv6, and must not be counted twice.
         return [one for one in addresses if ":" not in one] or addresses
 
     def _text(self, address: str) -> str:

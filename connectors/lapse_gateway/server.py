@@ -1,4 +1,4 @@
-"""The process: a socket, TLS, slow clients, and the end by a signal."""
+"""The server process: it handles the socket, TLS, slow clients, and shutdown by a signal."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from lapse_gateway.gateway import Gateway
 from lapse_gateway.request_target import AbsoluteTargets
 
 _HEAD_S: Final = 10.0
-"""How long the head of a request may take to arrive, s."""
+"""How long the head of a request may take to arrive, in seconds."""
 
 _PATIENCE_S: Final = 10
-"""How long requests that are under way may take to end, s."""
+"""How long requests under way may still run after a shutdown signal, in seconds."""
 
 _THREADS: Final = 64
-"""What waits for answers of the client, at most."""
+"""The most threads that wait for answers to the client."""
 
 _MOST_CONNECTIONS: Final = 2_000
 
@@ -44,11 +44,11 @@ log = logging.getLogger("lapse_gateway")
 
 
 class CannotListen(LapseError):
-    """The address cannot be used, or the certificate."""
+    """The address or the certificate cannot be used."""
 
 
 class _Protocol(H11Protocol):
-    """HTTP/1.1 that does not wait for ever for the head of a request."""
+    """HTTP/1.1 with a time limit for the head of a request."""
 
     _deadline: asyncio.TimerHandle | None = None
 
@@ -58,7 +58,7 @@ class _Protocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        # What is left of a body whose request is answered already may not take longer than a head, either.
+        # The rest of a body whose request is already answered has the same time limit as a head.
         unwanted = self.conn.our_state is h11.DONE and self.conn.their_state is h11.SEND_BODY
         if unwanted or (self.conn.their_state is h11.IDLE and self.conn.trailing_data[0]):
             self._await_head()
@@ -67,9 +67,9 @@ class _Protocol(H11Protocol):
             self._deadline = None
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is no HTTP, as any other request is refused; in words of the gateway's own."""
+        """Refuse bytes that are not HTTP, in the gateway's own form and words."""
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
-            self.transport.close()  # an answer has begun, or is sent: nothing can be said any more
+            self.transport.close()  # an answer was begun or sent, so no other one can follow
             return
         content = orjson.dumps(Fault(ErrorCode.MALFORMED, _NO_HTTP).as_dict(), option=orjson.OPT_APPEND_NEWLINE)
         headers = [("Content-Type", "application/json"), ("Content-Length", str(len(content))), ("Connection", "close")]
@@ -84,13 +84,13 @@ class _Protocol(H11Protocol):
         super().connection_lost(exc)
 
     def _await_head(self) -> None:
-        """Close the connection unless the head is there in time; further bytes of it buy no time."""
+        """Close the connection unless the whole head comes in time. Single bytes of it do not extend the time."""
         if self._deadline is None:
             self._deadline = asyncio.get_running_loop().call_later(_HEAD_S, self.transport.close)
 
 
 class _Server(uvicorn.Server):
-    """A server that says when it takes requests, and leaves signals to who started it."""
+    """A server that reports when it accepts requests, and leaves signals to its starter."""
 
     def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
         super().__init__(config)
@@ -108,14 +108,14 @@ class _Server(uvicorn.Server):
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Open the socket.
+    """Open the listening socket.
 
     Raises:
-        CannotListen: the port is occupied, the address is not this machine's, or a right is missing.
+        CannotListen: the port is in use, the address is not this machine's, or a right is missing.
     """
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        # asyncio looks at the protocol, and only where it is TCP has an answer's body not wait for its head's receipt.
+        # asyncio sets TCP_NODELAY only if the protocol is TCP. Else a body would wait for the receipt of its head.
         opened = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -133,10 +133,10 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def context(gateway: Gateway) -> ssl.SSLContext | None:
-    """What TLS needs; None without.
+    """Return the TLS context; None without a certificate.
 
     Raises:
-        CannotListen: certificate or key cannot be read, or do not belong together.
+        CannotListen: certificate or key cannot be read, or do not match.
     """
     settings = gateway.settings
     if settings.certificate is None:
@@ -154,12 +154,12 @@ def context(gateway: Gateway) -> ssl.SSLContext | None:
 
 
 def serve(gateway: Gateway, opened: socket.socket, started: Callable[[str], None]) -> None:
-    """Serve until SIGTERM or Ctrl-C; then end streams, give back what subscriptions hold, and return.
+    """Serve until SIGTERM or Ctrl-C. Then end streams, return the messages of subscriptions, and return.
 
     Args:
-        gateway: what is served.
-        opened: where, from `listen`.
-        started: told the address once requests are taken.
+        gateway: the gateway to serve.
+        opened: the socket from `listen`.
+        started: called with the URL when requests are accepted.
 
     Raises:
         CannotListen: TLS cannot be used.
@@ -170,7 +170,7 @@ def serve(gateway: Gateway, opened: socket.socket, started: Callable[[str], None
 
 
 def _loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """What makes the event loop: uvloop's where it is installed, which costs less a request; else Python's own."""
+    """Return the factory of the event loop: uvloop's if installed, because it is faster; else None for Python's own."""
     try:
         import uvloop
     except ImportError:

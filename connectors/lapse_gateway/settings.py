@@ -10,22 +10,22 @@ from lapse_gateway.scrape import Source
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
-    """What a gateway is told at its start.
+    """The settings of a gateway.
 
     Attributes:
-        host: the address that it listens on.
-        port: the port; 0 = one that is free.
-        names: hosts by which requests may call the gateway where there are no users; None = any.
-        read_only: refuse whatever changes something: publishing, receiving and settling as well.
-        certificate: file with the certificate for TLS, PEM; None = plain HTTP.
-        key: file with its key, PEM.
-        rate: requests a second that one user, or one address where there are no users, may send; None = any number.
-        largest_body: bytes that a request may carry.
-        body_timeout_s: how long a request may take to arrive, in seconds.
-        answer_timeout_s: how long the answer of a worker is waited for, in seconds.
-        idle_s: a subscription of which nobody has asked anything for so long, and which holds no lease, is ended.
-        figures: addresses of workers' figures for Prometheus: what the console tells rates and lateness from.
-        most_subscriptions: subscriptions and streams that are open at once.
+        host: the address to listen on.
+        port: the port to listen on; 0 = any free port.
+        names: host names that requests may use if there are no users; None = any.
+        read_only: whether to refuse everything that changes something, publishing, receiving and settling included.
+        certificate: PEM file with the certificate for TLS; None = plain HTTP.
+        key: PEM file with its key.
+        rate: most requests per second of one user, or of one address without users; None = no limit.
+        largest_body: greatest size of a request's body, in bytes.
+        body_timeout_s: how long a body may take to arrive, in seconds.
+        answer_timeout_s: how long to wait for a worker's answer, in seconds.
+        idle_s: after this time without requests, a subscription that holds no lease is ended, in seconds.
+        figures: addresses of workers' figures for Prometheus, from which the console shows rates and lateness.
+        most_subscriptions: most subscriptions, and most streams, that are open at once.
     """
 
     host: str = "127.0.0.1"

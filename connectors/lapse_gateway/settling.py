@@ -24,14 +24,14 @@ How = Literal["acknowledge", "cancel", "expire", "renew"]
 
 
 class Settlement(BaseModel):
-    """What is settled.
+    """A settlement of messages.
 
     Attributes:
-        receipts: of deliveries; or bookmarks and ranges, `topic:partition:first[-last][#count[@epoch]]`.
-        filter: instead of receipts: an expression. Not for renew.
-        delay_ms: of cancel: so long the messages stay undeliverable, ms.
-        lease_ms: of renew: how long the lease lasts from now, ms; the queue's period without it.
-        fault: of expire: what is wrong with the messages; their dead letters say it.
+        receipts: receipts of deliveries, or bookmarks and ranges, `topic:partition:first[-last][#count[@epoch]]`.
+        filter: an expression for the messages, instead of receipts. Not for renew.
+        delay_ms: for cancel: delay before the next delivery, in ms.
+        lease_ms: for renew: length of the lease from now, in ms; None = the queue's lease period.
+        fault: for expire: what is wrong with the messages, for their dead letters.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -95,12 +95,13 @@ async def _results(how: How, call: Call, wanted: Settlement) -> list[SettlementR
 def _held(
     how: How, subscriptions: Sequence[Subscription], receipts: Iterable[str]
 ) -> tuple[list[tuple[Subscription, list[Delivery]]], list[str]]:
-    """Which subscriptions hold the deliveries of these receipts, and what is held by none.
+    """Return the held deliveries of receipts by subscription, and the receipts that no subscription holds.
 
-    What is settled is out of their hands: of two requests about the same delivery the second one asks the queue.
+    Unless they are renewed, the deliveries are removed from their subscriptions. So a second request about the same
+    delivery asks the queue.
 
     Raises:
-        ValueError: one that is held by none is no bookmark; nothing was taken out of anybody's hands.
+        ValueError: a receipt that no subscription holds is not a bookmark. Then nothing was removed.
     """
     others = dict.fromkeys(receipts)
     named: list[tuple[Subscription, list[str]]] = []

@@ -1,4 +1,4 @@
-"""SOW topics over HTTP: which there are, query, follow, delete records (S3, S5 to S7)."""
+"""SOW topics over HTTP: list, query, follow, and delete records (S3, S5 to S7)."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _MODES: Final = ("sow_and_subscribe", "subscribe", "delta_subscribe", "sow_and_d
 
 
 class Deletion(BaseModel):
-    """Which records are deleted; one of the four.
+    """A deletion of records, by exactly one of four ways.
 
     Attributes:
-        keys: of these keys.
-        data: payloads as text; those with the same key fields, where the key is in the payload.
-        filter: an expression; those that match.
-        bookmarks: those whose last update stands there; also withdraws a scheduled update.
+        keys: keys of the records.
+        data: payloads as text with the key fields of the records, for a topic whose key is in the payload.
+        filter: an expression that the records match.
+        bookmarks: bookmarks of the records' last updates. A bookmark of a scheduled update withdraws it.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -41,7 +41,7 @@ class Deletion(BaseModel):
 
 
 def told(record: SowRecord) -> dict[str, Any]:
-    """A record, or what became of it, in JSON."""
+    """Return a record, or an update of it, for JSON."""
     ended = {"operation": record.operation, "reasons": list(record.reasons)} if record.kind == "oof" else {}
     return {
         "kind": record.kind,
@@ -85,12 +85,12 @@ async def _follow(call: Call) -> Response:
             f"{gateway.streams} streams are open, the most of this gateway: end some, or ask another one",
             {"Retry-After": "5"},
         )
-    gateway.streams += 1  # many may be asked for before the first of them is open
+    gateway.streams += 1  # count now, because many requests may come before the first stream is open
     try:
         async with gateway.clients.sow(call.caller, call.path["topic"]) as topic:
             following = getattr(topic, given["mode"])
             subscription: SowSubscription = following(given["filter"] or None, select=given["select"])
-            await subscription.__aenter__()  # refusals are answers, not events
+            await subscription.__aenter__()  # open it here, so that a refusal is an answer, not an event
     except BaseException:
         gateway.streams -= 1
         raise
@@ -121,11 +121,11 @@ async def _delete(call: Call) -> Response:
 
 
 class Withdrawal(BaseModel):
-    """Which scheduled updates are withdrawn; one of the two.
+    """A withdrawal of scheduled updates, by one of two ways.
 
     Attributes:
-        filter: an expression; those whose payload matches.
-        bookmarks: these.
+        filter: an expression that the updates' payloads match.
+        bookmarks: bookmarks of the updates.
     """
 
     model_config = ConfigDict(extra="forbid")

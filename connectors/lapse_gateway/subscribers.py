@@ -1,4 +1,4 @@
-"""Who is subscribed to a queue or SOW topic, over HTTP: since when, and what they hold (Q15)."""
+"""The open subscriptions of queues and SOW topics over HTTP (Q15)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def _of_topic(call: Call) -> Response:
 
 
 def _told(facts: dict[str, Any]) -> dict[str, Any]:
-    """What there is to a subscription to a SOW topic: it holds nothing."""
+    """Remove the fields that a subscription to a SOW topic does not have, because it holds no messages."""
     return {name: fact for name, fact in facts.items() if name not in ("outstanding", "max_backlog", "hangs_since_ms")}
 
 

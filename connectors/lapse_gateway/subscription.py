@@ -1,4 +1,4 @@
-"""Subscriptions of HTTP programs, which hold messages between two requests."""
+"""Subscriptions of HTTP programs. They hold messages between requests."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from lapse_gateway.fault import Fault
 from lapse_gateway.user import Caller
 
 _LATE_MS: Final = 5_000
-"""How long an ended lease is remembered, since the broker's clock differs."""
+"""How long a delivery is kept after the end of its lease, in ms, because the broker's clock differs."""
 
 
 @functools.cache
 def _instance() -> str:
-    """Of this process: a second gateway may be asked for a subscription of the same name, and is another client."""
+    """Return a name of this process. It keeps subscriptions of the same name at different gateways apart."""
     return uuid4().hex[:8]
 
 
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What a subscription asks for, as requests say it.
+    """The options of a subscription in a request.
 
     Attributes:
         max_backlog: most unsettled deliveries at once.
@@ -45,11 +45,11 @@ class Subscription:
     """One subscription, and the deliveries that its program has not settled.
 
     Args:
-        queue: the queue.
-        name: as the program calls it.
-        terms: what it asks for.
-        subscriber: what receives.
-        now_ms: tells the broker's time, by which leases end, ms since the epoch.
+        queue: name of the queue.
+        name: the program's name for it.
+        terms: options of the subscription.
+        subscriber: the subscriber that receives.
+        now_ms: returns the broker's time, by which leases end, ms since the epoch.
     """
 
     def __init__(
@@ -67,12 +67,12 @@ class Subscription:
         self._came_back = asyncio.Event()
 
     async def take(self, most: int, wait_s: float, gone: Callable[[], Awaitable[object]]) -> list[Delivery]:
-        """Wait for deliveries.
+        """Wait for deliveries, and return them.
 
         Args:
-            most: at most so many.
-            wait_s: for how long, until there is one, in seconds.
-            gone: returns when nobody waits any more.
+            most: greatest number of deliveries.
+            wait_s: how long to wait for the first one, in seconds.
+            gone: returns when the caller does not wait any more.
         """
         if kept := self._again(most):
             return kept
@@ -86,7 +86,7 @@ class Subscription:
         return taken or self._again(most)
 
     async def _fetch(self, taken: list[Delivery], most: int, wait_s: float) -> None:
-        """Take what comes, and hold it at once: whoever waits for this may be cancelled just then."""
+        """Take deliveries into `taken`, and hold them at once, because the waiting task may be cancelled just then."""
         async for batch in self.subscriber.batches(most, timeout=wait_s):
             for delivery in batch:
                 if not delivery.is_barrier and delivery.lease_until_ms is not None:
@@ -95,13 +95,13 @@ class Subscription:
             return
 
     def give_back(self, deliveries: Iterable[Delivery]) -> None:
-        """Hand these out again to whoever waits, or asks next: nobody has seen them."""
+        """Hand unseen deliveries out again, to a waiting request or to the next one."""
         self._unsent.extend(deliveries)
         if self._unsent:
             self._came_back.set()
 
     def forget_late(self) -> None:
-        """Forget deliveries whose leases are over."""
+        """Drop deliveries whose leases are over."""
         now_ms = self._now_ms() - _LATE_MS
         for name in [name for name, one in self.held.items() if one.lease_ends_ms < now_ms]:
             del self.held[name]
@@ -120,9 +120,9 @@ class Subscriptions:
     """All subscriptions of a gateway.
 
     Args:
-        most: open at once.
-        idle_s: one of which nobody has asked anything for so long, and which holds no lease, is ended; in seconds.
-        timeout_s: how long answers are waited for, in seconds.
+        most: most subscriptions that are open at once.
+        idle_s: after this time without requests, a subscription that holds no lease is ended, in seconds.
+        timeout_s: how long to wait for answers, in seconds.
     """
 
     def __init__(self, most: int, idle_s: float, timeout_s: float) -> None:
@@ -134,11 +134,11 @@ class Subscriptions:
         self._locks: dict[tuple[str, str, str], asyncio.Lock] = {}
 
     async def get(self, caller: Caller, queue: str, name: str, terms: Terms) -> Subscription:
-        """The subscription of a name; it begins if there is none. Counts as a request until `done`.
+        """Return the subscription of a name, and begin it if necessary. A request counts until `done` is called.
 
         Raises:
-            Fault: there are too many, or it is open with other terms.
-            LapseError: it could not begin.
+            Fault: there are too many subscriptions, or this one is open with other terms.
+            LapseError: the subscription could not begin.
         """
         key = (caller.name, queue, name)
         lock = self._locks.setdefault(key, asyncio.Lock())
@@ -156,28 +156,28 @@ class Subscriptions:
         return found
 
     def done(self, subscription: Subscription) -> None:
-        """A request has ended."""
+        """Record the end of a request."""
         subscription.requests -= 1
         subscription.used_at_s = asyncio.get_running_loop().time()
 
     def of(self, caller: Caller, queue: str) -> list[Subscription]:
-        """The caller's subscriptions to a queue."""
+        """Return the caller's subscriptions to a queue."""
         return [one for (user, of, _), one in self._open.items() if user == caller.name and of == queue]
 
     async def end(self, caller: Caller, queue: str, name: str) -> bool:
-        """End a subscription, and give back what it holds; false where there is none."""
+        """End a subscription, so that its messages return. Return False if there is none."""
         found = self._open.pop((caller.name, queue, name), None)
         if found is not None:
             await found.subscriber.close()
         return found is not None
 
     def drop(self, subscription: Subscription) -> None:
-        """Forget a subscription that has failed."""
+        """Remove a subscription that has failed."""
         for key in [key for key, one in self._open.items() if one is subscription]:
             del self._open[key]
 
     async def sweep(self) -> None:
-        """End those that nobody uses."""
+        """End the idle subscriptions, and drop deliveries whose leases are over."""
         now = asyncio.get_running_loop().time()
         for one in self._open.values():
             one.forget_late()
@@ -192,7 +192,7 @@ class Subscriptions:
         await asyncio.gather(*(one.subscriber.close() for one in ended))
 
     async def close(self) -> None:
-        """End all of them."""
+        """End all subscriptions."""
         ended, self._open = list(self._open.values()), {}
         await asyncio.gather(*(one.subscriber.close() for one in ended))
 
@@ -203,7 +203,7 @@ class Subscriptions:
                 f"{self._most} subscriptions are open, the most of this gateway: end some (DELETE), or ask another one",
                 {"Retry-After": "5"},
             )
-        self._beginning += 1  # many may be asked for before the first of them is open
+        self._beginning += 1  # count now, because many requests may come before the first one is open
         try:
             return await self._start(caller, queue, name, terms)
         finally:
@@ -223,12 +223,12 @@ class Subscriptions:
 
 
 def receipt(delivery: Delivery) -> str:
-    """The name of one delivery, with which it is settled: `topic:partition:offset#count@epoch`."""
+    """Return the receipt of a delivery, `topic:partition:offset#count@epoch`, by which it is settled."""
     return f"{delivery.place.decode()}#{delivery.token.decode()}"
 
 
 async def first_of(wanted: Awaitable[T], gone: Callable[[], Awaitable[object]]) -> T | None:
-    """Wait for something, but no longer than somebody is there who wants it; None if they left first."""
+    """Wait for a result until `gone` returns; return None if that comes first."""
     task: asyncio.Future[T] = asyncio.ensure_future(wanted)
     leaving: asyncio.Future[Any] = asyncio.ensure_future(gone())
     try:

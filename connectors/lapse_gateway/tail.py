@@ -1,4 +1,4 @@
-"""The tail of an entity: its events as a stream (D4)."""
+"""The tail of an entity: a stream of its events (D4)."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from lapse_gateway.operation import Call, Operation
 from lapse_gateway.parameter import Parameter
 
 MOST_TAILS: Final = 20
-"""Tails that are open at once: each takes a thread."""
+"""The most tails that are open at once, because each takes a thread."""
 
 _LATEST_MS: Final = (1 << 53) - 1
 
 
 def told(one: Event) -> dict[str, Any]:
-    """An event in JSON; what it does not say is left out."""
+    """Return an event for JSON, without empty fields."""
     facts = {
         "reasons": list(one.reasons),
         "subscription": one.subscription,
@@ -50,9 +50,9 @@ async def _tail(call: Call) -> Response:
     if gateway.tails >= MOST_TAILS:
         text = f"{gateway.tails} tails are open, the most of this gateway: end some, or ask another one"
         raise Fault("too_many_subscriptions", text, {"Retry-After": "5"})
-    gateway.tails += 1  # many may be asked for before the first of them is open
+    gateway.tails += 1  # count now, because many requests may come before the first tail is open
     try:
-        await asyncio.to_thread(EventReader, name, connection=gateway.connection)  # a refusal is an answer, no event
+        await asyncio.to_thread(EventReader, name, connection=gateway.connection)  # refusals are answers, not events
     except BaseException:
         gateway.tails -= 1
         raise

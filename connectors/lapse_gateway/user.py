@@ -1,4 +1,4 @@
-"""Who sends a request: the users of lapse, by Basic or Bearer (X4)."""
+"""Authentication of requests by Basic or Bearer, and the rights of lapse's users (X4)."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _NAME_THEM: Final = "send `Authorization: Basic` with user and key (curl -u user
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class User:
-    """One user of lapse, as `lapse.toml` has it.
+    """One user of lapse, from `lapse.toml`.
 
     Attributes:
-        name: what they are called.
-        keys: any of these is right; commands are signed with the first one.
-        entitlements: what they may do, by name or pattern of entities.
+        name: name of the user.
+        keys: the valid keys. Commands are signed with the first one.
+        entitlements: their entitlements, by name or pattern of entities.
     """
 
     name: str
@@ -36,11 +36,11 @@ class User:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Users:
-    """All users, and which entities read a topic.
+    """All users, and the entities that read topics.
 
     Attributes:
-        users: by name; empty = there are none, and everybody may do what the gateway itself may.
-        readers: the names of the entities that read a topic; who may publish to one of them may write there.
+        users: users by name; empty = no users, and everybody may do what the gateway itself may.
+        readers: returns the entities that read a topic. A user who may publish to one of them may write to the topic.
     """
 
     users: Mapping[str, User] = field(default_factory=dict)
@@ -49,12 +49,12 @@ class Users:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Who sends a request.
+    """The sender of a request.
 
     Attributes:
-        name: their name; empty where there are no users.
-        connection: how the cluster is reached in their name.
-        entitlements: what they may do; None where there are no users.
+        name: name of the user; empty if there are no users.
+        connection: connection to the cluster in the user's name.
+        entitlements: their entitlements; None if there are no users.
     """
 
     name: str
@@ -62,23 +62,23 @@ class Caller:
     entitlements: Mapping[str, Entitlement] | None = None
 
     def entitlement(self, entity: str) -> Entitlement | None:
-        """What they may do with an entity; None = anything."""
+        """Return the caller's entitlement to an entity; None = everything is allowed."""
         return None if self.entitlements is None else entitlement_to(entity, self.entitlements)
 
     def may_see_some(self, entity: str) -> bool:
-        """Whether they have any right on an entity."""
+        """Return whether the caller has any right on an entity."""
         entitlement = self.entitlement(entity)
         return entitlement is None or bool(entitlement.rights)
 
     def check_publish(self, to: str, readers: frozenset[str]) -> None:
-        """Do nothing for a user who may publish there.
+        """Check that the caller may publish to a topic or queue.
 
         Args:
-            to: the topic or queue.
+            to: name of the topic or queue.
             readers: the entities that read the topic.
 
         Raises:
-            Fault: they may not.
+            Fault: the caller may not.
         """
         if self.entitlements is None:
             return
@@ -90,34 +90,34 @@ class Caller:
         )
 
     def sees_whole(self, entity: str) -> bool:
-        """Whether they may read all of an entity."""
+        """Return whether the caller may read the whole entity."""
         entitlement = self.entitlement(entity)
         return entitlement is None or (Right.READ in entitlement.rights and not entitlement.filter)
 
     def may_read(self, entity: str) -> bool:
-        """Whether they may read an entity, or a part of it."""
+        """Return whether the caller may read an entity, or a part of it."""
         entitlement = self.entitlement(entity)
         return entitlement is None or Right.READ in entitlement.rights
 
     def may_list(self, entity: str) -> bool:
-        """Whether they may know who is subscribed to an entity."""
+        """Return whether the caller may list the subscriptions of an entity."""
         entitlement = self.entitlement(entity)
         return entitlement is None or bool({Right.READ, Right.ADMIN} & entitlement.rights and not entitlement.filter)
 
     def check_read(self, entity: str) -> None:
-        """Do nothing for a user who may read an entity, or a part of it.
+        """Check that the caller may read an entity, or a part of it.
 
         Raises:
-            Fault: they may not.
+            Fault: the caller may not.
         """
         if not self.may_read(entity):
             raise Fault(ErrorCode.FORBIDDEN, f"user {self.name} lacks read on {entity} (lapse.toml)")
 
     def check_whole(self, entity: str, what: str) -> None:
-        """Do nothing for a user who may read all of an entity.
+        """Check that the caller may read the whole entity.
 
         Raises:
-            Fault: they may not, or their entitlement has a filter.
+            Fault: the caller may not, or their entitlement has a filter.
         """
         entitlement = self.entitlement(entity)
         if entitlement is None:
@@ -130,37 +130,37 @@ class Caller:
             )
 
     def check_reads(self, entity: str, topic: str, readers: frozenset[str]) -> None:
-        """Do nothing where an entity reads a topic: a right on the one shows no other topic's records.
+        """Check that an entity reads a topic, because a right on the entity covers only its topics' records.
 
         Args:
-            entity: on which the caller has a right.
-            topic: whose record is asked for.
-            readers: the entities that read it.
+            entity: the entity on which the caller has a right.
+            topic: the topic of the requested record.
+            readers: the entities that read the topic.
 
         Raises:
-            Fault: it is another topic.
+            Fault: the entity does not read the topic.
         """
         if self.entitlements is not None and entity not in readers:
             raise Fault(ErrorCode.FORBIDDEN, f"{entity} does not read {topic}, so a right on it shows nothing of that")
 
 
 class Authenticator:
-    """Tells who sends a request.
+    """Finds the sender of a request.
 
     Args:
-        connection: how the gateway itself reaches the cluster.
-        users: whom it lets in.
+        connection: the gateway's own connection to the cluster.
+        users: users that it admits.
 
     Attributes:
-        everybody: who asks where there are no users, or where none is needed.
+        everybody: the caller if there are no users, or the operation needs none.
     """
 
     def __init__(self, connection: Connection, users: Users) -> None:
-        # Who waits for the answer to a request is told soon that no worker runs.
+        # HTTP callers should learn soon that no worker runs.
         connection = replace(connection, insists=False)
         self.everybody = Caller(name="", connection=connection)
         self._by_name = users.users
-        # A key is looked for by its digest, so the time that it takes says nothing about keys that are nearly right.
+        # Keys are found by their digests, so the time of a lookup does not reveal keys that are nearly right.
         self._by_digest = {sha256(key).digest(): user for user in users.users.values() for key in user.keys}
         self._callers = {
             user.name: Caller(
@@ -172,10 +172,10 @@ class Authenticator:
         }
 
     def caller(self, authorization: str | None) -> Caller:
-        """Who says so, by the header `Authorization`.
+        """Return the caller that the header `Authorization` names.
 
         Raises:
-            Fault: nobody who is known.
+            Fault: the header names no known user.
         """
         if not self._by_name:
             return self.everybody
@@ -206,5 +206,5 @@ class Authenticator:
 
 
 def _bytes(text: str) -> bytes:
-    """A header's text as the bytes that were sent: HTTP libraries read them as Latin-1."""
+    """Return the bytes of a header that the HTTP library has decoded as Latin-1."""
     return text.encode("latin-1", "replace")
