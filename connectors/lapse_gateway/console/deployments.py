@@ -1,4 +1,4 @@
-"""Other deployments that the same gateway serves, at a glance: how many of their queues need somebody."""
+"""An overview of the other deployments of the gateway: how many of their queues need attention."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from lapse_gateway.gateway import Gateway
 from lapse_gateway.operation import Call
 
 _PATIENCE_S: Final = 10.0
-"""A cluster that has not told its queues within so many seconds is said not to answer."""
+"""After this time without an answer, in seconds, a cluster is shown as not answering."""
 
 
 async def others(call: Call, patience_s: float) -> list[Glance]:
-    """The deployments beside the caller's own; of each what is known after `patience_s`."""
+    """Return what is known of each other deployment after at most `patience_s` seconds."""
     gateway, who = call.gateway, call.caller.name
     beside = [one for one in gateway.deployments if one is not gateway]
     asks = {(one.name, who): functools.partial(_look, call, one) for one in beside}
@@ -28,7 +28,7 @@ async def others(call: Call, patience_s: float) -> list[Glance]:
 
 
 async def _look(call: Call, gateway: Gateway) -> Glance:
-    """Look at one, with the key that the caller has sent."""
+    """Look at one deployment with the key that the caller has sent."""
     try:
         caller = gateway.authenticator.caller(call.request.headers.get("authorization"))
     except Fault:

@@ -1,4 +1,4 @@
-"""Which topics the cluster has, for all pages that are open: one look at a time, and a slow one holds up no page."""
+"""The topics of the cluster, for all pages. It asks for them once at a time, and a slow answer delays no page."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Final
 from lapse_client.error import LapseError
 
 _FRESH_S: Final = 1.5
-"""What is so young is told again: a cluster with thousands of topics takes a while to list them."""
+"""A list younger than this is used again, in seconds: thousands of topics take a while to list."""
 
 Topics = Mapping[str, int]
 
 
 class Entities:
-    """The topics that were there at the last look.
+    """The topics at the last look.
 
     Args:
-        ask: returns every topic with its number of partitions; waits, and is called in a thread.
+        ask: returns every topic with its number of partitions. It blocks, and is called in a thread.
     """
 
     def __init__(self, ask: Callable[[], Topics]) -> None:
@@ -29,18 +29,18 @@ class Entities:
         self._asking: asyncio.Task[None] | None = None
 
     async def look(self, patience_s: float) -> Topics:
-        """Every topic with its number of partitions, as they are or were a moment ago.
+        """Return every topic with its number of partitions, now or a moment ago.
 
         Args:
-            patience_s: how long to wait for a new look where there was one before, in seconds.
+            patience_s: how long to wait for a new list if there is an older one, in seconds.
 
         Raises:
-            LapseError: nothing is known, or the last look failed.
+            LapseError: the last look failed.
         """
         if self._asking is None and asyncio.get_running_loop().time() - self._at_s >= _FRESH_S:
             self._asking = asyncio.create_task(self._look())
         if self._asking is not None:
-            # The first one is waited for: nothing can be shown without it.
+            # Wait for the first list, because nothing can be shown without it.
             await asyncio.wait([self._asking], timeout=None if self._topics is None else patience_s)
         if self._fault is not None:
             raise self._fault

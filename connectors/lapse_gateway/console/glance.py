@@ -1,4 +1,4 @@
-"""What is known of other deployments, so that one that does not answer keeps no page waiting."""
+"""The last known state of other deployments, so that a silent one delays no page."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 Key = tuple[str, str]
-"""A deployment's name, and who looks at it."""
+"""A deployment's name, and the name of the user who looks at it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Glance:
-    """A deployment as it was looked at last.
+    """A deployment at the last look.
 
     Attributes:
-        name: its name.
-        at: where its paths begin.
+        name: name of the deployment.
+        at: prefix of its paths.
         cluster: its brokers.
-        queues: how many whoever looks may see; None while that is not known.
-        answered: how many of them have answered.
-        needs: how many need somebody.
-        fault: why nothing is known.
+        queues: number of queues that the user may see; None while unknown.
+        answered: number of queues that have answered.
+        needs: number of queues that need attention.
+        fault: why nothing is known; empty if something is.
     """
 
     name: str
@@ -34,18 +34,18 @@ class Glance:
 
 
 class Glances:
-    """The last look at each deployment; one look at a time."""
+    """The last look at each deployment. Only one look at a deployment runs at a time."""
 
     def __init__(self) -> None:
         self._last: dict[Key, Glance] = {}
         self._looking: dict[Key, asyncio.Task[None]] = {}
 
     async def look(self, asks: Mapping[Key, Callable[[], Awaitable[Glance]]], patience_s: float) -> dict[Key, Glance]:
-        """Look at deployments; what is known of each after a while, those left out of which nothing is.
+        """Look at deployments, and return the known ones after at most `patience_s` seconds.
 
         Args:
-            asks: looks at each; raises nothing.
-            patience_s: how long to wait for new ones, in seconds.
+            asks: functions that look at each deployment, and raise nothing.
+            patience_s: how long to wait for new looks, in seconds.
         """
         for key, ask in asks.items():
             if key not in self._looking:

@@ -1,4 +1,4 @@
-"""Pages on dead letters: why messages left, what they carried, and the way back with a preview (D2, D5)."""
+"""Pages on dead letters: reasons, payloads, and redrives with a preview (D2, D5)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from lapse_gateway.parameter import Parameter
 _SHOWN: Final = 50
 _LINES: Final = 400
 _WIDTH: Final = 2_000
-"""How many lines, and characters of each, the preview of an edit shows."""
+"""The most lines, and the most characters of a line, in the preview of an edit."""
 
 _SINCE_MS: Final = {"hour": 3_600_000, "day": 86_400_000, "week": 604_800_000, "all": None}
 
@@ -46,7 +46,7 @@ async def _choice(call: Call, name: str, given: Any) -> Choice:
 
 
 async def _letters(call: Call) -> Response:
-    """The page of dead letters; they are read after it is there, for they may be many."""
+    """Return the page of dead letters. Another request reads the letters, because they may be many."""
     name, given = allowed(call, sends=False), call.parameters
     if given["filter"]:
         wanted(given["filter"], None)
@@ -62,14 +62,14 @@ async def _letters(call: Call) -> Response:
 
 
 async def _found(call: Call) -> Response:
-    """The letters that are chosen."""
+    """Return the part of the page with the chosen letters."""
     name, given = allowed(call, sends=False), call.parameters
     found = await read(call, await _choice(call, name, given), _SHOWN)
     return rendered(call, "letters_found.html", entity=name, letters=found)
 
 
 async def _kind(call: Call, name: str) -> str:
-    """Where the pages of an entity are; empty where it is there no more."""
+    """Return the kind of an entity in the paths of its pages; empty if it does not exist any more."""
     topics = await asyncio.to_thread(call.caller.connection.partitions)
     if topic.commands(name) not in topics:
         return ""
@@ -91,7 +91,7 @@ async def _redrive(call: Call) -> Response:
 
 
 async def _edit(call: Call) -> Response:
-    """A letter with a payload that can be changed."""
+    """Return the form to edit a letter's payload."""
     name = allowed(call, sends=True)
     letter = await one(call, name, call.parameters["letter"])
     return rendered(call, "letter.html", entity=name, letter=letter, text=_text(letter), kind=await _kind(call, name))
@@ -123,11 +123,11 @@ async def _redrive_edited(call: Call) -> Response:
 
 
 async def _edited(call: Call) -> tuple[str, Mapping[str, Any], DeadLetter, DeadLetter]:
-    """What a form says, the letter as it is, and as it is to be sent."""
+    """Return the entity, the form's fields, the letter, and the edited letter."""
     name = allowed(call, sends=True)
     given = sent(call, _EDIT)
     letter = await one(call, name, given["letter"])
-    # A browser writes its own line ends; those of the payload stay.
+    # A browser sends CRLF line ends. Restore those of the payload.
     text = given["payload"].replace("\r\n", "\n")
     if "\r\n" in _text(letter):
         text = text.replace("\n", "\r\n")
@@ -139,10 +139,10 @@ def _one(name: str, given: Mapping[str, Any]) -> Choice:
 
 
 def _text(letter: DeadLetter) -> str:
-    """The payload of a letter as text.
+    """Return the payload of a letter as text.
 
     Raises:
-        Fault: it is none.
+        Fault: the payload is not text.
     """
     if letter.value and not is_text(letter.value):
         raise Fault(
@@ -154,7 +154,7 @@ def _text(letter: DeadLetter) -> str:
 
 
 def _ends(text: str) -> set[str]:
-    """The kinds of line ends in a text."""
+    """Return the kinds of line ends in a text."""
     return set(re.findall("\r\n|\r|\n", text))
 
 
@@ -167,7 +167,7 @@ def _is_json(value: bytes | None) -> bool:
 
 
 def _difference(before: str, after: str) -> list[str]:
-    """Lines that go (`-`), come (`+`) and stay, around what changes."""
+    """Return the removed (`-`), added (`+`) and surrounding lines of an edit."""
     earlier, later = ([line[:_WIDTH] for line in text.splitlines()] for text in (before, after))
     lines = list(difflib.unified_diff(earlier, later, lineterm=""))[2:]
     return lines if len(lines) <= _LINES else [*lines[:_LINES], f" … and {len(lines) - _LINES:,} lines more"]

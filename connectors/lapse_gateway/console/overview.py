@@ -1,4 +1,4 @@
-"""The first page: what needs somebody, and all queues and SOW topics at a glance, fifty at a time."""
+"""The first page: what needs attention, and an overview of all queues and SOW topics, fifty at a time."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from lapse_gateway.operation import Call
 from lapse_gateway.parameter import Parameter
 
 _SHOWN: Final = 50
-"""Queues, and SOW topics, on a page."""
+"""The most queues, and the most SOW topics, on a page."""
 
 _NEEDS: Final = 20
-"""How many things that need attention are told; the others are counted."""
+"""The most needs that are shown. Further ones are counted."""
 
 _NAMES: Final = 8
-"""How many queues of the same need are named; the others are counted."""
+"""The most queues that are named for one need. Further ones are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +35,9 @@ class Need:
     """Something that needs attention.
 
     Attributes:
-        text: what it is.
-        of: which entities need it, each by kind and name.
-        key: tells it from others.
+        text: description of the need.
+        of: the entities that have it, each as kind and name.
+        key: id of the need within the page.
     """
 
     text: str
@@ -46,7 +46,7 @@ class Need:
 
 
 def together(needs: Iterable[tuple[str, str, str]]) -> list[Need]:
-    """What entities need, by kind, name and text: the same text once, at the place of the first that has it."""
+    """Group needs, given as kind, name and text, by their texts, in the order of the first ones."""
     found: dict[str, list[tuple[str, str]]] = {}
     for kind, name, text in needs:
         found.setdefault(text, []).append((kind, name))
@@ -68,7 +68,7 @@ async def _glance(call: Call, patience_s: float = PATIENCE_S) -> dict[str, Any]:
     found = _found(queues, given["find"])
     shown = found[given["skip"] : given["skip"] + _SHOWN]
     sow = _found(topics, given["find"])
-    # A row filter makes a shard look at every record to count them, so who has one is told of none.
+    # With a row filter a shard must look at every record to count them, so these users see no counts.
     counted = [name for name in topics if not (call.caller.entitlement(name) or NOTHING).filter]
     looks, of_topics, _, beside = await asyncio.gather(
         call.gateway.watch.look(call.caller, queues, frozenset(shown), patience_s),
@@ -109,7 +109,7 @@ async def _glance(call: Call, patience_s: float = PATIENCE_S) -> dict[str, Any]:
 
 
 def _found(names: Sequence[str], text: str | None) -> Sequence[str]:
-    """The names that hold a text, in whatever case."""
+    """Return the names that contain a text, ignoring case."""
     wanted = (text or "").strip().lower()
     return [name for name in names if wanted in name.lower()] if wanted else names
 

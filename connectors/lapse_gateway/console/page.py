@@ -1,4 +1,4 @@
-"""Pages of the console: templates, and files beside them."""
+"""Pages of the console: templates and static files."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ _HEADERS: Final = {
 _TYPES: Final = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 _FOR_EVER: Final = "max-age=31536000, immutable"
 _BACK_S: Final = 5
-"""A page that could not be shown for the moment asks again after so many seconds."""
+"""A page that could not be shown for the moment reloads after this time, in seconds."""
 
 _FOR_THE_MOMENT: Final = frozenset({HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT})
 
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """A file beside the pages.
+    """A static file.
 
     Attributes:
-        content: what is in it.
-        packed: the same, compressed.
-        kind: its type.
-        version: a name of the content: its address has it, so a browser keeps the file and never shows an old one.
+        content: content of the file.
+        packed: content compressed with gzip.
+        kind: media type.
+        version: a hash of the content. It is part of the URL, so that a browser may cache the file forever.
     """
 
     content: bytes
@@ -61,7 +61,7 @@ _FILES: Final = {path.name: _File.read(path) for path in (_HERE / "static").iter
 
 @pass_context
 def _static(context: Context, name: str) -> str:
-    """The address of a file beside the pages."""
+    """Return the URL of a static file."""
     return f"{context['at']}/console/static/{name}?v={_FILES[name].version}"
 
 
@@ -85,12 +85,12 @@ _ENVIRONMENT.filters.update(
     static=_static,
 )
 
-# Compiling them takes 0.1 s, which the first pages would wait for.
+# Compiled at import: this takes 0.1 s, which would delay the first pages.
 _TEMPLATES: Final = {name: _ENVIRONMENT.get_template(name) for name in _ENVIRONMENT.list_templates(["html"])}
 
 
 def rendered(call: Call, template: str, status: int = 200, /, **shown: Any) -> HTMLResponse:
-    """A page, or a part of one."""
+    """Render a page, or a part of one."""
     gateway = call.gateway
     filled = _TEMPLATES[template].render(
         at=gateway.at,
@@ -106,23 +106,23 @@ def rendered(call: Call, template: str, status: int = 200, /, **shown: Any) -> H
 
 
 def refused(fault: Fault, part: bool, at: str) -> HTMLResponse:
-    """A refusal as a page; or as a part of one, which is shown in its place.
+    """Render a refusal as a page, or as the requested part of one.
 
     Args:
-        fault: what is refused, and why.
-        part: whether a part of a page was asked for.
-        at: where the pages of the deployment begin.
+        fault: the refusal.
+        part: whether a part of a page was requested.
+        at: prefix of the deployment's paths.
     """
     template = "refused_part.html" if part else "refused.html"
     again_s = _BACK_S if fault.status in _FOR_THE_MOMENT else None
     filled = _TEMPLATES[template].render(at=at, fault=fault, version=__version__, again_s=again_s)
-    # htmx shows a part only where the status is a good one.
+    # htmx shows a part only if the status is a success.
     shown = part and fault.status != HTTPStatus.UNAUTHORIZED
     return HTMLResponse(filled, 200 if shown else fault.status, headers={**_HEADERS, **fault.headers})
 
 
 async def file(call: Call) -> Response:
-    """A file beside the pages."""
+    """Return a static file."""
     found = _FILES.get(call.path["name"])
     if found is None:
         raise Fault("unknown_path", f"there is no file {call.path['name'][:100]}")

@@ -1,4 +1,4 @@
-"""Pages on a queue: its figures, its messages and subscriptions, a message's life, and what can be done."""
+"""Pages on a queue: its figures, messages and subscriptions, a message's life, and actions."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from lapse_gateway.operation import Call, Operation
 from lapse_gateway.parameter import Parameter
 
 _SHOWN: Final = 50
-"""Messages on a page."""
+"""The most messages on a page."""
 
 EARLY: Final = frozenset({"scheduled", "held"})
 """States of messages that can be withdrawn."""
 
 _PURGED: Final = ("available", "delayed", "scheduled", "held")
-"""States in which a purge takes messages out, beside leased ones."""
+"""States whose messages a purge removes, beside leased ones."""
 
 
 async def _queue(call: Call) -> Response:
@@ -83,10 +83,10 @@ async def _messages(call: Call) -> Response:
 
 
 def wanted(text: str | None, key: str | None) -> str | None:
-    """A filter of what a form asks for; None = everything.
+    """Combine a form's filter and key into one filter; None = all messages.
 
     Raises:
-        Fault: the text is no expression by itself.
+        Fault: the filter is not a valid expression.
     """
     if text:
         try:
@@ -101,7 +101,7 @@ def wanted(text: str | None, key: str | None) -> str | None:
 
 
 def _named(call: Call) -> Bookmark:
-    """The message that a page is about, if the caller may know its life."""
+    """Return the bookmark of the requested message, if the caller may see its life."""
     name, text = call.path["queue"], call.parameters["bookmark"].strip()
     call.caller.check_whole(name, "a message's life")
     bookmark = Bookmark.parse(text.partition("#")[0])
@@ -110,21 +110,21 @@ def _named(call: Call) -> Bookmark:
 
 
 async def _life(call: Call) -> Response:
-    """What happened to a message: the topics are read for it, so it comes after the page."""
+    """Return the part with a message's life. It is a request of its own, because it reads whole topics."""
     bookmark = _named(call)
     found = await history(bookmark, entity=call.path["queue"], connection=call.caller.connection)
     return rendered(call, "life.html", life=found)
 
 
 async def _message(call: Call) -> Response:
-    """The page of a message; its parts are read after it is there."""
+    """Return the page of a message. Further requests load its parts."""
     name, bookmark = call.path["queue"], _named(call)
     await check_kind(call.caller, name, sow=False)
     return rendered(call, "message.html", queue=name, bookmark=str(bookmark))
 
 
 async def _message_now(call: Call) -> Response:
-    """How a message stands, and its record."""
+    """Return the part with a message's present state and its record."""
     name, bookmark = call.path["queue"], _named(call)
     async with call.gateway.clients.queue(call.caller, name) as queue:
         record, (now, told) = await asyncio.gather(_record(call, bookmark), _now(queue, bookmark))
@@ -141,7 +141,7 @@ async def _message_now(call: Call) -> Response:
 
 
 async def _now(queue: Queue, bookmark: Bookmark) -> tuple[QueuedMessage | None, bool]:
-    """How a message stands now, None if the queue does not hold it; and whether a worker has said so in time."""
+    """Return a message's present state, None if the queue does not have it; and whether a worker answered in time."""
     try:
         return await asyncio.wait_for(queue.look_at(str(bookmark)), PATIENCE_S), True
     except (TimeoutError, AnswerTimeout):
@@ -149,7 +149,7 @@ async def _now(queue: Queue, bookmark: Bookmark) -> tuple[QueuedMessage | None, 
 
 
 async def _record(call: Call, bookmark: Bookmark) -> Replayed | None:
-    """The record itself; None if Kafka no longer has it."""
+    """Return the record of a message; None if Kafka no longer has it."""
     records = replay(bookmark, connection=call.caller.connection)
     try:
         async for record in records:
@@ -170,7 +170,7 @@ _ACTIONS: Final = {
 
 
 async def _confirm(call: Call) -> Response:
-    """What an action would do, before it is done."""
+    """Return the preview of an action."""
     given, name = call.parameters, call.path["queue"]
     async with call.gateway.clients.queue(call.caller, name) as queue:
         preview = await _preview(queue, given)

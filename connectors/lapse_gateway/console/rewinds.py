@@ -1,4 +1,4 @@
-"""Forms of the console that bring back what has left a queue: a preview first, then the rewind (Q22)."""
+"""Forms of the console for rewinds: a preview first, and then the rewind (Q22)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from lapse_gateway.parameter import Parameter
 from lapse_gateway.rewinding import Rewind, rewind
 
 _WAIT_S: Final = 15.0
-"""A page waits so long for the shards, s; a browser of the console gives up after 20."""
+"""How long a page waits for the shards, in seconds. The console's script gives up after 20 s."""
 
 
 async def _confirm(call: Call) -> Response:
-    """What a rewind would do."""
+    """Return the preview of a rewind."""
     given, name = call.parameters, call.path["queue"]
     counts = await rewind(call, name, _of(given, dry_run=True), _WAIT_S)
     return rendered(

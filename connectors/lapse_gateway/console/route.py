@@ -1,4 +1,4 @@
-"""What the console answers: pages that are shown, and forms that are sent."""
+"""Operations of the console: pages and forms."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _MOST_FIELDS: Final = 20
 
 
 def page(path: str, summary: str, handler: Any, *parameters: Parameter, part: bool = False) -> Operation:
-    """An operation that shows something to people."""
+    """Return an operation that shows a page or a part of one."""
     return Operation(
         method="GET", path=path, summary=summary, handler=handler, parameters=parameters, content=PAGE, part=part
     )
 
 
 def action(path: str, summary: str, handler: Any) -> Operation:
-    """An operation that does what a form asks for; its handler reads the form with `sent`."""
+    """Return an operation that carries out a form. Its handler reads the form with `sent`."""
     return Operation(
         method="POST",
         path=path,
@@ -37,10 +37,10 @@ def action(path: str, summary: str, handler: Any) -> Operation:
 
 
 def sent(call: Call, fields: tuple[Parameter, ...]) -> Mapping[str, Any]:
-    """The fields of a form that was sent.
+    """Parse the fields of a submitted form.
 
     Raises:
-        Fault: the body is no form, or a field is not what it has to be.
+        Fault: the body is not a form, or a field has a wrong value.
     """
     try:
         text = call.body.decode("ascii")

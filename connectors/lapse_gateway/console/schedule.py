@@ -1,4 +1,4 @@
-"""Forms of the console that cancel scheduled messages: a preview first, then they are withdrawn (L5)."""
+"""Forms of the console that cancel scheduled messages: a preview first, and then the withdrawal (L5)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from lapse_gateway.console.schedule_form import AT_ONCE, FORM, cancelled, previe
 from lapse_gateway.operation import Call
 
 _DATED: Final = 1_000
-"""A preview of no more than this many says when they are due."""
+"""The most messages for which a preview shows when they are due."""
 
 
 async def _confirm(call: Call) -> Response:
-    """Which messages would be withdrawn."""
+    """Return the preview of a withdrawal."""
     given, name = call.parameters, call.path["queue"]
     async with call.gateway.clients.queue(call.caller, name) as queue:
         if given["bookmark"]:
@@ -40,7 +40,7 @@ async def _cancel(call: Call) -> Response:
 
         async def part() -> tuple[int, int]:
             found = await _found(queue, given)
-            # With its count a message is named as it was found: one that was delivered meanwhile stays leased.
+            # The delivery count is the fencing token, so a message that was delivered meanwhile stays leased.
             results = await queue.cancel([f"{one.bookmark}#{one.delivery_count}" for one in found]) if found else []
             return len(found), sum(len(one.messages) for one in results if one.settled)
 
@@ -48,7 +48,7 @@ async def _cancel(call: Call) -> Response:
 
 
 async def _found(queue: Queue, given: Any) -> list[QueuedMessage]:
-    """The scheduled messages that a form is about, the first of them."""
+    """Return the first scheduled messages that a form names."""
     if given["bookmark"]:
         one = await queue.look_at(str(Bookmark.parse(given["bookmark"])))
         return [one] if one is not None and one.state in EARLY else []

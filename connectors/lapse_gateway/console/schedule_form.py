@@ -1,4 +1,4 @@
-"""What the forms have in common that cancel scheduled messages and updates: their fields, a preview, and parts."""
+"""The common parts of forms that cancel scheduled messages or updates: fields, preview, and withdrawal in parts."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from lapse_gateway.operation import Call
 from lapse_gateway.parameter import Parameter
 
 AT_ONCE: Final = 5_000
-"""How many are looked up and withdrawn at a time."""
+"""How many messages or updates are looked up and withdrawn at a time."""
 
 _WAIT_S: Final = 10.0
-"""An action begins no further part after so long, s; a browser of the console gives up after 20."""
+"""After this time, in seconds, an action begins no further part. The console's script gives up after 20 s."""
 
 FORM: Final = (
     Parameter(name="filter", says="An expression."),
@@ -26,16 +26,16 @@ FORM: Final = (
 
 
 def preview(call: Call, name: str, path: str, what: str, effect: str, count: int, due: Collection[int]) -> Response:
-    """What would be withdrawn.
+    """Return the preview of a withdrawal.
 
     Args:
         call: the request.
-        name: the entity.
-        path: of its page.
+        name: name of the entity.
+        path: path of its page.
         what: `message` or `update`.
-        effect: a sentence: what becomes of them.
-        count: how many they are.
-        due: when they are due, ms since the epoch; empty = it is not shown.
+        effect: a sentence on the effect of the withdrawal.
+        count: number of messages or updates.
+        due: when they are due, ms since the epoch; empty = not shown.
     """
     return rendered(
         call,
@@ -54,14 +54,14 @@ def preview(call: Call, name: str, path: str, what: str, effect: str, count: int
 async def cancelled(
     call: Call, name: str, what: str, given: Any, part: Callable[[], Awaitable[tuple[int, int]]]
 ) -> Response:
-    """Withdraw them part by part, for as long as a browser waits.
+    """Withdraw scheduled messages or updates part by part, as long as the browser waits.
 
     Args:
         call: the request.
-        name: the entity.
+        name: name of the entity.
         what: `message` or `update`.
-        given: the form.
-        part: finds up to `AT_ONCE` of them and withdraws these; returns how many were found, and how many withdrawn.
+        given: fields of the form.
+        part: finds and withdraws up to `AT_ONCE` of them; returns how many were found, and how many withdrawn.
     """
     loop = asyncio.get_running_loop()
     ends_s, withdrawn, more = loop.time() + _WAIT_S, 0, True

@@ -1,4 +1,4 @@
-"""Scheduled updates of a SOW topic: what is to come, and forms that cancel it, with a preview first (L5, C47)."""
+"""Scheduled updates of a SOW topic: a list, and forms that cancel them, with a preview first (L5, C47)."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from lapse_gateway.operation import Call
 from lapse_gateway.parameter import Parameter
 
 _SHOWN: Final = 50
-"""Updates on a page."""
+"""The most updates on a page."""
 
 _COUNTED: Final = 10_000
-"""A preview counts no more than so many."""
+"""The most updates that a preview counts."""
 
 
 async def _list(call: Call) -> Response:
@@ -33,7 +33,7 @@ async def _list(call: Call) -> Response:
 
 
 async def _confirm(call: Call) -> Response:
-    """Which updates would be withdrawn."""
+    """Return the preview of a withdrawal."""
     given, name = call.parameters, call.path["topic"]
     async with call.gateway.clients.sow(call.caller, name) as topic:
         found = await _found(topic, given, _COUNTED)
@@ -53,14 +53,14 @@ async def _cancel(call: Call) -> Response:
 
         async def part() -> tuple[int, int]:
             found = await _found(topic, given, AT_ONCE)
-            # By their bookmarks: what a filter lets through is what the preview has counted, deletes included.
+            # By bookmarks, so that exactly the updates of the preview are withdrawn, deletes included.
             return len(found), await topic.withdraw(bookmarks=[one.bookmark for one in found]) if found else 0
 
         return await cancelled(call, name, "update", given, part)
 
 
 async def _found(topic: SowClient, given: Any, most: int | None) -> list[ScheduledUpdate]:
-    """The scheduled updates that a form is about, the first of them."""
+    """Return the first scheduled updates that a form names."""
     if given["bookmark"]:
         meant = str(Bookmark.parse(given["bookmark"]))
         return [one for one in await topic.scheduled() if one.bookmark == meant]

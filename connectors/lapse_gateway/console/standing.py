@@ -1,4 +1,4 @@
-"""Who is subscribed, as pages show it: since when, with what, and how long the first lease still lasts (Q15)."""
+"""Open subscriptions for pages: their start, their messages, and the end of their first lease (Q15)."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from lapse_gateway.console.watch import PATIENCE_S
 from lapse_gateway.operation import Call
 
 SHOWN: Final = 50
-"""Subscriptions on a page."""
+"""The most subscriptions on a page."""
 
 _LOOKED_AT: Final = 2_000
-"""Ends of leases are looked up for so many messages."""
+"""The most leased messages of which the ends of leases are looked up."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Standing:
-    """A subscription, or what is known of it by the messages that it has leased.
+    """A subscription, or what its leased messages show of it.
 
     Attributes:
-        name: what it is called.
-        client: who subscribed; empty where that is not told.
-        since_ms: when it began, ms since the epoch; None where that is not told.
-        messages: how many it has leased.
-        backlog: how many it may have; None where that is not told.
-        held_ms: when the first of its leases began, ms since the epoch.
-        until_ms: when the first of its leases ends, ms since the epoch.
+        name: name of the subscription.
+        client: name of the client; empty if unknown.
+        since_ms: when it began, ms since the epoch; None if unknown.
+        messages: number of messages that it has leased.
+        backlog: the most messages that it may have; None if unknown.
+        held_ms: earliest beginning of its leases, ms since the epoch.
+        until_ms: earliest end of its leases, ms since the epoch.
         filter: its filter.
-        hangs_since_ms: since when its leases end and it settles nothing, ms since the epoch; 0 = it does not hang.
+        hangs_since_ms: since when its leases end without settlements, ms since the epoch; 0 = it does not hang.
     """
 
     name: str
@@ -51,14 +51,14 @@ class _Listing(Protocol):
 
 
 async def of_queue(call: Call, name: str, leased: bool) -> list[Standing]:
-    """The subscriptions to a queue: those that hold messages first, then the oldest.
+    """Return the subscriptions of a queue: those that hold messages first, then the oldest.
 
-    Who may see a part of the queue only is shown who has leased messages of that part.
+    A user who may see only a part of the queue sees the subscriptions with leased messages of that part.
 
     Args:
-        call: who asks.
-        name: the queue.
-        leased: whether anything is leased.
+        call: the request.
+        name: name of the queue.
+        leased: whether the queue has leased messages.
     """
     open_ones, messages = await asyncio.gather(
         _listed(call, name, call.gateway.clients.queue(call.caller, name)), _leases(call, name, leased)
@@ -76,17 +76,17 @@ async def of_queue(call: Call, name: str, leased: bool) -> list[Standing]:
 
 
 async def of_topic(call: Call, name: str) -> list[Standing]:
-    """The subscriptions to a SOW topic, the oldest first; none for who may see a part of it only."""
+    """Return the subscriptions of a SOW topic, the oldest first; none if the user may see only a part of it."""
     return in_order(map(_standing, await _listed(call, name, call.gateway.clients.sow(call.caller, name))))
 
 
 def in_order(some: Iterable[Standing]) -> list[Standing]:
-    """Those that hold messages first, of them and of the others the oldest."""
+    """Sort subscriptions: those that hold messages first, and older ones before younger ones."""
     return sorted(some, key=lambda one: (not one.messages, one.since_ms or 0, one.name))
 
 
 async def _listed(call: Call, name: str, client: AbstractAsyncContextManager[Any]) -> Sequence[OpenSubscription]:
-    """Open subscriptions; none if workers do not answer in time, which the figures tell."""
+    """Return the open subscriptions; none if workers do not answer in time, which the figures show, too."""
     if not call.caller.may_list(name):
         return ()
     async with client as entity:
@@ -98,7 +98,7 @@ async def _listed(call: Call, name: str, client: AbstractAsyncContextManager[Any
 
 
 async def _leases(call: Call, name: str, leased: bool) -> Sequence[QueuedMessage]:
-    """Some of the leased messages, of each shard those that come first; none if their worker does not answer."""
+    """Return some leased messages, shard by shard; none if a worker does not answer in time."""
     if not leased or not call.caller.may_read(name):
         return ()
     async with call.gateway.clients.queue(call.caller, name) as queue:

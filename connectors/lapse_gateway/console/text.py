@@ -1,4 +1,4 @@
-"""What pages show values as: instants, lengths of time, payloads, keys and headers."""
+"""Formats values for pages: instants, durations, payloads, keys and headers."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ import orjson
 from markupsafe import Markup, escape
 
 _LONGEST: Final = 100_000
-"""Characters of a payload that a page shows."""
+"""The most characters of a payload that a page shows."""
 
 _TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{},:]|[^\s\[\]{},:"]+')
 _HIDDEN: Final = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff]"
 )
-"""Control characters but tab and line ends, marks of direction, and what has no width."""
+"""Control characters except tab and line ends, direction marks, and characters without width."""
 
 
 def instant(at_ms: int | None) -> str:
-    """An instant, UTC."""
+    """Format an instant, ms since the epoch, in UTC."""
     if at_ms is None or at_ms < 0:
         return "–"
     return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
 
 
 def span(ms: int | None) -> str:
-    """A length of time, in its two largest units."""
+    """Format a duration in ms, in its two largest units."""
     if ms is None:
         return "–"
     seconds, found = ms / 1000, list[str]()
@@ -42,17 +42,17 @@ def span(ms: int | None) -> str:
 
 
 def brief(ms: float) -> str:
-    """A length of time in one unit."""
+    """Format a duration in ms, in one unit."""
     return f"{ms:g} ms" if ms < 1000 else f"{ms / 1000:g} s"
 
 
 def visible(text: str) -> str:
-    """A text of which nothing is hidden: characters that turn or hide others are escaped."""
+    """Return a text in which invisible characters, and those that reorder others, are escaped."""
     return _HIDDEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def coded(told: str) -> Markup:
-    """A text in which what stands between backquotes is code."""
+    """Return a text as HTML, with the parts between backquotes as code."""
     parts = re.split("`([^`\n]+)`", told)
     return Markup("").join(
         Markup("<code>{}</code>").format(one) if at % 2 else escape(one) for at, one in enumerate(parts)
@@ -60,7 +60,7 @@ def coded(told: str) -> Markup:
 
 
 def payload(value: bytes | None) -> str:
-    """A payload for people: JSON is set out, text is text, bytes are hexadecimal."""
+    """Format a payload: JSON is indented, text stays text, other bytes become hexadecimal."""
     if not value:
         return "no payload" if value is None else "an empty payload"
     try:
@@ -76,7 +76,7 @@ def payload(value: bytes | None) -> str:
 
 
 def _set_out(text: str) -> str:
-    """JSON in lines, each value as it was written: no number is rounded, no name of two is dropped."""
+    """Indent JSON without parsing values, so that no number is rounded and no duplicate name is dropped."""
     parts, depth, size, before = list[str](), 0, 0, ""
     for part in _TOKEN.findall(text):
         if part in "]}":
@@ -92,14 +92,14 @@ def _set_out(text: str) -> str:
 
 
 def of_bytes(value: bytes | str | None) -> str:
-    """A key, or the like, for people."""
+    """Format a key or similar bytes as text."""
     if value is None:
         return "none"
     return visible(value if isinstance(value, str) else value.decode("utf-8", "backslashreplace"))
 
 
 def header(name: str, value: bytes | str | None) -> str:
-    """A header's value; an instant also as one."""
+    """Format a header's value. For an instant, add it in UTC."""
     text = of_bytes(value)
     if name.startswith("lapse-") and name.endswith("-at-ms") and text.isascii() and text.isdigit() and len(text) < 14:
         return f"{text} ({instant(int(text))})"
@@ -107,7 +107,7 @@ def header(name: str, value: bytes | str | None) -> str:
 
 
 def is_text(value: bytes | None) -> bool:
-    """Whether a payload is text that a form can show."""
+    """Return whether a payload is text that a form can show."""
     try:
         return value is not None and "\0" not in value.decode()
     except UnicodeDecodeError:

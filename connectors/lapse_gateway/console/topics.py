@@ -1,4 +1,4 @@
-"""The page on a SOW topic: its records, as they change."""
+"""The page of a SOW topic with its live records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the overview shows of each queue and SOW topic: figures, how they change, and what needs somebody."""
+"""The figures of queues and SOW topics for pages, with their rate of change and what needs attention."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ STATES: Final = ("available", "leased", "delayed", "scheduled", "held", "transfe
 TOPIC_FIGURES: Final = ("records", "scheduled", "dying", "subscriptions")
 
 _FRESH_S: Final = 1.5
-"""Figures so young are shown again: many pages ask no more often than one."""
+"""Figures younger than this are shown again, in seconds, so that many pages ask no more often than one."""
 
 PATIENCE_S: Final = 2.0
-"""A page does not wait longer for figures, s; what comes later is on the next one."""
+"""The longest wait of a page for figures, in seconds. Later figures appear on the next page."""
 
 FIRST_S: Final = 0.2
-"""A page that is opened waits no longer for figures, s: it is painted, and asks for them again at once."""
+"""The longest wait of a newly opened page for figures, in seconds. It is painted, and asks again at once."""
 
 _SILENT_S: Final = 3.0
-"""Figures that nobody has renewed for so long are shown no more, s: their worker may be gone."""
+"""Figures that have not been renewed for this time, in seconds, are not shown: their worker may be gone."""
 
 _RATE_S: Final = 10.0
-"""The change is told over the last so many seconds."""
+"""Length of the window for rates of change, in seconds."""
 
 _IN_TURN: Final = 50
-"""How many queues are asked in one look that no page shows."""
+"""The most queues outside the shown page that one look asks."""
 
 _FORGET_S: Final = 600.0
 _OLD_MS: Final = 3_600_000
@@ -44,16 +44,17 @@ _NO_FIGURES: Final[Mapping[str, Any]] = {}
 
 @dataclass(slots=True)
 class Look:
-    """One queue, as it was looked at last.
+    """One queue at the last look. Instants are seconds of the event loop's clock.
 
     Attributes:
-        name: the queue.
-        figures: what it answered; empty before the first answer, and where there was none.
-        fault: why there is none.
-        at_s: when it answered.
+        name: name of the queue.
+        figures: its last answer; empty before the first answer, and after a failure.
+        fault: why there are no figures; empty if there are.
+        at_s: when it answered or failed last.
         asked_s: when it was asked last.
-        used_s: when somebody looked last.
-        depths: when it had which depth, over the last seconds.
+        used_s: when a page looked last.
+        depths: recent instants with the depth at each.
+        asking: the task that asks it; None if none does.
     """
 
     name: str
@@ -67,7 +68,7 @@ class Look:
 
     @property
     def per_s(self) -> float | None:
-        """How the depth changes, a second; None while that is not known."""
+        """The change of the depth per second; None while unknown."""
         recent = [one for one in self.depths if one[0] >= self.at_s - _RATE_S]
         if len(recent) < 2 or recent[-1][0] - recent[0][0] < 1:
             return None
@@ -75,7 +76,7 @@ class Look:
 
     @property
     def needs(self) -> list[str]:
-        """What somebody should look at, the gravest first."""
+        """The texts on what needs attention, the most serious first."""
         if self.fault:
             return [self.fault]
         figures, found = self.figures, list[str]()
@@ -103,10 +104,10 @@ class Look:
 
 
 class Watch:
-    """Looks at queues, or SOW topics, for all pages that are open.
+    """Looks at queues, or SOW topics, for all open pages.
 
     Args:
-        clients: asks them.
+        clients: the gateway's clients.
         sow: whether it looks at SOW topics.
     """
 
@@ -122,14 +123,14 @@ class Watch:
         shown: Collection[str] | None = None,
         patience_s: float = PATIENCE_S,
     ) -> list[Look]:
-        """The figures of some queues; of those that do not answer, why.
+        """Return a look at each queue, with its figures or the reason why there are none.
 
         Args:
-            caller: who looks.
-            names: the queues.
-            shown: those that a page shows: no older than a second or two. The others are asked in turn, so that a
-                thousand queues keep no worker busy. None = all are shown.
-            patience_s: how long to wait for the shown ones, in seconds; who looks for less looks again.
+            caller: the user who looks.
+            names: names of the queues.
+            shown: names of queues that a page shows. Their figures are at most a second or two old. The others are
+                asked in turn, so that a thousand queues do not keep workers busy. None = all.
+            patience_s: how long to wait for the shown queues, in seconds. A shorter wait reports no silence.
         """
         now = asyncio.get_running_loop().time()
         for key in [key for key, one in self._looks.items() if now - one.used_s > _FORGET_S]:
@@ -166,14 +167,14 @@ class Watch:
             look.depths.append((look.at_s, look.figures.get("depth", 0)))
 
     async def _figures(self, queues: Queues, name: str, caller: Caller) -> tuple[Mapping[str, Any], str]:
-        """What a queue answers, or why it does not."""
+        """Return a queue's figures, or the reason why there are none."""
         try:
             answer = asyncio.wrap_future(queues.depth(name))
             return await asyncio.wait_for(answer, self._clients.timeout_s), ""
         except TimeoutError:
             return _NO_FIGURES, f"{name}: no answer within {self._clients.timeout_s:g} s. {_CHECK}"
         except (Closed, ConnectionFailed):
-            raise  # none of them can be asked over this connection any more
+            raise  # this client cannot ask any queue any more
         except UnknownEntity as error:
             return _NO_FIGURES, str(error.among(caller.may_see_some))
         except LapseError as error:
@@ -181,12 +182,12 @@ class Watch:
 
 
 def _some(count: int, what: str, one: str = "", more: str = "") -> str:
-    """So many of something, with the verb that fits."""
+    """Return a count with its noun and the fitting verb."""
     return f"{count:,} {what}{'' if count == 1 else 's'} {one if count == 1 else more}".rstrip()
 
 
 def _tell_of_silence(look: Look) -> None:
-    """Say that nobody answers, if that is so, rather than show figures as though they were of now."""
+    """Replace old figures of a silent queue by the fault that no worker answers."""
     silent_s = asyncio.get_running_loop().time() - look.asked_s
     if look.asking is None or look.fault:
         return
@@ -198,6 +199,6 @@ def _tell_of_silence(look: Look) -> None:
 
 
 def _in_turn(looks: Sequence[Look]) -> list[Look]:
-    """The looks whose turn it is: those that have never been, and of the others the oldest."""
+    """Return the looks whose turn it is: those without an answer yet, and the oldest of the others."""
     never = [one for one in looks if one.at_s < 0]
     return [*never, *sorted((one for one in looks if one.at_s >= 0), key=lambda one: one.at_s)[:_IN_TURN]]
