@@ -1,6 +1,6 @@
-"""Celery, and whatever else uses kombu, on queues of lapse.
+"""Celery, and other programs on kombu, on queues of lapse.
 
-Importing it makes kombu know the scheme `lapse`::
+An import of this package registers the scheme `lapse` with kombu::
 
     import lapse_kombu
     from celery import Celery

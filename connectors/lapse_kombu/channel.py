@@ -1,4 +1,4 @@
-"""The channel: queues are declared, published to, consumed and settled through it."""
+"""The channel, through which kombu declares queues, publishes, consumes and settles."""
 
 from __future__ import annotations
 
@@ -34,38 +34,38 @@ from lapse_kombu.unsettled import Unsettled
 logger = logging.getLogger(__name__)
 
 _NO_LIMIT: Final = 100
-"""How many messages are prefetched if kombu states no limit."""
+"""The number of prefetched messages if kombu sets no limit."""
 
 _TOGETHER: Final = 100
-"""The greatest number of messages that are handed out in one turn."""
+"""The most messages that are handed out in one turn."""
 
 _TURN_S: Final = 0.02
-"""With several consumers, so long one of them is waited for before the others have their turn."""
+"""With several consumers, how long to wait for one before the others have their turn, in seconds."""
 
 _GET_S: Final = 0.5
-"""How long a single `get` waits for a message that the queue may have."""
+"""How long a `get` waits for a message, in seconds."""
 
 _GOING_S: Final = 0.5
-"""The topics of a deleted queue go within seconds: who declares it again, as Celery does, tries so often, s."""
+"""Pause before a deleted queue may be declared again, in seconds. Its topics are gone within seconds."""
 
 _IDLE_AT_LEAST_MS: Final = 300_000
-"""A temporary queue lives for so long at least without use (Q18)."""
+"""The shortest time without use after which a temporary queue may delete itself, in ms (Q18)."""
 
 _ILLEGAL: Final = re.compile(r"[^A-Za-z0-9._-]|\A[.-]")
 
 _PRIORITY: Final = "/properties/priority"
 
 _NOT_KEPT: Final = 1
-"""AMQP's `delivery_mode` of messages that nobody keeps."""
+"""AMQP's `delivery_mode` of transient messages."""
 
 
 class Channel(virtual.Channel):
     """A channel over the client of lapse.
 
-    A queue of kombu is a queue of lapse with the topic of its name; characters that a topic may not have become `_`.
-    A queue that does not outlive its connection is transient instead if it is bound to a fanout exchange, as Celery's
-    `Broadcast` is, or if it is not durable and bound by something else than its own name: it gets copies of what is
-    sent to its exchanges by any process, and has no leases.
+    A queue of kombu is a queue of lapse with a topic of the same name. Characters that topics cannot have become `_`.
+    A queue that does not outlive its connection is transient instead in two cases: it is bound to a fanout exchange, as
+    Celery's `Broadcast` is, or it is not durable and is bound by something else than its own name. It gets copies of
+    messages that any process sends to its exchanges, and has no leases.
     """
 
     Message = TaskMessage
@@ -75,7 +75,7 @@ class Channel(virtual.Channel):
 
     def __init__(self, connection: Any, **more: Any) -> None:
         super().__init__(connection, **more)
-        self.events: defaultdict[str, set[object]] = defaultdict(set)  # a producer puts its `on_return` here
+        self.events: defaultdict[str, set[object]] = defaultdict(set)  # kombu's producer adds its `on_return` here
         self._consumed: dict[str, Consumption | Listening] = {}
         self._leaving: list[QueueSubscriber] = []
         self._turn = 0
@@ -89,12 +89,12 @@ class Channel(virtual.Channel):
     # --- queues ------------------------------------------------------------------------------------------------
 
     def queue_declare(self, queue: str | None = None, passive: bool = False, **options: Any) -> Any:
-        """Create a queue that is not there; only a passive declaration tells how many messages there are."""
+        """Create a queue if it is missing. Only a passive declaration returns the number of messages."""
         name = queue or f"amq.gen-{uuid()}"
         self._create_unbound()
         if not passive:
             if options.get("auto_delete") or options.get("exclusive"):
-                self.connection.undecided.setdefault(name, options)  # its binding tells
+                self.connection.undecided.setdefault(name, options)  # its binding decides
                 self._unbound = name if options.get("durable", True) else None
             else:
                 self._new_queue(name, **options)
@@ -102,7 +102,7 @@ class Channel(virtual.Channel):
         return super().queue_declare(name, passive=True, **options)
 
     def queue_delete(self, queue: str, if_unused: bool = False, if_empty: bool = False, **options: Any) -> None:
-        """Delete a queue with its topics, where a deployment keeps its definitions on a topic."""
+        """Delete a queue with its topics, if the deployment keeps its definitions on a topic."""
         if if_empty and self._size(queue):
             return
         if queue in self._transient:
@@ -121,7 +121,7 @@ class Channel(virtual.Channel):
         if (declared := self.connection.undecided.get(queue)) is not None:
             durable = declared.get("durable", True)
             if kind.type != "fanout" and (durable or (kind.type == "direct" and routing_key == queue)):
-                self._decide(queue)  # one for all who know its name
+                self._decide(queue)  # a queue for all who know its name
             else:
                 self._transient.declare(queue)
                 del self.connection.undecided[queue]
@@ -132,7 +132,7 @@ class Channel(virtual.Channel):
         self._transient.bind(queue, source, kind.type, key or "", pattern)
 
     def prepare_queue_arguments(self, arguments: Mapping[str, Any], **options: Any) -> dict[str, Any]:
-        """Kombu's options of a queue, such as `max_priority`, as the arguments that AMQP has for them."""
+        """Convert kombu's options of a queue, such as `max_priority`, to AMQP's arguments."""
         named: dict[str, Any] = to_rabbitmq_queue_arguments(arguments, **options)
         return named
 
@@ -146,7 +146,7 @@ class Channel(virtual.Channel):
             with Admin(transport.deployment, connection=transport.lapse) as admin:
                 admin.create_queue(name, **settings)
         except CommandFailed as error:
-            if error.code != "exists":  # else somebody has just made it, as they like it
+            if error.code != "exists":  # another process has just created it with other settings
                 raise
         except LapseError as error:
             raise LapseError(
@@ -155,7 +155,7 @@ class Channel(virtual.Channel):
         transport.known.add(name)
 
     def _settings(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """The settings of a queue that is created here: those of `transport_options`, then kombu's arguments."""
+        """Return the settings of a new queue, from kombu's arguments and `transport_options`, which take precedence."""
         arguments = options.get("arguments") or {}
         settings: dict[str, Any] = {"expiration": "enabled"}
         visibility_s = self._option("visibility_timeout")
@@ -171,18 +171,18 @@ class Channel(virtual.Channel):
         return settings | dict(self._option("queue_settings") or {})
 
     def _decide(self, queue: str) -> None:
-        """Have a queue of lapse for one that was declared, and is not transient."""
+        """Create the queue of lapse for a declared queue that turned out not to be transient."""
         if (options := self.connection.undecided.pop(queue, None)) is not None:
             self._new_queue(queue, **options)
 
     def _create_unbound(self, queue: str | None = None) -> None:
-        """Create a durable queue that was declared last, unless it is bound now: kombu binds right after that."""
+        """Create the durable queue that was declared last, unless it is being bound: kombu binds right after declaring."""
         unbound, self._unbound = self._unbound, None
         if unbound is not None and unbound != queue:
             self._decide(unbound)
 
     def _queue_bind(self, *_: Any) -> None:
-        """Nothing: the bindings of a durable queue are in this process."""
+        """Do nothing: the bindings of a durable queue are kept in this process."""
 
     def _has_queue(self, queue: str, **_: Any) -> bool:
         queues: list[str] = self.connection.queues()
@@ -216,7 +216,7 @@ class Channel(virtual.Channel):
     # --- publishing --------------------------------------------------------------------------------------------
 
     def basic_publish(self, message: dict[str, Any], exchange: str, routing_key: str, **options: Any) -> Any:
-        """Send a message to the durable queues that are bound here, and to whoever listens in any process."""
+        """Send a message to the durable queues that are bound here, and to transient queues of all processes."""
         self._create_unbound()
         self._inplace_augment_message(message, exchange, routing_key)
         if not exchange:
@@ -226,9 +226,9 @@ class Channel(virtual.Channel):
         return self.typeof(exchange).deliver(message, exchange, routing_key, **options)
 
     def _is_heard(self, message: Mapping[str, Any], exchange: str) -> bool:
-        """Whether transient queues may be bound to an exchange: to one for tasks there is none."""
+        """Return whether transient queues may get a message. They are not bound to exchanges for tasks."""
         if (declared := self.state.exchanges.get(exchange)) is None:
-            return True  # nobody has declared it here, as Celery does not where it sends to a `Broadcast`
+            return True  # an undeclared exchange may be a fanout: Celery sends to a `Broadcast` without declaring it
         kind = declared.get("type", "direct")
         if kind == "fanout" or not declared.get("durable", True):
             return True
@@ -245,7 +245,7 @@ class Channel(virtual.Channel):
         if name not in self.connection.known:
             if message["properties"].get("delivery_mode") == _NOT_KEPT and not self.connection.has_queue(name):
                 logger.debug("there is no queue %s: a message that need not be kept is dropped", name)
-                return  # as the result of a task whose sender is gone
+                return  # such as the result of a task whose sender is gone
             self._new_queue(queue)
         report = self.connection.publisher().submit(
             name,
@@ -273,9 +273,9 @@ class Channel(virtual.Channel):
         self._consumers.add(consumer_tag)
 
     def basic_qos(self, prefetch_size: int = 0, prefetch_count: int = 0, apply_global: bool = False) -> None:
-        """Say how many messages may be unsettled; a consumer that holds far fewer, or could take more, subscribes anew.
+        """Set the limit of unsettled messages. Consumers whose backlog is below it, or twice as large, subscribe anew.
 
-        Celery asks for a few more while tasks wait for their time, and for many more when its pool grows.
+        Celery raises the limit slightly while tasks wait for their time, and much when its pool grows.
         """
         self.qos.prefetch_count = prefetch_count
         backlog = prefetch_count or _NO_LIMIT
@@ -286,7 +286,7 @@ class Channel(virtual.Channel):
                 self._leave(before)
 
     def basic_cancel(self, consumer_tag: str) -> None:
-        """Receive no more; what was handed out can still be settled, and the rest returns to the queue."""
+        """Stop a consumer. Messages handed out can still be settled, and the others return to the queue."""
         consumption = self._consumed.pop(consumer_tag, None)
         self._consumers.discard(consumer_tag)
         if isinstance(consumption, Consumption):
@@ -317,7 +317,7 @@ class Channel(virtual.Channel):
         return self.has_consumers and self.qos.can_consume()
 
     def drain(self, timeout_s: float) -> bool:
-        """Hand out what has come for the consumers, waiting for the first; whether there was something."""
+        """Hand messages to the consumers, waiting for the first one; return whether there was any."""
         consumptions = list(self._consumed.values())
         self._turn += 1
         first = self._turn % len(consumptions)
@@ -328,27 +328,27 @@ class Channel(virtual.Channel):
         return False
 
     def drain_events(self, timeout: float | None = None, callback: object = None) -> None:
-        """Hand out what has come for this channel's consumers.
+        """Hand messages to this channel's consumers.
 
         Args:
-            timeout: how long to wait for the first message, s; None = `get_timeout`.
-            callback: kombu's own; the consumers have theirs.
+            timeout: how long to wait for the first message, in seconds; None = `get_timeout`.
+            callback: ignored, because the consumers have callbacks of their own.
 
         Raises:
-            Empty: nothing came, or nothing may be handed out at present.
+            Empty: no message came, or none may be handed out at present.
         """
         wait_s = float(self._option("get_timeout") or _GET_S) if timeout is None else timeout
         if not self.may_hand_out or not self.drain(wait_s):
             raise Empty
 
     def settled(self, subscriber: QueueSubscriber) -> None:
-        """Close a cancelled consumer's subscription once nothing of it is at work any more."""
+        """Close a cancelled consumer's subscription once all of its messages are settled."""
         if subscriber in self._leaving and not self.qos.has(subscriber):
             self._leaving.remove(subscriber)
             subscriber.close()
 
     def close(self) -> None:
-        """Close all subscriptions: what is not settled returns to its queue at once."""
+        """Close all subscriptions, so that unsettled messages return to their queues at once."""
         if self.closed:
             return
         for consumption in self._consumed.values():
@@ -379,7 +379,7 @@ class Channel(virtual.Channel):
     def _message(
         self, queue: str, delivery: Delivery, subscriber: QueueSubscriber, *, no_ack: bool
     ) -> TaskMessage | None:
-        """What kombu is given for a delivery; one that kombu did not write leaves for the dead letters."""
+        """Convert a delivery to kombu's message. Expire one that kombu did not write, and return None."""
         tag = f"{delivery.bookmark}#{delivery.delivery_count}"
         try:
             raw = task_message.read(delivery.value)
@@ -390,7 +390,7 @@ class Channel(virtual.Channel):
                 "redelivered": delivery.delivery_count > 1,
             }
             message = self.Message(raw, channel=self)
-        except Exception as error:  # noqa: BLE001  # whatever was written there, the next one is a task again
+        except Exception as error:  # noqa: BLE001  # any bytes may have been written; the next message may be a task
             logger.warning("%s: %s: %s; it goes to the dead letters", queue, delivery.bookmark, error)
             delivery.expire(str(error))
             return None
@@ -435,5 +435,5 @@ class Channel(virtual.Channel):
 
 
 def _legal(queue: str) -> str:
-    """The name of a queue of lapse for one of kombu."""
+    """Return the name of the queue of lapse for a queue of kombu."""
     return _ILLEGAL.sub("_", str(queue))[:200]

@@ -1,4 +1,4 @@
-"""One consumer of a queue: its subscription, or what it listens to."""
+"""The consumers of kombu, on subscriptions or transient queues."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from lapse_kombu.transient import Transient
 
 
 class Consumption:
-    """Receives for one consumer tag.
+    """Receives from a queue for one consumer tag.
 
     Args:
-        queue: kombu's name of it.
-        subscriber: started.
-        backlog: how many messages it takes at most.
-        callback: gets each message.
+        queue: kombu's name of the queue.
+        subscriber: the started subscriber.
+        backlog: the subscriber's `max_backlog`.
+        callback: called with each message.
         no_ack: whether messages are acknowledged as they are handed out.
     """
 
@@ -29,7 +29,7 @@ class Consumption:
         self.no_ack = no_ack
 
     def subscribe(self, subscriber: QueueSubscriber, backlog: int) -> None:
-        """Receive by this subscriber from now on."""
+        """Receive from another subscriber from now on."""
         self.subscriber = subscriber
         self.backlog = backlog
 
@@ -39,12 +39,12 @@ class Consumption:
 
 
 class Listening:
-    """Receives from a transient queue for one consumer tag; nothing of it is acknowledged.
+    """Receives from a transient queue for one consumer tag, without acknowledgments.
 
     Args:
-        queue: kombu's name of it.
-        transient: the connection's.
-        callback: gets each message.
+        queue: kombu's name of the queue.
+        transient: transient queues of the connection.
+        callback: called with each message.
     """
 
     def __init__(self, queue: str, transient: Transient, callback: Callable[[Any], object]) -> None:

@@ -1,4 +1,4 @@
-"""What kombu publishes and receives, as a record of Kafka."""
+"""Converts kombu's messages to Kafka records and back."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _SHOWN: Final = 200
 
 
 class TaskMessage(virtual.Message):
-    """A message as kombu hands it out; its delivery is known to the channel by the delivery tag."""
+    """A message for kombu. The channel finds its delivery by the delivery tag."""
 
 
 class Lifetime(NamedTuple):
-    """When a message counts.
+    """The lifetime and schedule of a message.
 
     Attributes:
-        ttl_ms: how long it lives from its arrival, ms; None = as long as the queue says.
-        expires_at_ms: instead: its deadline, ms since the epoch.
-        enqueue_at_ms: not delivered before this instant, ms since the epoch; None = at once.
+        ttl_ms: lifetime from arrival, in ms; None = the queue's default, or `expires_at_ms`.
+        expires_at_ms: deadline, ms since the epoch; None = none is set.
+        enqueue_at_ms: earliest instant of delivery, ms since the epoch; None = at once.
     """
 
     ttl_ms: int | None = None
@@ -35,7 +35,7 @@ class Lifetime(NamedTuple):
 
 
 def lifetime(message: Mapping[str, Any]) -> Lifetime:
-    """Read kombu's `expiration` and Celery's `eta`.
+    """Return a message's lifetime by kombu's `expiration` and Celery's `eta`.
 
     A lifetime counts from the publication, so together with an `eta` it becomes a deadline.
     """
@@ -48,16 +48,16 @@ def lifetime(message: Mapping[str, Any]) -> Lifetime:
 
 
 def write(message: Mapping[str, Any]) -> bytes:
-    """Return the record's value: a JSON object with body, headers and properties."""
+    """Encode a message as a record's value: a JSON object with body, headers and properties."""
     text: str = dumps(message)
     return text.encode()
 
 
 def read(value: bytes | None) -> dict[str, Any]:
-    """Read a record's value.
+    """Decode a message from a record's value.
 
     Raises:
-        ValueError: it was not written by kombu.
+        ValueError: the value was not written by kombu.
     """
     try:
         message = loads(value or b"")
@@ -93,7 +93,7 @@ def _instant_ms(text: object) -> int | None:
         try:
             instant = datetime.fromisoformat(text)
         except ValueError:
-            return None  # a program's own header of that name; Celery's is a timestamp
+            return None  # a program's own header of that name: Celery's is a timestamp
     else:
         return None
     return round((instant if instant.tzinfo else instant.replace(tzinfo=UTC)).timestamp() * _MS)

@@ -1,8 +1,8 @@
-"""Queues that live no longer than their connection, and what is sent to everybody: one topic of Kafka for all of it.
+"""Transient queues, which live as long as their connection, and share one Kafka topic.
 
-Celery's remote control, its events and the results of `rpc://` need no queue with leases: whoever listens at the moment
-gets a copy, and nobody keeps it. So each connection reads the topic from where it ends when the first such queue is
-declared, and takes what the bindings of its queues name.
+Celery's remote control, events and `rpc://` results need no leases: each listener gets a copy, and none is kept. So
+each connection reads the topic from its end, beginning when it declares its first transient queue. It takes the
+messages that match the bindings of its queues.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from lapse_client.kafka.connection import arrived, log_end
 from lapse_kombu import task_message
 
 _KEPT_MS: Final = 600_000
-"""So long Kafka keeps what was sent, ms: who reads is there already."""
+"""Retention of the topic, in ms. It is short, because only present listeners read."""
 
 _MOST: Final = 10_000
-"""So many messages wait in a queue; then the oldest goes."""
+"""The most messages that wait in a queue. Then the oldest one is dropped."""
 
 _TOGETHER: Final = 500
 
 
 @dataclass(slots=True)
 class _Queue:
-    """One queue: what it is bound to, and what waits in it."""
+    """One queue: its bindings and its waiting messages."""
 
     bindings: list[tuple[str, Callable[[str], bool]]] = field(default_factory=list)
     messages: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=_MOST))
@@ -44,10 +44,10 @@ class Transient:
     """The transient queues of one connection of kombu. Every method may be called from any thread.
 
     Args:
-        connection: the cluster.
-        deployment: whose topic it is: `kombu.<deployment>`.
-        publisher: opens, or returns, the publisher of the connection.
-        timeout_s: how long Kafka may take to have a message, s.
+        connection: connection to the cluster.
+        deployment: name of the deployment. The topic is `kombu.<deployment>`.
+        publisher: returns the publisher of the connection, and opens it if necessary.
+        timeout_s: how long Kafka may take to confirm a message, in seconds.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Transient:
         return queue in self._queues
 
     def declare(self, queue: str) -> None:
-        """Have a queue from now on.
+        """Create a queue that receives from now on.
 
         Raises:
             LapseError: the topic cannot be created.
@@ -82,20 +82,20 @@ class Transient:
             self._queues[queue] = _Queue()
 
     def bind(self, queue: str, exchange: str, kind: str, routing_key: str, pattern: str | None) -> None:
-        """Have a queue get what is sent to an exchange.
+        """Bind a queue to an exchange.
 
         Args:
-            queue: it.
-            exchange: the exchange.
-            kind: its type: `fanout`, `topic` or `direct`.
-            routing_key: what the queue is bound with.
-            pattern: of a `topic`: the same as a regular expression.
+            queue: name of the queue.
+            exchange: name of the exchange.
+            kind: type of the exchange: `fanout`, `topic` or `direct`.
+            routing_key: routing key of the binding.
+            pattern: for a `topic` exchange: the routing key as a regular expression.
         """
         with self._lock:
             self._queues[queue].bindings.append((exchange, _matching(kind, routing_key, pattern)))
 
     def publish(self, message: Mapping[str, Any]) -> None:
-        """Send a message to whoever listens; its properties say to which exchange, and with which routing key."""
+        """Send a message to all listeners. Its properties have its exchange and routing key."""
         self._make()
         self._publisher().submit(self.topic, task_message.write(message)).result(self._timeout_s)
 
@@ -113,25 +113,25 @@ class Transient:
                 return []
 
     def size(self, queue: str) -> int:
-        """How many messages wait in a queue."""
+        """Return the number of messages that wait in a queue."""
         with self._lock:
             self._read(0.0)
             return len(self._queues[queue].messages)
 
     def purge(self, queue: str) -> int:
-        """Drop what waits in a queue; returns how many that were."""
+        """Drop the messages that wait in a queue, and return their number."""
         with self._lock:
             size = self.size(queue)
             self._queues[queue].messages.clear()
             return size
 
     def delete(self, queue: str) -> None:
-        """Have a queue no longer."""
+        """Delete a queue."""
         with self._lock:
             self._queues.pop(queue, None)
 
     def close(self) -> None:
-        """Listen no longer."""
+        """Delete all queues, and stop reading."""
         with self._lock:
             self._queues.clear()
             consumer, self._consumer = self._consumer, None
@@ -141,11 +141,11 @@ class Transient:
     def _read(self, wait_s: float) -> None:
         for record in arrived(self._consumer, _TOGETHER, wait_s):
             if record.error() is not None:
-                continue  # as while a leader is elected; librdkafka goes on by itself
+                continue  # for example while a leader is elected; librdkafka continues by itself
             try:
                 message = task_message.read(record.value())
             except ValueError:
-                continue  # somebody else's
+                continue  # not written by kombu
             told = message["properties"].get("delivery_info") or {}
             exchange, routing_key = str(told.get("exchange") or ""), str(told.get("routing_key") or "")
             for queue in self._queues.values():
@@ -166,7 +166,7 @@ class Transient:
 
 
 def _matching(kind: str, routing_key: str, pattern: str | None) -> Callable[[str], bool]:
-    """Which routing keys a binding takes."""
+    """Return a function that tells whether a binding matches a routing key."""
     if kind == "fanout":
         return lambda _: True
     if kind == "topic":

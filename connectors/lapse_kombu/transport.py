@@ -21,21 +21,21 @@ from lapse_kombu.transient import Transient
 _PORT: Final = 9092
 _TIMEOUT_S: Final = 30.0
 _CONNECT_S: Final = 5.0
-"""How long a broker may take to accept a connection, where kombu does not say."""
+"""How long a broker may take to accept a connection, in seconds, if kombu sets no limit."""
 
 _SLICE_S: Final = 0.02
-"""With several consuming channels, so long each is waited for before the next has its turn."""
+"""With several consuming channels, how long to wait for one before the next has its turn, in seconds."""
 
 _LOOK_S: Final = 0.02
-"""An event loop looks at least this often for what has come, s."""
+"""How often an event loop looks for messages at least, in seconds."""
 
 
 class Transport(virtual.Transport):
     """kombu's transport `lapse://host:port`.
 
-    `transport_options` may have: `bootstrap_servers`, `kafka` (options of librdkafka), `deployment` (the workers'
-    `app_id`), `user` and `secret` (of lapse), `visibility_timeout` (s) and `queue_settings` (of queues that are created
-    here), `get_timeout` (s), `timeout` (s).
+    `transport_options` may have: `bootstrap_servers`, `kafka` (librdkafka's options), `deployment` (the workers'
+    `app_id`), `user` and `secret` (of lapse's user), `visibility_timeout` (lease period in seconds) and
+    `queue_settings` of new queues, and the waits `get_timeout` and `timeout`, in seconds.
 
     Args:
         client: kombu's connection.
@@ -47,7 +47,7 @@ class Transport(virtual.Transport):
     driver_name = "lapse"
     connection_errors = (ConnectionFailed, EntityDeleted, *virtual.Transport.connection_errors)
     channel_errors = (LapseError, *virtual.Transport.channel_errors)
-    recoverable_connection_errors = (ConnectionFailed, EntityDeleted)  # a queue that was deleted is declared again
+    recoverable_connection_errors = (ConnectionFailed, EntityDeleted)  # so that a deleted queue is declared again
     recoverable_channel_errors = ()
     implements = virtual.Transport.implements.extend(
         asynchronous=True, exchange_type=frozenset(["direct", "topic", "fanout"])
@@ -71,18 +71,18 @@ class Transport(virtual.Transport):
 
     @property
     def timeout_s(self) -> float:
-        """How long Kafka may take to have a message, s."""
+        """How long Kafka may take to confirm a message, in seconds."""
         return float(self._options.get("timeout") or _TIMEOUT_S)
 
     @property
     def lapse(self) -> Connection:
-        """How the client of lapse reaches the cluster."""
+        """The connection of lapse's client to the cluster."""
         if self._lapse is None:
             self._lapse = self._connection()
         return self._lapse
 
     def queues(self) -> list[str]:
-        """Names of all queues of lapse on the cluster.
+        """Return the names of all queues of lapse on the cluster.
 
         Raises:
             ConnectionFailed: no broker answered.
@@ -90,7 +90,7 @@ class Transport(virtual.Transport):
         return self.lapse.queues()
 
     def has_queue(self, name: str) -> bool:
-        """Whether lapse has a queue of a name, also one that was created a moment ago.
+        """Return whether lapse has a queue of a name, even if it was created a moment ago.
 
         Raises:
             ConnectionFailed: no broker answered.
@@ -102,7 +102,7 @@ class Transport(virtual.Transport):
         return True
 
     def publisher(self) -> Publisher:
-        """The publisher that all channels share."""
+        """Return the publisher that all channels share."""
         with self._lock:
             if self._publisher is None:
                 self._publisher = Publisher(self.lapse, timeout_s=self.timeout_s)
@@ -110,25 +110,25 @@ class Transport(virtual.Transport):
 
     @property
     def transient(self) -> Transient:
-        """The queues that live no longer than this connection."""
+        """The transient queues of this connection."""
         with self._lock:
             if self._transient is None:
                 self._transient = Transient(self.lapse, self.deployment, self.publisher, self.timeout_s)
             return self._transient
 
     def driver_version(self) -> str:
-        """The version of lapse."""
+        """Return the version of lapse."""
         return version("lapse")
 
     def verify_connection(self, connection: Any) -> bool:
-        """Whether the connection can be used."""
+        """Return that the connection can be used."""
         return True
 
     def establish_connection(self) -> Transport:
-        """See that a broker answers.
+        """Check that a broker answers.
 
         Raises:
-            ConnectionFailed: none does.
+            ConnectionFailed: no broker answered.
         """
         _reach(self.lapse.bootstrap_servers, float(self.client.connect_timeout or _CONNECT_S))
         self.known.update(self.queues())
@@ -136,15 +136,15 @@ class Transport(virtual.Transport):
         return self
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:
-        """Hand out what has come each time that kombu's event loop goes round, as Celery's worker has it.
+        """Hand out messages at each tick of kombu's event loop, which Celery's workers run.
 
         Args:
-            connection: this.
-            loop: the loop; whatever is settled in it is settled by its thread.
+            connection: this transport.
+            loop: the event loop.
         """
         self._end_loop()
         loop.on_tick.add(self._look)
-        goes_round = loop.call_repeatedly(_LOOK_S, lambda: None)  # also while nothing else happens
+        goes_round = loop.call_repeatedly(_LOOK_S, lambda: None)  # so that the loop ticks while nothing else happens
 
         def leave() -> None:
             loop.on_tick.discard(self._look)
@@ -163,7 +163,7 @@ class Transport(virtual.Transport):
             leave()
 
     def close_connection(self, connection: Any) -> None:
-        """Leave the event loop; close all channels, and the publisher."""
+        """Leave the event loop, and close all channels and the publisher."""
         self._end_loop()
         super().close_connection(connection)
         with self._lock:
@@ -175,14 +175,14 @@ class Transport(virtual.Transport):
             publisher.close()
 
     def drain_events(self, connection: Any, timeout: float | None = None) -> None:
-        """Hand out what has come, waiting for the first.
+        """Hand out messages, waiting for the first one.
 
         Args:
-            connection: this.
-            timeout: for how long, s; None = until there is something.
+            connection: this transport.
+            timeout: how long to wait, in seconds; None = until a message comes.
 
         Raises:
-            TimeoutError: nothing came.
+            TimeoutError: no message came.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
@@ -190,16 +190,16 @@ class Transport(virtual.Transport):
             channels = [channel for channel in consuming if channel.may_hand_out]
             for channel in channels:
                 left_s = 1.0 if deadline is None else max(0.0, deadline - time.monotonic())
-                # A channel that is full now may have room in a moment: another thread settles.
+                # A full channel may have room in a moment, because other threads settle.
                 if channel.drain(left_s if len(consuming) == 1 else min(left_s, _SLICE_S)):
                     return
             if deadline is not None and time.monotonic() >= deadline:
-                raise socket.timeout  # kombu's word for it  # noqa: UP041
+                raise socket.timeout  # kombu's name of it  # noqa: UP041
             if not channels:
-                time.sleep(_SLICE_S)  # nothing may be handed out at present
+                time.sleep(_SLICE_S)  # all channels are full
 
     def as_uri(self, uri: str, include_password: bool = False, mask: str = "**") -> str:
-        """The address for logs; it holds no password but kombu's own."""
+        """Return the URI for logs unchanged: kombu itself masks the password."""
         return uri
 
     @property
@@ -219,7 +219,7 @@ class Transport(virtual.Transport):
 
 
 def _reach(servers: str, timeout_s: float) -> None:
-    """See that one of the brokers accepts connections: librdkafka would go on trying for seconds."""
+    """Check that one of the brokers accepts connections, because librdkafka would retry for seconds."""
     failure = OSError("none is named")
     for server in servers.split(","):
         host, _, port = server.strip().rpartition(":")

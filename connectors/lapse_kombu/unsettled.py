@@ -1,4 +1,4 @@
-"""What was handed to kombu and is neither acknowledged nor rejected; its leases are kept alive."""
+"""Messages that were handed to kombu and are not settled yet. Their leases are renewed."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from lapse_client import Delivery, LapseError, QueueSubscriber
 logger = logging.getLogger(__name__)
 
 _LOOK_S: Final = 0.5
-"""How often the leases are looked at."""
+"""How often the leases are checked, in seconds."""
 
 _SHARE: Final = 0.4
-"""A lease is renewed when so much of it is over."""
+"""The part of a lease after which it is renewed."""
 
 
 @dataclass
 class Held:
-    """A delivery that is at work.
+    """A delivery that kombu works on.
 
     Attributes:
-        delivery: it.
-        subscriber: who received it.
-        lease_s: how long its lease was when it was handed out; 0 = it has none.
-        renewed_s: when the lease began, by the machine's monotonic clock.
+        delivery: the delivery.
+        subscriber: the subscriber that received it.
+        lease_s: length of its lease when it was handed out, in seconds; 0 = no lease.
+        renewed_s: when the lease began, in seconds of the monotonic clock.
     """
 
     delivery: Delivery
@@ -39,19 +39,19 @@ class Held:
     renewed_s: float
 
     def is_due(self, now_s: float) -> bool:
-        """Whether the lease should be renewed."""
+        """Return whether the lease should be renewed."""
         return 0 < self.lease_s * _SHARE <= now_s - self.renewed_s
 
 
 class Unsettled(virtual.QoS):
-    """The channel's unacknowledged messages, by delivery tag, and how many there may be.
+    """The channel's unsettled messages by delivery tag, and their limit.
 
-    A message that is held longer than its lease is renewed by a thread of its own while the process lives. If the
-    process dies, its heartbeats end, and the queue hands the messages to others.
+    A thread renews the leases of messages as long as the process lives. If the process dies, its heartbeats stop, and
+    the queue hands the messages to other subscriptions.
 
     Args:
-        channel: whose.
-        prefetch_count: most at a time; 0 = no limit.
+        channel: the channel.
+        prefetch_count: most unsettled messages; 0 = no limit.
     """
 
     def __init__(self, channel: Any, prefetch_count: int = 0) -> None:
@@ -63,15 +63,15 @@ class Unsettled(virtual.QoS):
         self._renewing: threading.Thread | None = None
 
     def can_consume(self) -> bool:
-        """Whether one more may be handed out."""
+        """Return whether one more message may be handed out."""
         return not self.prefetch_count or len(self._held) < self.prefetch_count
 
     def can_consume_max_estimate(self) -> int | None:
-        """How many more may be handed out; None = any number."""
+        """Return how many more messages may be handed out; None = any number."""
         return max(0, self.prefetch_count - len(self._held)) if self.prefetch_count else None
 
     def hold(self, tag: str, delivery: Delivery, subscriber: QueueSubscriber) -> None:
-        """Know a delivery by its tag, until it is settled."""
+        """Register a delivery under its tag until it is settled."""
         now_ms = subscriber.subscription.session.clock.past_ms()
         lease_ms = 0 if delivery.lease_until_ms is None else delivery.lease_until_ms - now_ms
         with self._lock:
@@ -81,20 +81,20 @@ class Unsettled(virtual.QoS):
                 self._renewing.start()
 
     def append(self, message: Any, delivery_tag: str) -> None:
-        """Nothing: the channel has told already."""
+        """Do nothing: `Channel` registers each delivery itself."""
 
     def get(self, delivery_tag: str) -> Delivery:
-        """The delivery of a tag."""
+        """Return the delivery of a tag."""
         return self._held[delivery_tag].delivery
 
     def ack(self, delivery_tag: str) -> None:
-        """Acknowledge."""
+        """Acknowledge a message."""
         if (held := self._release(delivery_tag)) is not None:
             held.delivery.acknowledge()
             self.channel.settled(held.subscriber)
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
-        """Return a message to its queue at once, or have it leave for the dead letters."""
+        """Return a message to its queue at once, or without `requeue` expire it to the dead letters."""
         if (held := self._release(delivery_tag)) is not None:
             if requeue:
                 held.delivery.cancel(0)
@@ -103,20 +103,20 @@ class Unsettled(virtual.QoS):
             self.channel.settled(held.subscriber)
 
     def has(self, subscriber: QueueSubscriber) -> bool:
-        """Whether something of a subscriber is held."""
+        """Return whether unsettled messages of a subscriber are registered."""
         with self._lock:
             return any(held.subscriber is subscriber for held in self._held.values())
 
     def restore_unacked(self) -> None:
-        """Return all that is held to its queue."""
+        """Return all unsettled messages to their queues."""
         for tag in list(self._held):
             self.reject(tag, requeue=True)
 
     def restore_unacked_once(self, stderr: object = None) -> None:
-        """Nothing: closing the subscribers returns what they hold."""
+        """Do nothing: closing the subscribers returns their messages."""
 
     def close(self) -> None:
-        """Renew no more."""
+        """Stop renewing leases."""
         self._closed.set()
 
     def _release(self, tag: str) -> Held | None:
@@ -136,5 +136,5 @@ class Unsettled(virtual.QoS):
             held.renewed_s = now_s
             try:
                 held.delivery.renew()
-            except LapseError as error:  # settled, or closed, meanwhile
+            except LapseError as error:  # settled or closed meanwhile
                 logger.debug("%s is not renewed: %s", held.delivery.bookmark, error)
