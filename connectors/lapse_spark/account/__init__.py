@@ -1,1 +1,1 @@
-"""The parts of a ledger: what the topics of a queue tell, put together and judged."""
+"""The parts of a ledger: the accounts from a queue's topics, and the verdicts from them."""

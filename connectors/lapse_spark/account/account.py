@@ -1,7 +1,7 @@
-"""Accounts: what the topics of a queue tell of its messages, each on its own; `verdict` puts them together.
+"""Accounts: the facts about messages in each topic of a queue. `verdict` combines them.
 
-Messages are blocks of 64 offsets, events and letters name ranges. Nothing is collected to the driver, and no Python
-runs on the executors.
+Messages are kept as blocks of 64 offsets, events and letters as ranges. Nothing is collected to the driver, and no
+Python runs on the executors.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from lapse_spark.records import event, header
 from lapse_spark.running import block
 
 FATES: Final = tuple(kind for kind in EventKind if kind in TERMINAL)
-"""How a message's stay in a queue can end; the place is the bit."""
+"""The fates with which messages leave a queue. A fate's index is its bit."""
 
 REASONS: Final = (*(reason.value for reason in Reason), "other")
-"""Why it left; the place is the bit. `other` stands for what this version does not know."""
+"""The reasons of removals. A reason's index is its bit. `other` stands for reasons that this version does not know."""
 
 NOT_PUBLISHED, OURS, REDRIVEN = 0, 1, 2
-"""Where a message is: not in the log, in it and for this queue, in it and for another one."""
+"""The place of a message: not in the log, in the log for this queue, or in the log for another queue."""
 
 
 def published(raw: DataFrame, queue: str) -> DataFrame:
-    """The messages of the underlying topics: bookmark, timestamp, and whether they are for this queue (C29, Q17).
+    """Return the messages of the underlying topics: bookmark, timestamp, and the place for this queue (C29, Q17).
 
     Args:
         raw: `schema.RAW`, from `read.records`.
-        queue: whose ledger it is: a record redriven or handed over to another queue is not its message.
+        queue: the ledger's queue. A record that was redriven or handed over to another queue is not its message.
     """
     newest = header.newest_first(F.col("headers"))
-    # Whether a header is there at all is asked first: millions of records do not have it.
+    # First check whether a header exists, because millions of records do not have it.
     there = F.col("headers")["key"]
     redriven = F.array_contains(there, names.REDRIVE_QUEUE) & (header.text(newest, names.REDRIVE_QUEUE) != queue)
     handed_to = F.regexp_extract(header.text(newest, names.TRANSFER), "^([^/]+)/.", 1)
@@ -48,12 +48,12 @@ def published(raw: DataFrame, queue: str) -> DataFrame:
 
 
 def told(events: DataFrame, queue: str, until_ms: int | None = None) -> DataFrame:
-    """The fates that events tell: ranges of bookmarks with epoch and bit masks of fate and reasons.
+    """Return the fates in events: ranges of bookmarks with epoch and bit masks of fate and reasons.
 
     Args:
-        events: readable ones, `schema.EVENT`.
-        queue: whose they must be.
-        until_ms: only what was decided before this instant, ms since the epoch.
+        events: readable events, `schema.EVENT`.
+        queue: name of the queue. Events of other entities are ignored.
+        until_ms: use only events decided before this instant, ms since the epoch; None = all.
     """
     ends = events.where((F.col("entity") == queue) & F.col("event").isin([kind.value for kind in FATES]))
     if until_ms is not None:
@@ -66,12 +66,12 @@ def told(events: DataFrame, queue: str, until_ms: int | None = None) -> DataFram
 
 
 def rewound(events: DataFrame, queue: str, until_ms: int | None = None) -> DataFrame:
-    """Messages that rewinds brought back, in the columns of `published`: each is published once more (C61).
+    """Return messages that rewinds brought back, in the columns of `published`. Each counts as published again (C61).
 
     Args:
-        events: readable ones, `schema.EVENT`.
-        queue: whose they must be.
-        until_ms: only what came back before this instant, ms since the epoch.
+        events: readable events, `schema.EVENT`.
+        queue: name of the queue. Events of other entities are ignored.
+        until_ms: use only rewinds before this instant, ms since the epoch; None = all.
     """
     back = events.where((F.col("entity") == queue) & (F.col("event") == EventKind.REWOUND.value))
     if until_ms is not None:
@@ -82,16 +82,16 @@ def rewound(events: DataFrame, queue: str, until_ms: int | None = None) -> DataF
 
 
 _GENERATION: Final = "~([0-9]+)/[0-9]+$"
-"""The generation in a `lapse-id`."""
+"""Finds the generation in a `lapse-id`."""
 
 
 def lettered(letters: DataFrame, queue: str, until_ms: int | None = None) -> DataFrame:
-    """What the dead letters of a queue tell: bookmark, epoch and bit mask of reasons; a copy is told again.
+    """Return bookmark, epoch and bit mask of reasons of a queue's dead letters, copies included.
 
     Args:
-        letters: readable ones, `schema.DEAD_LETTER`.
-        queue: whose they must be.
-        until_ms: only what was decided before this instant, ms since the epoch.
+        letters: readable letters, `schema.DEAD_LETTER`.
+        queue: name of the queue. Letters of other entities are ignored.
+        until_ms: use only letters decided before this instant, ms since the epoch; None = all.
     """
     ours = letters.where((F.col("family") == LAPSE.name) & (F.col("entity") == queue))
     if until_ms is not None:
@@ -107,13 +107,13 @@ def lettered(letters: DataFrame, queue: str, until_ms: int | None = None) -> Dat
 
 
 def lettered_topic() -> Column:
-    """The topic of a letter's message, or its generation, which only the letter's id tells."""
+    """Return the topic of a letter's message with its generation, which is only in the letter's id."""
     rewound = F.regexp_extract("id", _GENERATION, 1).try_cast("int")
     return generation.named(F.col("topic"), F.coalesce(rewound, F.lit(0)))
 
 
 def since(data: DataFrame, start: Mapping[tuple[str, int], int], *, last: str) -> DataFrame:
-    """Leave out what ends before the start bookmark of its partition; `last` names the column with the offset."""
+    """Drop rows that end before the start bookmark of their partition. `last` names the column with the offset."""
     for (topic, partition), offset in start.items():
         before = (F.col("topic") == topic) & (F.col("partition") == partition) & (F.col(last) < offset)
         data = data.where(~before)
@@ -121,12 +121,12 @@ def since(data: DataFrame, start: Mapping[tuple[str, int], int], *, last: str) -
 
 
 def gather(messages: DataFrame, since_ms: int | None = None, until_ms: int | None = None) -> DataFrame:
-    """The messages as blocks: bit masks `ours`, `elsewhere`, `early`, `late`, and the first and last offset.
+    """Return messages as blocks: bit masks `ours`, `elsewhere`, `early`, `late`, and the first and last offset.
 
     Args:
-        messages: from `published`.
-        since_ms: messages that arrived before this instant are `early`: the ledger is not about them.
-        until_ms: messages that arrived at this instant or later are `late`: they count only with a fate.
+        messages: messages from `published`.
+        since_ms: messages that arrived before this instant are `early`, and not in the ledger. ms since the epoch.
+        until_ms: messages that arrived at this instant or later are `late`, and count only with a fate.
     """
     each = block.bit(F.col("offset"))
     early = F.lit(False) if since_ms is None else F.col("at_ms") < since_ms
@@ -140,19 +140,19 @@ def gather(messages: DataFrame, since_ms: int | None = None, until_ms: int | Non
 
 
 def reach(blocks: DataFrame) -> DataFrame:
-    """First and last offset that the log of every partition has, from `gather`: as many rows as partitions."""
+    """Return the first and last offset in the log of every partition, from `gather`: one row per partition."""
     return blocks.groupBy("topic", "partition").agg(F.min("first").alias("log_first"), F.max("last").alias("log_last"))
 
 
 def within(ranges: DataFrame, logs: DataFrame) -> DataFrame:
-    """Cut ranges to what the log has, so that no damaged range can grow beyond it."""
+    """Cut ranges to the offsets of the log, so that a damaged range cannot become huge."""
     both = ranges.join(F.broadcast(logs), ["topic", "partition"])
     cut = both.withColumn("first", F.greatest("first", "log_first")).withColumn("last", F.least("last", "log_last"))
     return cut.where(F.col("first") <= F.col("last")).drop("log_first", "log_last")
 
 
 def beyond(fates: DataFrame, letters: DataFrame, logs: DataFrame) -> DataFrame:
-    """What the log does not have, as ranges with `side` (`before` its beginning, or `after` it) and `by_event`."""
+    """Return ranges outside the log, with `side` (`before` its beginning or `after` its end) and `by_event`."""
     place = ("topic", "partition", "first", "last")
     told = fates.select(*place, F.lit(True).alias("by_event"))
     both = told.unionByName(letters.select(*place, F.lit(False).alias("by_event")))
@@ -178,12 +178,12 @@ def beyond(fates: DataFrame, letters: DataFrame, logs: DataFrame) -> DataFrame:
 
 
 def in_words(mask: Column, words: tuple[str, ...]) -> Column:
-    """A bit mask as text, `time_limit,max_deliveries`."""
+    """Convert a bit mask to text, such as `time_limit,max_deliveries`."""
     return F.concat_ws(",", *(F.when(mask.bitwiseAND(1 << bit) != 0, word) for bit, word in enumerate(words)))
 
 
 def fate_bit(kind: Column) -> Column:
-    """The bit of a kind of event in `FATES`; 0 where it ends nothing."""
+    """Return the bit of a kind of event in `FATES`; 0 if it is not a fate."""
     fate = F.lit(0)
     for bit, one in enumerate(FATES):
         fate = F.when(kind == one.value, 1 << bit).otherwise(fate)
@@ -191,7 +191,7 @@ def fate_bit(kind: Column) -> Column:
 
 
 def reason_bits(reasons: Column) -> Column:
-    """The bits of reasons in `REASONS`."""
+    """Return the bit mask of reasons in `REASONS`."""
     known = F.lit(0)
     for bit, reason in enumerate(REASONS[:-1]):
         known = known.bitwiseOR(F.when(F.array_contains(reasons, reason), 1 << bit).otherwise(0))

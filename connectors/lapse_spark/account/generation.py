@@ -1,7 +1,7 @@
-"""Generations: messages that a rewind brought back, beside those that they were before (C61).
+"""Generations: messages that a rewind brought back are apart from their earlier ones (C61).
 
-Events name them by positions: the offset, with the generation in the bits above. A ledger keeps the generations of a
-partition apart as if they were topics of their own, `orders~1`, for each has a beginning and an end of its own.
+Events name them by positions: the offset, with the generation in the bits above. A ledger treats the generations of
+a partition like topics of their own, such as `orders~1`, because each has its own first and last offset.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from pyspark.sql import functions as F
 from lapse.core.generation import FIRST_REWOUND, OFFSET_BITS, generation_of
 
 _MARK: Final = "~"
-"""What no topic's name has."""
+"""The separator of the generation. No topic's name has this character."""
 
 _OFFSET: Final = FIRST_REWOUND - 1
 
 
 def apart(ranges: DataFrame) -> DataFrame:
-    """Ranges of positions (`first`, `last`) as offsets of a topic, or of one of its generations."""
+    """Convert ranges of positions (`first`, `last`) to offsets of a topic or generation."""
     generation = F.shiftright("first", OFFSET_BITS)
     return ranges.withColumns(
         {
@@ -32,7 +32,7 @@ def apart(ranges: DataFrame) -> DataFrame:
 
 
 def together(ranges: DataFrame) -> DataFrame:
-    """What `apart` took apart, as positions again."""
+    """Convert the result of `apart` back to positions."""
     generation = F.coalesce(F.substring_index("topic", _MARK, -1).try_cast("bigint"), F.lit(0).cast("bigint"))
     above = F.when(F.contains(F.col("topic"), F.lit(_MARK)), generation * FIRST_REWOUND).otherwise(0)
     return ranges.withColumns(
@@ -45,21 +45,21 @@ def together(ranges: DataFrame) -> DataFrame:
 
 
 def named(topic: Column, generation: Column) -> Column:
-    """The name of a topic's generation; 0 is the topic itself."""
+    """Return the name of a topic's generation; the topic itself for 0."""
     return F.when(generation > 0, F.concat_ws(_MARK, topic, generation.cast("string"))).otherwise(topic)
 
 
 def name(topic: str, position: int) -> str:
-    """The same of one message."""
+    """Return the name of a topic's generation for one message's position."""
     generation = generation_of(position)
     return f"{topic}{_MARK}{generation}" if generation else topic
 
 
 def was_rewound(topic: Column) -> Column:
-    """Whether the name is that of a generation."""
+    """Return whether a column has the name of a generation."""
     return F.contains(topic, F.lit(_MARK))
 
 
 def is_rewound(topic: str) -> bool:
-    """The same of one name."""
+    """Return whether a name is that of a generation."""
     return _MARK in topic

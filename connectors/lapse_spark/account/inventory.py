@@ -1,7 +1,7 @@
-"""Inventory: what a queue itself says it holds, message by message, and how far it has read its topics.
+"""Inventory: a queue's own list of its messages, and how far it has read its topics.
 
-The ledger is reckoned from the topics. A message whose end left no trace there looks as if it were queued; only the
-queue knows that it is not. So the queue is asked, where a worker answers.
+The ledger is computed from the topics. A message that left without a trace there looks as if it were queued. Only the
+queue knows that it is not, so the queue is asked if a worker answers.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from lapse_spark.account import account, generation, verdict
 from lapse_spark.running import block
 
 MOST_LISTED: Final = 200_000
-"""A queue that holds more messages is not listed: an answer has a thousand of them."""
+"""The most messages of a queue that is listed, because an answer has only a thousand of them."""
 
 _LOOKS: Final = 3
 _TIMEOUT_S: Final = 10.0
 _ID: Final = "ledger"
-"""A transfer that holds nothing, and only asks how far a queue has read."""
+"""Id of a transfer that takes no messages, and only asks how far a queue has read."""
 
 _RANGE: Final = "topic string, partition int, first bigint, last bigint"
 
@@ -37,17 +37,17 @@ Range = tuple[str, int, int, int]
 
 
 class NotListed(RuntimeError):
-    """The queue cannot say what it holds; the text says why."""
+    """The queue cannot list its messages; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """What a queue says it holds.
+    """A queue's list of its messages.
 
     Attributes:
-        messages: how many.
-        ranges: which.
-        read_to: the next offset to be read of each underlying partition; empty = the queue did not say.
+        messages: number of messages.
+        ranges: ranges of the messages.
+        read_to: the next offset to be read of each underlying partition; empty if the queue did not say.
     """
 
     messages: int
@@ -55,9 +55,9 @@ class Inventory:
     read_to: dict[tuple[str, int], int] = field(default_factory=dict)
 
     def unread(self, logs: Iterable[tuple[str, int, int]]) -> list[Range]:
-        """What the queue has not read yet, by topic, partition and last offset of the logs.
+        """Return the ranges that the queue has not read yet, for logs given as topic, partition and last offset.
 
-        Where the queue did not say how far it has read, it has read as far as the last message that it holds.
+        If the queue did not say how far it has read, it has read at least as far as its last message.
         """
         reached = dict(self.read_to)
         if not reached:
@@ -66,20 +66,20 @@ class Inventory:
         starts = [
             (topic, partition, reached.get((topic, partition), 0), last)
             for topic, partition, last in logs
-            if not generation.is_rewound(topic)  # what came back was read
+            if not generation.is_rewound(topic)  # rewound messages were read
         ]
         return [one for one in starts if one[2] <= one[3]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A queue that was asked what it holds.
+    """A queue that can be asked for its inventory.
 
     Attributes:
-        spark: the session.
-        again: asks once more.
-        first: what it said before the topics were read.
-        fates: from `account.told`, without an end in time, read afterwards.
+        spark: the Spark session.
+        again: asks for another inventory.
+        first: the inventory before the topics were read.
+        fates: fates from `account.told` without `until_ms`, read after that.
     """
 
     spark: SparkSession
@@ -88,13 +88,13 @@ class Asked:
     fates: DataFrame
 
     def lost(self, each: DataFrame, logs: DataFrame) -> DataFrame:
-        """Messages that are published and read, have no fate, and are not held: blocks with `mask`, persisted.
+        """Return published and read messages that have no fate and are not in the queue: persisted blocks with `mask`.
 
-        A list of many answers is not of one instant. What it lacks has to be absent in later ones, too.
+        An inventory of many answers is not of one instant, so a lost message must be absent in later ones, too.
 
         Args:
-            each: from `verdict.verdicts`.
-            logs: from `account.reach`.
+            each: classes from `verdict.verdicts`.
+            logs: logs from `account.reach`.
         """
         inventories = [self.first]
         while True:
@@ -109,10 +109,10 @@ class Asked:
 
 
 def ask(connection: Connection, queue: str) -> Inventory:
-    """Ask a queue what it holds. How far it has read is asked first: what was read by then is held, or has a fate.
+    """Ask a queue for its inventory. Ask first how far it has read: messages read by then are listed, or have a fate.
 
     Raises:
-        NotListed: it holds too many messages.
+        NotListed: the queue has too many messages.
         LapseError: there is no such queue, no worker answers, or the user may not look.
     """
     with Queue(queue, connection=connection, timeout_s=_TIMEOUT_S) as client:
@@ -126,7 +126,7 @@ def ask(connection: Connection, queue: str) -> Inventory:
 
 
 def _read_to(connection: Connection, queue: str) -> dict[tuple[str, int], int]:
-    """How far a queue has read; empty where the user may not ask."""
+    """Return the next offset to be read of each partition; empty if the user may not ask."""
     try:
         with Conversation(connection, queue, connection.shards("queue", queue)) as conversation:
             answers = conversation.ask(
@@ -139,7 +139,7 @@ def _read_to(connection: Connection, queue: str) -> dict[tuple[str, int], int]:
 
 
 def _ranges(marks: Iterable[Bookmark]) -> list[Range]:
-    """Bookmarks, ascending, as ranges."""
+    """Join ascending bookmarks into ranges."""
     found: list[Range] = []
     for mark in marks:
         topic, partition, offset = generation.name(mark.topic, mark.offset), mark.partition, mark.log_offset
@@ -153,7 +153,7 @@ def _ranges(marks: Iterable[Bookmark]) -> list[Range]:
 def _lost(
     spark: SparkSession, each: DataFrame, fates: DataFrame, logs: DataFrame, inventories: Sequence[Inventory]
 ) -> DataFrame:
-    """What `Asked.lost` finds; what one of the inventories has is held."""
+    """Return the lost messages; see `Asked.lost`. A message in any of the inventories is not lost."""
     ends = [(row["topic"], row["partition"], row["log_last"]) for row in logs.collect()]
     known = [one for inventory in inventories for one in inventory.ranges] + inventories[0].unread(ends)
     there = account.within(local_rows.frame(spark, known, _RANGE), logs) if known else None

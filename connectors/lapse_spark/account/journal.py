@@ -1,4 +1,4 @@
-"""The journal of a queue, as a ledger holds events against it: how messages left, by the worker's own record (D8)."""
+"""The journal of a queue: the worker's own record of how messages left. A ledger compares events with it (D8)."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ _PATIENCE_S: Final = 30.0
 STATEMENT: Final = (
     "topic string, partition int, first bigint, last bigint, epoch bigint, fates int, reasons int, at_ms bigint"
 )
-"""What `Journal.read` found, as statements of `verdict.SAME`."""
+"""The columns of rows from `Journal.read`, with those of `verdict.SAME`."""
 
 Row = tuple[str, int, int, int, int, int, int, int]
 
 
 class NoJournal(RuntimeError):
-    """There is no journal, or none that can be read; the text says why."""
+    """There is no journal, or it cannot be read; the text says why."""
 
 
 class Journal:
-    """Reads the journals of a queue's shards, from where it was the last time.
+    """Reads the journals of a queue's shards, each time from where it stopped.
 
     Args:
-        connection: the cluster.
-        queue: its name.
-        app_id: of its deployment; None = whichever has it.
-        since_ms: what left before this instant was told already, ms since the epoch.
+        connection: connection to the cluster.
+        queue: name of the queue.
+        app_id: `app_id` of its deployment; None = search for it.
+        since_ms: ignore messages that left before this instant, ms since the epoch.
     """
 
     def __init__(self, connection: Connection, queue: str, app_id: str | None = None, since_ms: int = 0) -> None:
@@ -57,13 +57,14 @@ class Journal:
         self._ahead: list[Departure] = []
 
     def read(self, ends: Mapping[tuple[str, int], int] | None = None) -> list[Row]:
-        """What left since the last time.
+        """Return the messages that left since the last call.
 
         Args:
-            ends: how far the underlying topics have been read; what is behind that is told the next time. None = all.
+            ends: how far the underlying topics have been read, by partition. Messages beyond that are returned by a
+                later call. None = return all.
 
         Raises:
-            NoJournal: there is none, or it cannot be read.
+            NoJournal: there is no journal, or it cannot be read.
         """
         try:
             self._ahead += self._read()
@@ -81,14 +82,14 @@ class Journal:
         return [_row(one) for one in joined(told)]
 
     def close(self) -> None:
-        """Let go of the consumer; the next `read` begins anew."""
+        """Close the consumer. The next `read` begins from the start."""
         if self._consumer is not None:
             self._consumer.close()
         self._consumer = None
         self._shards, self._ahead = {}, []
 
     def _read(self) -> list[Departure]:
-        """Read to the end as it is now."""
+        """Read to the present end of the journal."""
         consumer = self._open()
         waiting = {}
         for shard in self._next:
@@ -111,7 +112,7 @@ class Journal:
         return found
 
     def _take(self, message: Message) -> list[Departure]:
-        """What left by a record, unless it was told already."""
+        """Return the messages that left by a record, except those before `since_ms`."""
         shard, error, offset = message.partition() or 0, message.error(), message.offset() or 0
         if error is not None:
             if error.code() != KafkaError._PARTITION_EOF:
@@ -153,5 +154,5 @@ def _row(one: Departure) -> Row:
 
 
 def statements(spark: SparkSession, rows: Iterable[Row]) -> DataFrame:
-    """Rows of a journal as statements (`STATEMENT`)."""
+    """Convert rows of a journal to a DataFrame with the columns `STATEMENT`."""
     return local_rows.frame(spark, list(rows), STATEMENT)

@@ -1,4 +1,4 @@
-"""`lapse spark ledger`: what became of every message, reckoned once, or kept up with `--follow` (D3, D8)."""
+"""`lapse spark ledger`: the fate of every message, computed once, or continuously with `--follow` (D3, D8)."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def ledger(
 
 
 def _check(follow: bool, once_only: Mapping[str, bool], following: Mapping[str, Any]) -> None:
-    """Refuse options that do not go together."""
+    """Refuse options that exclude each other."""
     if follow:
         if wrong := [name for name, given in once_only.items() if given]:
             raise ValueError(f"{', '.join(wrong)}: not with --follow, which keeps the account of all messages")
@@ -151,15 +151,15 @@ def _check(follow: bool, once_only: Mapping[str, bool], following: Mapping[str, 
 
 
 def _app_id(cluster: Cluster) -> str | None:
-    """The deployment that the options name; None = whichever has the queue."""
+    """Return the `app_id` of the deployment in the options; None = search for the queue's."""
     return None if cluster.file is None else lapse_toml.app_id(cluster.file)
 
 
 def all_queues(file: Path) -> list[Followed]:
-    """The queues that a `lapse.toml` has.
+    """Return the queues in a `lapse.toml`.
 
     Raises:
-        ValueError: it cannot be read, or a queue in it; the text says which.
+        ValueError: the file or a queue in it is not valid; the text names it.
     """
     try:
         queues = lapse_toml.queues(file)
@@ -207,7 +207,7 @@ def _rule(following: Mapping[str, Any], *, ask: bool, shown: int, written_with: 
 
 
 def _interval(every_ms: int | None) -> str:
-    """How often a batch begins, in Spark's words."""
+    """Return the interval of batches in Spark's notation."""
     return running_ledger.EVERY if every_ms is None else f"{every_ms} milliseconds"
 
 

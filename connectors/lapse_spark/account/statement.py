@@ -1,4 +1,4 @@
-"""The ledger as text and on a page: the equation, term by term, and what does not add up."""
+"""The ledger as text and on a page: the equation, term by term, and the differences."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def show(ledger: Ledger, console: Console) -> None:
 
 
 def add(page: Report, ledger: Ledger) -> None:
-    """Add a ledger to a page, as a section of its own."""
+    """Add a section with a ledger to a page."""
     promise = "Every published message has exactly one fate, or is still queued."
     page.section(f"Ledger of {ledger.queue}", f"{promise} {_UNASKED}." if ledger.not_listed else promise)
     page.figure("published", ledger.published)
@@ -79,7 +79,7 @@ def add(page: Report, ledger: Ledger) -> None:
 
 
 def instant(at_ms: int) -> str:
-    """An instant for people: RFC 3339, UTC."""
+    """Format an instant, ms since the epoch, in RFC 3339, UTC."""
     return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
@@ -102,7 +102,7 @@ def _counted(ledger: Ledger) -> str:
 
 
 def _notes(ledger: Ledger) -> dict[str, int]:
-    """What the equation leaves out, where there is any."""
+    """Return the counts that are not in the equation, without zeros."""
     noted = {
         "fates of messages that the log has no more": ledger.before_log_start,
         "records redriven to another queue, left out": ledger.elsewhere,

@@ -1,7 +1,7 @@
-"""Verdicts: the accounts of messages, events and letters put together, and what does not agree (D3, D4).
+"""Verdicts: they combine the accounts of messages, events and letters, and find contradictions (D3, D4).
 
-Each block of 64 offsets is parted into classes: bits of which the same is told. So the number of messages counts only
-while they are read; a message that nothing odd is told of is never a row.
+Each block of 64 offsets is divided into classes of messages with the same facts. So the number of messages matters only
+while they are read: a message without anything unusual is never a row of its own.
 """
 
 from __future__ import annotations
@@ -27,49 +27,49 @@ _REMOVED: Final = _DEAD | 1 << FATES.index(EventKind.EXPIRED)
 _LATE: Final = 1 << REASONS.index(Reason.TIME_LIMIT.value)
 
 _JOURNALED: Final = 8
-"""By how many bits what the journal says stands above the fates that events tell."""
+"""The bits of the journal's facts begin here, above the bits of the events' fates."""
 
 IN_TIME: Final = 1 << _JOURNALED
-"""Among the fates of a statement: the journal says that the message left before its lifetime had ended."""
+"""A bit in the fates of a statement: the journal says that the message left before its lifetime had ended."""
 
 OVERDUE: Final = 1 << (_JOURNALED + 1)
-"""Likewise: it left since its lifetime had ended."""
+"""A bit in the fates of a statement: the journal says that the message left because its lifetime had ended."""
 
 
 class Difference(StrEnum):
-    """What does not add up about a message."""
+    """The kinds of contradictions about a message."""
 
-    NOT_PUBLISHED = "not_published"  # an event or a letter names it, and the log does not have it
-    NOT_FOR_THIS_QUEUE = "not_for_this_queue"  # redriven to another queue (C29), and this one told its fate
-    SEVERAL_FATES = "several_fates"  # acknowledged and dead-lettered, for instance
-    LETTER_MISSING = "letter_missing"  # the event says dead_lettered, no letter names it
-    EVENT_MISSING = "event_missing"  # a letter names it, no event says dead_lettered
-    LOST = "lost"  # published and without a fate, and the queue itself does not have it
-    REASONS_DIFFER = "reasons_differ"  # two letters, or event and letter, give different reasons
-    TOLD_TWICE = "told_twice"  # one epoch tells the same fate of two instants; a crash's copy has the same instant
-    STILL_HELD = "still_held"  # its fate is told, and the queue itself still has it
-    SWAPPED = "swapped"  # the journal says otherwise whether its lifetime had ended when it left
-    FORGOTTEN = "forgotten"  # its fate is told again so late that the first one is remembered no more
+    NOT_PUBLISHED = "not_published"  # an event or letter names it, but the log does not have it
+    NOT_FOR_THIS_QUEUE = "not_for_this_queue"  # redriven to another queue (C29), but this one reports its fate
+    SEVERAL_FATES = "several_fates"  # for example acknowledged and dead-lettered
+    LETTER_MISSING = "letter_missing"  # an event says dead_lettered, but no letter names it
+    EVENT_MISSING = "event_missing"  # a letter names it, but no event says dead_lettered
+    LOST = "lost"  # published, without a fate, and not in the queue's own list
+    REASONS_DIFFER = "reasons_differ"  # two letters, or event and letter, have different reasons
+    TOLD_TWICE = "told_twice"  # one epoch reports its fate at two instants; copies after a crash have the same one
+    STILL_HELD = "still_held"  # it has a fate, but the queue itself still has it
+    SWAPPED = "swapped"  # events and journal disagree whether its lifetime had ended when it left
+    FORGOTTEN = "forgotten"  # its fate is reported again when the first report is forgotten already
 
 
 def verdicts(blocks: DataFrame, fates: DataFrame, letters: DataFrame, journaled: DataFrame | None = None) -> DataFrame:
-    """A row for each class of messages: `block`, `mask`, `place`, `state`, `fates`, `reasons`, `difference`.
+    """Return a row for each class of messages: `block`, `mask`, `place`, `state`, `fates`, `reasons`, `difference`.
 
-    Of several epochs that tell a message's fate the highest counts: a worker that had lost its shard without noticing
-    may have told another one. `superseded` says where one did.
+    If several epochs report a message's fate, the highest one counts: a worker that had lost its shard without noticing
+    may have reported another fate. `superseded` marks such messages.
 
     Args:
-        blocks: from `account.gather`.
-        fates: from `account.told`, `within` the log.
-        letters: from `account.lettered`, `within` the log.
-        journaled: how messages left by the journal, in the columns of `fates`, `within` the log; None = not known.
+        blocks: blocks from `account.gather`.
+        fates: fates from `account.told`, `within` the log.
+        letters: letters from `account.lettered`, `within` the log.
+        journaled: how messages left by the journal, in the columns of `fates`, `within` the log; None = unknown.
     """
     told = fates if journaled is None else fates.unionByName(journaled.select(fates.columns))
     return judged(blocks, _statements(told, letters))
 
 
 def judged(blocks: DataFrame, statements: DataFrame) -> DataFrame:
-    """The same from statements about blocks: `block`, and `statement`, the fields of `SAME` and a `mask`."""
+    """Return the rows of `verdicts` from statements on blocks: `statement` has the fields of `SAME` and a `mask`."""
     nothing = F.lit(None).cast(_STATEMENT)
     rows = blocks.select(*block.PLACE, *_MASKS, nothing.alias("statement")).unionByName(
         statements.select(
@@ -111,7 +111,7 @@ def judged(blocks: DataFrame, statements: DataFrame) -> DataFrame:
         .withColumns({"place": F.col("_part.place"), "mask": F.col("_part.m")})
         .where(F.col("mask") != 0)
     )
-    # What is told again after a lost epoch agrees with it as a rule; then there is nothing to report.
+    # Usually a later epoch reports the same as the lost one. Then nothing is superseded.
     void = F.col("void").bitwiseOR(F.when(F.col("stale"), _DEAD).otherwise(0))
     superseded = block.without(void, F.col("fates")) != 0
     found = placed.withColumns({"difference": _difference(), "superseded": superseded})
@@ -124,14 +124,14 @@ def judged(blocks: DataFrame, statements: DataFrame) -> DataFrame:
 _MASKS: Final = ("ours", "elsewhere", "early", "late")
 _STATEMENT: Final = "struct<epoch:bigint,fates:int,reasons:int,letter:int,mask:bigint>"
 SAME: Final = ("epoch", "fates", "reasons", "letter")
-"""What a statement says of its messages; `letter` is null of an event's, `fates` and `reasons` are 0 of a letter's."""
+"""The facts of a statement. From events, `letter` is null. From letters, `fates` and `reasons` are 0."""
 
 UNKNOWN_EPOCH: Final = (1 << 63) - 1
-"""Of a letter without `lapse-epoch`: it goes with whatever the events say."""
+"""The epoch of a letter without `lapse-epoch`, which fits the events of any epoch."""
 
 
 def _statements(fates: DataFrame, letters: DataFrame) -> DataFrame:
-    """What is told of a block, each thing once, with the bits of the messages that it is told of."""
+    """Return the distinct statements on each block, each with the mask of its messages."""
     by_events = block.cover(fates).withColumn("letter", F.lit(None).cast("int"))
     by_letters = block.cover(letters).withColumns(
         {"fates": F.lit(0), "reasons": F.lit(0), "epoch": F.coalesce("epoch", F.lit(UNKNOWN_EPOCH))}
@@ -145,7 +145,7 @@ def _statements(fates: DataFrame, letters: DataFrame) -> DataFrame:
 
 
 def _classes(statements: Column) -> Column:
-    """Part a block's bits into classes of which the same is told; the statements come in the order of their epochs."""
+    """Divide a block into classes of messages with the same facts. The statements are sorted by epoch."""
     none = F.lit(None).cast("int")
     whole = F.struct(
         block.all_bits().alias("mask"),
@@ -169,9 +169,9 @@ _CLASS: Final = ("mask", "epoch", "fates", "reasons", "letter", "least", "void",
 
 
 def _joined(known: Column, one: Column) -> Column:
-    """The bits that the statement is about, with it. A higher epoch's makes void what lower ones have told.
+    """Return the part of a class that a statement names, with its facts. A higher epoch voids the facts of lower ones.
 
-    A journal tells no fate of its own, so it makes nothing void: its event may not have been read yet.
+    A journal's statement voids nothing, because it has no fate, and its event may not have been read yet.
     """
     newer = (one["epoch"] > known["epoch"]) & (one["epoch"] != UNKNOWN_EPOCH) & (one["fates"] < IN_TIME)
     letter = F.when(newer, F.lit(None).cast("int")).otherwise(known["letter"])
@@ -190,14 +190,14 @@ def _joined(known: Column, one: Column) -> Column:
 
 
 def _apart(known: Column, one: Column) -> Column:
-    """The bits that the statement is not about, as they were."""
+    """Return the part of a class that a statement does not name, unchanged."""
     rest = block.without(known["mask"], one["mask"])
     return F.struct(rest.alias("mask"), *(known[name].alias(name) for name in _CLASS[1:]))
 
 
 def _difference() -> Column:
     says_dead = F.col("fates").bitwiseAND(_DEAD) != 0
-    # A letter has the same id in every epoch, so the one of a lost epoch is as good.
+    # A letter has the same id in every epoch, so one of a lost epoch is valid, too.
     has_letter = F.col("letter").isNotNull() | (says_dead & F.col("stale"))
     fates = F.col("fates").bitwiseOR(F.when(F.col("letter").isNotNull(), _DEAD).otherwise(0))
     differ = (F.col("letter") != F.col("least")) | (
@@ -215,7 +215,7 @@ def _difference() -> Column:
 
 
 def _is_swapped() -> Column:
-    """Whether the events tell another end than the journal."""
+    """Return whether events and journal disagree on how a message left."""
     overdue = (F.col("fates").bitwiseAND(_REMOVED) != 0) & (F.col("reasons").bitwiseAND(_LATE) != 0)
     says = F.col("journaled")
     return (F.col("fates") != 0) & ((overdue & (says == IN_TIME)) | (~overdue & (says == OVERDUE)))

@@ -1,1 +1,1 @@
-"""What was at an instant: queues and SOW topics, by their journals alone."""
+"""Queues and SOW topics as of an instant, from their journals alone."""

@@ -1,4 +1,4 @@
-"""A SOW topic as of an instant: the records that it had then, from the topic of its state alone (D7)."""
+"""A SOW topic as of an instant: its records at that time, from its compacted topic alone (D7)."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from lapse_client.reading.instant import shown
 from lapse_spark.records import sow
 
 TOMBSTONES_KEPT_MS = 7 * 86_400_000
-"""Kafka keeps the tombstones of a SOW topic's state at least so long, ms (`delete.retention.ms`)."""
+"""How long Kafka keeps the tombstones of a SOW topic's compacted topic at least, in ms (`delete.retention.ms`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gaps:
-    """What Kafka has removed from the topic of the state, and what that leaves open.
+    """The records that Kafka has removed from the compacted topic, and what is unknown because of that.
 
     Attributes:
-        removed: records at or before the instant that are no longer in the topic, over all partitions.
-        unclear_keys: keys whose first record that is left is later than the instant, where records were removed. They
-            may have had another record then.
-        tombstones_kept: whether a key that was deleted since has left its tombstone for certain.
+        removed: number of records at or before the instant that are no longer in the topic, over all partitions.
+        unclear_keys: number of keys whose first remaining record is later than the instant, in partitions with removed
+            records. They may have had another record then.
+        tombstones_kept: whether the tombstones of all keys that were deleted since are certainly kept.
     """
 
     removed: int
@@ -31,12 +31,12 @@ class Gaps:
 
     @property
     def complete(self) -> bool:
-        """Whether the records are all that there were."""
+        """Whether the records are complete."""
         return not self.removed or (not self.unclear_keys and self.tombstones_kept)
 
     @property
     def sentence(self) -> str:
-        """What is missing, in words; empty when nothing is."""
+        """A text that says what is missing; empty if nothing is."""
         if self.complete:
             return ""
         older = "" if self.tombstones_kept else ", and so may keys that were deleted since and left no tombstone"
@@ -47,24 +47,24 @@ class Gaps:
 
 
 def records(updates: DataFrame, at_ms: int, acts: bool = True) -> DataFrame:
-    """The records of a SOW topic as of an instant (`schema.SOW`).
+    """Return the records of a SOW topic as of an instant (`schema.SOW`).
 
-    An update counts from the instant at which Kafka stored it in the topic of the state. What has expired by the
-    instant does not count, though its tombstone may be later.
+    An update counts from the instant at which Kafka stored it in the compacted topic. A record whose deadline has
+    passed by the instant does not count, even if its tombstone is later.
 
     Args:
-        updates: as `sow.parse` returns them.
+        updates: updates from `sow.parse`.
         at_ms: the instant, ms since the epoch.
-        acts: whether the SOW topic acted on lifetimes then; if not, records past their deadlines were there (L6, L9).
+        acts: whether the SOW topic enforced lifetimes then. If not, records past their deadlines count (L6, L9).
     """
     return sow.current(_until(updates, at_ms), at_ms if acts else None)
 
 
 def gaps(updates: DataFrame, at_ms: int, now_ms: int) -> Gaps:
-    """What has been removed of the updates until an instant. Each partition begins at offset 0.
+    """Return what has been removed of the updates until an instant. Each partition began at offset 0.
 
     Args:
-        updates: as `sow.parse` returns them.
+        updates: updates from `sow.parse`.
         at_ms: the instant, ms since the epoch.
         now_ms: the broker's time, ms since the epoch.
     """
@@ -72,7 +72,7 @@ def gaps(updates: DataFrame, at_ms: int, now_ms: int) -> Gaps:
     by_partition = updates.groupBy("partition").agg(
         F.min(F.when(later, F.col("offset"))).alias("_end"), F.count(F.when(~later, 1)).alias("_left")
     )
-    # Where nothing came later, each record that was removed had a later one until the instant.
+    # If nothing came later, each removed record was replaced by one before the instant.
     removed = by_partition.select("partition", (F.col("_end") - F.col("_left")).alias("removed")).where("removed > 0")
     first = updates.where(F.col("fault").isNull()).groupBy("partition", "key").agg(F.min("updated_at").alias("_first"))
     unclear = first.where(F.unix_millis("_first") > at_ms).join(F.broadcast(removed), "partition", "left_semi")
@@ -81,10 +81,10 @@ def gaps(updates: DataFrame, at_ms: int, now_ms: int) -> Gaps:
 
 
 def check(at_ms: int, now_ms: int) -> None:
-    """Refuse an instant that has not come; `now_ms` is the broker's time, both in ms since the epoch.
+    """Refuse an instant in the future. `now_ms` is the broker's time; both are ms since the epoch.
 
     Raises:
-        ValueError: it has not.
+        ValueError: the instant is in the future.
     """
     if at_ms > now_ms:
         raise ValueError(f"--at {shown(at_ms)} is in the future: the broker's time is {shown(now_ms)} (UTC)")

@@ -1,4 +1,4 @@
-"""Whether an entity acted on lifetimes at an instant, as its definition said then (D7, L6, L9)."""
+"""Whether an entity enforced lifetimes at an instant, by its definition at that time (D7, L6, L9)."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ _OF_CLIENTS: Final = (".commands", ".deliveries")
 def acted_on(
     connection: Connection, there: Collection[str], app_id: str | None, entity: str, at_ms: int, file: Path | None
 ) -> bool:
-    """Whether the lifetimes of an entity counted; where nothing says so, they did.
+    """Return whether an entity enforced lifetimes; True if no definition is found.
 
-    Kafka compacts definitions: where the one of that time is gone, the next one that is there counts.
+    Kafka compacts definitions. If the one of that time is gone, the oldest remaining one counts.
 
     Args:
-        connection: the cluster.
-        there: its topics.
-        app_id: of the entity's deployment; None = whichever has it.
-        entity: the queue or SOW topic.
+        connection: connection to the cluster.
+        there: topics of the cluster.
+        app_id: `app_id` of the entity's deployment; None = search for it.
+        entity: name of the queue or SOW topic.
         at_ms: the instant, ms since the epoch.
-        file: the `lapse.toml`, for a deployment without definitions in Kafka; None = there is none.
+        file: path of the `lapse.toml`, for a deployment without definitions in Kafka; None = no file.
 
     Raises:
         LapseError: the definitions cannot be read.
         OSError: the file cannot be read.
-        ValueError: it is not as `lapse check` wants it.
+        ValueError: the file is not valid; `lapse check` names the fault.
     """
     for name in _topics(there, app_id):
         said = setting(replay(f"{name}:0:0", connection=connection), entity, at_ms)
@@ -45,11 +45,11 @@ def acted_on(
 
 
 def setting(definitions: Iterable[Replayed], entity: str, at_ms: int) -> str | None:
-    """What an entity's definition said of `expiration` at an instant; None = there is no definition.
+    """Return the setting `expiration` in an entity's definition at an instant; None if there is no definition.
 
     Args:
-        definitions: the records of the topic, in order.
-        entity: the queue or SOW topic.
+        definitions: records of the definitions topic, in order.
+        entity: name of the queue or SOW topic.
         at_ms: the instant, ms since the epoch.
     """
     said: str | None = None

@@ -1,4 +1,4 @@
-"""The commands that only ask: the lives of messages, the report on what the monitor has counted."""
+"""The commands that only read: the lives of messages, and the report on the monitor's counts."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _arrivals(spark: SparkSession, cluster: Cluster, entity: str, underlying: li
 
 
 def _handed_out(spark: SparkSession, cluster: Cluster, entity: str) -> DataFrame:
-    """The deliveries; by pattern, since an entity without any has no topic, and that is no fault."""
+    """Return the deliveries. They are read by pattern, because a missing deliveries topic is no error."""
     pattern = re.escape(topic.deliveries(entity))
     raw = read.records(spark, cluster.connection, pattern=pattern, span=read.Span(fail_on_data_loss=False))
     return quarantine.split(delivery.parse(raw))[0]

@@ -1,4 +1,4 @@
-"""A queue as of an instant: the messages that it had then, from the journals of its shards alone (D7)."""
+"""A queue as of an instant: its messages at that time, from the journals of its shards alone (D7)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COLUMNS: Final = (
     "bookmark string, topic string, partition int, offset bigint, state string, expires_at_ms bigint, "
     "delivery_count int, cancel_count int, subscription string, until_ms bigint"
 )
-"""One row per message; each column is as `lapse queue peek --json` has it, the bookmark whole and in its parts."""
+"""Columns of one row per message, as in `lapse queue peek --json`, with the bookmark whole and in its parts."""
 
 _SHARD: Final = "_shard int, _exact boolean, _exact_since_ms bigint, _at bigint"
 _AT_ONCE: Final = 10_000
@@ -31,9 +31,10 @@ class QueueAsOf:
     """A queue as of an instant.
 
     Attributes:
-        messages: `COLUMNS`, and `_shard` and `_at` for their order.
-        inexact: shards of which it cannot be told, each with the instant from which on it can; ms since the epoch.
-        persisted: what was read, for `messages`.
+        messages: DataFrame with `COLUMNS`, and `_shard` and `_at` for their order.
+        inexact: shards whose state is unknown then, each with the first instant at which it is known, ms since the
+            epoch.
+        persisted: the persisted DataFrame behind `messages`.
     """
 
     messages: DataFrame
@@ -41,12 +42,12 @@ class QueueAsOf:
     persisted: DataFrame
 
     def release(self) -> None:
-        """Let go of what was read."""
+        """Unpersist the data."""
         self.persisted.unpersist()
 
     @property
     def sentence(self) -> str:
-        """What is missing, in words; empty when nothing is."""
+        """A text that says what is missing; empty if nothing is."""
         if not self.inexact:
             return ""
         shards = ", ".join(str(shard) for shard in sorted(self.inexact))
@@ -58,12 +59,12 @@ class QueueAsOf:
 
 
 def journal(entity: str, app_id: str | None, there: set[str]) -> str | None:
-    """The topic of a queue's journal; None if the cluster has none.
+    """Return the topic of a queue's journal; None if the cluster has none.
 
     Args:
-        entity: the queue.
-        app_id: of its deployment; None = whichever has it.
-        there: the cluster's topics.
+        entity: name of the queue.
+        app_id: `app_id` of its deployment; None = search for it.
+        there: topics of the cluster.
 
     Raises:
         ValueError: several deployments have an entity of this name.
@@ -71,7 +72,7 @@ def journal(entity: str, app_id: str | None, there: set[str]) -> str | None:
     if app_id is not None:
         name = topic.changelog(app_id, entity)
         return name if name in there else None
-    # `app-orders-changelog` may be that of `orders` or, of another deployment, of `app-orders`.
+    # `app-orders-changelog` may belong to `orders`, or to `app-orders` of another deployment.
     longer = [name for name in there if name.endswith(f"-{topic.commands(entity).removeprefix(topic.PREFIX)}")]
     others = tuple(topic.changelog("", name.removeprefix(topic.PREFIX).removesuffix(".commands")) for name in longer)
     ends = topic.changelog("", entity)
@@ -84,14 +85,14 @@ def journal(entity: str, app_id: str | None, there: set[str]) -> str | None:
 
 
 def messages(records: DataFrame, entity: str, at_ms: int, acts: bool = True) -> QueueAsOf:
-    """The messages of a queue as of an instant.
+    """Return the messages of a queue as of an instant.
 
     Args:
-        records: the journal (`schema.RAW`), each of its partitions in one piece and in order, as `read.records` gives
-            it with the option `minPartitions` of 1.
-        entity: the queue.
+        records: the journal (`schema.RAW`), with each partition whole and in order, as `read.records` returns it with
+            the option `minPartitions` of 1.
+        entity: name of the queue.
         at_ms: the instant, ms since the epoch.
-        acts: whether the queue acted on lifetimes then.
+        acts: whether the queue enforced lifetimes then.
     """
     needed = records.select(
         "partition",
@@ -112,7 +113,7 @@ def messages(records: DataFrame, entity: str, at_ms: int, acts: bool = True) -> 
 
 
 def _told(batches: Iterable[Any], entity: str, at_ms: int, acts: bool) -> Iterator[Any]:
-    """What one task says of the shards whose journals it reads: a row for each, and one for each of its messages."""
+    """Yield the rows of one task: one for each shard whose journal it reads, and one for each of its messages."""
     histories: dict[int, ShardHistory] = {}
     for batch in batches:
         for partition, offset, stored_ms, key, value, epoch in zip(*batch.to_pydict().values(), strict=True):
@@ -136,7 +137,7 @@ def _of_shard(shard: int, history: ShardHistory) -> Iterator[tuple[Any, ...]]:
 
 
 def _rows(rows: Iterator[tuple[Any, ...]]) -> Iterator[Any]:
-    """The rows as Arrow wants them, some at a time."""
+    """Yield rows as Arrow batches."""
     import pyarrow as pa  # on the executors
 
     types = {"string": pa.string(), "int": pa.int32(), "bigint": pa.int64(), "boolean": pa.bool_()}

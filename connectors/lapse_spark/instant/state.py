@@ -28,15 +28,15 @@ _SHOWN: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What an entity had.
+    """The state of an entity.
 
     Attributes:
         what: `messages` or `records`.
-        rows: one each, with all their columns.
-        order: the columns that they are listed by.
-        facts: one for programs and tables.
-        columns: so many of the facts are shown to people.
-        missing: what is missing, in words; empty when nothing is.
+        rows: DataFrame with a row for each of them.
+        order: columns to sort by.
+        facts: converts a row to facts for JSON and tables.
+        columns: number of facts that the table shows.
+        missing: text that says what is missing; empty if nothing is.
     """
 
     what: str
@@ -48,7 +48,7 @@ class _Found:
 
 
 def _absent(entity: str, app_id: str | None, topics: Mapping[str, int], ours: Connection) -> LapseError:
-    """Why there is nothing to read of an entity."""
+    """Return the error for an entity without a journal or compacted topic."""
     known = {*entities(topics, sow=False), *entities(topics, sow=True)}
     if entity not in known:
         return ours.unknown("queue or SOW topic", entity, known, topic.commands(entity))
@@ -119,7 +119,7 @@ def _acts(ours: Connection, there: set[str], app_id: str | None, entity: str, at
 def _records(
     session: SparkSession, cluster: Cluster, entity: str, at: int, now_ms: int, acts: bool
 ) -> Iterator[_Found]:
-    """The records of a SOW topic."""
+    """Yield the records of a SOW topic."""
     updates = quarantine.split(read.sow_updates(session, cluster.connection, entity))[0]
     updates.persist()
     try:
@@ -134,8 +134,8 @@ def _records(
 def _messages(
     session: SparkSession, cluster: Cluster, entity: str, journal: str, at: int, acts: bool
 ) -> Iterator[_Found]:
-    """The messages of a queue."""
-    whole = read.Span(options={"minPartitions": "1"})  # a journal is gone through in one piece
+    """Yield the messages of a queue."""
+    whole = read.Span(options={"minPartitions": "1"})  # a partition of a journal must be read by one task
     records = read.records(session, cluster.connection, names=[journal], span=whole)
     then = queue_as_of.messages(records, entity, at, acts)
     try:
@@ -150,7 +150,7 @@ def _listed(found: _Found, most: int | None) -> list[Row]:
 
 
 def _record(row: Row) -> dict[str, Cell]:
-    """A SOW record; what is not UTF-8 in it becomes U+FFFD."""
+    """Return the facts of a SOW record. Bytes that are not UTF-8 become U+FFFD."""
     return {
         "key": _text(row["key"]),
         "value": _text(row["value"]),
@@ -162,7 +162,7 @@ def _record(row: Row) -> dict[str, Cell]:
 
 
 def _message(row: Row) -> dict[str, Cell]:
-    """A message, as a peek tells of it."""
+    """Return the facts of a message, as a peek shows them."""
     columns = (
         "bookmark",
         "state",

@@ -1,1 +1,1 @@
-"""The ledger that goes on: each batch adds what is new to what is open."""
+"""The running ledger: each batch adds new facts to the open messages."""

@@ -1,4 +1,4 @@
-"""Balances: how far the ledger of a queue adds up, as it is published on a topic with each batch (D8)."""
+"""Balances: the state of a queue's running ledger, published on a topic with each batch (D8)."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from lapse_spark.connection import Connection
 from lapse_spark.ledger import Ledger
 
 TOPIC: Final = "lapse.ledger"
-"""Where balances and findings are published, unless asked otherwise."""
+"""The default topic for balances and findings."""
 
 MOST_NAMED: Final = 10_000
-"""Most findings of one batch that have a record of their own; `difference_counts` counts all."""
+"""The most findings of one batch with records of their own. `difference_counts` counts all."""
 
 _WAIT_S: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpTo:
-    """How far an underlying partition has been read, and adds up.
+    """How far an underlying partition has been read, and is balanced.
 
     Attributes:
-        topic: its topic.
-        partition: its number.
-        offset: every message before this one has exactly one fate, or is still queued.
-        read: every message before this one has been read.
+        topic: name of the topic.
+        partition: number of the partition.
+        offset: every message before this offset has exactly one fate, or is still queued.
+        read: every message before this offset has been read.
     """
 
     topic: str
@@ -45,17 +45,17 @@ class UpTo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Balance:
-    """The account of a queue, as a batch has left it.
+    """The account of a queue after a batch.
 
     Attributes:
-        ledger: the figures; what is in doubt counts as what it was last known to be.
-        batch: the number of the batch; a record that is told again after a crash has the same.
-        at_ms: when it was planned, ms since the epoch.
+        ledger: the figures. Messages in doubt count by their last known state.
+        batch: number of the batch. A record that is repeated after a crash has the same number.
+        at_ms: when the batch was planned, ms since the epoch.
         balanced_up_to_ms: the instant up to which every message has exactly one fate, or is still in the queue, ms
             since the epoch.
-        balanced_up_to: the same as offsets, for each underlying partition.
-        in_doubt: messages about which something does not add up, for less than the grace so far.
-        listed_at_ms: when the queue gave its own list, ms since the epoch; None = it never has.
+        balanced_up_to: the offsets of that instant, for each underlying partition.
+        in_doubt: number of messages with a difference that has not lasted for the grace yet.
+        listed_at_ms: when the queue last returned its own list, ms since the epoch; None = never.
     """
 
     ledger: Ledger
@@ -67,7 +67,7 @@ class Balance:
     listed_at_ms: int | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """The record that is published, for `orjson.dumps`."""
+        """Return the record to publish for JSON."""
         figures = self.ledger.as_json()
         return {
             "kind": "balance",
@@ -87,7 +87,7 @@ class Balance:
 
     @classmethod
     def from_json(cls, told: dict[str, Any]) -> Balance:
-        """Read what `as_json` has made."""
+        """Parse a record from `as_json`."""
         own = dict(told)
         up_to = tuple(UpTo(**one) for one in own.pop("balanced_up_to"))
         facts = {name: own.pop(name) for name in ("batch", "at_ms", "balanced_up_to_ms", "in_doubt", "listed_at_ms")}
@@ -96,7 +96,7 @@ class Balance:
 
 
 _NEVER: Final = ("expected_depth", "strict")
-"""Options of a ledger that is reckoned once."""
+"""Fields that only a ledger computed once has."""
 
 
 def show(balance: Balance, console: Console) -> None:
@@ -113,15 +113,15 @@ def show(balance: Balance, console: Console) -> None:
 def publish(
     spark: SparkSession, connection: Connection, topic: str, queue: str, account: str, news: DataFrame | None
 ) -> None:
-    """Write a balance, and the findings that are news, each with a key of its own.
+    """Write a balance and new findings to the topic, each with a key of its own.
 
     Args:
-        spark: the session.
-        connection: the cluster.
-        topic: where to.
-        queue: whose they are.
-        account: the balance as JSON; its key is the queue's name.
-        news: from `findings`.
+        spark: the Spark session.
+        connection: connection to the cluster.
+        topic: the topic.
+        queue: name of the queue.
+        account: the balance as JSON. Its key is the queue's name.
+        news: findings from `findings`; None = none.
     """
     whole = F.struct(F.lit(queue).alias("key"), F.lit(account).alias("value"))
     rows = spark.range(1).select(F.inline(F.array(whole)))
@@ -132,13 +132,13 @@ def publish(
 
 
 def findings(words: DataFrame, queue: str, number: int, at_ms: int) -> DataFrame:
-    """Findings as they are published: key and value.
+    """Return keys and values of the records for findings.
 
     Args:
-        words: from `doubt.in_words`, with `news`.
-        queue: whose they are.
-        number: of the batch.
-        at_ms: when it was planned, ms since the epoch.
+        words: findings from `doubt.in_words`, with `news`.
+        queue: name of the queue.
+        number: number of the batch.
+        at_ms: when the batch was planned, ms since the epoch.
     """
     value = F.struct(
         F.lit("finding").alias("kind"),
@@ -153,16 +153,16 @@ def findings(words: DataFrame, queue: str, number: int, at_ms: int) -> DataFrame
 
 
 def make_topic(connection: Connection, topic: str, reading: Collection[str]) -> None:
-    """Make the topic, compacted and with one partition, unless it is there.
+    """Create the compacted topic of one partition if it is missing, and check the topics to read.
 
     Args:
-        connection: the cluster.
-        topic: where balances are published.
-        reading: topics that have to be there: Spark tells of one that is not with a page of Java's text.
+        connection: connection to the cluster.
+        topic: topic for balances.
+        reading: topics that must exist, because Spark's error for a missing one is a page of Java's text.
 
     Raises:
-        LapseError: the cluster does not let us.
-        ValueError: one of those to be read is not there.
+        LapseError: the topic cannot be created.
+        ValueError: a topic to read does not exist.
     """
     client = connection.of_lapse()
     there = client.partitions(*reading)
@@ -171,7 +171,7 @@ def make_topic(connection: Connection, topic: str, reading: Collection[str]) -> 
     if topic in there:
         return
     new = NewTopic(topic, num_partitions=1, config={"cleanup.policy": "compact"})
-    admin = client.admin()  # kept until the answer is there: without it nobody waits for one
+    admin = client.admin()  # must stay referenced until the answer
     try:
         admin.create_topics([new])[topic].result(_WAIT_S)
     except KafkaException as error:

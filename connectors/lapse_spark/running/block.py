@@ -1,7 +1,7 @@
 """Blocks: 64 consecutive offsets of a partition as the bits of one number.
 
-A ledger over twenty million messages is reckoned over three hundred thousand blocks. The bits are gathered while the
-records are read, before anything is shuffled, and no number of messages makes a row wider.
+A ledger over twenty million messages is computed over three hundred thousand blocks. The bits are collected while the
+records are read, before any shuffle, and rows have a fixed size.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 WIDTH: Final = 64
-"""Offsets in a block: the bits of Spark's `bigint`."""
+"""The number of offsets in a block: the bits of Spark's `bigint`."""
 
 _SHIFT: Final = 6
 _LAST: Final = WIDTH - 1
@@ -23,26 +23,26 @@ PLACE: Final = ("topic", "partition", "block")
 
 
 def number(offset: Column) -> Column:
-    """The block that an offset is in."""
+    """Return the number of an offset's block."""
     return F.shiftright(offset, _SHIFT)
 
 
 def bit(offset: Column) -> Column:
-    """The offset's bit in its block."""
+    """Return the offset's bit in its block."""
     return _shifted("shiftleft", F.lit(1).cast("bigint"), _within(offset))
 
 
 def all_bits() -> Column:
-    """A mask with every bit of a block."""
+    """Return a mask with all bits of a block."""
     return F.lit(_ALL).cast("bigint")
 
 
 def cover(ranges: DataFrame) -> DataFrame:
-    """Ranges of offsets as blocks: the other columns of `ranges`, then `block` and `mask`, a row per range and block.
+    """Convert ranges of offsets to blocks: the other columns, `block` and `mask`, one row per range and block.
 
     Args:
-        ranges: with `first` and `last`, both included, `first` at most `last`, none below 0; where they are null, so
-            are `block` and `mask`.
+        ranges: ranges with `first` and `last`, both included, with 0 ≤ `first` ≤ `last`. If they are null, so are
+            `block` and `mask`.
     """
     first, last, found = F.col("first"), F.col("last"), F.col("block")
     low = F.when(number(first) == found, _within(first)).otherwise(F.lit(0))
@@ -55,7 +55,7 @@ def cover(ranges: DataFrame) -> DataFrame:
 
 
 def offsets(block: Column, mask: Column) -> Column:
-    """The offsets whose bits are set in a mask, ascending, as an array."""
+    """Return the offsets whose bits are set in a mask, as an ascending array."""
     places = F.filter(
         F.sequence(F.lit(0), F.lit(_LAST)),
         lambda place: _shifted("shiftright", mask, place).bitwiseAND(F.lit(1)) == 1,
@@ -64,7 +64,7 @@ def offsets(block: Column, mask: Column) -> Column:
 
 
 def without(mask: Column, other: Column) -> Column:
-    """The bits of a mask that another one does not have."""
+    """Return the bits of a mask that another one does not have."""
     return mask.bitwiseAND(F.bitwise_not(other))
 
 
@@ -73,5 +73,5 @@ def _within(offset: Column) -> Column:
 
 
 def _shifted(function: str, value: Column, by: Column) -> Column:
-    # PySpark's own functions take a plain number only.
+    # PySpark's own functions accept only a plain number.
     return F.call_function(function, value, by)

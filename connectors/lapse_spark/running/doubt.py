@@ -1,7 +1,7 @@
-"""Doubts: what does not add up about messages for now, and since when (D8).
+"""Doubts: differences about messages that may be temporary, with their beginning (D8).
 
-An event may be on its way while its letter is read. So a difference is in doubt first, and is told once it has lasted
-for the grace. One that is settled later on is withdrawn.
+An event may be on its way while its letter is read. So a difference is in doubt first. It is reported when it has
+lasted for the grace. A reported difference that disappears later is withdrawn.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from lapse_spark.account.verdict import Difference
 from lapse_spark.running import block
 
 BY_LIST: Final = (Difference.LOST.value, Difference.STILL_HELD.value)
-"""What only the queue's own list tells: it counts when two lists, with the grace between them, agree on it."""
+"""Differences that only the queue's own list shows. Two lists, with the grace between them, must agree on them."""
 
 FOUND, WITHDRAWN = "found", "withdrawn"
 
@@ -25,14 +25,14 @@ COLUMNS: Final = (*_SAME, "mask", "fates", "reasons", "since_ms", "told")
 
 
 def carried(found: DataFrame, before: DataFrame | None, now_ms: int, grace_ms: int, *, listed: bool) -> DataFrame:
-    """What is in doubt now, with the instant since when, and whether it is told.
+    """Return the present differences, with the instant of their beginning, and whether they are reported.
 
     Args:
         found: topic, partition, block, mask, difference, fates, reasons.
-        before: what this function returned of the last batch.
+        before: this function's result for the last batch; None = first batch.
         now_ms: the batch's instant, ms since the epoch.
-        grace_ms: how long a difference has to last.
-        listed: whether the queue has given its list in this batch.
+        grace_ms: how long a difference must last to be reported, in ms.
+        listed: whether the queue has returned its list in this batch.
     """
     each = found.groupBy(*_SAME, "fates", "reasons").agg(F.bit_or("mask").alias("mask"))
     new = F.struct(F.lit(now_ms).cast("bigint").alias("since_ms"), F.lit(False).alias("told"))
@@ -70,11 +70,11 @@ def _decided(parts: DataFrame, now_ms: int, grace_ms: int, listed: bool) -> Data
 
 
 def news(now: DataFrame, before: DataFrame | None) -> DataFrame:
-    """What is told for the first time, and what is withdrawn: as from `named`, with `news`.
+    """Return newly reported and withdrawn differences, in the columns of `named`, with `news`.
 
     Args:
-        now: from `carried`.
-        before: the same of the last batch.
+        now: differences from `carried`.
+        before: the differences of the last batch; None = first batch.
     """
     told = F.col("told")
     if before is None:
@@ -91,14 +91,14 @@ def _without(some: DataFrame, others: DataFrame) -> DataFrame:
 
 
 def named(doubts: DataFrame) -> DataFrame:
-    """One row per message: topic, partition, first, last, difference, fates, reasons."""
+    """Return one row per message: topic, partition, first, last, difference, fates, reasons."""
     offset = F.explode(block.offsets(F.col("block"), F.col("mask"))).alias("first")
     each = doubts.select("topic", "partition", offset, "difference", "fates", "reasons")
     return each.select("topic", "partition", "first", F.col("first").alias("last"), "difference", "fates", "reasons")
 
 
 def unpublished(ranges: DataFrame) -> DataFrame:
-    """The same of ranges that are ahead of the log's end."""
+    """Return differences, in the columns of `named`, for ranges beyond the log's end."""
     return ranges.select(
         *("topic", "partition", "first", "last"),
         F.lit(Difference.NOT_PUBLISHED.value).alias("difference"),
@@ -108,7 +108,7 @@ def unpublished(ranges: DataFrame) -> DataFrame:
 
 
 def in_words(rows: DataFrame) -> DataFrame:
-    """Rows of `named` with the bookmark, and with fates and reasons as words."""
+    """Convert rows of `named` to bookmarks, with fates and reasons as words."""
     whole = generation.together(rows)
     ends = F.when(F.col("first") == F.col("last"), F.col("first").cast("string")).otherwise(
         F.concat_ws("-", F.col("first").cast("string"), F.col("last").cast("string"))
@@ -127,11 +127,11 @@ def _words(column: str, words: tuple[str, ...]) -> Column:
 
 
 def of_verdicts(each: DataFrame, twice: DataFrame, forgotten: DataFrame | None) -> DataFrame:
-    """Differences that the topics tell: topic, partition, block, mask, difference, fates, reasons.
+    """Return differences between the topics: topic, partition, block, mask, difference, fates, reasons.
 
     Args:
-        each: from `portion.judged`.
-        twice: likewise.
+        each: classes from `portion.judged`.
+        twice: fates that were reported twice, from `portion.judged`.
         forgotten: topic, partition, and `below`: closed blocks below it may be forgotten.
     """
     columns = (*block.PLACE, "mask", "difference", "fates", "reasons")
@@ -146,11 +146,12 @@ def of_verdicts(each: DataFrame, twice: DataFrame, forgotten: DataFrame | None) 
 
 
 def of_list(each: DataFrame, held: DataFrame) -> DataFrame:
-    """Differences between the account and the queue's own list.
+    """Return differences between the account and the queue's own list.
 
     Args:
-        each: from `portion.judged`.
-        held: topic, partition, block; `listed`: what the queue has; `excused`: what it has or has not read yet.
+        each: classes from `portion.judged`.
+        held: topic, partition, block, and masks: `listed` has the messages in the list, `excused` also those that the
+            queue has not read yet.
     """
     ours = each.where((F.col("place") == account.OURS) & F.col("difference").isNull()).join(
         held, list(block.PLACE), "left"
@@ -169,7 +170,7 @@ def of_list(each: DataFrame, held: DataFrame) -> DataFrame:
 
 
 def lasting_of_list(each: DataFrame, before: DataFrame) -> DataFrame:
-    """What the last list told, as far as it can still be so."""
+    """Return those differences of the last list that can still be true."""
     queued = each.where((F.col("place") == account.OURS) & (F.col("state") == verdict.STILL_QUEUED))
     masks = queued.groupBy(*block.PLACE).agg(F.bit_or("mask").alias("queued"))
     told = before.where(F.col("difference").isin(*BY_LIST)).join(masks, list(block.PLACE), "left")

@@ -1,7 +1,7 @@
-"""The intake of a ledger that goes on: what the topics of a queue tell, as one stream of narrow rows (D8).
+"""The intake of a running ledger: the facts in a queue's topics as one stream of narrow rows (D8).
 
-Each batch of it has what messages, events and letters told since the last one. A clock is part of it, so that there
-is a batch where nothing happens, too: time alone decides when a difference is one.
+Each batch has the messages, events and letters since the last one. The stream includes a clock, so that batches come
+even if nothing happens, because differences are reported after some time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from lapse_spark.read import Span
 from lapse_spark.stream.output import Output
 
 MESSAGE, TOLD, FAULT, CLOCK = "message", "told", "fault", "clock"
-"""Kinds of rows: messages that were published, fates that events or letters tell, what cannot be read, the clock."""
+"""Kinds of rows: published messages, facts from events or letters, unreadable records, and the clock."""
 
 COLUMNS: Final = {
     "kind": "string",
@@ -43,24 +43,24 @@ COLUMNS: Final = {
     "at_ms": "bigint",
     "letter_topic": "string",
 }
-"""Ranges of messages, their `place` as in `account.published`; else what `verdict.SAME` says of them, and when."""
+"""Columns: ranges of messages with their `place` as in `account.published`, or with `verdict.SAME` and the instant."""
 
 _SPAN: Final = Span(streaming=True, fail_on_data_loss=False)
 _MESSAGES: Final = 0
-"""Place of the underlying topics among the sources of the stream."""
+"""Index of the underlying topics among the sources of the stream."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Followed:
-    """A queue whose ledger goes on.
+    """A queue with a running ledger.
 
     Attributes:
-        name: the queue.
-        underlying: its underlying topics, all of them.
-        dead_letter_topics: where its letters are, besides `dlq.<queue>` and what its events name.
-        start: its first messages, one per partition; the others from the log's beginning.
-        app_id: of its deployment, which names its journal; None = whichever has it.
-        matching: what the whole names of further underlying topics look like; they may come later.
+        name: name of the queue.
+        underlying: all of its underlying topics.
+        dead_letter_topics: further topics with its letters, beside `dlq.<queue>` and those that events name.
+        start: bookmark of its first message per partition; default: the log's start.
+        app_id: `app_id` of its deployment, which is in its journal's name; None = search for it.
+        matching: regular expression for whole names of further underlying topics, which may be created later.
     """
 
     name: str
@@ -71,7 +71,7 @@ class Followed:
     matching: re.Pattern[str] | None = None
 
     def topics(self, there: Collection[str]) -> set[str]:
-        """Its underlying topics, of those that are there those that match."""
+        """Return its underlying topics, those of `there` that match included."""
         matching = self.matching
         found = set() if matching is None else {name for name in there if matching.fullmatch(name)}
         return {*self.underlying, *found}
@@ -90,17 +90,17 @@ def stream(
     letter_topics: Collection[str],
     written_with: Sequence[str] = (),
 ) -> DataFrame:
-    """What the topics tell, as a streaming DataFrame.
+    """Return the intake as a streaming DataFrame.
 
     Args:
-        spark: the session.
-        connection: the cluster.
-        queue: which one.
-        underlying: its underlying topics, as far as they are there.
-        letter_topics: where its letters are, all of them; none of them has to exist.
+        spark: the Spark session.
+        connection: connection to the cluster.
+        queue: the queue.
+        underlying: its existing underlying topics.
+        letter_topics: all topics with its letters. They need not exist.
         written_with: further schemas of events, as in `event.parse`.
     """
-    # The place of a source in this union is its place in the checkpoint.
+    # The index of a source in this union is its index in the checkpoint.
     if queue.matching is None:
         raw = read.records(spark, connection, names=queue.underlying, span=_SPAN)
     else:
@@ -119,11 +119,11 @@ def stream(
 
 
 _NONE: Final = r"[^\s\S]"
-"""What no topic's name is."""
+"""A regular expression that matches no topic's name."""
 
 
 def _any_of(names: Collection[str]) -> str:
-    """A Java regular expression for some topics, none of which has to be there."""
+    """Return a Java regular expression for topics, which need not exist."""
     return "|".join(re.escape(name) for name in sorted(names))
 
 
@@ -132,8 +132,8 @@ class Reach:
     """How far the underlying topics have been read.
 
     Attributes:
-        begins: the first offset that was there when the account began, by topic and partition; 0 of later ones.
-        ends: the next offset to be read.
+        begins: the first offset when the account began, by topic and partition; 0 for later partitions.
+        ends: the next offset to be read, by topic and partition.
         at_ms: when the batch was planned, ms since the epoch.
     """
 
@@ -143,12 +143,12 @@ class Reach:
 
 
 def reach(output: Output, number: int, starts: Mapping[tuple[str, int], int]) -> Reach:
-    """What the checkpoint says of a batch: the same whenever the batch is done again.
+    """Return the reach of a batch from the checkpoint, so that it is the same if the batch is repeated.
 
     Args:
-        output: whose checkpoint it is.
-        number: of the batch.
-        starts: from `Followed`.
+        output: output of the ledger, with its checkpoint.
+        number: number of the batch.
+        starts: start offsets from `Followed`.
     """
     _, metadata, *sources = output.text(f"_checkpoint/offsets/{number}").splitlines()
     ends = _offsets(sources[_MESSAGES])
@@ -163,7 +163,7 @@ def _offsets(text: str) -> dict[tuple[str, int], int]:
 
 
 def _rows(data: DataFrame, facts: Mapping[str, Column]) -> DataFrame:
-    """The columns of a row; those without a fact are null."""
+    """Return the columns of a row. Columns without a fact are null."""
     return data.select(*(facts.get(name, F.lit(None)).cast(kind).alias(name) for name, kind in COLUMNS.items()))
 
 
@@ -174,7 +174,7 @@ def _messages(published: DataFrame) -> DataFrame:
 
 
 def _events(events: DataFrame, queue: str) -> DataFrame:
-    """Fates that events tell, what rewinds brought back, and events that cannot be read, or are of something else."""
+    """Return rows for fates, for rewound messages, and for events that are unreadable or of another entity."""
     back = F.col("event") == EventKind.REWOUND.value
     fate = account.fate_bit(F.col("event"))
     bad = F.col("fault").isNotNull() | (F.col("entity") != queue)
@@ -199,7 +199,7 @@ def _events(events: DataFrame, queue: str) -> DataFrame:
 
 
 def _letters(letters: DataFrame, queue: str) -> DataFrame:
-    """What the queue's letters tell, and records on its default topic that are no letters."""
+    """Return rows for the queue's letters, and for records on its default topic that are no letters."""
     bad = F.col("fault").isNotNull() & (F.col("letter_topic") == topics.dead_letters(queue))
     ours = F.col("fault").isNull() & (F.col("family") == LAPSE.name) & (F.col("entity") == queue)
     each = letters.withColumn("kind", F.when(bad, FAULT).when(ours, TOLD)).where(F.col("kind").isNotNull())

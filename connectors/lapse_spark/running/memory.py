@@ -1,8 +1,8 @@
-"""What a ledger that goes on remembers: a version for each batch, written whole before the next one begins (D8).
+"""The state of a running ledger: a version for each batch, written whole before the next batch begins (D8).
 
-A version has the blocks that are open, what is in doubt, what is ahead of the log's end, what is news, and a note with
-the figures. The note is written last: a version without one is done again. Blocks that are closed are kept apart, for
-as long as a second fate is looked for.
+A version has the open blocks, the doubts, the facts beyond the log's end, the news, and a note with the figures. The
+note is written last, so a version without one is written again. Closed blocks are kept separately, as long as the
+ledger looks for second fates.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CLOSED: Final = "closed"
 
 _NOTE: Final = "note-{}.json"
 _KEPT: Final = 2
-"""Versions: the last one may be done again, from the one before it."""
+"""The number of versions that are kept: the last one may be repeated from the one before it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,20 +33,20 @@ class Note:
     """The figures of a version.
 
     Attributes:
-        queue: whose ledger it is.
+        queue: name of the queue.
         at_ms: the instant of the batch, ms since the epoch.
-        closed: how many messages of closed blocks have which verdict.
+        closed: numbers of messages in closed blocks by verdict.
         ends: the next offset to be read, `topic:partition`.
         forgotten: closed blocks below this one may be forgotten, `topic:partition`.
-        letter_topics: where letters are.
-        before: fates of messages that the log has no more.
-        faults: records that cannot be read.
-        listed: how many messages the queue has listed; None = it never has.
-        listed_at_ms: when that was.
-        not_listed: why it has not, the last time.
-        asked_at_ms: when the queue was asked the last time.
-        agreed_at_ms: when its list last agreed with the account.
-        account: what is published.
+        letter_topics: topics with letters.
+        before: number of fates of messages that the log no longer has.
+        faults: number of unreadable records.
+        listed: number of messages in the queue's last list; None = it never returned one.
+        listed_at_ms: when it returned that list, ms since the epoch.
+        not_listed: why there was no list the last time; empty if there was.
+        asked_at_ms: when the queue was asked last, ms since the epoch.
+        agreed_at_ms: when its list last agreed with the account, ms since the epoch.
+        account: the published balance.
     """
 
     queue: str
@@ -66,7 +66,7 @@ class Note:
 
 
 class Memory:
-    """The directory of one queue's ledger.
+    """The state of one queue's running ledger in a directory.
 
     Attributes:
         output: the directory, with the checkpoint.
@@ -77,21 +77,21 @@ class Memory:
         self._spark = spark
 
     def latest(self) -> Note | None:
-        """The newest version's note; None before the first."""
+        """Return the newest version's note; None before the first one."""
         numbers = self._notes()
         return self.note(max(numbers)) if numbers else None
 
     def note(self, number: int) -> Note | None:
-        """The note of a batch; None where it is not done."""
+        """Return the note of a batch; None if the batch is not finished."""
         if number not in self._notes():
             return None
         return Note(**orjson.loads(self.output.text(_NOTE.format(number))))
 
     def check(self) -> None:
-        """Make sure that what is there and the checkpoint belong together.
+        """Check that versions and checkpoint belong together.
 
         Raises:
-            ValueError: there is a version and no checkpoint, or a checkpoint and not the version that it needs.
+            ValueError: there is a version without a checkpoint, or a checkpoint without the version that it needs.
         """
         numbers, path = self._notes(), self.output.path
         if numbers and not self.output.names("_checkpoint", "metadata"):
@@ -107,7 +107,7 @@ class Memory:
             )
 
     def table(self, number: int, name: str) -> DataFrame | None:
-        """A table of a version; None where there is nothing in it."""
+        """Return a table of a version; None if it is empty."""
         if not self.output.names(f"state/{number}/{name}", "part-"):
             return None
         return self._spark.read.parquet(f"{self.output.path}/state/{number}/{name}")
@@ -117,25 +117,25 @@ class Memory:
         rows.write.mode("overwrite").parquet(f"{self.output.path}/state/{number}/{name}")
 
     def finish(self, number: int, note: Note) -> None:
-        """The version is whole; those that no restart needs any more go."""
+        """Write the note of a complete version, and remove versions that no restart needs."""
         self.output.put_text(_NOTE.format(number), orjson.dumps(asdict(note)).decode())
         for old in [one for one in self._notes() if one <= number - _KEPT]:
             self.output.remove(f"state/{old}")
             self.output.remove(_NOTE.format(old))
 
     def close(self, number: int, rows: DataFrame, at_ms: int) -> None:
-        """Keep the rows of blocks that are closed."""
+        """Write the rows of closed blocks."""
         day = F.timestamp_millis(F.lit(at_ms))
         self.output.write(CLOSED, rows.sortWithinPartitions(*block.PLACE), day, number)
 
     def closed(self, number: int, which: DataFrame, least: int, most: int) -> DataFrame | None:
-        """Rows of closed blocks as they were before a batch.
+        """Return the rows of closed blocks that were written before a batch; None if there are none.
 
         Args:
-            number: of the batch.
+            number: number of the batch.
             which: the blocks: topic, partition, block.
-            least: the first of them.
-            most: the last of them.
+            least: number of the first block.
+            most: number of the last block.
         """
         kept = self.output.read(CLOSED)
         if kept is None:
@@ -144,11 +144,11 @@ class Memory:
         return near.join(F.broadcast(which), list(block.PLACE), "left_semi").select(*ROW)
 
     def forget(self, at_ms: int, horizon: timedelta, forgotten: Mapping[str, int]) -> dict[str, int]:
-        """Delete closed blocks that are older than the horizon; returns what may be forgotten now.
+        """Delete closed blocks that are older than the horizon; return the new `forgotten`.
 
         Args:
             at_ms: the instant of the batch, ms since the epoch.
-            horizon: how long they are kept at least; a whole day goes at once.
+            horizon: how long closed blocks are kept at least. Whole days are deleted.
             forgotten: as in `Note`.
         """
         last = datetime.fromtimestamp(at_ms / 1000, UTC).date() - horizon - timedelta(days=1)

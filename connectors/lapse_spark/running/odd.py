@@ -1,4 +1,4 @@
-"""What does not add up after a batch, and how it is told (D8)."""
+"""The differences after a batch, and their reports (D8)."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from lapse_spark.running import block, doubt
 
 @dataclass(frozen=True, slots=True)
 class Odd:
-    """What does not add up after a batch.
+    """The differences after a batch.
 
     Attributes:
-        doubts: from `doubt.carried`.
-        kinds: how many messages of them are of which difference, told or not, and since when.
-        ahead: what is told of messages beyond the log's end; None = nothing.
-        beyond: of those what has lasted for the grace.
+        doubts: differences from `doubt.carried`.
+        kinds: number of messages by difference and whether it is reported, with the earliest beginning.
+        ahead: facts about messages beyond the log's end; None = none.
+        beyond: those of `ahead` that have lasted for the grace.
     """
 
     doubts: DataFrame
@@ -31,12 +31,12 @@ class Odd:
 
     @classmethod
     def of(cls, doubts: DataFrame, ahead: DataFrame | None, lasting_since_ms: int) -> Odd:
-        """Count what is in doubt.
+        """Count the differences.
 
         Args:
-            doubts: from `doubt.carried`.
-            ahead: ranges beyond the log's end.
-            lasting_since_ms: those that have been there since then count, ms since the epoch.
+            doubts: differences from `doubt.carried`.
+            ahead: ranges beyond the log's end; None = none.
+            lasting_since_ms: ranges that exist since this instant, ms since the epoch, count as lasting.
         """
         kinds = doubts.groupBy("told", "difference").agg(
             F.sum(F.bit_count("mask")).alias("messages"), F.min("since_ms").alias("since_ms")
@@ -45,34 +45,34 @@ class Odd:
 
     @property
     def in_doubt(self) -> int:
-        """How many messages are in doubt, and not told yet."""
+        """The number of messages in doubt that are not reported yet."""
         return sum(row["messages"] for row in self.kinds if not row["told"])
 
     @property
     def is_on_list(self) -> bool:
-        """Whether the queue's own list says otherwise than the topics."""
+        """Whether the queue's own list differs from the topics."""
         return any(row["difference"] in doubt.BY_LIST for row in self.kinds)
 
     def since_ms(self) -> list[int]:
-        """Since when something does not add up by the topics, ms since the epoch."""
+        """Return when differences between the topics began, ms since the epoch."""
         found = [row["since_ms"] for row in self.kinds if row["difference"] not in doubt.BY_LIST]
         if self.ahead is not None:
             found.append(self.ahead.agg(F.min("since_ms")).collect()[0][0])
         return found
 
     def told(self) -> Counter[str]:
-        """How many messages differ in which way, of what is told."""
+        """Return the number of messages by reported difference."""
         found: Counter[str] = Counter()
         for row in self.kinds:
             found[row["difference"]] += row["messages"] if row["told"] else 0
         if self.beyond is not None:
-            # Decimal: damaged ranges may name more offsets than 64 bits can count.
+            # Decimal, because damaged ranges may have more offsets than 64 bits can count.
             width = (F.col("last") - F.col("first") + 1).cast("decimal(20,0)")
             found[Difference.NOT_PUBLISHED.value] += int(self.beyond.agg(F.sum(width)).collect()[0][0] or 0)
         return +found
 
     def named(self, shown: int) -> list[dict[str, str]]:
-        """The first of what is told, with bookmarks."""
+        """Return the first `shown` reported differences, with bookmarks."""
         rows = doubt.named(self.doubts.where("told"))
         if self.beyond is not None:
             rows = rows.unionByName(self.beyond)
@@ -80,7 +80,7 @@ class Odd:
         return [row.asDict() for row in doubt.in_words(first).collect()]
 
     def first_offsets(self) -> dict[tuple[str, int], int]:
-        """The first message of each underlying partition about which something does not add up."""
+        """Return the first offset with a difference in each underlying partition."""
         if not self.kinds:
             return {}
         first = F.element_at(block.offsets(F.col("block"), F.col("mask")), 1)
@@ -89,11 +89,11 @@ class Odd:
         return {(row["topic"], row["partition"]): row["first"] for row in rows}
 
     def news(self, doubted: DataFrame | None, was: DataFrame | None) -> DataFrame | None:
-        """What is told for the first time, and what is withdrawn; None = nothing.
+        """Return newly reported and withdrawn differences; None if there are none.
 
         Args:
-            doubted: the doubts of the last batch.
-            was: what had been ahead of the log's end for the grace then.
+            doubted: the differences of the last batch.
+            was: `beyond` of the last batch.
         """
         parts = []
         if self.kinds or doubted is not None:
@@ -111,5 +111,5 @@ class Odd:
 
 
 def beyond(ahead: DataFrame | None, since_ms: int) -> DataFrame | None:
-    """What has been ahead of the log's end since an instant, or longer."""
+    """Return the ranges that have been beyond the log's end since an instant, or longer; None without any."""
     return None if ahead is None else doubt.unpublished(ahead.where(F.col("since_ms") <= since_ms))

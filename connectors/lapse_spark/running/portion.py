@@ -1,4 +1,4 @@
-"""Portions: what a batch of the intake tells, cut to what the log has, as blocks of 64 offsets (D8)."""
+"""Portions: the facts of a batch of the intake, cut to the log, as blocks of 64 offsets (D8)."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from lapse_spark.running import block, intake
 from lapse_spark.running.intake import Reach
 
 INSIDE, AHEAD, BEFORE, FAULTY, LETTERS = "inside", "ahead", "before", "faulty", "letters"
-"""Parts: what is about messages in the log; beyond its end; before its beginning; what cannot be read; where letters
-are."""
+"""Parts: facts about messages in the log, beyond its end, and before its beginning; unreadable records; topics with
+letters."""
 
 TOLD: Final = (*verdict.SAME, "at_ms")
-"""What tells statements apart."""
+"""The columns that distinguish statements."""
 
 KEY: Final = (*block.PLACE, *TOLD)
-"""Of rows that are joined into one; of rows about messages that were published, all of `TOLD` is null."""
+"""The key by which rows are merged. In rows about published messages, all of `TOLD` is null."""
 
 MASKS: Final = ("ours", "elsewhere", "mask")
 ROW: Final = (*KEY, *MASKS, "since_ms")
 RANGE: Final = ("topic", "partition", "first", "last", *TOLD, "since_ms")
-"""What is ahead of the log's end: it is told again with each batch, until the log has it."""
+"""Columns of facts beyond the log's end. They are added to each batch until the log has the messages."""
 
 
 def portion(rows: DataFrame, logs: DataFrame, now_ms: int, ahead: DataFrame | None) -> DataFrame:
-    """Cut and join what a batch tells: part, the columns of `ROW`, first, last, letter_topic, count.
+    """Cut and merge the facts of a batch: part, the columns of `ROW`, first, last, letter_topic, count.
 
     Args:
-        rows: from `intake.stream`.
-        logs: from `logs`.
+        rows: rows from `intake.stream`.
+        logs: logs from `logs`.
         now_ms: the batch's instant, ms since the epoch.
-        ahead: what was ahead of the log's end before this batch (`RANGE`).
+        ahead: facts beyond the log's end before this batch (`RANGE`); None = none.
     """
     told = rows.where(F.col("kind") != intake.CLOCK).withColumn("since_ms", F.lit(now_ms).cast("bigint"))
     if ahead is not None:
@@ -48,7 +48,7 @@ def portion(rows: DataFrame, logs: DataFrame, now_ms: int, ahead: DataFrame | No
         "left",
     )
     first, last = F.col("first"), F.col("last")
-    # What a rewind brought back was in the log then, and its events still tell of it.
+    # Rewound messages were in the log then. Their events count even if the log no longer has them.
     begin = F.when(generation.was_rewound(F.col("topic")), F.lit(0)).otherwise(begin)
     none = F.lit(None).cast("bigint")
     fault = F.col("kind") == intake.FAULT
@@ -69,7 +69,7 @@ def _part(name: str, condition: Column, first: Column, last: Column) -> Column:
 
 
 def _joined(each: DataFrame) -> DataFrame:
-    """Rows of the same part that say the same, as one."""
+    """Merge rows of the same part with the same facts."""
     inside = F.col("part") == INSIDE
     ranges = each.withColumns(
         {
@@ -99,13 +99,13 @@ _PLACES: Final = {account.OURS: "ours", account.REDRIVEN: "elsewhere"}
 
 
 def logs(spark: SparkSession, reached: Reach) -> DataFrame:
-    """How far the logs reach, a row per partition."""
+    """Return the reach of the logs, one row per partition."""
     rows = [(topic, number, reached.begins[topic, number], end) for (topic, number), end in reached.ends.items()]
     return local_rows.frame(spark, rows, "log_topic string, log_partition int, begin bigint, end bigint")
 
 
 def merged(*parts: DataFrame) -> DataFrame:
-    """Rows of blocks (`ROW`) with those that say the same as one."""
+    """Merge rows of blocks (`ROW`) with the same facts."""
     first, *rest = parts
     for part in rest:
         first = first.unionByName(part.select(*ROW))
@@ -113,13 +113,13 @@ def merged(*parts: DataFrame) -> DataFrame:
 
 
 def judged(rows: DataFrame) -> tuple[DataFrame, DataFrame]:
-    """The verdicts on blocks, and what one epoch told of two instants.
+    """Return the verdicts on blocks, and the messages whose fate one epoch reported at two instants.
 
     Args:
-        rows: from `merged`.
+        rows: rows from `merged`.
 
     Returns:
-        As from `verdict.verdicts`; and topic, partition, block, mask, difference, fates, reasons.
+        The classes as from `verdict.verdicts`; and topic, partition, block, mask, difference, fates, reasons.
     """
     zero = F.lit(0).cast("bigint")
     blocks = rows.groupBy(*block.PLACE).agg(F.bit_or("ours").alias("ours"), F.bit_or("elsewhere").alias("elsewhere"))

@@ -1,7 +1,7 @@
-"""The ledger that goes on: each batch adds what is new to what is open, and publishes how far the account adds up (D8).
+"""The running ledger: each batch adds new facts to the open messages, and publishes the balance (D8).
 
-A batch costs by what is new and what is open. Every step of it is done again from the version before, as it was, until
-its own version is whole; what is published then comes from there.
+The cost of a batch depends on the new facts and the open messages. After a crash, a batch is repeated from the version
+before it, until its own version is complete. The published balance comes from that version.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ from lapse_spark.stream.stream import Job, Standing
 
 EVERY: Final = "10 seconds"
 GRACE: Final = timedelta(minutes=1)
-"""How long something may not add up before it is told: an event may be on its way while its letter is read."""
+"""How long a difference lasts before it is reported, because an event may be on its way while its letter is read."""
 ASK_EVERY: Final = timedelta(minutes=1)
 HORIZON: Final = timedelta(days=1)
-"""How long a message that has ended is remembered, to find a second fate; a crash's copy is minutes younger."""
+"""How long a message is kept after its fate, to find a second one. After a crash, a copy is minutes younger."""
 
 _TOLD_AGAIN_MS: Final = 600_000
-"""A run that begins again tells once more what left so long before its last batch, by the journal."""
+"""After a restart, the journal is read from this time before the last batch on, in ms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """How a ledger goes on.
+    """The settings of a running ledger.
 
     Attributes:
-        topic: where balances and findings are published.
-        grace: how long something may not add up before it is told.
-        ask_every: how often the queue is asked for its own list; None = never.
-        horizon: how long a message that has ended is remembered.
-        shown: how many findings a balance lists.
+        topic: topic for balances and findings.
+        grace: how long a difference lasts before it is reported.
+        ask_every: interval at which the queue is asked for its own list; None = never.
+        horizon: how long a message is kept after its fate.
+        shown: greatest number of findings in a balance.
         written_with: further schemas of events, as in `event.parse`.
     """
 
@@ -79,23 +79,23 @@ class RunningLedger:
 
     @property
     def note(self) -> Note | None:
-        """How the account stands."""
+        """The note of the last batch; None before the first."""
         return self._memory.latest()
 
     @property
     def is_unsettled(self) -> bool:
-        """Whether something is in doubt, which time alone will decide."""
+        """Whether differences are in doubt, so that another batch may decide them."""
         return self.note is not None and bool(self.note.account.get("in_doubt"))
 
     @property
     def lacks_topics(self) -> bool:
-        """Whether there is a topic that the stream does not read yet: one that matches, or one that events name."""
+        """Whether the stream does not read an existing topic yet that matches, or that events name."""
         if not self._underlying.issuperset(self._there):
             return True
         return self.note is not None and not self._subscribed.issuperset(self.note.letter_topics)
 
     def job(self) -> Job:
-        """The stream, from where the checkpoint says."""
+        """Return the stream from the checkpoint on."""
         latest = self.note
         known = latest.letter_topics if latest is not None else []
         self._subscribed = {topics.dead_letters(self._queue.name), *self._queue.dead_letter_topics, *known}
@@ -112,7 +112,7 @@ class RunningLedger:
         return Job(rows, self.write, self._memory.output)
 
     def write(self, batch: DataFrame, number: int) -> None:
-        """Add a batch to the account, unless that is done, and publish how it stands."""
+        """Add a batch to the account, unless it is added already, and publish the balance."""
         note = self._memory.note(number)
         if note is None:
             note = self._add(batch, number)
@@ -121,7 +121,7 @@ class RunningLedger:
         balance.publish(self._spark, self._connection, self._rule.topic, self._queue.name, account, news)
 
     def _look(self) -> None:
-        """See which underlying topics there are by now."""
+        """Look up the present underlying topics."""
         there = () if self._queue.matching is None else self._connection.of_lapse().partitions()
         self._there = self._queue.topics(there)
 
@@ -149,7 +149,7 @@ class RunningLedger:
         return settling.settle(batch, shown=self._rule.shown, horizon=self._rule.horizon)
 
     def close(self) -> None:
-        """Let go of what reads the journal."""
+        """Close the reader of the journal."""
         self._journal.close()
 
     def _list(self) -> tuple[Inventory | None, str]:
@@ -169,26 +169,26 @@ def run(
     every: str | None = EVERY,
     watch: Callable[[Standing], None] | None = None,
 ) -> list[Balance]:
-    """Keep the ledgers of queues from where their checkpoints say, and publish how far they add up.
+    """Run the ledgers of queues from their checkpoints on, and publish their balances.
 
     Args:
-        spark: the session.
-        connection: the cluster.
-        queues: which ones.
-        path: a directory with one for each queue.
-        rule: how they go on.
-        every: begin a batch so often, and go on until a SIGINT (Ctrl-C) or SIGTERM; None = take what there is now,
-            wait for the grace where something is in doubt, and end.
-        watch: is told where the streams stand.
+        spark: the Spark session.
+        connection: connection to the cluster.
+        queues: the queues.
+        path: directory with a subdirectory for each queue.
+        rule: settings of the ledgers.
+        every: interval of batches of a continuous run, until SIGINT (Ctrl-C) or SIGTERM; None = take the present
+            records, wait for the grace if anything is in doubt, and stop.
+        watch: called with the progress of the streams.
 
     Returns:
-        How each account stands, those of queues without a batch left out.
+        The last balance of each queue that has one.
 
     Raises:
-        ValueError: a directory and its checkpoint do not belong together, or there is no such topic.
+        ValueError: a directory and its checkpoint do not belong together, or a topic does not exist.
     """
     if every is None and rule.ask_every is not None:
-        rule = replace(rule, ask_every=timedelta(0))  # each run asks: when the next one comes is cron's business
+        rule = replace(rule, ask_every=timedelta(0))  # each run asks, because cron decides when the next one comes
     reading = [name for queue in queues for name in (*queue.underlying, topics.events(queue.name))]
     balance.make_topic(connection, rule.topic, reading)
     ledgers = [RunningLedger(spark, connection, queue, path, rule) for queue in queues]
@@ -207,7 +207,7 @@ def _go_on(
     every: str | None,
     watch: Callable[[Standing], None] | None,
 ) -> None:
-    """Run the streams until somebody ends them, or, without `every`, until nothing is in doubt."""
+    """Run the streams until a signal, or without `every` until nothing is in doubt or the grace has passed."""
     with stream.interruption() as interrupted:
         waited = False
         while not interrupted.is_set():

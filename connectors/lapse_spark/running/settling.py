@@ -1,6 +1,6 @@
-"""Settling a batch: what is new and what is open, put together, judged, and parted into what is closed and what is not.
+"""Settles a batch: it merges new facts with open blocks, judges them, and separates closed blocks from open ones.
 
-Nothing here knows where the rows come from, or where the figures go (D8).
+This module does not know where rows come from, or where figures go (D8).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _RANGE: Final = "topic string, partition int, first bigint, last bigint"
 
 
 class Settling:
-    """One batch of a ledger that goes on."""
+    """The settling of one batch of a running ledger."""
 
     def __init__(
         self, spark: SparkSession, kept: Memory, number: int, reached: Reach, before: Note, grace: timedelta
@@ -44,7 +44,7 @@ class Settling:
         self._not_journaled = ""
 
     def hold_against(self, listed: Inventory | None, not_listed: str) -> None:
-        """Compare with the queue's own list, from now; None = it gave none, and why."""
+        """Compare the account with the queue's own list; if that is None, `not_listed` says why."""
         self._listed, self._not_listed = listed, not_listed
         if listed is None:
             return
@@ -59,7 +59,7 @@ class Settling:
         self._held = _apart(both.agg(own, F.bit_or("mask").alias("excused")))
 
     def not_journaled(self, why: str) -> None:
-        """Say why the batch lacks what the journal tells; empty = it does not."""
+        """Set why the batch lacks the journal's facts; empty if it has them."""
         self._not_journaled = why
 
     def settle(self, batch: DataFrame, *, shown: int, horizon: timedelta) -> Note:
@@ -67,7 +67,7 @@ class Settling:
 
         Args:
             batch: rows of the intake.
-            shown: how many findings the balance lists.
+            shown: greatest number of findings in the balance.
             horizon: how long closed blocks are kept.
         """
         now_ms, number, before = self._reach.at_ms, self._number, self._before
@@ -105,7 +105,7 @@ class Settling:
         return note
 
     def _by_partition(self, known: Mapping[str, int], name: str) -> DataFrame:
-        """What a note says by `topic:partition`, as topic, partition and a column of that name."""
+        """Convert a note's numbers by `topic:partition` to topic, partition and a column `name`."""
         rows = []
         for place, number in known.items():
             topic, _, partition = place.rpartition(":")
@@ -113,7 +113,7 @@ class Settling:
         return local_rows.frame(self._spark, rows, f"topic string, partition int, {name} bigint")
 
     def _reopened(self, inside: DataFrame) -> DataFrame | None:
-        """Closed blocks about which something is told again, or of which the queue lists a message."""
+        """Return closed blocks with new facts, or with a message in the queue's list."""
         if not self._before.ends:
             return None
         touched = inside.select(*block.PLACE)
@@ -123,7 +123,7 @@ class Settling:
             touched = touched.join(self._opened.select(*block.PLACE).distinct(), list(block.PLACE), "left_anti")
         ends = self._by_partition(self._before.ends, "end")
         known = touched.distinct().join(F.broadcast(ends), ["topic", "partition"], "left")
-        # A block of a generation has no end: whatever a rewind brings back next may be in it.
+        # A block of a generation is never complete, because the next rewind may add to it.
         passed = generation.was_rewound(F.col("topic")) | (F.col("block") * block.WIDTH < F.col("end"))
         late = _apart(known.where(passed).select(*block.PLACE))
         least, most = late.agg(F.min("block"), F.max("block")).collect()[0]
@@ -144,7 +144,7 @@ class Settling:
         return doubt.carried(found, self._doubted, self._reach.at_ms, self._grace_ms, listed=listed)
 
     def _closing(self, rows: DataFrame, each: DataFrame, doubts: DataFrame) -> DataFrame:
-        """Blocks that the log has passed, whose messages ended some time ago, and agree."""
+        """Return blocks before the log's end whose messages all have fates without differences for the grace."""
         queued = (F.col("place") == account.OURS) & (F.col("state") == verdict.STILL_QUEUED)
         open_still = each.where(queued | F.col("difference").isNotNull()).select(*block.PLACE)
         unsettled = open_still.unionByName(doubts.select(*block.PLACE)).distinct()
@@ -174,13 +174,13 @@ class Settling:
             self._memory.write(number, memory.NEWS, told)
 
     def _listing(self, found: Odd) -> Note:
-        """What is known of the queue's own list."""
+        """Return the note with the facts about the queue's own list."""
         note, now_ms = self._before, self._reach.at_ms
         if self._not_listed is not None:
             note = replace(note, asked_at_ms=now_ms, not_listed=self._not_listed)
         if self._listed is not None:
             note = replace(note, listed=self._listed.messages, listed_at_ms=now_ms)
-        # What was settled while the queue gave its list is in doubt until its event is read.
+        # Messages settled while the queue returned its list are in doubt until their events are read.
         agreed = note.listed_at_ms is not None and not found.is_on_list
         return replace(note, agreed_at_ms=note.listed_at_ms) if agreed else note
 
@@ -213,8 +213,8 @@ class Settling:
 
 
 def _apart(rows: DataFrame) -> DataFrame:
-    """Compute rows now, and forget how: what is made of them is planned as if they had been read.
+    """Compute rows now and cut their lineage, so that later steps are planned as if the rows had been read.
 
-    Without it each step would plan all steps before it once more; that took longer than the work.
+    Otherwise each step would plan all earlier steps again, which took longer than the work itself.
     """
     return rows.localCheckpoint()

@@ -1,4 +1,4 @@
-"""Tallies: how many messages have which verdict, in a ledger that goes on (D8)."""
+"""Tallies: numbers of messages by verdict in a running ledger (D8)."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from lapse_spark.running import block, doubt
 
 _FACTS: Final = ("state", "reasons", "ours", "superseded", "back")
 _BESIDE: Final = (*doubt.BY_LIST, Difference.TOLD_TWICE.value)
-"""Differences of messages that have one fate by the topics, or none."""
+"""Differences of messages that still have one fate, or none, by the topics."""
 
 
 def count(each: DataFrame, doubts: DataFrame | None, closing: DataFrame | None) -> tuple[Counter[str], Counter[str]]:
-    """Count messages by verdict: those in blocks that stay open, and those in blocks that are closed now.
+    """Count messages by verdict, in blocks that stay open, and in blocks that are closed now.
 
     Args:
-        each: from `portion.judged`.
-        doubts: from `doubt.carried`: what is told counts as contradictory, what is not as what it was known to be.
-        closing: topic, partition, block of those that are closed now.
+        each: classes from `portion.judged`.
+        doubts: differences from `doubt.carried`. Reported ones count as contradictory, others by their last known
+            state. None = none.
+        closing: topic, partition, block of the blocks that are closed now; None = none.
     """
     flag = F.lit(False)
     rows = _settled(each, doubts)
@@ -45,7 +46,7 @@ def count(each: DataFrame, doubts: DataFrame | None, closing: DataFrame | None) 
 
 
 def _settled(each: DataFrame, doubts: DataFrame | None) -> DataFrame:
-    """Verdicts as they count, message by message where something is told, or in doubt."""
+    """Return verdicts for counting, with messages that have differences apart."""
     columns = (*block.PLACE, "mask", "place", "state", "reasons", "superseded")
     reasons = F.coalesce("reasons", F.lit(0)).alias("reasons")
     agreed = each.where(F.col("difference").isNull()).select(*columns[:-2], reasons, "superseded")
@@ -66,7 +67,7 @@ def _settled(each: DataFrame, doubts: DataFrame | None) -> DataFrame:
 
 
 def _known_state() -> Column:
-    """What a message that is in doubt was last known to be."""
+    """Return the last known state of a message in doubt."""
     state = F.when(F.col("place") == account.REDRIVEN, verdict.ELSEWHERE)
     for bit, kind in enumerate(account.FATES):
         state = state.when(F.col("fates") == 1 << bit, kind.value)
@@ -74,7 +75,7 @@ def _known_state() -> Column:
 
 
 def ledger(queue: str, totals: Mapping[str, int], lost: int) -> Ledger:
-    """The ledger of a queue, from the counts of all its blocks, and how many of those still queued are lost."""
+    """Return the ledger of a queue from the counts of all its blocks, and the number of lost messages."""
     state: Counter[str] = Counter()
     why: dict[str, Counter[str]] = {EventKind.DEAD_LETTERED.value: Counter(), EventKind.EXPIRED.value: Counter()}
     published = rewound = superseded = 0
