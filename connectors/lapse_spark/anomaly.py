@@ -1,4 +1,4 @@
-"""Anomalies: windows in which far more died than in those before, and how many die in a minute."""
+"""Anomalies: windows with far more dead letters than before, and letters per minute."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 BASELINE: Final = 24
-"""Windows before a window that it is compared with."""
+"""The number of earlier windows with which a window is compared."""
 AT_LEAST: Final = 10
-"""Fewer letters in a window are never unusual."""
+"""The least letters in a window that can be unusual."""
 SIGMAS: Final = 4.0
 _LEAST_HISTORY: Final = 3
 
 
 def rates(counted: DataFrame) -> DataFrame:
-    """Letters by entity and window, and in a minute, whatever their reasons.
+    """Return letters by entity and window, and per minute, over all reasons.
 
     Args:
-        counted: from `monitor.counts` or `monitor.totals`.
+        counted: counts from `monitor.counts` or `monitor.totals`.
 
     Returns:
         entity, window_start, window_end, letters, per_minute.
@@ -35,17 +35,17 @@ def rates(counted: DataFrame) -> DataFrame:
 def unusual(
     counted: DataFrame, *, baseline: int = BASELINE, at_least: int = AT_LEAST, sigmas: float = SIGMAS
 ) -> DataFrame:
-    """Windows with more letters than the windows before let expect.
+    """Return windows with more letters than expected from the windows before.
 
-    What is expected is the mean of the windows before, those without a letter included. The score is how far a window
-    is above it, in standard deviations; for few letters in those of a Poisson process. A window is judged once there
-    are three before it, of any entity.
+    The expected number is the mean of the windows before, those without letters included. The score is the distance
+    from it in standard deviations, at least those of a Poisson process. A window is judged if there are three windows
+    before it, of any entity.
 
     Args:
-        counted: from `monitor.counts` or `monitor.totals`.
-        baseline: how many windows before it a window is compared with.
-        at_least: fewer letters are never unusual.
-        sigmas: the least score.
+        counted: counts from `monitor.counts` or `monitor.totals`.
+        baseline: number of earlier windows with which a window is compared.
+        at_least: the least letters in an unusual window.
+        sigmas: the least score of an unusual window.
 
     Returns:
         entity, window_start, window_end, letters, per_minute, expected, score; the highest scores first.
@@ -54,7 +54,7 @@ def unusual(
     numbered = rates(counted).withColumn("_number", F.floor(start_ms / length_ms))
     first = numbered.agg(F.min("_number").alias("_first"))
     before = Window.partitionBy("entity").orderBy("_number").rangeBetween(-baseline, -1)
-    # Windows without a letter are no rows: they are in the number of windows only.
+    # Windows without letters have no rows, but count in the number of windows.
     windows = F.least(F.lit(baseline), F.col("_number") - F.col("_first"))
     mean = F.coalesce(F.sum("letters").over(before), F.lit(0)) / F.greatest(windows, F.lit(1))
     square = F.coalesce(F.sum(F.col("letters") * F.col("letters")).over(before), F.lit(0)) / F.greatest(

@@ -1,7 +1,7 @@
-"""Charts as SVG text: bars, lines and heat maps that stand in a page by themselves, in light and dark, for all readers.
+"""Charts as SVG text: bars, lines and heat maps that a page can embed.
 
 Colours come from the page's style sheet (classes `s0` to `s7`), so that they follow its light or dark theme. Every
-chart has a title and a description for screen readers, and every mark says its value when pointed at.
+chart has a title and a description for screen readers, and every mark shows its value in a tooltip.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ _WIDTH, _HEIGHT = 760, 260
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 12, 12, 28
 _COLOURS: Final = 8
 _LETTER: Final = 7.7
-"""Width of a digit below an axis, px: most fonts have narrower ones."""
+"""Assumed width of a digit below an axis, in px. Most fonts have narrower ones."""
 
 _ROW: Final = 36
-"""Height of a lying bar with its name, px."""
+"""Height of a horizontal bar with its name, in px."""
 
 _LYING: Final = 32
-"""Most bars that lie one below the other."""
+"""The most bars that are drawn horizontally."""
 
 Series = Mapping[str, Sequence[float]]
 
 
 def bars(labels: Sequence[str], series: Series, *, title: str, unit: str = "") -> str:
-    """Bars with their names and values, stacked where there are several series.
+    """Draw bars with names and values, stacked if there are several series.
 
-    A few lie one below the other, so that names have room on any screen. Many stand side by side, and a list below them
-    has the names and values.
+    Few bars are horizontal, so that names have room on any screen. Many bars are vertical, with a list of names and
+    values below them.
 
     Args:
-        labels: one for every bar.
-        series: name to values, as many as labels.
-        title: what the chart shows; for screen readers.
-        unit: of the values, behind every number that is shown when pointed at.
+        labels: a name for every bar.
+        series: name to values, one for each label.
+        title: title of the chart, also for screen readers.
+        unit: unit of the values, shown in tooltips.
     """
     _check(labels, series)
     drawn = _lying(labels, series, title, unit) if len(labels) <= _LYING else _standing(labels, series, title, unit)
@@ -44,7 +44,7 @@ def bars(labels: Sequence[str], series: Series, *, title: str, unit: str = "") -
 
 
 def _lying(labels: Sequence[str], series: Series, title: str, unit: str) -> str:
-    """Each bar below its name; widths in percent, so that the text keeps its size on a narrow screen."""
+    """Draw horizontal bars below their names. Widths are in percent, so that text keeps its size on narrow screens."""
     tops = [sum(value for value in values if value > 0) for values in zip(*series.values(), strict=True)]
     most = max(tops, default=0) or 1
     marks: list[str] = []
@@ -68,7 +68,7 @@ def _lying(labels: Sequence[str], series: Series, title: str, unit: str) -> str:
 
 
 def _standing(labels: Sequence[str], series: Series, title: str, unit: str) -> str:
-    """Bars side by side, and a list of their names and values."""
+    """Draw vertical bars, and a list of their names and values."""
     tops = [sum(values) for values in zip(*series.values(), strict=True)]
     scale = _Scale(max(tops, default=0))
     step = (_WIDTH - _LEFT - _RIGHT) / max(1, len(labels))
@@ -90,7 +90,7 @@ def _standing(labels: Sequence[str], series: Series, title: str, unit: str) -> s
 
 
 def _values(labels: Sequence[str], series: Series) -> str:
-    """All names and values, to be unfolded."""
+    """Return a collapsed table of all names and values."""
     head = "".join(f'<th scope="col" class="number">{escape(name)}</th>' for name in series)
     rows = "".join(
         f'<tr><th scope="row">{escape(label)}</th>'
@@ -105,13 +105,13 @@ def _values(labels: Sequence[str], series: Series) -> str:
 
 
 def lines(labels: Sequence[str], series: Series, *, title: str, unit: str = "") -> str:
-    """Lines over an ordered axis, one for each series; NaN leaves a gap.
+    """Draw a line for each series over an ordered axis. NaN leaves a gap.
 
     Args:
-        labels: one for every place on the horizontal axis.
-        series: name to values, as many as labels.
-        title: what the chart shows; for screen readers.
-        unit: of the values.
+        labels: a label for every point of the horizontal axis.
+        series: name to values, one for each label.
+        title: title of the chart, also for screen readers.
+        unit: unit of the values.
     """
     _check(labels, series)
     scale = _Scale(max((v for values in series.values() for v in values if not math.isnan(v)), default=0))
@@ -139,14 +139,14 @@ def lines(labels: Sequence[str], series: Series, *, title: str, unit: str = "") 
 def heat(
     rows: Sequence[str], columns: Sequence[str], values: Sequence[Sequence[float]], *, title: str, unit: str = ""
 ) -> str:
-    """A heat map: the darker, the more.
+    """Draw a heat map, in which greater values are darker.
 
     Args:
         rows: labels from top to bottom.
         columns: labels from left to right.
-        values: a row of numbers for every row; NaN = empty.
-        title: what the chart shows; for screen readers.
-        unit: of the values.
+        values: a list of numbers for every row; NaN = empty.
+        title: title of the chart, also for screen readers.
+        unit: unit of the values.
     """
     if len(values) != len(rows) or any(len(row) != len(columns) for row in values):
         raise ValueError(f"heat map {title!r}: {len(rows)} × {len(columns)} labels do not fit the values")
@@ -177,7 +177,7 @@ def heat(
 
 
 def short(value: float) -> str:
-    """A number for people: `336,776`, `1.2 M`, `0.35`."""
+    """Format a number: `336,776`, `1.2 M`, `0.35`."""
     if math.isnan(value):
         return "–"
     for size, letter in ((1e9, "G"), (1e6, "M")):
@@ -187,7 +187,7 @@ def short(value: float) -> str:
 
 
 class _Scale:
-    """From values to heights, with round numbers on the axis."""
+    """Maps values to heights, with round numbers on the axis."""
 
     def __init__(self, most: float) -> None:
         size = 10 ** math.floor(math.log10(most)) if most > 0 else 1.0
@@ -208,7 +208,7 @@ class _Scale:
 
 
 def _ticks(labels: Sequence[str], step: float) -> list[str]:
-    """Some of the labels, each below its place; those at an edge stay within the chart."""
+    """Draw as many labels as fit below the axis. Labels at an edge stay within the chart."""
     width = max((len(label) for label in labels), default=1) * _LETTER
     every = max(1, math.ceil((width + 10) / step))
     drawn: list[str] = []

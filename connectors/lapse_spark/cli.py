@@ -224,7 +224,7 @@ def redrive(
         again=again,
         overwrite=overwrite,
     )
-    condition(choice)  # a mistake in it is told before Spark begins, as one in --hook is
+    condition(choice)  # checked before Spark starts, as --hook is
     changes = _function(hook) if hook else None
     if archive_path is not None:
         check_written(archive_path, cluster.config, "archive")

@@ -1,4 +1,4 @@
-"""What Spark has collected: its timestamps come without a zone, in that of this machine, whatever the session's is."""
+"""Timestamps that Spark has collected. They have no zone, and are in this machine's zone, not the session's."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from datetime import UTC, datetime
 
 
 def in_utc(at: datetime) -> datetime:
-    """An instant in UTC, of a collected timestamp, or of one that has a zone already."""
+    """Convert a collected timestamp, or one with a zone, to UTC."""
     return at.astimezone(UTC)

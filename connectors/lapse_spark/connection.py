@@ -1,4 +1,4 @@
-"""How Spark reaches Kafka: addresses and client options, TLS and SASL included, without showing a secret (X5)."""
+"""Spark's connection to Kafka: addresses and client options, TLS and SASL included, without showing secrets (X5)."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ _SECURITY = re.compile(r"(?:security|sasl|ssl)\.")
 
 
 _MOST_BYTES: Final = 64 << 20
-"""Of a record that is written."""
+"""The most bytes of a record that is written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """A Kafka cluster as Spark is to use it.
+    """A Kafka cluster, and how Spark connects to it.
 
     Attributes:
         bootstrap: addresses, `host:port,host:port`.
         client: options of Kafka's Java client under their own names (`security.protocol`, `sasl.mechanism`,
-            `sasl.jaas.config`, `ssl.truststore.location`, …). They are passed through as they are.
-        librdkafka: the same for lapse's own client; None = they are translated.
+            `sasl.jaas.config`, `ssl.truststore.location`, …). They are passed on unchanged.
+        librdkafka: options for lapse's own client; None = translate those of `client`.
     """
 
     bootstrap: str
@@ -46,10 +46,10 @@ class Connection:
     librdkafka: Mapping[str, str] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        """Refuse what Spark's Kafka source refuses too, with the way out.
+        """Refuse options that Spark's Kafka source refuses, with advice.
 
         Raises:
-            ValueError: no address, or an option that Spark sets itself.
+            ValueError: there is no address, or Spark sets an option itself.
         """
         if not self.bootstrap.strip():
             raise ValueError(
@@ -61,10 +61,10 @@ class Connection:
                 raise ValueError(f"client option {name}: Spark sets it itself, leave it out{instead}")
 
     def reading(self) -> dict[str, str]:
-        """Options for `spark.read` and `spark.readStream`: committed records only (C41), headers included."""
+        """Return options for `spark.read` and `spark.readStream`: committed records only (C41), headers included."""
         return {
             "kafka.isolation.level": "read_committed",
-            # A task reads one partition: larger fetches cost it little memory, and spare it waiting.
+            # A task reads one partition, so larger fetches cost little memory and save waiting.
             "kafka.max.partition.fetch.bytes": "8388608",
             "kafka.max.poll.records": "5000",
             **self._given(),
@@ -72,11 +72,11 @@ class Connection:
         }
 
     def writing(self) -> dict[str, str]:
-        """Options for `DataFrame.write`: acknowledged by all replicas, retried without duplicates by the client."""
+        """Return options for `DataFrame.write`: acknowledged by all replicas, and retried without duplicates."""
         return {
             "kafka.acks": "all",
             "kafka.enable.idempotence": "true",
-            # The topic's own limit decides; Java's client would refuse what is above a megabyte.
+            # The topic's own limit decides. Java's client would refuse records above a megabyte.
             "kafka.max.request.size": str(_MOST_BYTES),
             "kafka.buffer.memory": str(2 * _MOST_BYTES),
             **self._given(),
@@ -90,12 +90,13 @@ class Connection:
         }
 
     def of_lapse(self) -> Client:
-        """The same cluster for lapse's own client, whose library has other names for some options.
+        """Return the connection of lapse's own client to the same cluster, with librdkafka's options.
 
-        LAPSE_KAFKA_CONFIG, LAPSE_USER and LAPSE_SECRET count as they do for `lapse`; what is said here wins.
+        LAPSE_KAFKA_CONFIG, LAPSE_USER and LAPSE_SECRET count as they do for `lapse`. If LAPSE_KAFKA_CONFIG is set, its
+        options replace those of this connection.
 
         Raises:
-            ValueError: an option has no counterpart; set LAPSE_KAFKA_CONFIG then.
+            ValueError: an option has no counterpart in librdkafka. Set LAPSE_KAFKA_CONFIG then.
             LapseError: a file that the environment names cannot be read.
         """
         given = Client.from_environment(self.bootstrap)
@@ -106,12 +107,12 @@ class Connection:
 
     @classmethod
     def from_file(cls, bootstrap: str, properties: Path) -> Connection:
-        """Take the client options from a Java properties file, such as Kafka's own tools read with `--command-config`.
+        """Take the client options from a Java properties file, as Kafka's own tools do with `--command-config`.
 
-        A secret belongs in that file, readable by its owner only: on a command line every user of the machine sees it.
+        Secrets belong in that file, readable by its owner only. On a command line, every user of the machine sees them.
 
         Raises:
-            ValueError: a line of it has no `name=value`, or an option is refused.
+            ValueError: a line has no `name=value`, or an option is refused.
             OSError: the file cannot be read.
         """
         found = client_properties.read(properties)
@@ -123,22 +124,22 @@ class Connection:
         """Take the brokers and `[security]` from `lapse.toml`, as `lapse worker` does.
 
         Args:
-            bootstrap: addresses instead of those in the file, unless empty.
-            path: the file.
+            bootstrap: addresses to use instead of those in the file; empty = those in the file.
+            path: path of the file.
 
         Raises:
-            ValueError: it is not understood.
-            OSError: it, or a file that it names, cannot be read.
+            ValueError: the file is not valid.
+            OSError: the file, or one that it names, cannot be read.
         """
         servers, java, librdkafka = lapse_toml.read(path)
         return cls(bootstrap or servers, java, librdkafka)
 
 
 def _translated(java: Mapping[str, str]) -> dict[str, str]:
-    """Options of Java's client that say who we are and whom to trust, in librdkafka's words; others are left out.
+    """Translate the security options and `client.id` of Java's client to librdkafka's. Other options are dropped.
 
     Raises:
-        ValueError: one of them has no counterpart.
+        ValueError: an option has no counterpart.
     """
     plain = {name.removeprefix("kafka."): value for name, value in java.items()}
     return client_properties.translated(

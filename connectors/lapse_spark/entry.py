@@ -1,4 +1,4 @@
-"""The jobs as programs of their own, so that `spark-submit` can run them without the `lapse` program."""
+"""The jobs as separate programs, so that `spark-submit` can run them without the `lapse` program."""
 
 from __future__ import annotations
 

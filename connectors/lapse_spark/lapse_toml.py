@@ -1,4 +1,4 @@
-"""The cluster as `lapse.toml` describes it, in the words of Kafka's Java client and of librdkafka (X5)."""
+"""Reads the cluster from `lapse.toml`, as options of Kafka's Java client and of librdkafka (X5)."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _SCRAM: Final = "scram.ScramLoginModule"
 
 
 def read(path: Path) -> tuple[str, dict[str, str], dict[str, str]]:
-    """Read the brokers, and how to speak to them.
+    """Read the brokers and the security options.
 
     Returns:
-        Addresses, options of Kafka's Java client, options of librdkafka.
+        The addresses, the options of Kafka's Java client, and the options of librdkafka.
 
     Raises:
         OSError: the file, or one that it names, cannot be read.
-        ValueError: it is no TOML, or not as `lapse check` wants it.
+        ValueError: the file is not valid; `lapse check` names the fault.
     """
     tree = _tree(path)
     servers = _table(tree, "lapse", path).get("bootstrap_servers", _DEFAULT_SERVERS)
@@ -46,22 +46,22 @@ def read(path: Path) -> tuple[str, dict[str, str], dict[str, str]]:
 
 
 def queues(path: Path) -> dict[str, Mapping[str, Any]]:
-    """What the file says of its queues, by name; `lapse check` looks at it more closely.
+    """Return the settings of the file's queues by name, without checking them.
 
     Raises:
-        OSError: it cannot be read.
-        ValueError: it is no TOML, or its queues are not as `lapse check` wants them.
+        OSError: the file cannot be read.
+        ValueError: the file is no TOML, or its queues are not tables.
     """
     found = _table(_tree(path), "queue", path)
     return {name: _table(found, name, path) for name in found}
 
 
 def expiration(path: Path, entity: str) -> str | None:
-    """What the file says of a queue's or SOW topic's `expiration`; None if it does not name the entity.
+    """Return the setting `expiration` of a queue or SOW topic; None if the file does not have the entity.
 
     Raises:
-        OSError: it cannot be read.
-        ValueError: it is no TOML, or not as `lapse check` wants it.
+        OSError: the file cannot be read.
+        ValueError: the file is not valid; `lapse check` names the fault.
     """
     tree = _tree(path)
     for kind in ("queue", "sow"):
@@ -72,11 +72,11 @@ def expiration(path: Path, entity: str) -> str | None:
 
 
 def app_id(path: Path) -> str:
-    """The deployment's name.
+    """Return the deployment's `app_id`.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it is no TOML, or the name is no text.
+        ValueError: the file is no TOML, or the name is no text.
     """
     found = _table(_tree(path), "lapse", path).get("app_id", _DEFAULT_APP_ID)
     if not isinstance(found, str):
@@ -101,7 +101,7 @@ def _tls(security: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
         librdkafka["ssl.ca.location"] = authorities
     certificate, key = security.get("certificate_file"), security.get("key_file")
     if certificate and key:
-        # Java takes both from one file, or as they are.
+        # Java takes both from one file, or inline.
         java["ssl.keystore.type"] = "PEM"
         java["ssl.keystore.certificate.chain"] = Path(certificate).read_text("ascii")
         java["ssl.keystore.key"] = Path(key).read_text("ascii")
@@ -117,6 +117,6 @@ def _table(tree: Mapping[str, Any], name: str, path: Path) -> Mapping[str, Any]:
 
 
 def _quoted(text: str) -> str:
-    """A text as JAAS quotes it."""
+    """Quote a text for JAAS."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'

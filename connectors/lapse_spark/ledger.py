@@ -1,8 +1,8 @@
 """The ledger of a queue: published = acknowledged + dead-lettered by each reason + … + still queued, exactly.
 
-It is reckoned from the topics. A message that is gone without a trace looks there as if it were queued, so the queue is
-asked for its own list, where a worker answers. On a queue at work give `until_ms` some seconds in the past, since an
-event may be on its way while its letter is read.
+It is computed from the topics. There, a message that is gone without a trace looks as if it were queued. So the queue
+is asked for its own list, if a worker answers. If the queue is active, set `until_ms` some seconds in the past, because
+an event may be on its way while its letter is read.
 """
 
 from __future__ import annotations
@@ -28,34 +28,34 @@ from lapse_spark.read import Span
 from lapse_spark.running import block
 
 SHOWN: Final = 20
-"""How many differences are listed unless asked otherwise."""
+"""The default number of differences that are listed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
-    """What became of every message that was published to a queue.
+    """The fates of all messages that were published to a queue. All counts are numbers of messages.
 
     Attributes:
-        queue: its name.
+        queue: name of the queue.
         published: messages in the underlying topics that are for this queue.
-        fates: how many ended how; every kind is named, also with 0.
-        dead_lettered: of those dead-lettered, how many for which reasons; the sum is `fates["dead_lettered"]`.
-        expired: of those that left without a letter, how many for which reasons.
-        still_queued: published and without a fate: in one of the states of a peek, or not yet active.
-        rewound: messages that rewinds brought back: each has a fate of its own, or is still queued (C61).
-        expected_depth: how many the queue was expected to have; None where nobody said.
-        listed: how many the queue itself has listed; None where it was not asked, or did not answer.
-        not_listed: why it has not.
-        not_journaled: why the fates were not held against the queue's journal; empty = they were.
-        lost: published messages without a fate that the queue, asked, does not have; named in `differences`.
-        contradictory: published messages about which the topics disagree; listed in `differences`.
-        difference_counts: how many messages differ in which way.
-        differences: the first of them, bookmark (or range), difference, fates, reasons.
-        before_log_start: messages with a fate that the log has no more, by their events.
+        fates: messages by fate; every fate is named, even with 0.
+        dead_lettered: dead-lettered messages by reasons; the sum is `fates["dead_lettered"]`.
+        expired: messages that left without a letter, by reasons.
+        still_queued: published messages without a fate: in one of the states of a peek, or not yet active.
+        rewound: messages that rewinds brought back. Each has a fate of its own, or is still queued (C61).
+        expected_depth: messages that the queue was expected to have; None if nothing was expected.
+        listed: messages in the queue's own list; None if it was not asked, or did not answer.
+        not_listed: why there is no such list; empty if there is.
+        not_journaled: why the fates were not compared with the queue's journal; empty if they were.
+        lost: published messages without a fate that are not in the queue's own list; see `differences`.
+        contradictory: published messages about which the topics disagree; see `differences`.
+        difference_counts: messages by kind of difference.
+        differences: the first differences: bookmark or range, difference, fates, reasons.
+        before_log_start: messages with a fate, by events, that the log no longer has.
         elsewhere: records of the underlying topics that were redriven to another queue.
-        superseded: messages of which a worker that had lost its shard told another fate; it does not count.
-        quarantined: records on the event and dead-letter topics that cannot be read.
-        strict: whether records in quarantine spoil the balance.
+        superseded: messages of which a worker that had lost its shard reported another fate, which does not count.
+        quarantined: unreadable records on the event and dead-letter topics.
+        strict: whether quarantined records make the ledger unbalanced.
     """
 
     queue: str
@@ -91,15 +91,15 @@ class Ledger:
         return adds_up and agreed and depth_agrees and not (self.strict and self.quarantined)
 
     def as_json(self) -> dict[str, Any]:
-        """All figures, with `balanced`, for `orjson.dumps`."""
+        """Return all figures and `balanced` for JSON."""
         return {"balanced": self.balanced, **asdict(self)}
 
     @classmethod
     def from_json(cls, text: bytes) -> Ledger:
-        """Read what `as_json`, printed by `lapse spark ledger --json`, has told.
+        """Parse a ledger that `lapse spark ledger --json` has printed.
 
         Raises:
-            ValueError: it is no ledger.
+            ValueError: the text is no ledger.
         """
         try:
             told = orjson.loads(text)
@@ -111,15 +111,15 @@ class Ledger:
 
 @dataclass(slots=True)
 class _Counts:
-    """How many messages there are of each verdict.
+    """The numbers of messages by verdict.
 
     Attributes:
-        published: those of the queue.
-        rewound: those that a rewind brought back.
-        superseded: those of which an owner had told another fate that does not count.
-        state: by what became of them.
-        by_reasons: of those that were dead-lettered or expired, by their reasons.
-        differences: of those that do not add up, by the difference.
+        published: messages of the queue.
+        rewound: messages that a rewind brought back.
+        superseded: messages of which an earlier owner reported another fate, which does not count.
+        state: messages by state.
+        by_reasons: dead-lettered or expired messages by reasons.
+        differences: messages by kind of difference.
     """
 
     published: int = 0
@@ -152,7 +152,7 @@ class _Counts:
         return counts
 
     def differ(self, difference: str, number: int) -> None:
-        """Count messages that do not add up."""
+        """Add messages with a difference."""
         self.differences[str(difference)] = self.differences.get(str(difference), 0) + number
 
 
@@ -166,19 +166,18 @@ def reckon(
     asked: inventory.Asked | None = None,
     journaled: DataFrame | None = None,
 ) -> tuple[Ledger, DataFrame]:
-    """Reckon the ledger from `account.gather`, `account.told` and `account.lettered`.
+    """Compute the ledger from `account.gather`, `account.told` and `account.lettered`.
 
-    The inputs are read more than once: persist them. Only counts, and as many differences as are shown, come to the
-    driver.
+    The inputs are read more than once, so persist them. Only counts and the shown differences come to the driver.
 
     Args:
-        queue: its name.
-        blocks: from `account.gather`.
-        fates: from `account.told`.
-        letters: from `account.lettered`.
-        shown: how many differences are listed.
-        asked: the queue, if it answers: what it does not hold is named.
-        journaled: from `journal.statements`; None = the journal is not known.
+        queue: name of the queue.
+        blocks: blocks from `account.gather`.
+        fates: fates from `account.told`.
+        letters: letters from `account.lettered`.
+        shown: greatest number of differences to list.
+        asked: the queue, to find lost messages; None = it was not asked or did not answer.
+        journaled: statements from `journal.statements`; None = the journal is unknown.
 
     Returns:
         The ledger, and all differences: topic, partition, first, last, difference, fates, reasons.
@@ -188,7 +187,7 @@ def reckon(
     each = verdict.verdicts(blocks, account.within(fates, logs), account.within(letters, logs), ends)
     outside = account.beyond(fates, letters, logs)
     counts = _Counts.of(each)
-    # Decimal: damaged ranges may name more offsets than 64 bits can count.
+    # Decimal, because damaged ranges may have more offsets than 64 bits can count.
     width = (F.col("last") - F.col("first") + 1).cast("decimal(20,0)")
     after, before = (
         int(number or 0)
@@ -246,30 +245,30 @@ def run(
     ask: bool = True,
     app_id: str | None = None,
 ) -> Ledger:
-    """Read the topics and reckon the ledger.
+    """Read the topics, and compute the ledger.
 
     Args:
-        spark: the session.
-        connection: the cluster.
-        queue: its name.
-        underlying: its underlying topics, all of them.
-        dead_letter_topics: where its letters are; those that the events name are read too, and `dlq.<queue>`.
-        start: first messages of the queue (its recovery point), one per partition; the others from the log's beginning.
-        since_ms: only messages that arrived at this instant or later, ms since the epoch.
-        until_ms: only fates decided before this instant, and messages that arrived before it, ms since the epoch.
-        expected_depth: messages in all states as the queue's own inquiry says, to be compared.
-        strict: records that cannot be read spoil the balance.
-        shown: how many differences are listed.
-        output: directory for Parquet of all differences and of what is in quarantine.
+        spark: the Spark session.
+        connection: connection to the cluster.
+        queue: name of the queue.
+        underlying: all of its underlying topics.
+        dead_letter_topics: further topics with its letters, beside `dlq.<queue>` and those that events name.
+        start: bookmark of the first message of the queue (its recovery point) per partition; default: the log's start.
+        since_ms: count only messages that arrived at this instant or later, ms since the epoch.
+        until_ms: count only fates decided, and messages that arrived, before this instant, ms since the epoch.
+        expected_depth: messages in all states by the queue's own figures, for comparison; None = no comparison.
+        strict: whether unreadable records make the ledger unbalanced.
+        shown: greatest number of differences to list.
+        output: directory for Parquet files of all differences and quarantined records; None = none.
         written_with: further schemas of events, as in `event.parse`.
-        ask: whether the queue is asked for its own list, so that what it lost is named.
-        app_id: of the queue's deployment, which names its journal; None = whichever has it.
+        ask: whether to ask the queue for its own list, which finds lost messages.
+        app_id: `app_id` of the queue's deployment, which is in its journal's name; None = search for it.
     """
     starts: Mapping[tuple[str, int], int] = {(mark.topic, mark.partition): mark.offset for mark in start}
     span = Span(fail_on_data_loss=False)
-    # The queue first: what it had left by then has its event.
+    # Ask the queue first: messages that had left it by then have events.
     holds, not_listed = _listed_by(connection, queue) if ask else (None, "it was not to be asked")
-    # Events first and messages last, each counted before the next is read: whatever an event names has been published.
+    # Read events first and messages last, one after the other, so that all messages that events name are published.
     events = read.events(spark, connection, [queue], span=span, written_with=written_with)
     with read.existing([topics.events(queue)]):
         told = events.select(*_TOLD).persist()
@@ -307,7 +306,7 @@ def run(
 
 
 def _journaled(connection: Connection, queue: str, app_id: str | None) -> tuple[list[journal.Row], str]:
-    """How messages left by the queue's journal, and why that is not known."""
+    """Return how messages left by the queue's journal, or a text that says why that is unknown."""
     reader = journal.Journal(connection.of_lapse(), queue, app_id)
     try:
         return reader.read(), ""
@@ -322,13 +321,13 @@ _LETTERED = ("fault", "family", "entity", "topic", "partition", "offset", "reaso
 
 
 def _seen(events: DataFrame) -> tuple[int, list[str]]:
-    """How many cannot be read, and which dead-letter topics the others name."""
+    """Return the number of unreadable events, and the dead-letter topics that the others name."""
     rows = events.groupBy("dead_letter_topic").agg(F.count("fault").alias("faults")).collect()
     return sum(row["faults"] for row in rows), [row[0] for row in rows if row[0]]
 
 
 def _listed_by(connection: Connection, queue: str) -> tuple[inventory.Inventory | None, str]:
-    """What the queue says it holds, or why it does not."""
+    """Return the queue's inventory, or a text that says why there is none."""
     try:
         return inventory.ask(connection.of_lapse(), queue), ""
     except (LapseError, inventory.NotListed, ValueError) as error:
@@ -336,7 +335,7 @@ def _listed_by(connection: Connection, queue: str) -> tuple[inventory.Inventory 
 
 
 def _absent(gone: DataFrame) -> DataFrame:
-    """Lost messages as differences, one by one."""
+    """Return lost messages as differences, one row each."""
     offset = F.explode(block.offsets(F.col("block"), F.col("mask")))
     each = gone.select("topic", "partition", offset.alias("first"))
     words = {"difference": verdict.Difference.LOST.value, "fates": "", "reasons": ""}
@@ -344,7 +343,7 @@ def _absent(gone: DataFrame) -> DataFrame:
 
 
 def _differences(each: DataFrame, outside: DataFrame) -> DataFrame:
-    """All differences: single bookmarks of classes, then ranges that the log does not have."""
+    """Return all differences: single bookmarks from classes, and ranges that are not in the log."""
     fates = account.in_words(F.col("fates"), tuple(kind.value for kind in account.FATES))
     reasons = account.in_words(F.col("reasons"), account.REASONS)
     odd = each.where(F.col("difference").isNotNull())
@@ -384,6 +383,6 @@ def _listed(differences: DataFrame, shown: int) -> list[dict[str, str]]:
 
 
 def reasons_words(mask: int | None) -> str:
-    """The reasons of a bit mask, as a ledger names them."""
+    """Return the reasons in a bit mask as a ledger names them."""
     found = [word for bit, word in enumerate(account.REASONS) if mask and mask >> bit & 1]
     return ",".join(found) or "unstated"

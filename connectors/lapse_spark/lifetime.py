@@ -1,9 +1,9 @@
-"""What if: how many of the expired would have been handed out in time, had their lifetime been another one.
+"""What if: an estimate of how many expired messages would have been handed out with another lifetime.
 
-It is an estimate. A message that expired is given the place that it would have had if nothing had expired: its turn
-comes behind all that stood before it, at the pace at which its partition handed out messages that waited, and not
-while nobody took any. So a time without consumers counts, and so does the work that the expired would have been for
-them. It assumes that the partition hands out in the order of arrival.
+An expired message gets the place that it would have had if nothing had expired. Its turn comes after all earlier
+messages, at the pace at which its partition handed out waiting messages, and not while nobody took any. So the estimate
+includes times without consumers, and the extra work of the expired messages. It assumes that the partition hands out in
+the order of arrival.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from pyspark.sql import functions as F
 from lapse.core.reason import Reason
 
 TIMES: Final = (1.5, 2.0, 3.0, 5.0, 10.0)
-"""Other lifetimes are these times the one that messages had, unless they are given."""
+"""The default factors for other lifetimes."""
 
 _PLACE: Final = ("entity", "topic", "partition")
 
 
 def needed(told: DataFrame) -> DataFrame:
-    """What lifetime each expired message would have needed.
+    """Return the lifetime that each expired message would have needed.
 
     Args:
-        told: from `lives.lives`, with the messages; with the deliveries it is more exact, for without them a message
-            counts as handed out when it was handled.
+        told: lives from `lives.lives` with messages. With deliveries, too, the result is more exact: without them a
+            message counts as handed out when it was settled.
 
     Returns:
         entity, topic, partition, offset, lived_ms, needed_ms (null: its partition handed out nothing any more).
@@ -44,7 +44,7 @@ def needed(told: DataFrame) -> DataFrame:
     paced = each.join(F.broadcast(_pace(each)), list(_PLACE), "left").withColumns(
         {"_before": F.max("reached_at_ms").over(by_time), "_next": F.min("reached_at_ms").over(back_in_time)}
     )
-    # Somebody who had just taken a message would have taken this one, too; else it waits for the next who comes.
+    # A consumer that had just taken a message would have taken this one, too. Else it waits for the next delivery.
     at_work = F.col("_at") - F.col("_before") <= 2 * F.col("_most")
     could = F.when(F.col("_expired") & at_work, F.col("_at")).otherwise(F.col("_next"))
     order = Window.partitionBy(*_PLACE).orderBy("offset")
@@ -60,11 +60,11 @@ def needed(told: DataFrame) -> DataFrame:
 
 
 def what_if(missing: DataFrame, lifetimes_ms: Sequence[int] = ()) -> DataFrame:
-    """How many of the expired would have been handed out in time at other lifetimes.
+    """Return how many expired messages would have been handed out in time with other lifetimes.
 
     Args:
-        missing: from `needed`.
-        lifetimes_ms: the other lifetimes; none = `TIMES` the one that they had.
+        missing: messages from `needed`.
+        lifetimes_ms: the other lifetimes, in ms; empty = the present one times each of `TIMES`.
 
     Returns:
         entity, lifetime_ms, instead_of_ms (the median of how long they lived), expired, served, share (0 to 1).
@@ -84,7 +84,7 @@ def what_if(missing: DataFrame, lifetimes_ms: Sequence[int] = ()) -> DataFrame:
 
 
 def sentence(entity: str, lifetime_ms: int, instead_of_ms: int, expired: int, share: float) -> str:
-    """A row of `what_if` in words."""
+    """Return a row of `what_if` as a sentence."""
     return (
         f"{entity}: at {shown(lifetime_ms)} instead of {shown(instead_of_ms)}, {share:.0%} of the {expired:,} expired "
         "would have been served"
@@ -92,7 +92,7 @@ def sentence(entity: str, lifetime_ms: int, instead_of_ms: int, expired: int, sh
 
 
 def shown(duration_ms: int) -> str:
-    """A duration for people: `45 s`, `1.5 h`."""
+    """Format a duration: `45 s`, `1.5 h`."""
     for unit, length_ms in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000)):
         if duration_ms >= (2 if unit == "min" else 1) * length_ms:
             return f"{duration_ms / length_ms:.3g} {unit}"
@@ -100,10 +100,10 @@ def shown(duration_ms: int) -> str:
 
 
 def _pace(each: DataFrame) -> DataFrame:
-    """How long a partition takes for each message that waits: `_gap`, the mean, and `_most`, long for a gap.
+    """Return how long a partition takes per waiting message: `_gap` is the mean gap, `_most` a long one, in ms.
 
-    A gap begins when a message could have been handed out: at its arrival, or after the one before. The longest tenth
-    of the gaps count as the shortest of them, since a time without consumers says nothing about the pace.
+    A gap begins when a message could have been handed out: at its arrival, or after the message before. Gaps longer
+    than the 90th percentile are cut to it, because a time without consumers says nothing about the pace.
     """
     reached = each.where(F.col("reached_at_ms").isNotNull())
     before = F.lag("reached_at_ms").over(Window.partitionBy(*_PLACE).orderBy("reached_at_ms", "offset"))

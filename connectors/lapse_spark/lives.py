@@ -1,4 +1,4 @@
-"""The lives of messages, from the event topics: everything that happened to one, and one row for each of many (D6)."""
+"""The lives of messages from the event topics: a timeline of one message, or one row for each message (D6)."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _COUNTED = {
 }
 _LEASE_ENDS: Final = [EventKind.CANCELLED.value, EventKind.LEASE_RETURNED.value]
 _HANDED_OUT: Final = (EventKind.ACKNOWLEDGED, EventKind.DELIVERED_AT_MOST_ONCE, EventKind.BARRIER_RELEASED)
-"""Fates of messages that somebody got."""
+"""Fates of messages that a consumer got."""
 _SHARES: Final = {"half_ms": 0.5, "p90_ms": 0.9, "p99_ms": 0.99, "p999_ms": 0.999, "most_ms": 1.0}
 
 
 def timeline(events: DataFrame, bookmark: Bookmark) -> DataFrame:
-    """Everything that happened to one message, in order; an event that was told twice is there once.
+    """Return the events of one message in order, without copies.
 
     Args:
-        events: readable ones, `schema.EVENT`.
-        bookmark: the message.
+        events: readable events, `schema.EVENT`.
+        bookmark: bookmark of the message.
 
     Returns:
         at_ms, entity, event, subscription, reasons, delivery_count, cancel_count, expires_at_ms, dead_letter_topic,
@@ -60,14 +60,14 @@ def timeline(events: DataFrame, bookmark: Bookmark) -> DataFrame:
 
 
 def lives(events: DataFrame, messages: DataFrame | None = None, deliveries: DataFrame | None = None) -> DataFrame:
-    """One row for every message: its fate, and what happened on the way.
+    """Return one row for every message: its fate, and counts and times of its life.
 
     Args:
-        events: readable ones, `schema.EVENT`.
-        messages: topic, partition, offset and at_ms of what was published (`account.published`), to add the time from
-            arrival to the end; None = only what events tell.
-        deliveries: readable ones of the same entities, `schema.DELIVERY`, to add how long messages waited and were
-            leased. They are kept for a day, as a rule: where they are gone, so are these times.
+        events: readable events, `schema.EVENT`.
+        messages: topic, partition, offset and at_ms of published messages (`account.published`), for the times since
+            arrival; None = only facts from events.
+        deliveries: readable deliveries of the same entities, `schema.DELIVERY`, for the times of waiting and leases.
+            Kafka usually keeps them for a day. Without them these times are missing.
 
     Returns:
         entity, topic, partition, offset, fate (null = not ended), fate_at_ms, reasons, subscription, cancels, returns,
@@ -76,7 +76,7 @@ def lives(events: DataFrame, messages: DataFrame | None = None, deliveries: Data
         deliveries and leased_ms (the sum of its leases).
     """
     ends = F.col("event").isin([kind.value for kind in TERMINAL])
-    # Told twice means: same message, same kind, same instant. A crash does that.
+    # Copies, as a crash makes them, have the same message, kind and instant.
     told = (
         event.ranges(events)
         .withColumn("offset", F.explode(F.sequence("first", "last")))
@@ -114,7 +114,7 @@ def lives(events: DataFrame, messages: DataFrame | None = None, deliveries: Data
 
 
 def _handed_out(deliveries: DataFrame) -> DataFrame:
-    """How often each message was handed out, first when, and the sum of all instants; a copy counts once."""
+    """Return how often each message was handed out, when first, and the sum of all instants, without copies."""
     once = (
         delivery.each(delivery.valid(deliveries))
         .groupBy("topic", "partition", "offset", "delivery_count")
@@ -126,17 +126,17 @@ def _handed_out(deliveries: DataFrame) -> DataFrame:
 
 
 def _leased() -> Column:
-    """The sum of a message's leases; null where one goes on, or not all of them are known."""
+    """Return the sum of a message's leases, in ms; null if one still runs, or not all are known."""
     over, ended = F.col("cancels") + F.col("returns"), F.coalesce("_ended_ms", F.lit(0))
     last = F.when(F.col("deliveries") == over, 0).when(F.col("deliveries") == over + 1, F.col("fate_at_ms"))
     return ended + last - F.col("_sum_ms")
 
 
 def spent(told: DataFrame) -> DataFrame:
-    """How long messages lived until their fate, waited until they were handed out, and were leased, by entity, in ms.
+    """Return how long messages lived, waited for their first delivery, and were leased, by entity, in ms.
 
     Args:
-        told: from `lives`, with the messages; with the deliveries for the leases, too.
+        told: lives from `lives` with messages, and with deliveries for the times of leases.
 
     Returns:
         entity, time (lived, waited, leased), messages, half_ms, p90_ms, p99_ms, p999_ms, most_ms.
@@ -156,10 +156,10 @@ def spent(told: DataFrame) -> DataFrame:
 
 
 def enough(told: DataFrame) -> DataFrame:
-    """What lifetime would have been enough: how long messages took from their arrival to being handled, by entity.
+    """Return which lifetimes would have been enough: the times from arrival to acknowledgment, by entity.
 
     Args:
-        told: from `lives`, with the messages.
+        told: lives from `lives` with messages.
 
     Returns:
         entity, handled, half_ms, p90_ms, p99_ms, p999_ms, most_ms (a lifetime as long was enough for that part of

@@ -1,4 +1,4 @@
-"""Rows that a program holds, as a frame."""
+"""Converts rows of the driver to a DataFrame."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from pyspark.sql.types import StructType
 
 
 def frame(spark: SparkSession, rows: Sequence[tuple[object, ...]], schema: str | StructType) -> DataFrame:
-    """Return the frame of some rows, which are a part of its plan.
+    """Return a DataFrame of rows, which become a part of its plan.
 
-    `spark.createDataFrame(rows)` has a process of Python hand them over, at each use of the frame. Here none is
-    needed, and Spark knows how few rows there are.
+    `spark.createDataFrame(rows)` starts a Python process at each use of the DataFrame. This function needs none, and
+    Spark knows the small number of rows.
 
     Args:
-        spark: the session.
+        spark: the Spark session.
         rows: the rows, some thousands at most.
-        schema: names and types of their columns; as text they are written like in SQL.
+        schema: names and types of the columns, as a type or as text in SQL's notation.
     """
     columns = cast("StructType", StructType.fromDDL(schema)) if isinstance(schema, str) else schema
     data = (

@@ -1,4 +1,4 @@
-"""What all commands of the pipeline share: the cluster, Spark's master, instants, and faults as one line."""
+"""The common parts of the pipeline's commands: cluster, Spark's master, instants, and errors in one line."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ P = ParamSpec("P")
 
 
 _PATIENCE_S: Final = 2.5
-"""How long a command waits for the first answer of a broker, s."""
+"""How long a command waits for the first answer of a broker, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Where a command works, from its options.
+    """The cluster and the Spark settings of a command, from its options.
 
     Attributes:
-        connection: the Kafka cluster.
+        connection: connection to the Kafka cluster.
         master: Spark's master; None = as configured, else this machine.
         config: further Spark settings.
-        file: the `lapse.toml` that the options name; None = none.
+        file: path of the `lapse.toml` in the options; None = none.
     """
 
     connection: Connection
@@ -59,40 +59,40 @@ class Cluster:
     file: Path | None = None
 
     def session(self, name: str, *, delta: bool = False) -> SparkSession:
-        """The Spark session for a job of this name; with `delta` one that knows Delta Lake.
+        """Return the Spark session for a job; with `delta` it knows Delta Lake.
 
         Raises:
-            ConnectionFailed: no broker answers.
+            ConnectionFailed: no broker answered.
         """
         self.await_broker()
         return session(f"lapse {name}", master=self.master, config=COMMAND_SETTINGS | {**self.config}, delta=delta)
 
     def await_broker(self) -> None:
-        """Wait until a broker answers: Spark would try for minutes, and tell of each try.
+        """Wait until a broker answers, because Spark would retry for minutes, and log each attempt.
 
         Raises:
-            ConnectionFailed: none answered within some seconds.
+            ConnectionFailed: no broker answered within some seconds.
         """
         try:
             ours = self.connection.of_lapse()
-        except ValueError:  # options that only Java's client has: Spark alone can say
+        except ValueError:  # options that only Java's client has: only Spark can check
             return
         ours.await_broker(_PATIENCE_S)
 
     def await_topics(self, names: Sequence[str], entity: str = "") -> None:
-        """See that topics are there before Spark starts, which takes seconds and names none of them.
+        """Check that topics exist before Spark starts, because Spark takes seconds and does not name them.
 
         Args:
-            names: of the topics.
-            entity: the queue or SOW topic whose events are read as well; empty = none.
+            names: names of the topics.
+            entity: a queue or SOW topic whose events are read, too; empty = none.
 
         Raises:
             ConnectionFailed: no broker answered within some seconds.
-            UnknownEntity: there is no such entity, or no such topic.
+            UnknownEntity: there is no such entity or topic.
         """
         try:
             ours = self.connection.of_lapse()
-        except ValueError:  # options that only Java's client has: Spark alone can say
+        except ValueError:  # options that only Java's client has: only Spark can check
             return
         ours.await_broker(_PATIENCE_S)
         topics = ours.partitions(*([topic.events(entity)] if entity else names))
@@ -104,26 +104,26 @@ class Cluster:
                 raise ours.unknown("topic", name, filter(is_for_people, topics), name)
 
     def await_letters(self, pattern: str, names: Sequence[str] = (), *, later: bool = False) -> str:
-        """See that there are dead-letter topics before Spark starts, to which none is no fault.
+        """Check that there are dead-letter topics before Spark starts, because Spark accepts that there are none.
 
         Args:
-            pattern: Java's regular expression of them; empty = all default ones, and those that definitions name (D1).
-                Where there is none of the default ones, and this user would see them, nothing is wrong.
-            names: the entities whose letters are meant. Of one that is deleted there is still the topic.
-            later: whether topics that come later are read as well: none yet is only worth a warning.
+            pattern: Java regular expression of the topics; empty = all default ones, and those that definitions name
+                (D1). It is no error if no default one exists, unless the brokers hide them from this user.
+            names: entities whose letters are read. A deleted entity still has its topic.
+            later: whether topics that are created later are read, too. Then a missing topic is only a warning.
 
         Returns:
-            Java's regular expression of those to read.
+            A Java regular expression of the topics to read.
 
         Raises:
             ConnectionFailed: no broker answered within some seconds.
-            LapseError: the brokers do not let this user see any, or there is no such entity.
+            LapseError: the brokers hide the topics from this user, or there is no such entity.
             ValueError: no topic matches.
         """
         try:
             ours = self.connection.of_lapse()
             matches = re.compile(pattern or DEAD_LETTER_PATTERN).fullmatch
-        except (ValueError, re.error):  # options, or an expression, that only Java knows: Spark alone can say
+        except (ValueError, re.error):  # options, or an expression, that only Java knows: only Spark can check
             return pattern or DEAD_LETTER_PATTERN
         ours.await_broker(_PATIENCE_S)
         topics = ours.partitions()
@@ -146,10 +146,10 @@ class Cluster:
         return pattern
 
     def now_ms(self, entity: str = "") -> int:
-        """The broker's time, ms since the epoch (C3); where it cannot be found this machine's, and a warning says so.
+        """Return the broker's time, ms since the epoch (C3); if it is unknown, this machine's, with a warning.
 
         Args:
-            entity: one whose commands topic may be written to; empty = any.
+            entity: an entity whose commands topic may be written to; empty = any.
         """
         return time_check.now_ms(
             self.connection.of_lapse(), entity, lambda why: click.echo(f"Warning: {why}", err=True)
@@ -162,7 +162,7 @@ class Instant(click.ParamType):
     name = "instant"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Read ms since the epoch, or ISO 8601 (UTC where it names no zone)."""
+        """Parse ms since the epoch, or ISO 8601 (UTC by default)."""
         if isinstance(value, int):
             return value
         try:
@@ -177,7 +177,7 @@ class Duration(click.ParamType):
     name = "duration"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Read `500ms`, `45s`, `1.5h`; a plain number is ms."""
+        """Parse `500ms`, `45s` or `1.5h`. A plain number is ms."""
         if isinstance(value, int):
             return value
         match = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)?", str(value), re.ASCII)
@@ -193,7 +193,7 @@ DURATION = Duration()
 
 
 def cluster(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of a cluster and of Spark; it gets them as `cluster`, and `as_json`."""
+    """Add the options for a cluster and Spark to a command, which gets them as `cluster`, and `--json` as `as_json`."""
 
     @click.option(
         "--bootstrap",
@@ -237,7 +237,7 @@ def cluster(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _connection(bootstrap: str, config: Path | None, kafka_config: Path | None) -> Connection:
-    """The cluster that is meant: from the properties file, or else from `lapse.toml`, if there is one."""
+    """Return the connection from the properties file, or else from `lapse.toml`, if there is one."""
     if kafka_config is not None:
         return Connection.from_file(bootstrap, kafka_config)
     if config is None and not lapse_toml.DEFAULT.exists():
@@ -251,7 +251,7 @@ PATTERN_HELP: Final = (
 
 
 def stream_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a streaming command its options."""
+    """Add the options of streaming jobs to a command."""
 
     @click.option("--pattern", default="", help=PATTERN_HELP)
     @click.option(
@@ -267,7 +267,7 @@ def stream_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def kept_as(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command that works on an archive the option that says how it is kept; it gets it as `kind`."""
+    """Add the option for the format of an archive to a command, which gets it as `kind`."""
     return click.option(
         "--format",
         "kind",
@@ -277,7 +277,7 @@ def kept_as(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def event_schemas(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command that reads events the option for schemas of other versions; it gets them as `written_with`."""
+    """Add the option for event schemas of other versions to a command, which gets them as `written_with`."""
     return click.option(
         "--event-schema",
         "written_with",
@@ -288,15 +288,15 @@ def event_schemas(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def check_written(path: str, config: Mapping[str, str] = {}, made_by: str = "monitor") -> None:
-    """See that a directory of this machine is there before Spark starts, which takes seconds and may find nothing.
+    """Check that a local directory exists before Spark starts, because that takes seconds.
 
     Args:
-        path: the directory. With a scheme, or where Spark is set up for another file system, only Spark can say.
+        path: the directory. It is not checked if it has a scheme, or Spark is set up for another file system.
         config: further Spark settings.
-        made_by: the job that writes it.
+        made_by: name of the job that writes the directory.
 
     Raises:
-        ValueError: it is not there.
+        ValueError: the directory does not exist.
     """
     elsewhere = "fs.defaultFS" in " ".join(config) or any(os.environ.get(name) for name in _SET_UP)
     if "://" not in path and not elsewhere and not Path(path.removeprefix("file:")).exists():
@@ -304,7 +304,7 @@ def check_written(path: str, config: Mapping[str, str] = {}, made_by: str = "mon
 
 
 _SET_UP: Final = ("HADOOP_CONF_DIR", "SPARK_CONF_DIR", "SPARK_HOME")
-"""Where one of these is set, a path without a scheme may be another machine's."""
+"""Environment variables with which a path without a scheme may be on another file system."""
 
 
 _SPARK_IS_GONE: Final = (
@@ -315,10 +315,10 @@ _SPARK_IS_GONE: Final = (
 
 @contextmanager
 def plain_faults() -> Iterator[None]:
-    """Show what a user can mend as one line, without a traceback."""
+    """Show errors that a user can correct in one line, without a traceback."""
     from lapse.embedded.errors import EmbeddedError
 
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it logs every failure with a traceback, and raises it
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it logs every error with a traceback, beside raising it
     try:
         yield
     except (Py4JNetworkError, ConnectionError) as error:
@@ -334,9 +334,9 @@ def plain_faults() -> Iterator[None]:
 
 @contextmanager
 def working(what: str) -> Iterator[Callable[[Standing], None]]:
-    """Show that something is going on: live on a terminal, else a line whenever a stream has read something.
+    """Show progress: live on a terminal, else by a line whenever a stream has read records.
 
-    Yields what a stream tells where it stands.
+    Yields a function that a stream calls with its progress.
     """
     console = Console(stderr=True)
     if not console.is_terminal:
@@ -363,14 +363,14 @@ def print_json(data: object) -> None:
 
 
 def _plain(value: object) -> str:
-    """What JSON does not know."""
+    """Convert a value that JSON does not know."""
     if isinstance(value, datetime):
         return in_utc(value).isoformat().replace("+00:00", "Z")
     return str(value)
 
 
 def _innermost(fault: Any) -> str:
-    """The text of the cause of all causes, with its class: what Kafka's client said."""
+    """Return the class and text of the innermost cause, which is that of Kafka's client."""
     while fault.getCause() is not None:
         fault = fault.getCause()
     return f"{fault.getClass().getSimpleName()}: {fault.getMessage()}"

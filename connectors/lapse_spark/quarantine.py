@@ -1,4 +1,4 @@
-"""Quarantine: records that are not what their topic should hold are put aside with the reason, never lost (X7)."""
+"""Quarantine: records that do not belong on their topic are set aside with the fault, and never lost (X7)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lapse_spark import schema
 
 
 class Quarantined(RuntimeError):
-    """A job was asked to be strict and met records that cannot be read."""
+    """A strict job has found a record that cannot be read."""
 
 
 _PLACES = (
@@ -21,7 +21,7 @@ _PLACES = (
 
 
 def split(read: DataFrame) -> tuple[DataFrame, DataFrame]:
-    """Part what a reader returned into readable records (its own columns) and the rest (`schema.QUARANTINE`)."""
+    """Split a reader's records into readable ones (with its columns) and the rest (`schema.QUARANTINE`)."""
     place = next(names for names in _PLACES if names[3] in read.columns)
     renamed = dict(zip(("topic", "partition", "offset", "timestamp"), place, strict=True))
     aside = read.where(F.col("fault").isNotNull()).select(
@@ -31,16 +31,16 @@ def split(read: DataFrame) -> tuple[DataFrame, DataFrame]:
 
 
 def without_bytes(read: DataFrame) -> DataFrame:
-    """Leave out value and headers of readable records: small to keep, and enough for `split`."""
+    """Drop value and headers of readable records, so that records are small to keep. `split` still works."""
     bad = F.col("fault").isNotNull()
     return read.withColumns({name: F.when(bad, F.col(name)) for name in ("value", "headers")})
 
 
 def refuse(aside: DataFrame) -> None:
-    """End a strict job at the first record in quarantine; batch only.
+    """Fail if there is a record in quarantine; batch only.
 
     Raises:
-        Quarantined: there is one; the message names it and its fault.
+        Quarantined: there is a record; the text names it and its fault.
     """
     first = aside.select("topic", "partition", "offset", "fault").head(1)
     if first:

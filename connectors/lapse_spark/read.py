@@ -1,7 +1,7 @@
-"""The readers: what lapse keeps on Kafka, as DataFrames with documented columns, batch or streaming.
+"""The readers of lapse's topics, as DataFrames with documented columns, batch or streaming.
 
-Every reader takes a `Span` of the topics and returns one row per record, with the column `fault` for what does not
-belong there: `quarantine.split` parts the two. The schemas are in `lapse_spark.schema`.
+Every reader takes a `Span` of the topics, and returns one row per record. The column `fault` marks records that do not
+belong there. `quarantine.split` separates them. The schemas are in `lapse_spark.schema`.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ DEAD_LETTER_PATTERN: Final = rf"{re.escape(topics.DEAD_LETTER_PREFIX)}.*"
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Which part of the topics is read, and how.
+    """The part of topics to read, and how to read it.
 
     Attributes:
-        streaming: a stream that goes on, instead of what is there now.
-        start_ms: only records with this timestamp or a later one, ms since the epoch; None = from the beginning.
-        end_ms: only records with an earlier timestamp, ms since the epoch; batch only; None = to the end.
-        fail_on_data_loss: whether offsets that Kafka no longer has end the job.
-        max_records_per_batch: streaming: most records taken at once; None = all there are.
-        options: further options of Spark's Kafka source; they win.
+        streaming: whether to read a stream, instead of the present records.
+        start_ms: the earliest timestamp of records to read, ms since the epoch; None = from the beginning.
+        end_ms: read only records with an earlier timestamp, ms since the epoch; batch only; None = to the end.
+        fail_on_data_loss: whether the job fails if Kafka no longer has offsets.
+        max_records_per_batch: for streams: most records in a batch; None = no limit.
+        options: further options of Spark's Kafka source, which take precedence.
     """
 
     streaming: bool = False
@@ -47,10 +47,10 @@ class Span:
     options: Mapping[str, str] = field(default_factory=dict)
 
     def source_options(self) -> dict[str, str]:
-        """Write it in the words of Spark's Kafka source.
+        """Return the options of Spark's Kafka source.
 
         Raises:
-            ValueError: a stream with an end.
+            ValueError: a stream has an `end_ms`.
         """
         found = {"failOnDataLoss": str(self.fail_on_data_loss).lower()}
         if self.start_ms is None:
@@ -69,44 +69,44 @@ class Span:
 _NO_TOPIC: Final = "org.apache.kafka.common.errors.UnknownTopicOrPartitionException"
 
 WHOLE: Final = Span()
-"""All that the topics hold, once."""
+"""All present records of the topics."""
 
 
 def records(
     spark: SparkSession, connection: Connection, *, names: Sequence[str] = (), pattern: str = "", span: Span = WHOLE
 ) -> DataFrame:
-    """Read topics as they are (`schema.RAW`).
+    """Read the records of topics unchanged (`schema.RAW`).
 
     Args:
-        spark: the session.
-        connection: the cluster.
+        spark: the Spark session.
+        connection: connection to the cluster.
         names: topics that must exist.
-        pattern: instead of names: a Java regular expression of whole names; no topic that matches is no error.
-        span: which part of them.
+        pattern: a Java regular expression of whole names, instead of names. It may match no topic.
+        span: the part of the topics to read.
 
     Raises:
-        ValueError: neither names nor a pattern, or both.
+        ValueError: there are neither names nor a pattern, or both.
     """
     if bool(names) == bool(pattern):
         raise ValueError("which topics? give their names, or a pattern, not both")
     reader = spark.readStream if span.streaming else spark.read
-    # Spark's source also takes a topic that has a match within its name, such as `lapse.dlq.orders.commands`.
+    # Spark's source also reads topics with a match within their names, such as `lapse.dlq.orders.commands`.
     chosen = {"subscribe": ",".join(names)} if names else {"subscribePattern": rf"\A(?:{pattern})\z"}
     if not span.streaming:
-        # Otherwise a topic of one partition is read by one core.
+        # Otherwise one core would read a topic of one partition.
         chosen["minPartitions"] = str(spark.sparkContext.defaultParallelism)
     options = chosen | connection.reading() | span.source_options()
     loaded = reader.format("kafka").options(**options).load()
     if not span.streaming and span.start_ms is not None:
-        # A partition without any record as late as this is read from its last one on.
+        # Spark reads a partition without records so late from its last record on.
         loaded = loaded.where(F.unix_millis("timestamp") >= span.start_ms)
     return schema.conform(loaded, schema.RAW)
 
 
 def _causes(error: BaseException) -> Iterator[str]:
-    """The classes of what Spark's JVM threw, from the outermost to the first cause.
+    """Yield the classes of the JVM's exceptions, from the outermost to the first cause.
 
-    Spark puts an exception of its own in the place of some of them; Python keeps the original as its context.
+    PySpark replaces some exceptions by its own. Python keeps the original one as their context.
     """
     thrown = error if isinstance(error, Py4JJavaError) else error.__context__
     at = thrown.java_exception if isinstance(thrown, Py4JJavaError) else None
@@ -117,10 +117,10 @@ def _causes(error: BaseException) -> Iterator[str]:
 
 @contextmanager
 def existing(names: Sequence[str]) -> Iterator[None]:
-    """Name the topics where Kafka only says that it does not have one; Spark asks when it plans an action.
+    """Name the topics in the error for a missing one, because Kafka's error does not. Use it around actions of Spark.
 
     Raises:
-        ValueError: one of them does not exist.
+        ValueError: one of the topics does not exist.
     """
     try:
         yield
@@ -167,18 +167,18 @@ def deliveries(
     """Read the deliveries, answers and epochs of entities (`schema.DELIVERY`).
 
     Args:
-        spark: the session.
-        connection: the cluster.
+        spark: the Spark session.
+        connection: connection to the cluster.
         entities: names of queues or SOW topics.
-        users: where users are configured, also what went to these; each has to have an entitlement on all entities.
-        span: which part of the topics.
+        users: names of users whose private deliveries are read, too. Each must have an entitlement to all entities.
+        span: the part of the topics to read.
     """
     names = [topics.deliveries(entity, user) for entity in entities for user in ("", *users)]
     return delivery.parse(records(spark, connection, names=names, span=span))
 
 
 def sow_updates(spark: SparkSession, connection: Connection, entity: str, *, span: Span = WHOLE) -> DataFrame:
-    """Read the updates and tombstones of a SOW topic's state (`schema.SOW`)."""
+    """Read the updates and tombstones of a SOW topic's compacted topic (`schema.SOW`)."""
     return sow.parse(records(spark, connection, names=[topics.sow(entity)], span=span))
 
 
@@ -186,10 +186,10 @@ def sow_state(spark: SparkSession, connection: Connection, entity: str, *, now_m
     """Read the current state of a SOW topic: the latest record of every key (`schema.SOW`).
 
     Args:
-        spark: the session.
-        connection: the cluster.
-        entity: the SOW topic.
-        now_ms: the instant to judge deadlines by, ms since the epoch; None = expired records that are not removed yet
-            are in it.
+        spark: the Spark session.
+        connection: connection to the cluster.
+        entity: name of the SOW topic.
+        now_ms: the instant by which deadlines are judged, ms since the epoch; None = include expired records that are
+            not removed yet.
     """
     return sow.current(sow_updates(spark, connection, entity), now_ms)

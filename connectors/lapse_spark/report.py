@@ -1,4 +1,4 @@
-"""Reports: one HTML file without a server or a network, the same as tables on a terminal, and as JSON.
+"""Reports: an HTML file that needs no server or network, with the same content for a terminal, and as JSON.
 
 page = Report("A year of flights", subtitle="336,776 messages through one queue")
 page.figure("published", 336_776)
@@ -33,7 +33,7 @@ State = Literal["plain", "good", "bad"]
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Something on the page: its HTML, and its data for JSON and the terminal."""
+    """A part of a page: its HTML, and its data for JSON and the terminal."""
 
     kind: str
     title: str
@@ -45,8 +45,8 @@ class Report:
     """A page that is filled from top to bottom.
 
     Attributes:
-        title: of the page.
-        subtitle: a sentence below it.
+        title: title of the page.
+        subtitle: a sentence below the title.
     """
 
     def __init__(self, title: str, *, subtitle: str = "", made_at: datetime | None = None) -> None:
@@ -56,7 +56,7 @@ class Report:
         self._parts: list[_Part] = []
 
     def figure(self, name: str, value: Cell, *, note: str = "", state: State = "plain") -> None:
-        """Show a number large; figures in a row stand side by side. `good` and `bad` mark it, not by colour alone."""
+        """Add a large number. Consecutive figures form a row. `good` and `bad` add a mark and a colour."""
         sign = {"good": "✓ ", "bad": "✗ ", "plain": ""}[state]
         small = f"<small>{escape(note)}</small>" if note else ""
         html = (
@@ -65,14 +65,14 @@ class Report:
         self._parts.append(_Part("figure", name, html, {"value": value, "note": note, "state": state}))
 
     def section(self, title: str, text: str = "") -> None:
-        """Begin a section; an empty line in the text begins a paragraph."""
+        """Begin a section. An empty line in the text begins a paragraph."""
         paragraphs = "".join(f"<p>{escape(part.strip())}</p>" for part in text.split("\n\n") if part.strip())
         self._parts.append(
             _Part("section", title, f'<h2 id="{_anchor(title)}">{escape(title)}</h2>{paragraphs}', {"text": text})
         )
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[Cell]], *, title: str) -> None:
-        """Show rows; numbers stand to the right. Names of columns are shown as words (`words`)."""
+        """Add a table. Numbers are aligned to the right. Names of columns are shown as words (`words`)."""
         sides = [
             _side(next((row[place] for row in rows if row[place] is not None), "")) for place in range(len(columns))
         ]
@@ -98,15 +98,15 @@ class Report:
         self._parts.append(_Part("table", title, html, data))
 
     def frame(self, rows: DataFrame, *, title: str, limit: int = 50) -> None:
-        """Show the first rows of a DataFrame as a table."""
+        """Add the first rows of a DataFrame as a table."""
         self.table(rows.columns, [tuple(row) for row in rows.limit(limit).collect()], title=title)
 
     def bars(self, labels: Sequence[str], series: chart.Series, *, title: str, unit: str = "") -> None:
-        """Show bars, stacked where there are several series (name to values)."""
+        """Add a bar chart, stacked if there are several series (name to values)."""
         self._chart("bars", title, chart.bars(labels, series, title=title, unit=unit), labels, series)
 
     def lines(self, labels: Sequence[str], series: chart.Series, *, title: str, unit: str = "") -> None:
-        """Show a line for each series (name to values)."""
+        """Add a chart with a line for each series (name to values)."""
         self._chart("lines", title, chart.lines(labels, series, title=title, unit=unit), labels, series)
 
     def heat(
@@ -118,12 +118,12 @@ class Report:
         title: str,
         unit: str = "",
     ) -> None:
-        """Show a heat map, a row of values for each row."""
+        """Add a heat map, with a list of values for each row."""
         svg = chart.heat(rows, columns, values, title=title, unit=unit)
         self._chart("heat", title, svg, columns, dict(zip(rows, values, strict=True)))
 
     def html(self) -> str:
-        """The whole page as one HTML text."""
+        """Return the whole page as HTML."""
         body: list[str] = []
         row = False
         for part in self._parts:
@@ -146,14 +146,14 @@ class Report:
         )
 
     def write(self, path: Path) -> Path:
-        """Write the page; a reader never sees half of it."""
+        """Write the page atomically, so that a reader never sees half of it."""
         part = path.with_name(f"{path.name}.part")
         part.parent.mkdir(parents=True, exist_ok=True)
         part.write_text(self.html(), "utf-8")
         return part.replace(path)
 
     def as_json(self) -> dict[str, Any]:
-        """All data of the page, for `orjson.dumps`."""
+        """Return all data of the page for JSON."""
         parts = [{"kind": part.kind, "title": part.title, **part.data} for part in self._parts]
         return {"title": self.title, "subtitle": self.subtitle, "made_at": self._made_at.isoformat(), "parts": parts}
 
@@ -180,7 +180,7 @@ class Report:
 
 
 def words(column: str) -> str:
-    """The name of a column for people: `median_ms` is "median, ms"."""
+    """Return the readable name of a column: `median_ms` becomes "median, ms"."""
     if column in _WORDS:
         return _WORDS[column]
     name = column.replace("_", " ")

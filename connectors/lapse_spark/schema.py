@@ -1,6 +1,6 @@
-"""The columns of every DataFrame that the readers return: named, typed, documented, and the same for every version 1.
+"""The columns of every DataFrame that the readers return, with names, types and descriptions.
 
-A column is never renamed, retyped or dropped within a version; new ones are added at the end.
+Within a version, a column is never renamed, retyped or dropped. New columns are added at the end.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _TIME: Final = TimestampType()
 _TEXTS: Final = ArrayType(StringType())
 
 HEADERS: Final = ArrayType(StructType([StructField("key", _TEXT), StructField("value", _BYTES)]))
-"""Record headers as Spark's Kafka source gives them, in their order."""
+"""Record headers from Spark's Kafka source, in their order."""
 
 
 def _columns(*columns: tuple[str, DataType, str]) -> StructType:
@@ -57,7 +57,7 @@ RAW: Final = _columns(
     ("timestamp", _TIME, "Its timestamp, UTC, to the millisecond."),
     *_whole_record("record"),
 )
-"""What every parser starts from: the columns of Spark's Kafka source that are used."""
+"""The columns of Spark's Kafka source from which every parser starts."""
 
 DEAD_LETTER: Final = _columns(
     ("id", _TEXT, "Same for every copy of the letter: `lapse-id`, or family, entity and bookmark for other families."),
@@ -119,7 +119,7 @@ EVENT: Final = _columns(
 DELIVERED_RANGE: Final = StructType(
     [StructField("first", _LONG), StructField("last", _LONG), StructField("delivery_count", _INT)]
 )
-"""Consecutive offsets of one partition that are delivered for the same time, both ends included."""
+"""Consecutive offsets of one partition with the same delivery count, both ends included."""
 
 DELIVERY: Final = _columns(
     ("kind", _TEXT, "delivery, packed, reference, barrier, answer, epoch; of a SOW topic publish, oof, …"),
@@ -169,7 +169,7 @@ QUARANTINE: Final = _columns(
     ("timestamp", _TIME, "Its timestamp, UTC."),
     *_whole_record("record"),
 )
-"""Records that are not what their topic should hold, as they are."""
+"""Records that do not belong on their topic, unchanged."""
 
 
 def conform(data: DataFrame, schema: StructType) -> DataFrame:
@@ -182,6 +182,6 @@ def _typed(column: Column, field: StructField) -> Column:
 
 
 def table(schema: StructType) -> str:
-    """Describe a schema as a Markdown table, for the documentation."""
+    """Return a schema as a Markdown table, for the documentation."""
     rows = [f"| `{field.name}` | {field.dataType.simpleString()} | {field.metadata['comment']} |" for field in schema]
     return "\n".join(["| column | type | what |", "|---|---|---|", *rows])

@@ -24,26 +24,26 @@ _LOCAL: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
-    # Spark's pages are off, for which each plan would be written out at length.
+    # Spark's web pages are off, so plans need not be written out at length for them.
     "spark.sql.ui.explainMode": "simple",
-    # HotSpot never compiles a longer method. A reader's with all columns is 17,000 bytes long, in a piece.
+    # HotSpot does not compile longer methods. A reader's method with all columns would have 17,000 bytes.
     "spark.sql.codegen.hugeMethodLimit": "8000",
 }
-"""For a session in this process: nothing listens beyond this machine, nothing draws over our own progress."""
+"""Settings for a session in this process: no port is open to other machines, and Spark shows no progress."""
 
 
 COMMAND_SETTINGS: Final = {
-    # PySpark asks the JVM six times for each step of a plan, to note which line of ours it stands for.
+    # Else PySpark calls the JVM six times for each step of a plan, to record our line of code.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
 }
-"""For a session in which only our commands work: a tenth of the CPU of a short one."""
+"""Settings for a session of our commands only. They save a tenth of the CPU of a short one."""
 
 
 DELTA_SETTINGS: Final = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
-"""What Delta Lake asks for; Spark reads it once, when it starts."""
+"""The settings that Delta Lake needs. Spark reads them only when it starts."""
 
 
 def session(
@@ -53,22 +53,22 @@ def session(
     config: Mapping[str, str] | None = None,
     delta: bool = False,
 ) -> SparkSession:
-    """Return the Spark session to work with, starting one where there is none.
+    """Return the Spark session, and start one if there is none.
 
-    Under `spark-submit`, or with a master, jars or packages in the Spark configuration, those are taken as they are.
-    Otherwise Spark runs in this process on all cores, with its Kafka and Avro connectors from our pinned jars (fetched
-    on first use) and a Java that is found, or the packaged one.
+    Under `spark-submit`, or with a master, jars or packages in the Spark configuration, these are used unchanged.
+    Otherwise Spark runs in this process on all cores. Its Kafka and Avro connectors come from our pinned jars, fetched
+    at first use, and its Java from this machine or the package.
 
     Args:
-        name: of the application, as Spark's own pages show it.
+        name: name of the application, as Spark's own pages show it.
         master: `local[2]`, `spark://…`, `yarn`; None = as configured, else all cores of this machine.
-        config: further Spark settings; they win over ours.
-        delta: whether it is to know Delta Lake, for an archive that is kept so. Its jars are fetched on first use;
-            where they come from your own configuration, so must its two settings (`DELTA_SETTINGS`).
+        config: further Spark settings, which take precedence over ours.
+        delta: whether the session must know Delta Lake, for an archive in that format. Its jars are fetched at first
+            use. If your own configuration has the jars, it must also have the two `DELTA_SETTINGS`.
 
     Raises:
-        lapse.embedded.EmbeddedError: no usable Java, or the jars cannot be fetched.
-        ValueError: Delta Lake is asked for, and a session is running, or configured, that does not know it.
+        lapse.embedded.EmbeddedError: there is no usable Java, or the jars cannot be fetched.
+        ValueError: `delta` is set, but the running or configured session does not know Delta Lake.
     """
     running = SparkSession.getActiveSession()
     if running is not None:
@@ -108,7 +108,7 @@ def session(
 
 @contextmanager
 def _java_prints_to_stderr() -> Iterator[None]:
-    """Give the JVM that is started meanwhile our standard error for its output: Delta prints, and so do we, JSON."""
+    """Redirect the output of a JVM started in the block to standard error, because Delta prints, and we print JSON."""
     sys.stdout.flush()
     kept = os.dup(1)
     try:
@@ -120,7 +120,7 @@ def _java_prints_to_stderr() -> Iterator[None]:
 
 
 def knows_delta(spark: SparkSession) -> bool:
-    """Whether a session can read and write tables of Delta Lake."""
+    """Return whether a session can read and write Delta tables."""
     return all(ours in (spark.conf.get(key, "") or "") for key, ours in DELTA_SETTINGS.items())
 
 
@@ -138,7 +138,7 @@ def _for_delta(master: str) -> dict[str, str]:
     extensions = [_default("spark.sql.extensions"), DELTA_SETTINGS["spark.sql.extensions"]]
     settings = {**DELTA_SETTINGS, "spark.sql.extensions": ",".join(filter(None, extensions))}
     if master.startswith("local"):
-        # Fifty tasks for each look at a table's log, and ten thousand for its files, are meant for a cluster.
+        # The defaults, fifty tasks per read of a table's log and ten thousand for its files, suit a cluster.
         tasks = str(2 * (os.cpu_count() or 1))
         settings["spark.databricks.delta.snapshotPartitions"] = tasks
         settings["spark.sql.sources.parallelPartitionDiscovery.parallelism"] = tasks
@@ -146,20 +146,20 @@ def _for_delta(master: str) -> dict[str, str]:
 
 
 def _jars(delta: bool) -> list[Path]:
-    from lapse.embedded import jars  # on demand: under spark-submit neither the cache nor a downloader is needed
+    from lapse.embedded import jars  # imported here: under spark-submit neither cache nor downloader is needed
 
     return [file for name in (jars.SPARK, *([jars.DELTA] if delta else [])) for file in jars.jar_files(name)]
 
 
 def _find_java() -> None:
-    """Set JAVA_HOME for Spark's launcher, which looks nowhere else."""
+    """Set JAVA_HOME, because Spark's launcher looks for Java only there."""
     from lapse.embedded import java
 
     os.environ["JAVA_HOME"] = str(java.spark_java_home())
 
 
 def _asks_for_jars(given: Mapping[str, str]) -> bool:
-    """Whether the user's own configuration says where connectors come from."""
+    """Return whether the user's own configuration names the connectors."""
     if any(key in ("spark.jars", "spark.jars.packages") for key in given):
         return True
     if _ASKS_FOR_JARS.search(os.environ.get("PYSPARK_SUBMIT_ARGS", "")):
@@ -168,7 +168,7 @@ def _asks_for_jars(given: Mapping[str, str]) -> bool:
 
 
 def _default(key: str) -> str:
-    """A setting from the user's `spark-defaults.conf`; empty where it says nothing."""
+    """Return a setting from the user's `spark-defaults.conf`; empty if it is missing."""
     directory = os.environ.get("SPARK_CONF_DIR") or f"{os.environ.get('SPARK_HOME', '')}/conf"
     file = Path(directory) / "spark-defaults.conf"
     if not file.is_file():

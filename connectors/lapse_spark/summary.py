@@ -1,4 +1,4 @@
-"""Summaries of dead letters: what died where and why, how late, and which keys die again and again."""
+"""Summaries of dead letters: by entity and reasons, by lateness, and by suspicious keys."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lapse_spark.records.dead_letter import reasons_text
 
 
 def by_entity(letters: DataFrame) -> DataFrame:
-    """Letters by entity and reasons: how many, from when to when, and the last one's text.
+    """Return letters by entity and reasons: number, first and last instant, and the last one's text.
 
     Args:
         letters: `schema.DEAD_LETTER` without faults, or the table `letters` of the monitor.
@@ -27,18 +27,18 @@ def by_entity(letters: DataFrame) -> DataFrame:
 
 
 def lateness(letters: DataFrame) -> DataFrame:
-    """How long after its deadline a message was removed, by entity, in ms: percentiles, and the most.
+    """Return the time from deadline to removal, by entity, in ms: percentiles, and the maximum.
 
-    Large values are leases that outlasted the deadline (Q10), or a worker that was down.
+    Large values come from leases that outlasted the deadline (Q10), or from a worker that was down.
     """
     late = F.col("expired_at_ms") - F.col("expires_at_ms")
     return _percentiles(letters.where(F.array_contains("reasons", "time_limit")), late)
 
 
 def remaining(letters: DataFrame) -> DataFrame:
-    """How long a message had to live still when it died for another reason, by entity, in ms: percentiles, the most.
+    """Return the remaining lifetime of messages removed for other reasons, by entity, in ms: percentiles and maximum.
 
-    Much of it left means that a redrive with the original lifetime comes in time.
+    If much of it is left, a redrive with the original lifetime comes in time.
     """
     left = F.col("expires_at_ms") - F.col("expired_at_ms")
     return _percentiles(letters.where(~F.array_contains("reasons", "time_limit")), left)
@@ -59,13 +59,13 @@ def _percentiles(letters: DataFrame, time_ms: Column) -> DataFrame:
 
 
 def poison(letters: DataFrame, at_least: int = 3) -> DataFrame:
-    """Keys with several dead letters, and letters that died again after a redrive: what a redrive will not mend.
+    """Return keys with several dead letters, or with letters of redriven messages: a redrive will probably not help.
 
-    Messages without a key have nothing in common: of them only what died again counts.
+    Messages without a key have nothing in common, so only letters of redriven messages count among them.
 
     Args:
-        letters: `schema.DEAD_LETTER` without faults, with its keys.
-        at_least: how many letters make a key suspicious.
+        letters: `schema.DEAD_LETTER` without faults, with keys.
+        at_least: the least number of letters that makes a key suspicious.
     """
     return (
         letters.groupBy("entity", F.make_valid_utf8(F.col("key").cast("string")).alias("key"))

@@ -1,1 +1,1 @@
-"""Dead letters at rest: archived, and sent back once."""
+"""Jobs on stored dead letters: the archive and redrives."""

@@ -1,7 +1,7 @@
-"""The archive: dead letters with all their bytes as Parquet or Delta, by day, and the clearing of old days (D1, D2).
+"""The archive: dead letters with all their bytes as Parquet or Delta, by day, and the deletion of old days (D1, D2).
 
-Everything that stands on the topics is kept as it stands there, copies included; `dead_letter.distinct` keeps one of
-each. Lost offsets end the job unless told otherwise: an archive with holes should not look whole.
+All records of the topics are kept unchanged, copies included. `dead_letter.distinct` keeps one copy of each. By
+default, missing offsets stop the job, because an archive with gaps should not look complete.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ def run(
     kind: delta.Kind | None = None,
     watch: Callable[[Standing], None] | None = None,
 ) -> Standing:
-    """Archive dead letters from where the checkpoint says, in the tables `letters` and `quarantine`.
+    """Archive dead letters from the checkpoint on, in the tables `letters` and `quarantine`.
 
     Args:
-        spark: the session.
-        connection: the cluster.
-        path: of the output.
+        spark: the Spark session.
+        connection: connection to the cluster.
+        path: directory of the output.
         pattern: Java regular expression of the dead-letter topics.
-        every: begin a batch so often (`10 minutes`), and go on; None = take what there is now, and end.
-        max_records_per_batch: most records taken at once; None = all there are.
-        fail_on_data_loss: end where Kafka has removed letters that were not archived yet.
-        strict: end at the first record that is no dead letter.
-        kind: `parquet` or `delta`; None = as the output is kept, and Parquet where nothing is yet.
-        watch: is told where the stream stands.
+        every: interval of batches (`10 minutes`) of a continuous run; None = take the present letters, and stop.
+        max_records_per_batch: most records in a batch; None = no limit.
+        fail_on_data_loss: whether to fail if Kafka has removed letters that were not archived yet.
+        strict: whether to fail at the first record that is no dead letter.
+        kind: `parquet` or `delta`; None = the present format, and Parquet for a new output.
+        watch: called with the progress of the stream.
 
     Raises:
-        ValueError: the output is kept otherwise, or has lost its checkpoint.
+        ValueError: the output has another format, or has lost its checkpoint.
     """
     output = delta.output(spark, path, kind)
     span = Span(streaming=True, fail_on_data_loss=fail_on_data_loss, max_records_per_batch=max_records_per_batch)
@@ -73,7 +73,7 @@ def run(
 
 
 def letters(spark: SparkSession, path: str) -> DataFrame | None:
-    """Read an archive: `schema.DEAD_LETTER` and `day`, one row per letter, copies left out; None before the first."""
+    """Read an archive: `schema.DEAD_LETTER` and `day`, one row per letter, without copies; None if it is empty."""
     written = delta.output(spark, path).read("letters", columns=_KEPT)
     if written is None:
         return None
@@ -86,13 +86,13 @@ def purge(spark: SparkSession, path: str, before: date, *, dry_run: bool = False
     """Delete the days before a date from an archive.
 
     Args:
-        spark: the session.
-        path: of the archive.
+        spark: the Spark session.
+        path: directory of the archive.
         before: the first day that stays.
-        dry_run: only say which days would go.
+        dry_run: whether to delete nothing.
 
     Returns:
-        The days, oldest first.
+        The deleted days, oldest first.
     """
     output = delta.output(spark, path)
     gone: set[date] = set()

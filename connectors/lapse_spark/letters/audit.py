@@ -1,9 +1,9 @@
 """The audit of redrives: which letters were sent when, so that none is sent by two runs (D5, C58).
 
-What `lapse dlq redrive` has sent counts as well, and it leaves out what is sent here (`redriven`). A letter stays on
-its dead-letter topic after it was redriven. Each run writes what it is about to send, sends it, and says that it is
-done. Where a run died before that, the next one looks on the target topics for what had arrived, by the message ids,
-remembers it, and sends the rest.
+Letters that `lapse dlq redrive` has sent count, too, and it leaves out letters that are sent here (`redriven`). A
+letter stays on its dead-letter topic after a redrive. Each run records what it is about to send, sends it, and records
+that it is done. If a run died before that, the next one finds the sent letters on the target topics by their message
+ids, records them, and sends the rest.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ from lapse_spark.records import header
 from lapse_spark.stream.output import Output
 
 Hook = Callable[[DataFrame], DataFrame]
-"""Changes the records that are about to be sent: the columns of `redrive.records`, in and out."""
+"""A function that changes records before they are sent. It takes and returns the columns of `redrive.records`."""
 
 _MARGIN_MS: Final = 600_000
-"""How far the clocks of Kafka and of the driver may differ."""
+"""The greatest difference between the clocks of Kafka and of the driver, in ms."""
 
 _SLICE_S: Final = 5
-"""With a rate, so much is sent at a time: a Spark job for each message would be slower than any rate."""
+"""With a rate, the letters of this time are sent in one Spark job, in seconds: a job per message would be too slow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Redriven:
-    """What a run has done, or would do.
+    """The result of a run or dry run. All counts are numbers of letters.
 
     Attributes:
-        sent: letters sent, or that would be.
-        refused: letters chosen and refused: no payload, unconfirmed transfer, loop limit, newer record (C84), an
-            origin that is not there, or a record that its topic does not take.
-        deadline_passed: of those sent, how many had a deadline that has passed (C30).
-        earlier: letters that an earlier run or `lapse dlq redrive` has sent, and that were left out.
-        groups: the same by entity, reasons and target.
+        sent: letters that were sent, or would be.
+        refused: chosen letters that were refused: no payload, unconfirmed transfer, loop limit, newer record (C84),
+            missing origin, or a record that its topic would refuse.
+        deadline_passed: sent letters whose deadline has passed (C30).
+        earlier: letters left out, because an earlier run or `lapse dlq redrive` has sent them.
+        groups: the counts by entity, reasons and target.
         dry_run: whether nothing was sent.
     """
 
@@ -74,23 +74,23 @@ def run(
     limit: int | None = None,
     hook: Hook | None = None,
 ) -> Redriven:
-    """Choose letters, leave out what was redriven before, and send the rest.
+    """Choose letters, leave out those that were redriven before, and send the rest.
 
     Args:
-        spark: the session.
-        connection: the cluster.
+        spark: the Spark session.
+        connection: connection to the cluster.
         letters: `schema.DEAD_LETTER`, from the topics or an archive.
-        choice: which of them.
-        target: where to, with which lifetime.
-        path: of the audit; the same for all redrives of an installation.
-        now_ms: the instant of the run, ms since the epoch; it names the run.
-        dry_run: only count.
-        rate: most messages in a second; None = as fast as Kafka takes them.
-        limit: most messages in all, the oldest letters first; None = all.
-        hook: changes records before they are sent; a letter whose record it leaves out counts as sent.
+        choice: the choice of letters.
+        target: target topic and lifetime.
+        path: directory of the audit, the same for all redrives of an installation.
+        now_ms: the instant of the run, ms since the epoch. It is the id of the run.
+        dry_run: whether to count only.
+        rate: most letters per second; None = no limit.
+        limit: most letters in all, the oldest first; None = all.
+        hook: changes records before they are sent. A letter whose record it drops counts as sent.
 
     Raises:
-        ValueError: the target is no topic for letters.
+        ValueError: letters must not be sent to the target topic.
     """
     if why := unfit(target.topic):
         raise ValueError(why)
@@ -144,10 +144,10 @@ def run(
 def _judged(
     spark: SparkSession, connection: Connection, chosen: DataFrame, target: Target, hook: Hook | None
 ) -> tuple[DataFrame, int]:
-    """Say of letters whether their origin is there and takes them, and whether a SOW topic has a newer record (C84).
+    """Add to letters whether their target exists and would accept them, and whether there is a newer record (C84).
 
     Returns:
-        The letters; and how large a batch of records may be.
+        The letters, and the greatest size of a batch of records, in bytes.
     """
     if not target.topic:
         chosen = origins.judged(chosen, connection)
@@ -164,7 +164,7 @@ def _judged(
 
 
 def _catch_up(audited: DataFrame, connection: Connection, dry_run: bool) -> None:
-    """Tell `lapse dlq redrive` of letters that a run has sent without coming to say so."""
+    """Note letters for `lapse dlq redrive` that a run has sent without noting them, because it died."""
     untold = audited.where(F.col(redriven.TIMES) == 0)
     if not dry_run and untold.head(1):
         redriven.make_topic(connection)
@@ -174,7 +174,7 @@ def _catch_up(audited: DataFrame, connection: Connection, dry_run: bool) -> None
 def _sent_before(
     spark: SparkSession, connection: Connection, output: Output, now_ms: int, dry_run: bool
 ) -> DataFrame | None:
-    """The ids of letters that earlier runs have sent; None where there was no run."""
+    """Return the ids of letters that earlier runs have sent; None if there was no run."""
     sent, done = output.read("sent"), output.read("done")
     if sent is None:
         return None
@@ -186,7 +186,7 @@ def _sent_before(
     places = torn.groupBy("target").agg(F.min("batch_id").alias("since")).collect()
     if places:
         arrived = _arrived(spark, connection, [row["target"] for row in places], min(row["since"] for row in places))
-        # Persisted: what the topics hold now decides, not what they hold when it is asked again.
+        # Persist: the topics' present content decides, not a later one.
         late = torn.select("id").distinct().join(arrived, "id", "left_semi").persist()
         ids = ids.unionByName(late)
         if not dry_run and late.count():
@@ -195,7 +195,7 @@ def _sent_before(
 
 
 def _arrived(spark: SparkSession, connection: Connection, targets: list[str], since_ms: int) -> DataFrame:
-    """Ids of the letters whose redriven records are on the target topics."""
+    """Return the ids of the letters whose redriven records are on the target topics."""
     pattern = "|".join(re.escape(name) for name in targets)
     span = Span(start_ms=since_ms - _MARGIN_MS, fail_on_data_loss=False)
     headers = header.newest_first(F.col("headers"))
@@ -213,7 +213,7 @@ def _records(letters: DataFrame, target: Target, hook: Hook | None) -> DataFrame
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """How letters are sent."""
+    """The settings for sending letters."""
 
     connection: Connection
     target: Target
@@ -221,7 +221,7 @@ class _Way:
     batch_bytes: int
 
     def send(self, letters: DataFrame) -> None:
-        """Send them, and remember it."""
+        """Send letters, and note them as sent."""
         redrive.send(_records(letters, self.target, self.hook), self.connection, self.batch_bytes)
         redriven.remember(letters, self.connection)
 

@@ -1,7 +1,7 @@
-"""Delta Lake as the format of an archive: the same tables as in Parquet, each batch of them one transaction.
+"""Delta Lake as the format of an archive: the same tables as in Parquet, with one transaction per batch and table.
 
-The transaction names the stream and the batch, so what is repeated after a crash is passed over. Readers see a batch
-whole or not at all, also while files are merged.
+A transaction names the stream and the batch, so a batch that is repeated after a crash is skipped. Readers see a batch
+whole or not at all, even while files are merged.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ _LISTING_DEFAULT: Final = "10000"
 
 
 def is_here(path: str) -> bool:
-    """Whether a directory of this machine has Delta tables; asked before Spark is started, which has to know."""
+    """Return whether a local directory has Delta tables. This must be known before Spark starts."""
     if "://" in path:
         return False
     return any(Path(path.removeprefix("file:")).glob(f"*/{_LOG}"))
 
 
 def output(spark: SparkSession, path: str, kind: Kind | None = None) -> Output:
-    """Open an output as it is kept.
+    """Open an output in its present format.
 
     Args:
-        spark: the session.
-        path: of the output.
-        kind: how it is to be kept; None = as it is, and Parquet where nothing is yet.
+        spark: the Spark session.
+        path: directory of the output.
+        kind: the wanted format; None = the present one, and Parquet for a new output.
 
     Raises:
-        ValueError: it is kept otherwise, or the session does not know Delta Lake.
+        ValueError: the output has another format, or the session does not know Delta Lake.
     """
     plain = Output(spark, path)
     found: Kind | None = "delta" if plain.names("", _LOG) else "parquet" if plain.names("", "day=") else None
@@ -59,21 +59,21 @@ class DeltaOutput(Output):
     """An output whose tables are Delta tables, partitioned by day."""
 
     def check(self) -> None:
-        """Make sure that what is there and the checkpoint belong together.
+        """Check that tables and checkpoint belong together.
 
         Raises:
-            ValueError: there are tables, but no checkpoint: a new stream would begin again and write them twice.
+            ValueError: there are tables but no checkpoint, so a new stream would write everything twice.
         """
         self._check(_LOG)
 
     def write(self, table: str, rows: DataFrame, at: Column, batch: int) -> None:
-        """Write a batch of a table, unless an earlier attempt has.
+        """Write a batch of a table, unless an earlier attempt has written it.
 
         Args:
-            table: its name.
-            rows: what to write.
+            table: name of the table.
+            rows: rows to write.
             at: timestamp column that decides the day (UTC).
-            batch: the stream's number for it.
+            batch: the stream's number of the batch.
         """
         (
             rows.select("*", utc_day(at).alias("day"), F.lit(batch).cast("bigint").alias("batch_id"))
@@ -87,12 +87,12 @@ class DeltaOutput(Output):
         )
 
     def read(self, table: str, first: date | None = None, columns: StructType | None = None) -> DataFrame | None:
-        """Read a table of this output; None where nothing has been written.
+        """Read a table of this output; None if nothing has been written.
 
         Args:
-            table: its name.
-            first: only this day and later ones; None = all.
-            columns: what it has by now; null where no batch has one yet.
+            table: name of the table.
+            first: the first day to read; None = all.
+            columns: the present columns. Columns that no batch has yet are null.
         """
         if not self.names(table, _LOG):
             return None
@@ -103,12 +103,12 @@ class DeltaOutput(Output):
         return rows if first is None else rows.where(F.col("day") >= F.lit(first))
 
     def days(self, table: str) -> list[date]:
-        """The days of which a table has rows, oldest first."""
+        """Return the days of which a table has rows, oldest first."""
         rows = self.read(table)
         return [] if rows is None else sorted(row["day"] for row in rows.select("day").distinct().collect())
 
     def delete(self, table: str, days: Sequence[date]) -> None:
-        """Delete days of a table; the bytes of what was deleted a week ago or earlier go with it."""
+        """Delete days of a table, and remove the files of rows that were deleted a week ago or earlier."""
         if not days:
             return
         listed = ", ".join(f"DATE'{day.isoformat()}'" for day in days)
@@ -116,12 +116,12 @@ class DeltaOutput(Output):
         self._vacuum(table)
 
     def compact(self, table: str) -> int:
-        """Make few files of many; returns how many were replaced (0 = nothing to do). A job may be at work meanwhile.
+        """Merge many files into few; return how many were replaced (0 = nothing to do). The job may run meanwhile.
 
-        The old files stay for a week, for those who read them, and go with a later call.
+        The old files stay for a week for present readers. A later call removes them.
 
         Args:
-            table: its name.
+            table: name of the table.
         """
         if not self.names(table, _LOG):
             return 0
@@ -130,7 +130,7 @@ class DeltaOutput(Output):
         return int(done[0][0])
 
     def _vacuum(self, table: str) -> None:
-        # Unless it is told otherwise, Spark looks for files with ten thousand tasks: minutes for the files of a day.
+        # By default, Spark looks for files with ten thousand tasks, which takes minutes for the files of a day.
         conf = self._spark.conf
         said = conf.get(_LISTING)
         if said == _LISTING_DEFAULT:
@@ -141,11 +141,11 @@ class DeltaOutput(Output):
             conf.set(_LISTING, said or _LISTING_DEFAULT)
 
     def _named(self, table: str) -> str:
-        """The table as SQL names it: by its whole address."""
+        """Return the table's name in SQL, with its whole path."""
         path = self._path(table)
         address = path.getFileSystem(self._configuration()).makeQualified(path).toString()
         return "delta.`{}`".format(address.replace("`", "``"))
 
     def _stream(self) -> str:
-        """The stream's own id, from its checkpoint: batches of another stream are other batches."""
+        """Return the stream's id from its checkpoint, because batch numbers are unique only within a stream."""
         return str(orjson.loads(self.text("_checkpoint/metadata"))["id"])

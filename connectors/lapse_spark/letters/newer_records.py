@@ -1,4 +1,4 @@
-"""Newer records: which dead letters of SOW topics are older than what the topic has of their key by now (C84)."""
+"""Checks which dead letters of SOW topics are older than the topic's present record of their key (C84)."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from lapse_spark.read import Span
 from lapse_spark.records import header
 
 NEWER = "_newer"
-"""Whether the SOW topic has a record of the letter's key that came later; false of what is no SOW topic."""
+"""The column that says whether the SOW topic has a later record of the letter's key; false for other entities."""
 
 _PLACE = r"^(.+):(\d{1,10}):(\d{1,19})$"
 
 
 def records(spark: SparkSession, connection: Connection, entities: Sequence[str]) -> DataFrame:
-    """The keys that SOW topics have: entity, key, place in the underlying topic, instant; none of other entities."""
+    """Return the present keys of SOW topics: entity, key, place in the underlying topic, instant."""
     pattern = "|".join(re.escape(topics.sow(entity)) for entity in entities)
     raw = read.records(spark, connection, pattern=pattern, span=Span(fail_on_data_loss=False))
     place = F.struct("timestamp", "partition", "offset")
@@ -41,12 +41,12 @@ def records(spark: SparkSession, connection: Connection, entities: Sequence[str]
 
 
 def judged(letters: DataFrame, known: DataFrame, elsewhere: str = "") -> DataFrame:
-    """Add to letters whether the SOW topic that they go to has a newer record of their key.
+    """Add to letters whether their target SOW topic has a newer record of their key.
 
     Args:
         letters: `schema.DEAD_LETTER`.
-        known: from `records`.
-        elsewhere: another topic than the origin; empty = they go to where they came from.
+        known: keys from `records`.
+        elsewhere: the target topic; empty = each letter's origin.
     """
     entity = F.lit(elsewhere) if elsewhere else F.col("entity")
     stated = header.value(header.newest_first(F.col("headers")), names.RECORD_KEY)

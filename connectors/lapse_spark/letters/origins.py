@@ -1,4 +1,4 @@
-"""Origins: which letters cannot return, for the topic or partition that their messages came from is not there (D5)."""
+"""Checks which letters cannot return, because the topic or partition of their messages does not exist (D5)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lapse.protocol.redrive import astray
 from lapse_spark.connection import Connection
 
 ASTRAY = "_astray"
-"""Why a letter cannot return to its origin; null where it can."""
+"""The column that says why a letter cannot return to its origin; null if it can."""
 
 
 def judged(letters: DataFrame, connection: Connection) -> DataFrame:
@@ -18,14 +18,14 @@ def judged(letters: DataFrame, connection: Connection) -> DataFrame:
 
     Args:
         letters: `schema.DEAD_LETTER`.
-        connection: the cluster.
+        connection: connection to the cluster.
 
     Raises:
-        LapseError: the cluster cannot be asked.
+        LapseError: the cluster cannot be reached.
     """
     try:
         topics = connection.of_lapse().partitions()
-    except ValueError:  # options that only Java's client has: the sink says so
+    except ValueError:  # with options that only Java's client has, the sink reports the error
         return letters
     places = letters.select("topic", "partition").distinct().collect()
     found = [(place.topic, place.partition, astray(place.topic, place.partition, topics)) for place in places]

@@ -1,8 +1,8 @@
-"""Redrive: dead letters go back to their origin or elsewhere (D5, C29, C30).
+"""Redrive: it sends dead letters back to their origin or to another topic (D5, C29, C30).
 
-Chosen, counted and shown first; then sent with headers that keep the promises: a redriven record has no lifetime of
-its own unless asked for, names the queue that lost it, counts how often it was redriven, and has an id of its own, so
-that a queue drops what a repeated Spark task sends twice (X6).
+Letters are first chosen, counted and shown, and then sent. By default a redriven record has no lifetime. Its headers
+name the queue that it left, count its redrives, and have a message id of its own, so that a queue drops a record that
+a repeated Spark task sends twice (X6).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lapse_spark.letters import newer_records, origins, redriven, untaken
 from lapse_spark.records import dead_letter, header
 
 _BATCH_BYTES: Final = 16_384
-"""What Java's client puts together, unless told otherwise."""
+"""The default batch size of Java's client, in bytes."""
 
 _PATH: Final = re.compile(r"(?:/[A-Za-z0-9_-]+(?:\[\d+\])?)+\Z", re.ASCII)
 _STEP: Final = re.compile(r"/([A-Za-z0-9_-]+)|\[(\d+)\]")
@@ -33,18 +33,18 @@ _STEP: Final = re.compile(r"/([A-Za-z0-9_-]+)|\[(\d+)\]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """Which dead letters.
+    """A choice of dead letters.
 
     Attributes:
-        entities: queues or SOW topics; empty = all.
-        reasons: any of these; empty = all.
-        since_ms: died at this instant or later, ms since the epoch.
-        until_ms: died before this instant, ms since the epoch.
-        filter: an expression (X1) over payload fields, headers, key, topic, partition, offset of the original.
-        fields: kind of every payload field that the expression names: `{"/price": "number"}`. Payloads are JSON then.
-        max_redrives: letters of messages that were redriven so often already are refused.
-        again: also letters that were sent before (C58).
-        overwrite: also where a SOW topic has a newer record of the key (C84).
+        entities: choose letters of these queues or SOW topics; empty = all.
+        reasons: choose letters with any of these reasons; empty = all.
+        since_ms: choose letters whose messages left at this instant or later, ms since the epoch.
+        until_ms: choose letters whose messages left before this instant, ms since the epoch.
+        filter: an expression (X1) over payload fields, headers, key, topic, partition and offset of the original.
+        fields: type of every payload field in the expression: `{"/price": "number"}`. Payloads must then be JSON.
+        max_redrives: refuse a letter whose message was redriven this often already.
+        again: whether to send letters that were sent before (C58).
+        overwrite: whether to send letters for whose key a SOW topic has a newer record (C84).
     """
 
     entities: Sequence[str] = ()
@@ -59,12 +59,12 @@ class Choice:
 
 
 def choose(letters: DataFrame, choice: Choice) -> DataFrame:
-    """The chosen letters, one copy of each, with `refused`: why a letter is not sent all the same, else null.
+    """Return the chosen letters, one copy of each, with `refused`: why a letter is not sent, else null.
 
-    What the cluster knows beyond the letters themselves is not asked yet: `refuse` does so.
+    Only the letters themselves are checked here. `refuse` with further columns checks the state of the cluster, too.
 
     Raises:
-        lapse.core.expression.ExpressionError: the filter is no expression, or names a field without a kind.
+        lapse.core.expression.ExpressionError: the filter is not valid, or names a field without a type.
     """
     kept = letters.where(F.col("fault").isNull())
     if choice.entities:
@@ -81,22 +81,22 @@ def choose(letters: DataFrame, choice: Choice) -> DataFrame:
 
 
 def condition(choice: Choice) -> str:
-    """The filter of a choice in Spark's SQL; empty if it has none. It needs no session.
+    """Return the filter of a choice in Spark's SQL, empty if it has none. No session is needed.
 
     Raises:
-        lapse.core.expression.ExpressionError: the filter is no expression, or names a field without a kind.
+        lapse.core.expression.ExpressionError: the filter is not valid, or names a field without a type.
     """
     paths = {path: _json_column(path, kind) for path, kind in choice.fields.items()}
     return to_spark_sql(choice.filter, SparkColumns(paths=paths, timestamp="died_at")) if choice.filter else ""
 
 
 def refuse(chosen: DataFrame, choice: Choice) -> DataFrame:
-    """Say why letters are not sent all the same, in `refused`, else null (C30, C58, C84).
+    """Add `refused`: why letters are not sent, else null (C30, C58, C84).
 
     Args:
-        chosen: letters; with the columns of `redriven.with_history`, `origins.judged`, `newer_records.judged` and
-            `untaken.judged`, these count too.
-        choice: the limit, and whether newer records are overwritten.
+        chosen: letters. If they have the columns of `redriven.with_history`, `origins.judged`, `newer_records.judged`
+            or `untaken.judged`, these count, too.
+        choice: the limit of redrives, and whether newer records are overwritten.
     """
     times = F.col(redriven.ALL_TIMES if redriven.ALL_TIMES in chosen.columns else "redriven_count")
     unconfirmed = header.present(_headers(), names.UNCONFIRMED_TRANSFER)
@@ -117,12 +117,13 @@ def refuse(chosen: DataFrame, choice: Choice) -> DataFrame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Where letters go, and with which lifetime.
+    """The target of a redrive, and the lifetime of the messages.
 
     Attributes:
-        topic: another topic than the origin; empty = to where each came from.
-        lifetime: `default`, none of its own, so the queue's applies; `original`, its old deadline; `new`, `ttl_ms`.
-        ttl_ms: the new lifetime, ms.
+        topic: the topic to send to; empty = each letter's origin.
+        lifetime: `default`: no lifetime, so that the queue's default applies; `original`: the old deadline; `new`:
+            `ttl_ms`.
+        ttl_ms: the new lifetime, in ms.
     """
 
     topic: str = ""
@@ -131,22 +132,22 @@ class Target:
 
 
 def records(chosen: DataFrame, target: Target) -> DataFrame:
-    """What Spark's Kafka sink is to write: topic, partition, key, value, headers; refused letters are left out."""
+    """Return the records for Spark's Kafka sink: topic, partition, key, value, headers; without refused letters."""
     return with_records(chosen.where(F.col("refused").isNull()), target).select(f"{untaken.RECORD}.*")
 
 
 def with_records(letters: DataFrame, target: Target) -> DataFrame:
-    """Add to letters what each is sent as: topic, partition, key, value, headers.
+    """Add to letters the record that each is sent as: topic, partition, key, value, headers.
 
-    To the origin a record goes into its old partition, and names the queue that lost it, so that every other queue of
-    the topic skips it (C29). Elsewhere the partition follows from the key, and no queue is named.
+    At its origin, a record goes to its old partition, and names the queue that it left, so that other queues of the
+    topic skip it (C29). At another topic, the key decides the partition, and no queue is named.
     """
     home = F.lit(not target.topic)
     named = home & (F.col("family") == LAPSE.name) & (F.col("entity") != "")
     kept = F.when(named, _again()).otherwise(F.filter(_headers(), _none_of(sorted(OWN | OF_FIRST.keys()))))
     times = F.col("redriven_count") + 1
     ident = F.concat(F.lit(message_id("")), "id")
-    if redriven.TIMES in letters.columns:  # what is sent again on purpose is no repeat
+    if redriven.TIMES in letters.columns:  # a letter that is sent again on purpose is no duplicate
         before = F.col(redriven.TIMES)
         ident = F.concat(ident, F.when(before > 0, F.concat(F.lit("+"), before.cast("string"))).otherwise(""))
     added: list[Column] = [
@@ -170,7 +171,7 @@ def with_records(letters: DataFrame, target: Target) -> DataFrame:
 
 
 def changed(before: DataFrame, after: DataFrame) -> DataFrame:
-    """What a hook has made of records, if it can be sent.
+    """Return the records from a hook, after a check of their columns.
 
     Raises:
         ValueError: a column is missing or has another type.
@@ -186,12 +187,12 @@ def changed(before: DataFrame, after: DataFrame) -> DataFrame:
 
 
 def plan(chosen: DataFrame, target: Target, now_ms: int) -> DataFrame:
-    """The dry run: letters by entity, reasons, target and refusal, and how many of their deadlines have passed (C30).
+    """Count letters by entity, reasons, target and refusal, and those whose deadlines have passed (C30).
 
     Args:
-        chosen: from `choose`.
-        target: where they would go.
-        now_ms: the instant to judge deadlines by, ms since the epoch.
+        chosen: letters from `choose`.
+        target: target of the redrive.
+        now_ms: the instant by which deadlines are judged, ms since the epoch.
     """
     return (
         chosen.groupBy(
@@ -211,13 +212,13 @@ def plan(chosen: DataFrame, target: Target, now_ms: int) -> DataFrame:
 
 
 def send(to_send: DataFrame, connection: Connection, batch_bytes: int) -> None:
-    """Write `records` to Kafka. The sink may write a record twice when a task is repeated; both have the same id.
+    """Write `records` to Kafka. If a task is repeated, the sink may write a record twice, with the same message id.
 
     Args:
         to_send: the records.
-        connection: the cluster.
-        batch_bytes: the fewest bytes that one of the topics takes at once. Java's client would put more together, be
-            refused, and report neither that nor that nothing is sent.
+        connection: connection to the cluster.
+        batch_bytes: the smallest batch limit of the topics, in bytes. Java's client would make larger batches, which
+            the broker would refuse without an error at the sink.
     """
     given = connection.writing()
     size = min(batch_bytes, int(given.get("kafka.batch.size", _BATCH_BYTES)))
@@ -225,12 +226,12 @@ def send(to_send: DataFrame, connection: Connection, batch_bytes: int) -> None:
 
 
 def _headers() -> Column:
-    """The headers of a letter; none where there are none."""
+    """Return the headers of a letter; an empty array for null."""
     return F.coalesce("headers", F.array().cast("array<struct<key:string,value:binary>>"))
 
 
 def _again() -> Column:
-    """A letter's headers on the record that goes back; where the message was a letter itself, it is one again."""
+    """Return the headers of a redriven record. If the message was itself a letter, it becomes that letter again."""
     kept = F.filter(_headers(), _none_of(sorted(OWN - OF_OTHERS)))
     names_now = F.create_map(*(F.lit(word) for pair in sorted(OF_FIRST.items()) for word in pair))
     renamed = F.transform(
@@ -249,7 +250,7 @@ def _header(name: str, value: Column) -> Column:
 
 
 def _json_column(path: str, kind: Literal["boolean", "number", "string"]) -> SparkColumn:
-    """A payload field as a column; null where the payload does not have it."""
+    """Return a payload field as a column; null if the payload does not have it."""
     if not _PATH.match(path):
         raise ValueError(f"payload field {path!r}: expected /name/name[0], of letters, digits, _ and -")
     steps = "".join(f"[{index}]" if index else f"['{name}']" for name, index in _STEP.findall(path))

@@ -1,7 +1,7 @@
-"""What was redriven, by this pipeline or by `lapse dlq redrive`: one memory for both, on a compacted topic (C58).
+"""The notes of letters that this pipeline or `lapse dlq redrive` has sent, on one compacted topic (C58).
 
-The command writes it in the transaction that sends the letter. Spark's Kafka sink has no transactions: here it is
-written when a piece is sent, and the audit finds what a run that died between the two had sent.
+The command writes a note in the transaction that sends the letter. Spark's Kafka sink has no transactions, so here
+notes are written after the letters. If a run dies between the two, the audit finds the letters that it has sent.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from lapse_spark.read import Span
 from lapse_spark.records import header
 
 NAME, FIRST, TIMES, ALL_TIMES = "_name", "_first", "_times", "_all_times"
-"""A letter's name there, its message's first letter, how often it was sent, how often any letter of the message was."""
+"""Columns: a letter's name, its message's first letter, how often it was sent, and all letters of its message were."""
 
 
 def sent(spark: SparkSession, connection: Connection) -> DataFrame:
-    """The letters that were sent: name, first letter of the message, times. Where there is no topic, none."""
+    """Return the letters that were sent: name, first letter of the message, times; empty if there is no topic."""
     raw = read.records(spark, connection, pattern=re.escape(TOPIC), span=Span(fail_on_data_loss=False))
     told = raw.groupBy(F.col("key").cast("string").alias(NAME)).agg(F.max_by("value", "offset").alias("value"))
     facts = F.from_json(F.col("value").cast("string"), "first string, times int")
@@ -35,13 +35,13 @@ def sent(spark: SparkSession, connection: Connection) -> DataFrame:
 
 
 def with_history(letters: DataFrame, known: DataFrame) -> DataFrame:
-    """Add to letters what was sent of them, and of their messages.
+    """Add to letters how often they, and all letters of their messages, were sent.
 
-    A message that is redriven and dies again has another letter; the message id that the redrive gave leads back.
+    A redriven message that becomes a dead letter again has another letter. Its message id leads to the first one.
 
     Args:
         letters: `schema.DEAD_LETTER`, one copy of each.
-        known: from `sent`.
+        known: letters from `sent`.
     """
     given = header.text(header.newest_first(F.col("headers")), names.MESSAGE_ID)
     before = letter_of(given)
@@ -58,14 +58,14 @@ def with_history(letters: DataFrame, known: DataFrame) -> DataFrame:
 
 
 def letter_of(given: Column) -> Column:
-    """The id of the letter that was sent as a record with a message id; null where a redrive did not give it."""
+    """Return the id of the letter in a redriven record's message id; null if the id is not from a redrive."""
     prefix = message_id("")
     sent = F.regexp_replace(F.substring(given, len(prefix) + 1, 1 << 20), r"(/[0-9]+)\+[0-9]+\z", "$1")
     return F.when(F.startswith(given, F.lit(prefix)), sent)
 
 
 def remember(letters: DataFrame, connection: Connection) -> None:
-    """Write down that letters, from `with_history`, were sent once more."""
+    """Write notes that letters, from `with_history`, were sent once more."""
     place = F.concat_ws(":", "letter_topic", "letter_partition", "letter_offset")
     note = F.struct(F.col(FIRST).alias("first"), (F.col(TIMES) + 1).alias("times"), place.alias("letter"))
     rows = letters.select(F.lit(TOPIC).alias("topic"), F.col(NAME).alias("key"), F.to_json(note).alias("value"))
@@ -73,16 +73,16 @@ def remember(letters: DataFrame, connection: Connection) -> None:
 
 
 def make_topic(connection: Connection) -> None:
-    """Create the topic where it is missing.
+    """Create the topic if it is missing.
 
     Raises:
-        ValueError: the cluster cannot be reached with these options by lapse's own client.
+        ValueError: lapse's own client cannot use an option of the connection.
         KafkaException: the broker refuses.
     """
     Redriven(connection.of_lapse()).make_topic()
 
 
 def _name() -> Column:
-    """What a letter is remembered by: its id, or where it stands; as `lapse_client.letters.redriven.name_of` does."""
+    """Return the name of a letter in notes, its id or bookmark, as `lapse_client.letters.redriven.name_of` does."""
     place = F.concat_ws(":", "letter_topic", "letter_partition", "letter_offset")
     return F.when(F.col("family") == LAPSE.name, F.col("id")).otherwise(place)

@@ -1,4 +1,4 @@
-"""Untaken: which letters their topic would refuse, so that none of them ends a run that sends others (D5, X7)."""
+"""Checks which letters their topic would refuse, so that none of them stops a run that sends others (D5, X7)."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from lapse_spark.letters import redriven
 from lapse_spark.records import header
 
 UNTAKEN: Final = "_untaken"
-"""Why a topic would not take a letter's record; null where it would, as far as is known."""
+"""The column that says why a topic would refuse a letter's record; null if it would not, or if that is unknown."""
 RECORD: Final = "_record"
-"""What a letter is sent as: topic, partition, key, value, headers."""
+"""The column with the record of a letter: topic, partition, key, value, headers."""
 
 _PATIENCE_S: Final = 30
 _BATCH: Final = 61
-"""Bytes of Kafka's RecordBatch before its records."""
+"""Size of a RecordBatch's header, in bytes."""
 _ESTIMATE: Final = 32
-"""Java's client takes a record for a few bytes larger than it is."""
+"""By how many bytes Java's client overestimates a record at most."""
 
 
 def judged(letters: DataFrame, connection: Connection) -> tuple[DataFrame, int]:
-    """Add to letters with a `RECORD` whether it would be taken.
+    """Add to letters the column `UNTAKEN` for their records.
 
     Args:
-        letters: with a `RECORD`.
-        connection: the cluster.
+        letters: letters with the column `RECORD`.
+        connection: connection to the cluster.
 
     Returns:
-        The letters; and the fewest bytes that one of the topics takes.
+        The letters, and the smallest batch limit of the topics, in bytes.
     """
     settings, fewest = _settings(letters.select(f"{RECORD}.topic"), connection)
     known = letters.join(F.broadcast(settings), F.col(f"{RECORD}.topic") == F.col("_target"), "left")
@@ -44,15 +44,15 @@ def judged(letters: DataFrame, connection: Connection) -> tuple[DataFrame, int]:
 
 
 def judged_by_id(letters: DataFrame, records: DataFrame, connection: Connection) -> tuple[DataFrame, int]:
-    """Add to letters whether what a hook has made of them would be taken.
+    """Add to letters the column `UNTAKEN` for the records that a hook returned.
 
     Args:
         letters: `schema.DEAD_LETTER`.
-        records: the records, found again by their message ids.
-        connection: the cluster.
+        records: records from the hook, which are matched by their message ids.
+        connection: connection to the cluster.
 
     Returns:
-        As from `judged`.
+        See `judged`.
     """
     told, fewest = judged(records.select(F.struct("topic", "key", "value", "headers").alias(RECORD)), connection)
     given = header.text(header.newest_first(F.col(f"{RECORD}.headers")), names.MESSAGE_ID)
@@ -69,7 +69,7 @@ def _why(record: Column) -> Column:
 
 
 def _body(record: Column) -> Column:
-    """Bytes of a record that is alone in its batch, without the length that stands before it."""
+    """Return the size of a record that is alone in its batch, without its length field, in bytes."""
     headers = F.coalesce(record["headers"], F.array().cast("array<struct<key:string,value:binary>>"))
     size = F.aggregate(
         headers,
@@ -77,7 +77,7 @@ def _body(record: Column) -> Column:
         lambda total, one: total + _of_field(one["key"]) + _of_field(one["value"]),
         lambda total: total,
     )
-    fixed = 3  # attributes, and the differences of timestamp and offset
+    fixed = 3  # attributes, timestamp delta and offset delta
     return fixed + _of_field(record["key"]) + _of_field(record["value"]) + _varint(F.size(headers)) + size
 
 
@@ -90,7 +90,7 @@ def _with_length(size: Column) -> Column:
 
 
 def _varint(number: Column) -> Column:
-    """Bytes of a number of zero or more as Kafka writes it."""
+    """Return the size of a non-negative number in Kafka's varint encoding, in bytes."""
     width = F.when(number < 1 << 6, 1)
     for more in range(2, 5):
         width = width.when(number < 1 << (7 * more - 1), more)
@@ -98,7 +98,7 @@ def _varint(number: Column) -> Column:
 
 
 def _settings(places: DataFrame, connection: Connection) -> tuple[DataFrame, int]:
-    """What topics take: name, most bytes of a batch, whether a key is needed; none of topics that do not say."""
+    """Return the limits of topics: name, most bytes of a batch, whether a key is needed; without unknown topics."""
     found = [row[0] for row in places.distinct().collect() if row[0]]
     own = int(connection.writing()["kafka.max.request.size"])
     asked = _asked(found, connection) if found else []
@@ -118,7 +118,7 @@ def _asked(topics: Sequence[str], connection: Connection) -> list[tuple[str, int
     for resource, answer in admin.describe_configs(asked, request_timeout=_PATIENCE_S).items():
         try:
             settings = answer.result()
-        except KafkaException:  # whoever may write need not be allowed to ask
+        except KafkaException:  # a user who may write need not be allowed to ask
             continue
         compacted = "compact" in (settings["cleanup.policy"].value or "")
         found.append((resource.name, int(settings["max.message.bytes"].value), compacted))

@@ -1,1 +1,1 @@
-"""Dead letters while they come: counted, shown, and told to whoever should know."""
+"""Monitoring of dead letters: counts, a report, and alerts."""

@@ -1,7 +1,7 @@
-"""Alerts: what the monitor has counted and somebody should look at, told once, on a topic and to a webhook.
+"""Alerts: findings in the monitor's counts, sent once to a topic and a webhook.
 
-An alert has an id, the same in each run. Those that were told are remembered beside the counts; a run that dies
-between telling and remembering tells again, with the same id.
+An alert has the same id in each run. Sent alerts are recorded beside the counts. If a run dies between the two, the
+next one sends its alerts again, with the same ids.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lapse_spark.monitoring import monitor
 from lapse_spark.stream.output import Output
 
 MOST: Final = 100
-"""Most alerts of one rule in one run, the gravest first."""
+"""The most alerts of one rule in one run, the most serious first."""
 
 _TABLE: Final = "alerts"
 _TIMEOUT_S: Final = 10
@@ -33,14 +33,14 @@ _TIMEOUT_S: Final = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:
-    """Something that somebody should look at.
+    """A finding that needs attention.
 
     Attributes:
-        id: the same whenever it is found.
+        id: id of the finding, the same in each run.
         rule: `unusual`, `poison`, `quarantine` or `gap`.
-        entity: the queue or SOW topic; of `quarantine` and `gap` the dead-letter topic.
-        text: what is the matter, in a sentence.
-        value: the figure that it is about.
+        entity: the queue or SOW topic; for `quarantine` and `gap` the dead-letter topic.
+        text: a sentence that describes the finding.
+        value: the figure of the finding.
     """
 
     id: str
@@ -59,15 +59,15 @@ def find(
     sigmas: float = anomaly.SIGMAS,
     poison: int = 3,
 ) -> list[Alert]:
-    """What is the matter by the monitor's tables.
+    """Return the findings in the monitor's tables.
 
     Args:
-        spark: the session.
-        path: of the monitor's output.
-        since: what is older is nobody's concern any more.
-        at_least: letters in a window that may be unusual.
-        sigmas: how far above the windows before it an unusual one is.
-        poison: letters of one key that make it suspicious.
+        spark: the Spark session.
+        path: directory of the monitor's output.
+        since: the earliest instant of interest.
+        at_least: the least letters in an unusual window.
+        sigmas: the least score of an unusual window, in standard deviations.
+        poison: the least letters of one key that make it suspicious.
 
     Raises:
         ValueError: the monitor has not written anything there.
@@ -119,26 +119,26 @@ def run(
     sigmas: float = anomaly.SIGMAS,
     poison: int = 3,
 ) -> list[Alert]:
-    """Find what is the matter, and tell what was not told before.
+    """Find alerts, and send those that were not sent before.
 
     Args:
-        spark: the session.
-        connection: the cluster, for the topic.
-        path: of the monitor's output; it remembers what was told.
-        now: the instant; None = now.
-        within: what is older is left alone.
-        topic: gets each alert as JSON, with its id as the key; empty = no topic.
-        webhook: gets `{"alerts": […]}` by POST, once for all; empty = none. It may hold a secret, and is never shown.
-        at_least: letters in a window that may be unusual.
-        sigmas: how far above the windows before it an unusual one is.
-        poison: letters of one key that make it suspicious.
+        spark: the Spark session.
+        connection: connection to the cluster of the topic.
+        path: directory of the monitor's output, in which sent alerts are recorded.
+        now: the present instant; None = this machine's time.
+        within: age of the oldest findings of interest.
+        topic: topic for alerts as JSON, with their ids as keys; empty = no topic.
+        webhook: URL that gets one POST of `{"alerts": […]}`; empty = none. It may contain a secret, and is never shown.
+        at_least: the least letters in an unusual window.
+        sigmas: the least score of an unusual window, in standard deviations.
+        poison: the least letters of one key that make it suspicious.
 
     Returns:
-        The new ones.
+        The new alerts.
 
     Raises:
-        ValueError: no output of the monitor, or the webhook is no address.
-        OSError: the webhook does not take them; the next run tells them again.
+        ValueError: there is no output of the monitor, or the webhook is not a URL.
+        OSError: the webhook did not accept the alerts. The next run sends them again.
     """
     now = now or datetime.now(UTC)
     output = Output(spark, path)
@@ -163,7 +163,7 @@ def _alert(rule: str, entity: str, place: str, text: str, value: float) -> Alert
 
 
 def _rows(spark: SparkSession, pairs: Sequence[tuple[str, str]]) -> DataFrame:
-    """Keys and values as a DataFrame, without Python on the executors; `id` is the key once more."""
+    """Return keys and values as a DataFrame, without Python on the executors. `id` is a copy of the key."""
     each = F.array(*(F.struct(F.lit(key).alias("key"), F.lit(value).alias("value")) for key, value in pairs))
     return spark.range(1).select(F.inline(each)).withColumn("id", F.col("key"))
 
@@ -174,7 +174,7 @@ def _post(url: str, body: bytes) -> None:
         raise ValueError("the webhook is no address: expected https://host/path")
     request = urllib.request.Request(url, body, {"Content-Type": "application/json"}, method="POST")  # noqa: S310
     try:
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_S):  # noqa: S310  # the scheme was looked at
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S):  # noqa: S310  # the scheme was checked
             return
     except urllib.error.HTTPError as error:
         raise OSError(f"the webhook at {address.hostname} answered {error.code}: the alerts are told again") from None

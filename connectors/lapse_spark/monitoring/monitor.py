@@ -1,11 +1,11 @@
-"""The monitor: dead letters counted by entity, reason and window while they come, each letter once (D3).
+"""The monitor: a stream that counts dead letters by entity, reason and window, each letter once (D3).
 
-A letter that a crash wrote twice has the same id. Ids are compared with those already written, `horizon` back by the
-letters' own timestamps; no letter is ever dropped for being late, as a watermark would do. A batch that is repeated
-overwrites itself, so a restart from the checkpoint counts nothing twice.
+Copies of a letter, as a crash makes them, have the same id. Ids are compared with those already written, up to
+`horizon` back by the letters' own timestamps. No letter is dropped because it is late, as a watermark would do. A
+repeated batch overwrites itself, so a restart from the checkpoint counts nothing twice.
 
 Tables of the output: `letters` (one row per letter, with its key and without its payload), `counts`, `quarantine`,
-`partitions` (what of which partition each batch read, and how many offsets are missing before it).
+`partitions` (the offsets of each partition in each batch, and the number of missing offsets before them).
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from lapse_spark.stream.stream import Standing, follow
 
 WINDOW: Final = "1 hour"
 HORIZON: Final = timedelta(days=1)
-"""How far back a copy of a letter is looked for; a crash's copy is minutes younger than its original."""
+"""How far back the monitor looks for the original of a copy. After a crash, a copy is minutes younger."""
 
 _PAYLOAD = ("value", "headers", "fault")
 
 
 def fresh(letters: DataFrame, seen: DataFrame | None) -> DataFrame:
-    """Letters that have not been seen, one copy of each, without their payload.
+    """Return letters that have not been counted yet, one copy of each, without payloads.
 
     Args:
-        letters: readable ones, `schema.DEAD_LETTER`.
-        seen: ids (column `id`) of letters that have been counted.
+        letters: readable letters, `schema.DEAD_LETTER`.
+        seen: ids (column `id`) of letters that have been counted; None = none.
     """
     once = distinct(letters.drop(*_PAYLOAD))
     return once if seen is None else once.join(seen.select("id").distinct(), "id", "left_anti")
 
 
 def counts(letters: DataFrame, window: str = WINDOW) -> DataFrame:
-    """Count letters by entity, reasons and window of their time of death.
+    """Count letters by entity, reasons and window of the time at which their messages left.
 
     Args:
-        letters: from `fresh`.
-        window: its length, `10 minutes`.
+        letters: letters from `fresh`.
+        window: length of a window, such as `10 minutes`.
 
     Returns:
         entity, family, reasons (`time_limit,max_cancels`: the sum over all rows is the number of letters),
@@ -72,7 +72,7 @@ def counts(letters: DataFrame, window: str = WINDOW) -> DataFrame:
 
 
 def by_reason(counted: DataFrame) -> DataFrame:
-    """Counts with one row per single reason: a letter with two reasons is in both rows."""
+    """Return counts by single reason. A letter with two reasons counts in two rows."""
     return (
         counted.withColumn("reason", F.explode(F.split("reasons", ",")))
         .groupBy("entity", "family", "reason", "window_start", "window_end")
@@ -81,13 +81,13 @@ def by_reason(counted: DataFrame) -> DataFrame:
 
 
 def partitions(batch: DataFrame, before: DataFrame | None) -> DataFrame:
-    """What a batch read of each partition, and how many offsets are missing between the last batch and this one.
+    """Return the offsets of each partition in a batch, and the number of missing offsets before them.
 
-    Offsets are missing where retention has removed letters that were not read yet; also where a transaction ended.
+    Offsets are missing if retention has removed unread letters, and also at the end of a transaction.
 
     Args:
         batch: `schema.DEAD_LETTER`, as read.
-        before: the same table of earlier batches.
+        before: the table of earlier batches; None = none.
     """
     now = batch.groupBy("letter_topic", "letter_partition").agg(
         F.min("letter_offset").alias("first_offset"),
@@ -104,7 +104,7 @@ def partitions(batch: DataFrame, before: DataFrame | None) -> DataFrame:
 
 
 def totals(spark: SparkSession, path: str) -> DataFrame | None:
-    """All counts of an output, added up over its batches; None before the first one."""
+    """Return the sums of an output's counts over all batches; None before the first batch."""
     written = Output(spark, path).read("counts")
     if written is None:
         return None
@@ -126,19 +126,19 @@ def run(
     strict: bool = False,
     watch: Callable[[Standing], None] | None = None,
 ) -> Standing:
-    """Count dead letters from where the checkpoint says.
+    """Count dead letters from the checkpoint on.
 
     Args:
-        spark: the session.
-        connection: the cluster.
-        path: of the output.
+        spark: the Spark session.
+        connection: connection to the cluster.
+        path: directory of the output.
         pattern: Java regular expression of the dead-letter topics.
-        window: length of a window, `1 hour`.
-        horizon: how far back copies of a letter are looked for.
-        every: begin a batch so often (`30 seconds`), and go on; None = take what there is now, and end.
-        max_records_per_batch: most records taken at once; None = all there are.
-        strict: end at the first record that is no dead letter.
-        watch: is told where the stream stands.
+        window: length of a window, such as `1 hour`.
+        horizon: how far back to look for the original of a copy.
+        every: interval of batches (`30 seconds`) of a continuous run; None = take the present letters, and stop.
+        max_records_per_batch: most records in a batch; None = no limit.
+        strict: whether to fail at the first record that is no dead letter.
+        watch: called with the progress of the stream.
     """
     output = Output(spark, path)
     span = Span(streaming=True, fail_on_data_loss=False, max_records_per_batch=max_records_per_batch)
@@ -155,7 +155,7 @@ def run(
 
 
 def _write(output: Output, kept: DataFrame, number: int, window: str, horizon: timedelta, strict: bool) -> None:
-    """Write a batch's tables. All of them come from `kept`: a look at the batch itself reads Kafka once more."""
+    """Write a batch's tables from `kept`, because each use of the batch itself would read Kafka again."""
     good = kept.where(F.col("fault").isNull())
     begin, faults = kept.agg(F.min("letter_at"), F.count("fault")).collect()[0]
     if begin is None:
@@ -178,5 +178,5 @@ def _write(output: Output, kept: DataFrame, number: int, window: str, horizon: t
 
 
 def _day_before(day: date, horizon: timedelta) -> date:
-    """A whole day more: the driver's time zone may be another than UTC."""
+    """Return the first day to read, one day early, because the driver's time zone may not be UTC."""
     return day - horizon - timedelta(days=1)

@@ -1,4 +1,4 @@
-"""The overview: what the monitor has counted, and what ledgers have found, as a report."""
+"""The overview: a report of the monitor's counts and of ledgers."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from lapse_spark.report import Report
 from lapse_spark.stream.output import Output
 
 _PLACES = 96
-"""Most windows on the horizontal axis; the newest are shown."""
+"""The most windows on the horizontal axis. The newest ones are shown."""
 
 
 def build(spark: SparkSession, path: str, ledgers: Sequence[Ledger] = ()) -> Report:
-    """Make the report of a monitor's output, and of ledgers.
+    """Return the report of a monitor's output, and of ledgers.
 
     Args:
-        spark: the session.
-        path: of the monitor's output.
-        ledgers: to be shown below it.
+        spark: the Spark session.
+        path: directory of the monitor's output.
+        ledgers: ledgers to show below it.
 
     Raises:
         ValueError: the monitor has not written anything there.

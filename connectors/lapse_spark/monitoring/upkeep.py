@@ -1,4 +1,4 @@
-"""The commands that look after what the streaming jobs write: alerts on it, and fewer, larger files."""
+"""The commands for the output of streaming jobs: alerts, and merging of files."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Kafka's records as rows: a module for each kind of record, and the columns that their headers make."""
+"""Kafka's records as rows: a module for each kind of record, and columns from their headers."""

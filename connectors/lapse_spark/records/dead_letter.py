@@ -1,4 +1,4 @@
-"""Dead letters as a DataFrame: from Kafka records to `schema.DEAD_LETTER`, whoever wrote them (D2, D3)."""
+"""Converts Kafka records to dead letters, `schema.DEAD_LETTER`, for all families of writers (D2, D3)."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from lapse_spark.records import facts, family, header
 
 
 def parse(raw: DataFrame) -> DataFrame:
-    """Read the headers of dead letters.
+    """Parse dead letters from their headers.
 
     Args:
-        raw: records as Spark's Kafka source gives them with `includeHeaders` (`schema.RAW`), batch or stream.
+        raw: records from Spark's Kafka source with `includeHeaders` (`schema.RAW`), batch or stream.
 
     Returns:
-        `schema.DEAD_LETTER`, one row per record; what is no dead letter has a `fault`.
+        `schema.DEAD_LETTER`, one row per record. A record that is no dead letter has a `fault`.
     """
     record = raw.select(
         *(F.col(name).alias(alias) for name, alias in _LETTER.items()),
@@ -39,7 +39,7 @@ def parse(raw: DataFrame) -> DataFrame:
         header.count(headers, names.CANCEL_COUNT).alias("cancel_count"),
         F.coalesce(header.count(headers, names.REDRIVEN_COUNT), F.lit(0)).alias("redriven_count"),
         header.number(headers, names.EXPIRED_AT_MS).alias("expired_at_ms"),
-        # On other families' letters it is the lifetime of a record that lapse never saw: the deadline too.
+        # On other families' letters this is the lifetime of a record that lapse never saw. It is the deadline, too.
         header.number(headers, EXPIRES_AT_MS).alias("expires_at_ms"),
         header.number(headers, names.EPOCH).alias("epoch"),
     )
@@ -53,20 +53,20 @@ def parse(raw: DataFrame) -> DataFrame:
 
 
 def reasons_text(reasons: Column) -> Column:
-    """Reasons as one text, `time_limit,max_deliveries`; `unstated` where the family tells none."""
+    """Return reasons as one text, such as `time_limit,max_deliveries`; `unstated` without reasons."""
     joined = F.array_join(reasons, ",")
     return F.when(F.coalesce(joined, F.lit("")) == "", "unstated").otherwise(joined)
 
 
 def distinct(letters: DataFrame) -> DataFrame:
-    """Keep one copy of every letter, the first in the log: a crash may have written it twice (D3). Batch only."""
+    """Keep the first copy of every letter in the log, because a crash may have written it twice (D3). Batch only."""
     place = F.struct("letter_topic", "letter_partition", "letter_offset")
     columns = F.struct(*letters.columns)
     return letters.groupBy("id").agg(F.min_by(columns, place).alias("_first")).select("_first.*")
 
 
 _LAST_MS = 253_402_300_799_999
-"""The end of the year 9999: Spark has no larger instants than the year 294247 has, and Python none beyond this."""
+"""The end of the year 9999, the last instant of Python's datetime. Spark's instants end in the year 294247."""
 
 _LETTER = {
     "topic": "letter_topic",
@@ -77,12 +77,12 @@ _LETTER = {
 
 
 def _fault() -> Column:
-    """What is missing of a letter, family by family; null where nothing is."""
+    """Return what a letter of its family lacks; null if nothing."""
     markers = ", ".join(one.marker for one in FAMILIES)
     text = F.when(F.col("family").isNull(), F.lit(f"no dead letter: none of the headers {markers}"))
     for one in FAMILIES:
         faults = family.missing(one)
-        # Of nearly all letters nothing is missing: that is asked before anything is put into words.
+        # Check first whether anything is missing, before texts are made: nearly all letters are complete.
         found = (F.col("family") == one.name) & reduce(or_, faults.values())
         text = text.when(found, F.concat_ws("; ", *(F.when(missing, said) for said, missing in faults.items())))
     return text
@@ -93,7 +93,7 @@ def _id() -> Column:
     letter = F.concat_ws(":", "letter_topic", "letter_partition", "letter_offset")
     return (
         F.when(F.col("fault").isNotNull(), F.concat(F.lit("foreign/"), letter))
-        # One that was damaged is known by its place, as the client knows it.
+        # A damaged letter is named by its bookmark, as in the client.
         .when(F.col("family") == LAPSE.name, F.coalesce(F.nullif("lapse_id", F.lit("")), letter))
         .otherwise(F.concat_ws("/", "family", "entity", bookmark))
     )

@@ -1,4 +1,4 @@
-"""Deliveries as a DataFrame: headers of `lapse.<name>.deliveries` to `schema.DELIVERY` (D4)."""
+"""Converts records of `lapse.<name>.deliveries` to `schema.DELIVERY` (D4)."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from lapse_spark.records import facts, header, packed_delivery
 _BOOKMARK = r"^([A-Za-z0-9._-]{1,249}):([0-9]{1,10}):([0-9]{1,19})$"
 _WITH_BOOKMARK = ("delivery", "barrier")
 _MOST_IN_A_RANGE: Final = 1 << 24
-"""Far more than a worker hands out at once; what is longer is damage, and would fill the memory."""
+"""The longest valid range, in offsets. A longer one is damaged, and would fill the memory."""
 
 
 def parse(raw: DataFrame) -> DataFrame:
-    """Read the headers of deliveries, answers and epochs.
+    """Parse deliveries, answers and epochs.
 
     Args:
-        raw: records as Spark's Kafka source gives them with `includeHeaders` (`schema.RAW`), batch or stream.
+        raw: records from Spark's Kafka source with `includeHeaders` (`schema.RAW`), batch or stream.
 
     Returns:
-        `schema.DELIVERY`, one row per record; what is not lapse's has a `fault`.
+        `schema.DELIVERY`, one row per record. A record that is not lapse's has a `fault`.
     """
     record = raw.select(
         F.col("topic").alias("delivery_topic"),
@@ -92,10 +92,10 @@ def parse(raw: DataFrame) -> DataFrame:
 
 
 def each(deliveries: DataFrame) -> DataFrame:
-    """One row for every message that is delivered, also packed or by reference: the columns without the two arrays.
+    """Return one row for every delivered message, packed or by reference included, without the two array columns.
 
     Args:
-        deliveries: readable ones, `schema.DELIVERY`; answers and epochs deliver nothing, and are left out.
+        deliveries: readable deliveries, `schema.DELIVERY`. Answers and epochs are dropped.
     """
     named = F.transform(
         "ranges",
@@ -116,7 +116,7 @@ def each(deliveries: DataFrame) -> DataFrame:
 
 
 def valid(deliveries: DataFrame) -> DataFrame:
-    """Drop what a shard sent after another had taken over: records of an epoch below one seen before. Batch only."""
+    """Drop records that an earlier owner of a shard sent after a take-over: those of lower epochs. Batch only."""
     seen = Window.partitionBy("delivery_topic", "delivery_partition").orderBy("delivery_offset")
     highest = F.max("epoch").over(seen.rowsBetween(Window.unboundedPreceding, Window.currentRow))
     kept = deliveries.withColumn("_highest", highest)
@@ -128,14 +128,14 @@ def _part(group: int) -> Column:
 
 
 def _referred() -> Column:
-    """The body of a reference; null where it is none."""
+    """Return the decoded body of a reference; null for other records."""
     known = F.substring("value", 1, codec.HEADER_BYTES) == F.lit(codec.header("reference"))
     body = F.when(known, F.expr(f"substring(value, {codec.HEADER_BYTES + 1})"))
     return from_avro(body, avro.text("reference"), {"mode": "PERMISSIVE"})
 
 
 def _deadlines(packed: Column) -> Column:
-    """Deadlines out of little-endian 64-bit numbers; null for `NEVER`."""
+    """Return deadlines from little-endian 64-bit numbers; null for `NEVER`."""
     places = F.when(F.length(packed) >= 8, F.sequence(F.lit(0), (F.length(packed) / 8).cast("int") - 1))
 
     def number(place: Column) -> Column:

@@ -1,4 +1,4 @@
-"""Events as a DataFrame: Avro single objects from `lapse.events.<name>` to `schema.EVENT` (D4)."""
+"""Converts Avro single objects from `lapse.events.<name>` to `schema.EVENT` (D4)."""
 
 from __future__ import annotations
 
@@ -20,23 +20,22 @@ def parse(raw: DataFrame, written_with: Sequence[str] = ()) -> DataFrame:
     """Decode events.
 
     Args:
-        raw: records as Spark's Kafka source gives them (`schema.RAW`), batch or stream.
+        raw: records from Spark's Kafka source (`schema.RAW`), batch or stream.
         written_with: further schemas that workers of other versions write with, as the text of their `event.avsc`.
-            Avro's rules of evolution hold: fields that this version does not know are left out, and those that the
-            writer does not know have their default.
+            By Avro's rules of schema evolution, unknown fields are dropped, and missing fields have their defaults.
 
     Returns:
-        `schema.EVENT`, one row per record; what is no event of a known schema has a `fault`.
+        `schema.EVENT`, one row per record. A record that is no event of a known schema has a `fault`.
 
     Raises:
-        ValueError: one of the schemas is none, or cannot be read as this version's.
+        ValueError: a schema is not valid, or its events cannot be read as this version's.
     """
     begin = F.substring("value", 1, codec.HEADER_BYTES)
     body = F.expr(f"substring(value, {codec.HEADER_BYTES + 1})")
     known, told = F.lit(False), F.lit(None)
     for written in dict.fromkeys((avro.text("event"), *written_with)):
         same = begin == F.lit(_header(written))
-        # PERMISSIVE: a damaged body becomes null, not the end of the job.
+        # PERMISSIVE: a damaged body becomes null, and does not fail the job.
         options = {"mode": "PERMISSIVE", "avroSchema": avro.text("event")}
         known, told = known | same, F.coalesce(told, from_avro(F.when(same, body), written, options))
     read = raw.select(
@@ -59,9 +58,9 @@ def parse(raw: DataFrame, written_with: Sequence[str] = ()) -> DataFrame:
 
 
 def ranges(events: DataFrame) -> DataFrame:
-    """One row per range of bookmarks that an event names: the columns of `events`, then topic, partition, first, last.
+    """Return one row per range of bookmarks in events: the columns of `events`, and topic, partition, first, last.
 
-    An event may be told again after a crash; it names the same bookmarks then.
+    After a crash an event may come twice, with the same bookmarks.
     """
     return events.select(*(F.col(name) for name in events.columns if name != "messages"), F.inline("messages"))
 

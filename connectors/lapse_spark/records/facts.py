@@ -1,10 +1,11 @@
-"""Facts of a record that are computed once, however many columns and conditions are made of them, or not at all.
+"""Facts: columns that Spark computes once, even if many columns and conditions use them.
 
-Spark's optimizer puts the definition of a column into every filter on it, and the definitions of those in turn. For
-columns out of twenty headers that grew to plans of 600,000 characters, and 3 s of planning for a thousand records.
-It does so only with expressions that give the same for the same row, and it does not look at what else they do. So
-a fact asks, beside what it is made of, for the number of its partition, which Spark counts as one that does not.
-Such a column stays where it was selected, and filters on it stay above. A column that nobody asks for still goes.
+Spark's optimizer copies the definition of a column into every filter on it, and so on recursively. For columns from
+twenty headers this made plans of 600,000 characters, and 3 s of planning for a thousand records.
+
+The optimizer copies only deterministic expressions. So a fact also uses the partition id, which Spark treats as
+nondeterministic. Such a column is computed where it is selected, and filters on it come after that. A column that is
+never used is still dropped.
 """
 
 from __future__ import annotations
@@ -14,5 +15,5 @@ from pyspark.sql import functions as F
 
 
 def once(fact: Column) -> Column:
-    """Compute a column where it is selected, and nowhere else; it is left out where nothing is made of it."""
+    """Return a column that is computed only where it is selected, and dropped if it is not used."""
     return F.when(F.spark_partition_id() >= 0, fact)

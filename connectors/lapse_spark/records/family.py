@@ -1,4 +1,4 @@
-"""What dead letters tell, by the headers of the family that wrote them, as columns (`lapse.protocol.letter_family`)."""
+"""The facts of dead letters as columns, by the headers of their family (`lapse.protocol.letter_family`)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Reader = Callable[[Column, Column], Column]
 
 
 def missing(family: LetterFamily) -> dict[str, Column]:
-    """What a letter of a family has to tell to be counted: when it does not, by what is said of it then."""
+    """Return the conditions under which a letter of a family is incomplete, by the text of the fault."""
     required = [(family.topic, "topic"), (family.partition, "partition"), (family.offset, "offset")]
     faults = {f"header {name} is missing or unreadable": F.col(field).isNull() for name, field in required}
     if family.name == LAPSE.name:
@@ -32,7 +32,7 @@ _MOST_REASONS: Final = max(len(family.reasons) for family in FAMILIES)
 
 
 def of(headers: Column) -> Column:
-    """The place in `FAMILIES` of the first one whose marker is there; null of a record that is no dead letter."""
+    """Return the index in `FAMILIES` of the first family whose marker a record has; null for other records."""
     places = F.lit(None).cast("int")
     for place, family in reversed(list(enumerate(FAMILIES))):
         places = F.when(header.present(headers, family.marker), place).otherwise(places)
@@ -40,11 +40,11 @@ def of(headers: Column) -> Column:
 
 
 def told(headers: Column, family: Column) -> list[Column]:
-    """What a letter tells, by the headers of its family; each header is looked up once, whichever family it is.
+    """Return the facts of a letter by the headers of its family. One look-up of a header serves all families.
 
     Args:
-        headers: as `header.apart` returns them.
-        family: as `of` returns it.
+        headers: headers from `header.apart`.
+        family: family from `of`.
 
     Returns:
         family, entity, topic, partition, offset, reasons, message.
@@ -59,7 +59,7 @@ def told(headers: Column, family: Column) -> list[Column]:
         origin.read(lambda one: one.topic).alias("topic"),
         origin.read(lambda one: one.partition, _partition_reader).try_cast("int").alias("partition"),
         _position(origin.read(lambda one: one.offset, _offset_reader)).alias("offset"),
-        # Every fault asks for the reasons: computed once, they keep filters on faults above the look-ups.
+        # Every fault uses the reasons. Computed once, they keep filters on faults from repeating the look-ups.
         facts.once(F.when(family.isNotNull(), F.array_remove(reasons, ""))).alias("reasons"),
         latest.read(lambda one: one.message).alias("message"),
     ]
@@ -67,7 +67,7 @@ def told(headers: Column, family: Column) -> list[Column]:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """A look at the headers of a letter, for the header of that name which its family has for a fact."""
+    """Looks up the header that a letter's family uses for a fact."""
 
     headers: Column
     family: Column
@@ -76,7 +76,7 @@ class _Look:
     def read(
         self, name: Callable[[LetterFamily], str], reader: Callable[[LetterFamily], Reader] = lambda _: header.text
     ) -> Column:
-        """Families that write a fact alike are read by one expression, to which the name is given row by row."""
+        """Return a fact. Families that write it alike share one expression, with the header's name per row."""
         alike: dict[tuple[Reader, bool], list[int]] = {}
         for place, one in enumerate(FAMILIES):
             alike.setdefault((reader(one), one.piles_up and self.from_origin), []).append(place)
@@ -97,7 +97,7 @@ def _binary_offset(headers: Column, name: Column) -> Column:
 
 
 def _position(offset: Column) -> Column:
-    """An offset as a log has it: what is larger is none, for those bits number generations."""
+    """Return a valid offset; null for larger numbers, whose high bits would be a generation."""
     return F.when(offset < FIRST_REWOUND, offset)
 
 
@@ -114,5 +114,5 @@ def _reason(place: int, family: LetterFamily) -> str:
 
 
 def _by_place(family: Column, text: Callable[[LetterFamily], str]) -> Column:
-    """A text that each family has; null where it is empty, and of a record that is no dead letter."""
+    """Return a text of the letter's family; null if it is empty, and for a record that is no dead letter."""
     return F.get(F.array(*(F.lit(text(one) or None).cast("string") for one in FAMILIES)), family)

@@ -1,7 +1,7 @@
-"""Columns out of record headers, without Python on the executors.
+"""Columns from record headers, without Python on the executors.
 
-The last header of a name counts, as in Kafka's own `lastHeader`. What cannot be read becomes null, never an error.
-A reader takes the headers of a record apart once, with `apart`, and looks names up in what that returns.
+The last header of a name counts, as in Kafka's own `lastHeader`. Unreadable values become null, never an error. A
+reader separates the headers of a record once, with `apart`, and looks up names in its result.
 """
 
 from __future__ import annotations
@@ -18,50 +18,50 @@ def newest_first(headers: Column) -> Column:
 
 
 def apart(headers: Column) -> Column:
-    """Take headers apart once per row, the newest first: names and values, for many look-ups by the functions below.
+    """Separate headers into names and values, the newest first, for many look-ups by the functions below.
 
-    To be used in a `select` of its own, before that of the look-ups.
+    Use it in a `select` of its own, before that of the look-ups.
     """
     return facts.once(F.struct(F.reverse(headers["key"]).alias("key"), F.reverse(headers["value"]).alias("value")))
 
 
 def oldest_first(headers: Column) -> Column:
-    """Turn what `apart` returned round: the functions below find the first one of a name."""
+    """Reverse the result of `apart`, so that the functions below find the first header of a name."""
     return F.struct(F.reverse(headers["key"]).alias("key"), F.reverse(headers["value"]).alias("value"))
 
 
 def present(headers: Column, name: str) -> Column:
-    """Whether a header of the name is there; false for a record without headers."""
+    """Return whether a record has a header of the name; false for a record without headers."""
     return F.coalesce(F.array_contains(headers["key"], name), F.lit(False))
 
 
 def value(headers: Column, name: str | Column) -> Column:
-    """Its bytes; null where the header is missing.
+    """Return the bytes of a header; null if it is missing.
 
     Args:
-        headers: as `newest_first` or `apart` returns them.
-        name: of the header; null is the name of none.
+        headers: headers from `newest_first` or `apart`.
+        name: name of the header; null matches no header.
     """
-    # `get` counts from 0 and gives null beyond the ends, `array_position` counts from 1 and gives 0 for none.
+    # `get` counts from 0 and returns null beyond the ends; `array_position` counts from 1 and returns 0 for none.
     return F.get(headers["value"], F.array_position(headers["key"], name).cast("int") - 1)
 
 
 def text(headers: Column, name: str | Column) -> Column:
-    """Its bytes as UTF-8 text; what is not UTF-8 becomes U+FFFD."""
+    """Return a header as UTF-8 text. Bytes that are not UTF-8 become U+FFFD."""
     return F.make_valid_utf8(value(headers, name).cast("string"))
 
 
 def number(headers: Column, name: str | Column) -> Column:
-    """Its decimal text as a 64-bit number; null where it has anything but 1 to 19 ASCII digits, or does not fit."""
+    """Return a header's decimal text as a 64-bit number; null unless it has 1 to 19 ASCII digits, and fits."""
     return F.regexp_extract(value(headers, name).cast("string"), r"^[0-9]{1,19}\z", 0).try_cast("bigint")
 
 
 def count(headers: Column, name: str | Column) -> Column:
-    """Its decimal text as a 32-bit number; null where it cannot be read or does not fit."""
+    """Return a header's decimal text as a 32-bit number; null if it cannot be read or does not fit."""
     return number(headers, name).try_cast("int")
 
 
 def big_endian(headers: Column, name: str | Column, width: int) -> Column:
-    """Its binary number, not negative, as Spring writes them; null where it has another width than `width` bytes."""
+    """Return a header's non-negative binary number, as Spring writes it; null unless it has `width` bytes."""
     found = value(headers, name)
     return F.when(F.length(found) == width, F.conv(F.hex(found), 16, 10).try_cast("bigint"))

@@ -1,4 +1,4 @@
-"""Packed deliveries taken apart by Spark: which messages one hands out, without their payloads (D4)."""
+"""Decodes packed deliveries in Spark: which messages one hands out, without their payloads (D4)."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from lapse.protocol.packed_delivery import HEAD, VERSION
 
 _BEGIN: Final = b"LD" + bytes([VERSION])
 _FIXED_BYTES: Final = 24
-"""Of each message: offset, timestamp, delivery count, length of the value."""
+"""Bytes of fixed size per message: offset, timestamp, delivery count, and length of the value."""
 
 
 def handed_out(value: Column) -> Column:
-    """The messages of a packed delivery as a struct of `topic`, `partition`, `ranges` and `deadlines_ms`.
+    """Return the messages of a packed delivery as a struct of `topic`, `partition`, `ranges` and `deadlines_ms`.
 
     Args:
-        value: of the record.
+        value: value of the record.
 
     Returns:
-        Null where it is no packed delivery of the known version, or is cut.
+        The struct; null if the value is no packed delivery of the known version, or is truncated.
     """
     known = (F.length(value) >= HEAD.size) & (F.substring(value, 1, len(_BEGIN)) == F.lit(_BEGIN))
     count, partition, name_bytes = number(value, 4, 4), number(value, 8, 4), number(value, 12, 2)
@@ -52,12 +52,12 @@ def handed_out(value: Column) -> Column:
 
 
 def number(data: Column, first: Column | int, width: int) -> Column:
-    """A little-endian number of so many bytes; null where it has more than 63 bits.
+    """Return a little-endian number; null if it has more than 63 bits.
 
     Args:
-        data: binary.
-        first: of its bytes, the first of all being 0.
-        width: how many bytes.
+        data: binary column.
+        first: index of the number's first byte, from 0.
+        width: size of the number, in bytes.
     """
     begin = first if isinstance(first, Column) else F.lit(first)
     digits = F.hex(F.substring(data, (begin + 1).cast("int"), F.lit(width)))

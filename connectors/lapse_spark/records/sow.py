@@ -1,4 +1,4 @@
-"""The state of a SOW topic as a DataFrame: the compacted topic `lapse.sow.<name>` to `schema.SOW` (S8)."""
+"""Converts the compacted topic `lapse.sow.<name>` to `schema.SOW`, the state of a SOW topic (S8)."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from lapse_spark.records import facts, header
 
 
 def parse(raw: DataFrame) -> DataFrame:
-    """Read every update and tombstone of the topic, in no order.
+    """Parse every update and tombstone of the topic, in no order.
 
     Args:
-        raw: records as Spark's Kafka source gives them with `includeHeaders` (`schema.RAW`), batch or stream.
+        raw: records from Spark's Kafka source with `includeHeaders` (`schema.RAW`), batch or stream.
 
     Returns:
-        `schema.SOW`, one row per record; what has no key has a `fault`.
+        `schema.SOW`, one row per record. A record without a key, or with an unreadable deadline, has a `fault`.
     """
     headers = F.col("_apart")
     read = raw.select("*", header.apart(F.col("headers")).alias("_apart")).select(
@@ -35,14 +35,14 @@ def parse(raw: DataFrame) -> DataFrame:
 
 
 def current(updates: DataFrame, now_ms: int | None = None) -> DataFrame:
-    """The latest record of every key: without tombstones, and without what has expired. Batch only.
+    """Return the latest record of every key, without tombstones and expired records. Batch only.
 
-    The latest is that with the later timestamp, then partition, then offset (C46).
+    The latest record has the latest timestamp, then the highest partition, then the highest offset (C46).
 
     Args:
-        updates: as `parse` returns them; records with a fault are left out.
-        now_ms: the instant to judge deadlines by, ms since the epoch; None = expired records that have not been
-            removed yet are kept.
+        updates: updates from `parse`. Records with a fault are dropped.
+        now_ms: the instant by which deadlines are judged, ms since the epoch; None = keep expired records that are not
+            removed yet.
     """
     place = F.struct("updated_at", "partition", "offset")
     newest = (

@@ -1,1 +1,1 @@
-"""Streams: how they run, where they stand, and where they write."""
+"""Streams: their runs, progress and output."""

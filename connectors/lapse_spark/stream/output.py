@@ -1,7 +1,7 @@
-"""Where the streaming jobs write: Parquet under `day=<date>/batch_id=<n>/`, on any file system that Spark reaches.
+"""The output of streaming jobs: Parquet under `day=<date>/batch_id=<n>/`, on any file system that Spark reaches.
 
-A batch that is repeated after a crash overwrites what it had written, and only that. So any engine can read the
-directory, and nothing is counted twice.
+A batch that is repeated after a crash overwrites its own files, and only these. So any engine can read the directory,
+and nothing is counted twice.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 TABLES: Final = ("letters", "counts", "quarantine", "partitions", "closed")
-"""What the streaming jobs write; other tables of an output are not theirs."""
+"""The tables of the streaming jobs. Other tables of an output are not theirs."""
 
 _DAY_MS: Final = 86_400_000
 _MERGED: Final = "_merged-"
-"""Beginning of the name of a directory that is to take the place of several; readers pass over `_`."""
+"""Prefix of a directory that will replace several others. Readers ignore names that begin with `_`."""
 
 
 class Output:
-    """One job's directory.
+    """The output directory of a job.
 
     Attributes:
-        path: where it is: a local path, or an address such as `s3a://…` or `hdfs://…`.
-        checkpoint: how far the stream has come. It belongs to the output: move or delete both or neither.
+        path: a local path, or a URL such as `s3a://…` or `hdfs://…`.
+        checkpoint: path of the stream's checkpoint. It belongs to the output: move or delete both or neither.
     """
 
     def __init__(self, spark: SparkSession, path: str) -> None:
@@ -36,10 +36,10 @@ class Output:
         self._spark = spark
 
     def check(self) -> None:
-        """Make sure that what is there and the checkpoint belong together.
+        """Check that batches and checkpoint belong together.
 
         Raises:
-            ValueError: there are batches, but no checkpoint: a new stream would begin again and count them twice.
+            ValueError: there are batches but no checkpoint, so a new stream would count everything twice.
         """
         self._check("day=")
 
@@ -51,13 +51,13 @@ class Output:
             )
 
     def write(self, table: str, rows: DataFrame, at: Column, batch: int) -> None:
-        """Write a batch of a table, in place of what an earlier attempt wrote.
+        """Write a batch of a table, and replace the rows of an earlier attempt.
 
         Args:
-            table: its name.
-            rows: what to write.
+            table: name of the table.
+            rows: rows to write.
             at: timestamp column that decides the day (UTC).
-            batch: the stream's number for it.
+            batch: the stream's number of the batch.
         """
         (
             rows.select("*", utc_day(at).alias("day"), F.lit(batch).cast("bigint").alias("batch_id"))
@@ -68,13 +68,13 @@ class Output:
         )
 
     def read(self, table: str, first: date | None = None, columns: StructType | None = None) -> DataFrame | None:
-        """Read a table of this output; None where nothing has been written.
+        """Read a table of this output; None if nothing has been written.
 
         Args:
-            table: its name.
-            first: only this day and later ones; None = all.
-            columns: what it has by now; null in batches of an earlier version that did not have one yet. None = as
-                in the batch that Spark happens to look at.
+            table: name of the table.
+            first: the first day to read; None = all.
+            columns: the present columns. Columns that batches of earlier versions lack are null. None = the columns of
+                the batch that Spark happens to look at.
         """
         days = [name for name in self.days(table) if first is None or name >= first]
         if not days:
@@ -85,7 +85,7 @@ class Output:
         return (reader if columns is None else reader.schema(columns)).parquet(*paths)
 
     def days(self, table: str) -> list[date]:
-        """The days of which a table has batches, oldest first."""
+        """Return the days of which a table has batches, oldest first."""
         return sorted(date.fromisoformat(name.removeprefix("day=")) for name in self.names(table, "day="))
 
     def delete(self, table: str, days: Sequence[date]) -> None:
@@ -94,14 +94,14 @@ class Output:
             self.remove(f"{table}/day={day.isoformat()}")
 
     def compact(self, table: str) -> int:
-        """Make one batch of each day's many, with fewer files; returns how many were merged (0 = nothing to do).
+        """Merge each day's batches into one with fewer files; return how many were merged (0 = nothing to do).
 
-        The newest batch of the output stays as it is: it may be repeated after a crash, and would overwrite what it
-        had become part of. A compaction that was interrupted is finished by the next one. Nothing else may read or
-        write the output meanwhile.
+        The newest batch of the output is not merged, because after a crash it would be repeated, and overwrite the
+        merged one. An interrupted compaction is finished by the next one. Nothing else may read or write the output
+        meanwhile.
 
         Args:
-            table: its name.
+            table: name of the table.
         """
         return sum(self._compact(f"{table}/day={day.isoformat()}") for day in self.days(table))
 
@@ -118,7 +118,7 @@ class Output:
         return len(batches)
 
     def _finish(self, directory: str) -> None:
-        """Put what was merged whole in the place of its parts; forget what was not."""
+        """Replace parts by directories that were merged completely, and delete incomplete ones."""
         for name in self.names(directory, _MERGED):
             merged = self._path(f"{directory}/{name}")
             system = merged.getFileSystem(self._configuration())
@@ -144,7 +144,7 @@ class Output:
         """Read a small file.
 
         Raises:
-            Py4JJavaError: there is none.
+            Py4JJavaError: the file does not exist.
         """
         path = self._path(name)
         stream = path.getFileSystem(self._configuration()).open(path)
@@ -154,9 +154,9 @@ class Output:
             stream.close()
 
     def put_text(self, name: str, text: str) -> None:
-        """Write a small file, replacing it whole: a reader sees the old one or the new one.
+        """Write a small file atomically, so that a reader sees the old file or the new one.
 
-        Where a file system does not rename over a file, as HDFS does not, a reader may for a moment see none.
+        If a file system cannot rename over an existing file, like HDFS, a reader may for a moment see no file.
         """
         part, whole = self._path(f"_{name}.part"), self._path(name)
         system = whole.getFileSystem(self._configuration())
@@ -170,12 +170,12 @@ class Output:
             system.rename(part, whole)
 
     def remove(self, name: str) -> None:
-        """Delete a file, or a directory with all that is in it; nothing happens where there is none."""
+        """Delete a file, or a directory with its content, if it exists."""
         path = self._path(name)
         path.getFileSystem(self._configuration()).delete(path, True)
 
     def names(self, directory: str, prefix: str) -> list[str]:
-        """Names in a directory that begin so; of the root, in any table of it."""
+        """Return the names with a prefix in a directory; for an empty directory, in any table of the output."""
         jvm_path = self._path(directory)
         system = jvm_path.getFileSystem(self._configuration())
         if not system.exists(jvm_path):
@@ -193,5 +193,5 @@ class Output:
 
 
 def utc_day(at: Column) -> Column:
-    """The date of a timestamp in UTC, whatever the session's time zone."""
+    """Return the date of a timestamp in UTC, independent of the session's time zone."""
     return F.date_from_unix_date(F.floor(F.unix_millis(at) / _DAY_MS).cast("int"))

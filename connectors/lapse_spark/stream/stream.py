@@ -1,4 +1,4 @@
-"""Running a stream: once over what there is, or on and on; where it stands, and how far it lags behind."""
+"""Runs streams, once over the present records or continuously, and reports their progress and lag."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from pyspark.sql import DataFrame, SparkSession
 from lapse_spark.stream.output import Output
 
 LAG_FILE: Final = "lag.json"
-"""Beside the tables of an output: the source commits no group offsets, so no Kafka tool can show the lag."""
+"""The file with the lag, beside an output's tables. Spark commits no group offsets, so Kafka's tools cannot show it."""
 
 _STREAMS: Final = "org.apache.spark.sql.execution.streaming"
-"""What of Spark's log is about streams."""
+"""The loggers of Spark's streams."""
 
 _ALL_THERE_IS: Final = "spark.sql.streaming.triggerAvailableNowWrapper.enabled"
-"""Without it a stream with a clock takes one batch and ends: behind a crash the one that was cut short, and no more."""
+"""A setting without which a stream with a clock stops after one batch, which after a crash is only the repeated one."""
 
 _LOOK_EVERY_S: Final = 2
 _BATCH_S: Final = 20.0
-"""How long the end of a stream waits for the batch that it is at."""
+"""How long the stop of a stream waits for the current batch, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where a stream stands.
+    """The progress of a stream.
 
     Attributes:
-        batch: the last batch that is finished; -1 before the first.
-        records: records read since the stream was started.
-        lag: records that Kafka had when the last batch was planned, and that are not read yet.
-        lag_by_partition: the same for every partition, `topic:partition`.
-        at: when that was, RFC 3339, UTC.
+        batch: number of the last finished batch; -1 before the first.
+        records: number of records read since the start of the stream.
+        lag: number of records that Kafka had when the last batch was planned, and that are not read yet.
+        lag_by_partition: the lag of every partition, by `topic:partition`.
+        at: when the last batch was planned, RFC 3339, UTC.
     """
 
     batch: int = -1
@@ -51,12 +51,12 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A stream and where it writes.
+    """A stream and its output.
 
     Attributes:
         source: a streaming DataFrame on Kafka.
-        write: is given each batch and its number; called again with the same batch after a crash.
-        output: whose checkpoint says how far the stream has come.
+        write: called with each batch and its number, and after a crash again with the same batch.
+        output: the output, which has the stream's checkpoint.
     """
 
     source: DataFrame
@@ -72,20 +72,20 @@ def follow(
     every: str | None = None,
     watch: Callable[[Standing], None] | None = None,
 ) -> Standing:
-    """Run a stream until it has read what there is, or until a SIGINT (Ctrl-C) or SIGTERM ends it.
+    """Run a stream until it has read the present records, or until SIGINT (Ctrl-C) or SIGTERM.
 
-    A batch that is cut short so is done again by the next run.
+    The next run repeats a batch that was interrupted.
 
     Args:
-        source: as in `Job`.
-        write: as in `Job`.
-        output: as in `Job`.
-        every: begin a batch so often (`30 seconds`), and go on; None = take what there is now, and end.
-        watch: is told where the stream stands, now and then.
+        source: see `Job`.
+        write: see `Job`.
+        output: see `Job`.
+        every: interval of batches (`30 seconds`) of a continuous run; None = take the present records, and stop.
+        watch: called with the progress now and then.
 
     Raises:
-        StreamingQueryException: the source failed. What was finished stays, and is not done again.
-        Exception: what `write` raised, likewise.
+        StreamingQueryException: the source failed. Finished batches stay, and are not repeated.
+        Exception: the error that `write` raised. Finished batches stay, and are not repeated.
     """
     with interruption() as interrupted:
         return follow_all([Job(source, write, output)], interrupted.is_set, every=every, watch=watch)
@@ -98,10 +98,10 @@ def follow_all(
     every: str | None = None,
     watch: Callable[[Standing], None] | None = None,
 ) -> Standing:
-    """Run several streams side by side, as `follow` does one, until all have ended, or until `stop` says so.
+    """Run several streams in parallel, as `follow` runs one, until all have stopped, or `stop()` is true.
 
     Returns:
-        Where they stand, together.
+        Their combined progress.
     """
     for job in jobs:
         job.output.check()
@@ -120,9 +120,9 @@ def follow_all(
                 break
             for run in runs:
                 if not run.query.isActive:
-                    run.query.awaitTermination()  # raises what has ended it
+                    run.query.awaitTermination()  # raises the error that stopped it
     except (StreamingQueryException, Py4JError) as error:
-        if stop():  # whoever ends us may have ended the JVM as well
+        if stop():  # the signal may have stopped the JVM, too
             return _together([run.standing for run in runs])
         if faults:
             raise faults[0] from error
@@ -134,7 +134,7 @@ def follow_all(
 
 
 class _Run:
-    """One stream at work."""
+    """One running stream."""
 
     def __init__(self, job: Job, every: str | None, faults: list[Exception]) -> None:
         def keep_fault(batch: DataFrame, number: int) -> None:
@@ -144,7 +144,7 @@ class _Run:
                 try:
                     job.write(batch, number)
                 except Exception as error:
-                    faults.append(error)  # on its way through the JVM it becomes a stack trace in a text
+                    faults.append(error)  # the JVM would turn it into a text with a stack trace
                     raise
 
         self._at_work, self._ending = threading.Lock(), False
@@ -160,10 +160,9 @@ class _Run:
         self._records = 0
 
     def end(self) -> None:
-        """End it, after the batch that it is at, if that does not take long.
+        """Stop the stream after the current batch, unless that takes too long.
 
-        Spark interrupts a batch with a page of Java's text on standard error, and tells as much of one that begins
-        between the two.
+        Spark would interrupt a batch with a page of Java's text on standard error, also one that begins meanwhile.
         """
         done = self._at_work.acquire(timeout=_BATCH_S)
         self._ending = True
@@ -173,7 +172,7 @@ class _Run:
             self.query.stop()
 
     def look(self) -> Standing:
-        """Where it stands now; the output is told, too."""
+        """Return the present progress, and write it to the output."""
         for progress in self.query.recentProgress:
             told: Mapping[str, Any] = orjson.loads(progress.json)
             if told["batchId"] in self._seen:
@@ -190,7 +189,7 @@ class _Run:
 
 @contextmanager
 def _unlogged(spark: SparkSession) -> Iterator[None]:
-    """Have Spark's log say nothing of streams meanwhile: what ends them is no fault."""
+    """Silence Spark's log of streams in the block, because their stop is no error."""
     jvm: Any = spark._jvm
     log4j = jvm.org.apache.logging.log4j
     set_level, before = log4j.core.config.Configurator.setLevel, log4j.LogManager.getLogger(_STREAMS).getLevel()
@@ -202,7 +201,7 @@ def _unlogged(spark: SparkSession) -> Iterator[None]:
 
 
 def _is_kafka(source: Mapping[str, Any]) -> bool:
-    """Whether it is one of the topics, and no clock."""
+    """Return whether a source reads topics, and is not a clock."""
     return "Kafka" in source["description"]
 
 
@@ -223,9 +222,9 @@ def _together(standings: Sequence[Standing]) -> Standing:
 
 @contextmanager
 def interruption() -> Iterator[threading.Event]:
-    """Set an event where a signal asks for the end; a second one ends the process at once.
+    """Set an event at SIGINT or SIGTERM. A second signal ends the process at once.
 
-    An exception from a signal's handler would break into the conversation with the JVM, wherever that is.
+    An exception from a signal handler would break the conversation with the JVM at any point.
     """
     asked = threading.Event()
     if threading.current_thread() is not threading.main_thread():
@@ -255,7 +254,7 @@ def _standing(told: Mapping[str, Any], records: int) -> Standing:
 
 
 def _offsets(told: object) -> dict[str, int]:
-    """Offsets by `topic:partition`, from `{"topic": {"0": 17}}`."""
+    """Return offsets by `topic:partition` from `{"topic": {"0": 17}}`."""
     if isinstance(told, str):
         told = orjson.loads(told)
     if not isinstance(told, dict):
