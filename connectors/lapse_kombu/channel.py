@@ -176,7 +176,7 @@ class Channel(virtual.Channel):
             self._new_queue(queue, **options)
 
     def _create_unbound(self, queue: str | None = None) -> None:
-        """Create the durable queue that was declared last, unless it is being bound: kombu binds right after declaring."""
+        """Create the durable queue declared last, unless it is being bound: kombu binds right after declaring."""
         unbound, self._unbound = self._unbound, None
         if unbound is not None and unbound != queue:
             self._decide(unbound)

@@ -1,6 +1,6 @@
-"""The `lapse` command. Each subcommand lives in a module of its own, loaded when it is used.
+"""The `lapse` command. Each subcommand is in a module of its own, which is loaded when it is used.
 
-So `lapse publish` works where neither Faust nor Spark is installed, and `lapse --help` is quick.
+So `lapse publish` works without Faust and Spark, and `lapse --help` is quick.
 
 Exit codes: 0 done, 1 not done (the message on standard error says why and what to do), 2 wrong usage.
 """
@@ -20,11 +20,11 @@ from click.shell_completion import CompletionItem
 from lapse import __version__
 
 _UNKNOWN: Final = re.compile(r"No such command '(.+)'\.")
-"""What click says of a subcommand that is not there."""
+"""Click's message for a missing subcommand."""
 
 
 _AS_JSON: Final = "lapse.as_json"
-"""Whether the command line has `--json`, in the context's `meta`."""
+"""Key of the context's `meta`: whether the command line has `--json`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Lazy:
     """`module:attribute` of the click command."""
 
     summary: str
-    """One line for `lapse --help`, which loads no subcommand."""
+    """Its line in `lapse --help`, which loads no subcommands."""
 
     extra: str = "cli"
     """The optional dependencies that it needs, as in `pip install 'lapse[worker]'`."""
@@ -90,7 +90,7 @@ COMMANDS: Mapping[str, Lazy] = {
     "kafka": Lazy("lapse.cli.kafka:kafka", "Start, show and stop a local Kafka broker.", extra="worker"),
     "demo": Lazy("lapse.cli.demo:demo", "Send a year of real flights through a queue.", extra="worker,spark,demo"),
 }
-"""Name of each subcommand, and where it is. Keep the summaries equal to the first lines of the commands' help."""
+"""All subcommands by name. Keep the summaries equal to the first lines of the commands' help."""
 
 
 class _ToldAsJson(click.ClickException):
@@ -125,26 +125,25 @@ class LazyGroup(click.Group):
         return sorted({*super().list_commands(ctx), *self.lazy})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Load and return the subcommand `cmd_name`, or None when there is none of that name."""
+        """Load and return the subcommand `cmd_name`; None if there is none of that name."""
         if cmd_name in self.lazy:
             try:
                 return _load(cmd_name, self.lazy[cmd_name])
             except click.ClickException:
-                if ctx.resilient_parsing:  # a shell that completes wants no advice
+                if ctx.resilient_parsing:  # shell completion must print no advice
                     return None
                 raise
         return super().get_command(ctx, cmd_name)
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run the subcommand; a package that it loads only now, and that is missing, is told as above.
+        """Run the subcommand. If it loads a missing package only now, name the extra to install.
 
-        If there is no such subcommand, here or in a group below, the nearest ones are named. With `--json` errors are
-        JSON, too.
+        If there is no such subcommand, here or in a group below, name similar ones. With `--json`, errors are JSON.
         """
         try:
             return self._invoked(ctx)
         except click.ClickException as error:
-            from lapse_client.reading.printable import printable  # with all of the client: `lapse --help` is quick
+            from lapse_client.reading.printable import printable  # a late import: `lapse --help` stays quick
 
             error.message = printable(error.message)
             if ctx.meta.get(_AS_JSON):
@@ -190,12 +189,12 @@ class LazyGroup(click.Group):
 @click.pass_context
 def main(ctx: click.Context) -> None:
     """Message lifetimes, leases and queues for Apache Kafka."""
-    if os.environ.get("NO_COLOR"):  # rich heeds it by itself, click does not
+    if os.environ.get("NO_COLOR"):  # rich obeys it by itself, click does not
         ctx.color = False
 
 
 def _load(name: str, lazy: Lazy) -> click.Command:
-    """Import the module of a subcommand, and say which extra is missing when that fails."""
+    """Import the module of a subcommand. If that fails, name the missing extra."""
     module, _, attribute = lazy.target.partition(":")
     try:
         command = getattr(importlib.import_module(module), attribute)
@@ -208,12 +207,12 @@ def _load(name: str, lazy: Lazy) -> click.Command:
 
 
 def _is_ours(module: str) -> bool:
-    """Whether a module is one of lapse's own, whose absence no installation of an extra mends."""
+    """Return whether a module is lapse's own, so that its absence has another cause than a missing extra."""
     return module.partition(".")[0] in ("lapse", "lapse_client", "lapse_gateway", "lapse_kombu", "lapse_spark")
 
 
 def _fail(name: str, lazy: Lazy, missing: str) -> NoReturn:
-    """End with the name of the missing package and how to install it."""
+    """Fail with the name of the missing package, and how to install it."""
     raise click.ClickException(
         f"`lapse {name}` needs the Python package {missing}, which is not installed. "
         f"Install it with: pip install 'lapse[{lazy.extra}]'"

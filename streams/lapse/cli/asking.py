@@ -1,4 +1,4 @@
-"""What a command asks before it does what cannot be undone."""
+"""Asks for confirmation before actions that cannot be undone."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ _NO = ("n", "no", "")
 
 
 def confirm(question: str) -> None:
-    """Ask on standard error, and read the answer from standard input; standard output stays for results.
+    """Ask on standard error, and read the answer from standard input. Standard output is only for results.
 
     Raises:
         click.Abort: the answer is no.
-        click.ClickException: standard input has ended, so nobody answers.
+        click.ClickException: standard input has ended.
     """
     while True:
         click.echo(f"{question} [y/N]: ", nl=False, err=True)

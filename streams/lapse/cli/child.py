@@ -1,4 +1,4 @@
-"""A `lapse` command as a process of its own below another one: it ends when that one does."""
+"""A `lapse` command as a child process, which ends when its parent does."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 def die_with_parent() -> None:
-    """Have the kernel end this process when its parent does, however that ends (Linux; elsewhere nothing)."""
+    """Have the kernel kill this process when its parent ends, for whatever reason (Linux only)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class Child:
-    """A `lapse` command in a process of its own, whose output goes line by line to whoever started it.
+    """A `lapse` command in a process of its own. Its output goes to the parent line by line.
 
-    Ctrl-C in the terminal does not reach it: who started it stops it, in the order that is right.
+    Ctrl-C in the terminal does not reach it, so that the parent can stop its children in the right order.
 
     Args:
-        name: what it is called in front of its lines.
-        arguments: the command's, without `lapse`.
-        environment: variables beside those of this process.
-        say: takes each line that it prints, without the line's end; called from a thread of its own.
+        name: name to show in front of its lines.
+        arguments: arguments of the command, without `lapse`.
+        environment: environment variables in addition to those of this process.
+        say: called with the name and each printed line, without its end, in a thread of its own.
     """
 
     def __init__(
@@ -58,20 +58,20 @@ class Child:
         return self._process.poll()
 
     def first_line(self, timeout_s: float) -> str | None:
-        """Wait for its first line of output, at most `timeout_s` seconds; None = it ended, or said nothing."""
+        """Wait up to `timeout_s` seconds for its first line of output; return None if it ended or printed nothing."""
         try:
             return self._lines.get(timeout=timeout_s)
         except queue.Empty:
             return None
 
     def wait(self) -> int:
-        """Wait until it ends by itself, and all that it said is told; returns its exit code."""
+        """Wait until it ends and all of its output was passed on; return its exit code."""
         code = self._process.wait()
         self._reader.join()
         return code
 
     def stop(self, timeout_s: float) -> None:
-        """Ask it to end, and kill it when it has not within `timeout_s` seconds."""
+        """Terminate it, and kill it if it has not ended within `timeout_s` seconds."""
         if self._process.poll() is None:
             self._process.terminate()
             try:

@@ -1,4 +1,4 @@
-"""Which cluster a command speaks to: from its options, the environment, or `lapse.toml`."""
+"""Finds the cluster of a command, from its options, the environment, or `lapse.toml`."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _CONFIG: Final = "lapse.config"
 _PROPERTIES: Final = "lapse.properties"
 _DEFAULT: Final = Path("lapse.toml")
 PATIENCE_S: Final = 2.5
-"""How long a command waits for the first answer of a broker, s."""
+"""How long a command waits for the first answer of a broker, in seconds."""
 
 _TABLES: Final = frozenset({"lapse", "queue", "sow", "users"})
-"""A file with one of these is a `lapse.toml`."""
+"""Tables by which a file is recognised as a `lapse.toml`."""
 
 Command = Callable[..., Any]
 
@@ -58,16 +58,16 @@ def properties(command: Command) -> Command:
 
 
 def connection(bootstrap_servers: str | None, path: Path | None = None, *, insists: bool = True) -> Connection:
-    """The cluster that is meant, once one of its brokers has answered.
+    """Return the connection to the command's cluster, after one of its brokers has answered.
 
     Args:
-        bootstrap_servers: the command's option.
-        path: the configuration file; None = what `--config` says, or `lapse.toml`, if there is one.
-        insists: whether the command waits on where no worker runs; see `Connection`.
+        bootstrap_servers: value of the command's option.
+        path: path of the configuration; None = the file of `--config`, or `lapse.toml`, if there is one.
+        insists: whether the command waits even if no worker runs; see `Connection`.
 
     Raises:
         ConnectionFailed: no broker answered within some seconds.
-        LapseError: a file of the environment, or `lapse.toml`, cannot be read or is wrong.
+        LapseError: a file in the environment, or `lapse.toml`, cannot be read or is not valid.
     """
     found = dataclasses.replace(meant(bootstrap_servers, path), insists=insists)
     found.await_broker(PATIENCE_S)
@@ -75,17 +75,17 @@ def connection(bootstrap_servers: str | None, path: Path | None = None, *, insis
 
 
 def meant(bootstrap_servers: str | None, path: Path | None = None) -> Connection:
-    """The cluster that is meant, whether it answers or not.
+    """Return the connection to the command's cluster, whether it answers or not.
 
-    The servers come from the option, KAFKA_BOOTSTRAP_SERVERS, the file of client properties or `lapse.toml`, in this
-    order. What `lapse.toml` says of TLS and SASL counts unless the client properties say otherwise.
+    The servers come from the option, KAFKA_BOOTSTRAP_SERVERS, the client properties or `lapse.toml`, in this order.
+    The TLS and SASL settings of `lapse.toml` count unless the client properties have others.
 
     Args:
-        bootstrap_servers: the command's option.
-        path: as for `connection`.
+        bootstrap_servers: value of the command's option.
+        path: see `connection`.
 
     Raises:
-        LapseError: a file of the environment, or `lapse.toml`, cannot be read or is wrong.
+        LapseError: a file in the environment, or `lapse.toml`, cannot be read or is not valid.
     """
     found = Connection.from_environment(bootstrap_servers, _properties())
     config = configuration(path)
@@ -93,18 +93,18 @@ def meant(bootstrap_servers: str | None, path: Path | None = None) -> Connection
 
 
 def told_by(path: Path) -> Connection:
-    """The cluster of another `lapse.toml`, by that file alone: the environment is about the command's own.
+    """Return the connection in another `lapse.toml`, without the environment, which is for the command's own cluster.
 
     Raises:
-        LapseError: it cannot be read, or is wrong.
+        LapseError: the file cannot be read, or is not valid.
     """
     config = configuration(path)
-    assert config is not None  # a file that was named is read, or refused
+    assert config is not None  # an explicit file is never None
     return Connection(config.lapse.bootstrap_servers, _security(config))
 
 
 def is_lapse_toml(path: Path) -> bool:
-    """Whether a file is a `lapse.toml`, and not one that a command has of its own; one that cannot be read is none."""
+    """Return whether a file is a `lapse.toml`, and not a command's own kind of file; False if it cannot be read."""
     try:
         return not _TABLES.isdisjoint(tomllib.loads(path.read_text("utf-8-sig")))
     except (OSError, ValueError):
@@ -112,13 +112,13 @@ def is_lapse_toml(path: Path) -> bool:
 
 
 def configuration(path: Path | None = None) -> Config | None:
-    """What `lapse.toml` says, or the file of `--config`; None where there is no file, and none is named.
+    """Load the file of `--config`, or `lapse.toml`; return None if no file is named and there is no `lapse.toml`.
 
     Args:
-        path: the file; None = what `--config` says.
+        path: path of the file; None = the one of `--config`.
 
     Raises:
-        LapseError: it cannot be read, or is wrong.
+        LapseError: the file cannot be read, or is not valid.
     """
     path = path or click.get_current_context().meta.get(_CONFIG) or _DEFAULT
     if path is _DEFAULT and not path.exists():
@@ -132,7 +132,7 @@ def configuration(path: Path | None = None) -> Config | None:
 
 
 def _security(config: Config) -> dict[str, Any]:
-    """What `lapse.toml` says of TLS and SASL, as librdkafka takes it.
+    """Return the TLS and SASL settings of `lapse.toml` as librdkafka's options.
 
     Raises:
         LapseError: a secret cannot be read.
@@ -155,7 +155,7 @@ def _completed(found: Connection, config: Config, bootstrap_servers: str | None)
 
 
 def _properties() -> Path | None:
-    """What `--kafka-config` says."""
+    """Return the value of `--kafka-config`."""
     context = click.get_current_context(silent=True)
     return None if context is None else context.meta.get(_PROPERTIES)
 

@@ -1,4 +1,4 @@
-"""`lapse completion`: has a shell complete commands and options."""
+"""`lapse completion`: lets a shell complete commands and options."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import click
 from click.shell_completion import get_completion_class
 
 VARIABLE: Final = "_LAPSE_COMPLETE"
-"""The environment variable by which the shell asks; click derives it from the command's name."""
+"""The environment variable for completion. Click derives it from the command's name."""
 
 
 @click.command()

@@ -1,4 +1,4 @@
-"""The option `--config` of commands that read the whole deployment, the same for all."""
+"""The common option `--config` of commands that read the whole deployment."""
 
 from pathlib import Path
 from typing import Final
@@ -13,4 +13,4 @@ CONFIG: Final = click.option(
     show_default=True,
     help="The configuration of the deployment.",
 )
-"""`lapse.toml` of this directory, unless another file is named."""
+"""The option's default is `lapse.toml` in the current directory."""

@@ -1,4 +1,4 @@
-"""`create` and `alter` of `lapse queue` and `lapse sow`: entities of a running deployment (Q23)."""
+"""`create` and `alter` of `lapse queue` and `lapse sow`, for entities of a running deployment (Q23)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ EXAMPLES: Final[Mapping[Kind, tuple[str, str]]] = {
     "queue": ("""lease_period=30s 'topics=["a", "b"]'""", "max_deliveries=5 retry.delay=10s"),
     "sow": ("""expiration=1h 'key=["/symbol", "/venue"]'""", "expiration=45s hash_index=/trader"),
 }
-"""Settings with which each kind is created, and others that are changed; for people."""
+"""Examples of settings for each kind: to create an entity, and to change it."""
 
 _BY_FILE: Final = (
     'in this deployment the file decides what the entities are (definitions = "file"). Edit it and run `lapse apply`; '
@@ -98,10 +98,10 @@ create_sow, alter_sow = _create("sow"), _alter("sow")
 
 
 def read_settings(given: tuple[str, ...]) -> dict[str, Any]:
-    """Read settings of a command line: TOML, in which the quotes of a text may be left out.
+    """Parse settings from the command line: TOML, in which the quotes of a text may be left out.
 
     Raises:
-        UsageError: one has no `=`, or its key is none.
+        UsageError: a setting has no `=`, or its key is not valid.
     """
     found: dict[str, Any] = {}
     for one in given:
@@ -114,12 +114,12 @@ def read_settings(given: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _toml(key: str, value: str) -> Mapping[str, Any] | None:
-    """A table of one key; None = the key is none."""
+    """Return a table with one key; None if the key is not valid."""
     if "\n" in key or "#" in key:
         return None
     try:
         quoted = orjson.dumps(value).decode()
-    except TypeError:  # no UTF-8
+    except TypeError:  # not UTF-8
         return None
     for text in (value, quoted):
         if "\n" in text:
@@ -146,24 +146,24 @@ def _carry_out(asked: Request, path: Path, dry_run: bool, as_json: bool) -> None
 def _made(
     asked: Request, topic: DefinitionsTopic, config: Config, beside: Path, dry_run: bool
 ) -> tuple[Draft, list[Difference]]:
-    """Define an entity; returns what of its topics was not there, too.
+    """Define an entity; return its draft, and the topics that were missing or different.
 
     Raises:
-        OutdatedChange: somebody changes definitions all the time.
+        OutdatedChange: concurrent changes of definitions made all tries fail.
     """
     created: set[str] = set()
     for _ in range(_TRIES - 1):
         try:
             return _tried(asked, topic, config, beside, dry_run, created)
         except OutdatedChange:
-            time.sleep(_AGAIN_S * random.uniform(1, 5))  # noqa: S311  # two are not to meet again
+            time.sleep(_AGAIN_S * random.uniform(1, 5))  # noqa: S311  # so that two commands do not collide again
     return _tried(asked, topic, config, beside, dry_run, created)
 
 
 def _tried(
     asked: Request, topic: DefinitionsTopic, config: Config, beside: Path, dry_run: bool, created: set[str]
 ) -> tuple[Draft, list[Difference]]:
-    """Try it once; `created` takes in the topics that are created, so that the next try knows whose they are."""
+    """Try it once. Add new topics to `created`, so that the next try knows that they belong to the entity."""
     there, deleted = settled(topic.read_to_change, config, {asked.name})
     made = draft(asked, there, config, beside, deleted, topic.unreadable)
     made.check_state(lambda definition: live(definition, config))

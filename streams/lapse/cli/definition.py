@@ -1,4 +1,4 @@
-"""`lapse definitions`, and what `lapse apply` writes to the definitions topic (Q23, C64, C65)."""
+"""`lapse definitions`, and the changes that `lapse apply` writes to the definitions topic (Q23, C64, C65)."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from lapse_client.queue.queue import Queue
 from lapse_client.sow.sow_client import SowClient
 
 _LIVE_S: Final = 4.0
-"""How long the shards may take to say what is live, s: without a worker nobody does."""
+"""How long to wait for the shards' counts, in seconds. Without a worker no shard answers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What `lapse apply` makes of the definitions.
+    """The changes of definitions by `lapse apply`.
 
     Attributes:
-        topic: where they are.
-        changes: those that are allowed.
-        refused: why the others are not.
-        kept: entities that are defined, and not in the file; they stay.
+        topic: the definitions topic.
+        changes: the allowed changes.
+        refused: the reasons why other changes are refused.
+        kept: defined entities that are not in the file. They stay.
     """
 
     topic: DefinitionsTopic
@@ -49,7 +49,7 @@ class Plan:
     kept: list[str] = field(default_factory=list)
 
     def show(self) -> None:
-        """Print it, for people."""
+        """Print the plan for people."""
         if self.changes:
             table = Table("entity", "version", "what changes")
             for one in self.changes:
@@ -64,19 +64,19 @@ class Plan:
 
     @property
     def recoveries(self) -> list[Recovery]:
-        """What changed recovery points bring back."""
+        """The rewinds that changed recovery points cause."""
         return recoveries(self.changes)
 
     def facts(self) -> dict[str, object]:
-        """The same for `--json`."""
+        """Return the plan for `--json`."""
         defined = [{"entity": one.after.name, "version": one.after.version, "keys": one.keys} for one in self.changes]
         return {"defined": defined, "refused": self.refused, "kept": self.kept}
 
     def publish(self) -> None:
-        """Write it.
+        """Write the changes.
 
         Raises:
-            TopologyError: the cluster refuses, or somebody changed a definition meanwhile.
+            TopologyError: the cluster refuses, or a definition was changed meanwhile.
         """
         try:
             self.topic.publish([one.after for one in self.changes])
@@ -85,20 +85,20 @@ class Plan:
 
 
 def opened(config: Config) -> DefinitionsTopic:
-    """The definitions topic, once a broker has answered.
+    """Return the definitions topic, after a broker has answered.
 
     Raises:
-        TopologyError: no broker answers within some seconds.
+        TopologyError: no broker answered within some seconds.
     """
     Cluster(config).metadata(FIRST_ANSWER_S)
     return DefinitionsTopic(config)
 
 
 def plan(path: Path, config: Config) -> Plan | None:
-    """What `lapse apply` is to do about definitions; None where the file alone decides.
+    """Return the changes of definitions by `lapse apply`; None if the deployment has definitions in the file only.
 
     Raises:
-        TopologyError: what is defined cannot be read.
+        TopologyError: the definitions cannot be read.
     """
     if config.lapse.definitions == "file":
         return None
@@ -112,7 +112,7 @@ def plan(path: Path, config: Config) -> Plan | None:
         after = replace(one, version=version + 1)
         try:
             differs = change(before, after, path.absolute().parent)
-        except ValueError:  # what is there cannot be understood, and what was checked takes its place
+        except ValueError:  # the present definition is not understood, and the checked one replaces it
             differs = DefinitionChange(None, after)
         if differs is None:
             continue
@@ -122,7 +122,7 @@ def plan(path: Path, config: Config) -> Plan | None:
 
 
 def live(definition: Definition, config: Config) -> int | None:
-    """How many messages or records an entity has, SOW records up to one; None = nobody says."""
+    """Return how many messages an entity has, or 1 for a SOW topic with records; None if no worker answers."""
     try:
         connection = cluster.connection(config.lapse.brokers)
         if definition.kind == "sow":
@@ -168,7 +168,7 @@ def definitions(names: tuple[str, ...], config: Path, as_json: bool) -> None:
 
 
 def readable(found: Mapping[str, bytes]) -> tuple[list[Definition], list[str]]:
-    """The definitions that can be read, and what is wrong with each of the others."""
+    """Return the readable definitions, and a text on the fault of each other one."""
     known: list[Definition] = []
     faults: list[str] = []
     for name, value in found.items():

@@ -20,7 +20,7 @@ class _Flights(click.ParamType):
     name = "number"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Read it; refuse what is neither."""
+        """Parse the value; refuse anything else."""
         if value in ("all", IN_ALL):
             return IN_ALL
         text = str(value)
@@ -65,7 +65,7 @@ def demo(
     Uses the broker that KAFKA_BOOTSTRAP_SERVERS names, else one of its own. Exits with 1 unless every flight is
     accounted for.
     """
-    # A copy: while Spark starts, standard error is turned away.
+    # A copy, because standard error is redirected while Spark starts.
     console = Console(file=os.fdopen(os.dup(2), "w", encoding="utf-8")) if as_json else Console()
     wishes = Wishes(
         seconds=minutes * 60,

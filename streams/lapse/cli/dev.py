@@ -29,35 +29,35 @@ from lapse_client.queue.queue import Queue
 from lapse_client.sow.sow_client import SowClient
 
 _LOOK_EVERY_S: Final = 0.5
-"""How often the children and the file are looked at, s."""
+"""How often the children and the file are checked, in seconds."""
 
 _STOP_S: Final = 15.0
-"""How long a child may take to end, s."""
+"""How long a child may take to end, in seconds."""
 
 _SERVES_WITHIN_S: Final = 60.0
-"""How long the worker may take until every entity answers, s."""
+"""How long the worker may take until every entity answers, in seconds."""
 
 _DEFAULT_PORT: Final = 9092
 
 _BLANK: Final = " \t\b"
-"""What a line shows nothing of; Faust ends with a backspace."""
+"""Characters that are invisible in a line. Faust's output ends with a backspace."""
 
 _STARTED: Final = "lapse gateway: "
-"""How the gateway says that it runs: what `lapse dev` says in its own way."""
+"""The begin of the gateway's first line, which `lapse dev` replaces by its own text."""
 
 
 @dataclass(slots=True)
 class Stand:
-    """What runs: addresses for people, and the processes behind them.
+    """The running deployment: addresses and processes.
 
     Attributes:
         config: the configuration that was applied last.
-        path: where it stands.
+        path: path of its file.
         servers: the broker's address.
-        broker: the broker, where this command started it; None = it was there before.
-        console: the console's address.
-        text: the file as it was last looked at.
-        refused: whether that text is refused; then what runs goes on with an earlier one.
+        broker: the broker that this command started; None if it ran before.
+        console: URL of the console.
+        text: content of the file at the last look.
+        refused: whether that content was refused. Then the processes keep an earlier one.
     """
 
     config: Config
@@ -70,7 +70,7 @@ class Stand:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """What children have to know of the broker."""
+        """The environment variables for children."""
         return {"KAFKA_BOOTSTRAP_SERVERS": self.servers}
 
 
@@ -130,7 +130,7 @@ def dev(config: Path, port: int, console_port: int, data: Path | None, log_level
 
 
 def _configuration(path: Path) -> Config:
-    """Read the file, after writing a sample where there is none."""
+    """Load the file. If there is none, write a sample first."""
     try:
         if sample.write(path):
             click.echo(f"lapse dev: there was no {path}; wrote one with a queue and a SOW topic.", err=True)
@@ -142,7 +142,7 @@ def _configuration(path: Path) -> Config:
 
 
 def _usable(config: Config) -> Config:
-    """Refuse what a broker for development cannot have."""
+    """Return the configuration, or refuse one that a broker for development cannot serve."""
     if config.security.protocol != "PLAINTEXT" and given_broker() is None:
         raise ConfigError(
             f"[security] protocol: {config.security.protocol}: the broker of `lapse dev` speaks PLAINTEXT only. Leave "
@@ -157,7 +157,7 @@ def _usable(config: Config) -> Config:
 def _broker(
     data: Path | None, port: int, config: Path, progress: Console
 ) -> Iterator[tuple[str, EmbeddedKafka | None]]:
-    """The address of a broker: the given one, one that runs on the data already, or one that ends with the block."""
+    """Yield the address of a broker: a given one, one that runs on the data already, or one for the block."""
     if (given := given_broker()) is not None:
         try:
             cluster.connection(None, config)
@@ -182,7 +182,7 @@ def _broker(
 
 
 def _run(stand: Stand, console_port: int, log_level: str, as_json: bool, progress: Console) -> None:
-    """Start the children, tell where everything is, and watch them until one ends or somebody says so."""
+    """Start the children, print their addresses, and watch them until one ends or Ctrl-C comes."""
     with contextlib.ExitStack() as running:
         gateway = Child(  # it needs no topics, so it loads while they are created
             "console",
@@ -210,7 +210,7 @@ def _worker(stand: Stand, log_level: str, running: contextlib.ExitStack) -> Chil
 
 
 def _apply(stand: Stand) -> bool:
-    """Create the topics that the file needs; returns whether that worked."""
+    """Create the topics that the file needs; return whether that worked."""
     said: list[str] = []
     arguments = ["apply", "--yes", "--config", str(stand.path)]
     done = Child("apply", arguments, stand.environment, lambda _name, line: said.append(line)).wait() == 0
@@ -220,7 +220,7 @@ def _apply(stand: Stand) -> bool:
 
 
 def _address(gateway: Child) -> str:
-    """Wait until the gateway says where it is."""
+    """Wait until the gateway prints its address, and return that."""
     line = gateway.first_line(_SERVES_WITHIN_S) or ""
     if not line.startswith(_STARTED):
         raise click.ClickException("the console did not start: see above")
@@ -228,14 +228,14 @@ def _address(gateway: Child) -> str:
 
 
 def _await(stand: Stand, worker: Child) -> bool:
-    """Wait until each entity answers; returns whether all do."""
+    """Wait until each entity answers; return whether all do."""
     deadline = time.monotonic() + _SERVES_WITHIN_S
     connection = Connection(bootstrap_servers=stand.servers)
     for name in [*stand.config.queue, *stand.config.sow]:
         while not _answers(name, stand.config, connection):
             if worker.code is not None:
                 if _text(stand.path) != stand.text:
-                    return False  # it may have read the new text, and refused it
+                    return False  # the worker may have read and refused the new text
                 raise click.ClickException("the worker ended: see above")
             if time.monotonic() > deadline:
                 click.echo(f"lapse dev: {name} does not answer yet; its worker's log says why.", err=True)
@@ -244,7 +244,7 @@ def _await(stand: Stand, worker: Child) -> bool:
 
 
 def _answers(name: str, config: Config, connection: Connection) -> bool:
-    """Ask an entity; False = no worker answered in a moment."""
+    """Ask an entity; return whether a worker answered within two seconds."""
     try:
         if name in config.queue:
             with Queue(name, connection=connection, timeout_s=2.0) as queue:
@@ -258,7 +258,7 @@ def _answers(name: str, config: Config, connection: Connection) -> bool:
 
 
 def _tell(stand: Stand, as_json: bool) -> None:
-    """Print where everything is, and what to try."""
+    """Print all addresses, and what to try."""
     queues, topics = sorted(stand.config.queue), sorted(stand.config.sow)
     if as_json:
         facts = {"bootstrap_servers": stand.servers, "console": stand.console, "config": str(stand.path)}
@@ -284,7 +284,7 @@ def _tell(stand: Stand, as_json: bool) -> None:
 
 
 def _watch(stand: Stand, worker: Child, gateway: Child, log_level: str, running: contextlib.ExitStack) -> None:
-    """Stay until a child ends; apply the file when it changes."""
+    """Watch the children until one ends, and apply the file when it changes."""
     while True:
         time.sleep(_LOOK_EVERY_S)
         if stand.broker is not None and not stand.broker.running:
@@ -292,7 +292,7 @@ def _watch(stand: Stand, worker: Child, gateway: Child, log_level: str, running:
         text = _text(stand.path)
         changed = text not in (stand.text, b"")
         for child in (worker, gateway):
-            # A worker reads the file itself: one that found it wrong is started again once it is right.
+            # A worker reads the file itself. If it refused the file, it is started again after the next change.
             if child.code is not None and not (child is worker and (changed or stand.refused)):
                 raise click.ClickException(f"the {child.name} ended by itself, with code {child.code}: see above")
         if not changed:
@@ -312,7 +312,7 @@ def _watch(stand: Stand, worker: Child, gateway: Child, log_level: str, running:
 
 
 def _text(path: Path) -> bytes:
-    """What the file says; nothing = it is not there at the moment."""
+    """Return the content of the file; empty if it does not exist at the moment."""
     try:
         return path.read_bytes()
     except OSError:

@@ -1,4 +1,4 @@
-"""`lapse dlq`: look into dead letters, send them back, and delete old ones (D2, D5)."""
+"""`lapse dlq`: shows dead letters, sends them back, and deletes old ones (D2, D5)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Command = Callable[..., Any]
 
 _VALUE_SHOWN: Final = 80
 _FAULT_SHOWN: Final = 200
-"""How many characters of a value or an error a table shows; --json has all."""
+"""The most characters of a value, and of an error, in a table. --json has all."""
 
 _INSTANTS: Final = frozenset({"first", "last"})
 _SERVERS = cluster.options
@@ -44,7 +44,7 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, one ob
 
 
 def _choosing(command: Command) -> Command:
-    """Add the options that say which letters are meant."""
+    """Add the options that choose letters."""
     for option in (
         click.option(
             "-f", "--filter", "expression", default="", help="Only letters whose message matches this expression."
@@ -233,7 +233,7 @@ def purge(name: str, until: When, yes: bool, bootstrap_servers: str | None, as_j
 
 
 def _letters(name: str, connection: Connection) -> DeadLetterReader:
-    """The letters of an entity, or of a topic; an entity's own topic for them may be named by lapse.toml alone."""
+    """Return the letters of an entity or a topic. Only lapse.toml may name an entity's own topic for letters."""
     try:
         return DeadLetterReader(name, connection=connection)
     except UnknownEntity:
@@ -263,7 +263,7 @@ def _target(elsewhere: str, lifetime: str) -> Target:
 
 
 def _now(connection: Connection, name: str) -> Callable[[], int]:
-    """What tells the broker's time, ms since the epoch; measured when it is first asked."""
+    """Return a function for the broker's time, ms since the epoch. Its first call measures the clock."""
     asked = False
 
     def now_ms() -> int:
@@ -277,7 +277,7 @@ def _now(connection: Connection, name: str) -> Callable[[], int]:
 
 
 def _readers() -> dict[str, list[str]]:
-    """The queues of lapse.toml, by the topics that they read."""
+    """Return the queues of lapse.toml by the topics that they read."""
     config = cluster.configuration()
     readers: dict[str, list[str]] = {}
     for name, queue in () if config is None else config.queue.items():
@@ -304,7 +304,7 @@ def _choice(
 
 
 def _at_most(lines: Iterable[Line], limit: int) -> Iterator[Line]:
-    """Lines up to so many that are not refused."""
+    """Yield lines until `limit` of them are not refused."""
     for line in lines:
         yield line
         limit -= not line.refused
@@ -314,7 +314,7 @@ def _at_most(lines: Iterable[Line], limit: int) -> Iterator[Line]:
 
 @contextlib.contextmanager
 def _audited(path: Path | None, now: Callable[[], int]) -> Iterator[Callable[[Line, str], None]]:
-    """Write what becomes of each letter, as it becomes known."""
+    """Yield a function that appends the result of each letter to a file."""
     if path is None:
         yield lambda line, error: None
         return
@@ -332,7 +332,7 @@ def _audited(path: Path | None, now: Callable[[], int]) -> Iterator[Callable[[Li
 
 
 def _summary(lines: Iterable[Line], lifetime: str) -> list[dict[str, Any]]:
-    """Letters that share entity, reasons, target and refusal."""
+    """Count letters by entity, reasons, target and refusal."""
     letters: Counter[tuple[str, str, str, str]] = Counter()
     passed: Counter[tuple[str, str, str, str]] = Counter()
     for line in lines:

@@ -1,4 +1,4 @@
-"""`lapse doctor`: what is wrong here, and how to mend it."""
+"""`lapse doctor`: finds faults of the deployment, and says how to correct them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def doctor(config: Path, as_json: bool) -> None:
 
 
 def _look(path: Path) -> list[Finding]:
-    """Look at everything that can be looked at: what needs a broker is left out where none answers."""
+    """Make all checks. If no broker answers, leave out those that need one."""
     try:
         config = load(path)
     except ConfigError as error:

@@ -1,4 +1,4 @@
-"""How a command in the foreground ends: by Ctrl-C, and by SIGTERM in the same way."""
+"""Lets a foreground command end by SIGTERM in the same way as by Ctrl-C."""
 
 from __future__ import annotations
 

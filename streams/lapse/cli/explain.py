@@ -1,4 +1,4 @@
-"""`lapse explain`: what happened to one message, from its arrival to its end (D6)."""
+"""`lapse explain`: shows the life of one message, from its arrival to its end (D6)."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def explain(bookmark: str, entity: str | None, bootstrap_servers: str | None, as
 
 
 def _unanswered(queues: list[str]) -> str:
-    """What to say of queues that do not answer."""
+    """Return the text on queues that did not answer."""
     named = ", ".join(queues)
     return (
         f"no answer from {named}. If the message waits for something there, such as a barrier or its dead letter, "
@@ -67,7 +67,7 @@ def _unanswered(queues: list[str]) -> str:
 
 
 def _look(bookmark: str, entity: str | None, connection: Connection, quiet: bool) -> History:
-    """Search, with a bar on standard error."""
+    """Search for the life of a message, with a progress bar on standard error."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True, disable=quiet) as bars:
         tasks: dict[str, TaskID] = {}
@@ -97,7 +97,7 @@ def _show(found: History) -> None:
             moment.entity,
             moment.what.replace("_", " "),
             *([str(moment.message)] if chain else []),
-            # Text, not markup: facts are a publisher's words.
+            # Text, not markup: facts come from publishers.
             Text("\n".join(f"{_title(name, value)}: {_fact(name, value)}" for name, value in moment.facts.items())),
         )
     print_table(table)

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
 _GARBAGE_THRESHOLDS: Final = (30_000, 5, 50)
-"""A batch makes thousands of short-lived objects, and no cycles. With Python's own thresholds the collector looks
-through them after every fifteenth message: a fifth of the time that reading and telling messages takes."""
+"""Thresholds for the garbage collector. A batch makes thousands of short-lived objects without cycles. By default the
+collector would run after every fifteenth message, and take a fifth of the time for reading and encoding messages."""
 
 
 class _Figures(click.ParamType):
-    """The address of a worker's figures."""
+    """An option with the URL of a worker's figures."""
 
     name = "url"
 
@@ -47,7 +47,7 @@ class _Figures(click.ParamType):
 
 
 class _Deployment(click.ParamType):
-    """Another deployment: its name and its `lapse.toml`."""
+    """An option with another deployment: its name and its `lapse.toml`."""
 
     name = "deployment"
 
@@ -140,7 +140,7 @@ def gateway(
     begin(JsonFormatter() if as_json else TextFormatter(_LINE))
     logging.getLogger("uvicorn").setLevel(logging.ERROR)
     kafka_log = logging.getLogger("lapse_client.kafka")
-    kafka_log.setLevel(logging.CRITICAL)  # what is wrong at the start is told in one sentence
+    kafka_log.setLevel(logging.CRITICAL)  # a fault at the start is reported in one sentence
     try:
         settings = Settings(
             host=host,
@@ -159,7 +159,7 @@ def gateway(
             found = Gateway(_reached(cluster.meant(bootstrap_servers), wait), settings, users, name=_app_id())
             found.beside(_others(deployments, settings, found.name))
             kafka_log.setLevel(logging.ERROR)
-            context(found)  # a wrong certificate is told before anything is said to run
+            context(found)  # report a wrong certificate before the address
 
             def started(address: str) -> None:
                 click.echo(orjson.dumps({"address": address}) if as_json else f"lapse gateway: {address}")
@@ -178,11 +178,11 @@ def gateway(
 
 
 def _reached(connection: Connection, wait: bool) -> Connection:
-    """A cluster that answers and shows us entities; or, with `wait`, one that may do so later, which is warned of.
+    """Check that a cluster answers and shows entities; with `wait`, only log a warning if it does not yet.
 
     Raises:
-        ConnectionFailed: it does not answer, or refuses us.
-        LapseError: it does not let us see any entity.
+        ConnectionFailed: the cluster does not answer, or refuses this client.
+        LapseError: the cluster hides all entities from this user.
     """
     log = logging.getLogger("lapse_gateway")
     try:
@@ -194,22 +194,22 @@ def _reached(connection: Connection, wait: bool) -> Connection:
             raise
         log.warning("%s. The gateway waits for it, and is not ready", error)
         return connection
-    if blind is not None:  # a right to single topics shows them once `lapse apply` has made them
+    if blind is not None:  # rights on single topics take effect once `lapse apply` has created these
         if not wait:
             raise blind
         log.warning("%s. The gateway goes on, and shows what it may see", blind)
     return connection
 
 
-_EVERYWHERE: Final = ("0.0.0.0", "::")  # noqa: S104  # where a worker listens, not this
+_EVERYWHERE: Final = ("0.0.0.0", "::")  # noqa: S104  # the worker's address, not the gateway's
 _LINE: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 def _others(deployments: Sequence[tuple[str, Path]], settings: Settings, own: str) -> list[Gateway]:
-    """The deployments that are served beside the first one; one whose brokers are away is served once they answer.
+    """Return the deployments beside the first one. If brokers of one do not answer yet, it is served when they do.
 
     Raises:
-        LapseError: two have one name, or a file cannot be read or is wrong.
+        LapseError: two deployments have the same name, or a file cannot be read or is not valid.
     """
     from lapse_gateway import Gateway
 
@@ -224,13 +224,13 @@ def _others(deployments: Sequence[tuple[str, Path]], settings: Settings, own: st
 
 
 def _app_id() -> str:
-    """What the first deployment is called."""
+    """Return the name of the first deployment."""
     config = cluster.configuration()
     return "lapse" if config is None else config.lapse.app_id
 
 
 def _figures(path: Path | None = None) -> tuple[Source, ...]:
-    """Where the worker of a `lapse.toml` serves its figures, if it does and runs on this machine."""
+    """Return the URL of the figures of a `lapse.toml`'s worker, if it serves any. It should run on this machine."""
     from lapse_gateway.scrape import Source
 
     config = cluster.configuration(path)
@@ -242,10 +242,10 @@ def _figures(path: Path | None = None) -> tuple[Source, ...]:
 
 
 def _users(path: Path | None = None) -> Users:
-    """The users of a `lapse.toml`, and who reads which topic.
+    """Return the users of a `lapse.toml`, and the entities that read topics.
 
     Raises:
-        LapseError: the file, or a user's key, cannot be read or is wrong.
+        LapseError: the file, or a user's key, cannot be read or is not valid.
     """
     from lapse_gateway import User, Users
 

@@ -1,4 +1,4 @@
-"""Instants as options say them."""
+"""Options with instants."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ from lapse_client.reading.instant import instant_ms
 
 @dataclass(frozen=True, slots=True)
 class Ago:
-    """A span before now, by the broker's clock.
+    """A time before now, by the broker's clock.
 
     Attributes:
-        ms: how long, ms.
+        ms: length of the time, in ms.
     """
 
     ms: int
 
 
 When = int | Ago
-"""What an option says: an instant, ms since the epoch, or how long ago."""
+"""The value of an option: an instant, ms since the epoch, or a time before now."""
 
 
 def at_ms(when: When, now_ms: Callable[[], int]) -> int:
-    """Return the instant that an option means, ms since the epoch; 0 of what is before 1970.
+    """Return the instant of an option, ms since the epoch; 0 for instants before 1970.
 
     Args:
-        when: what it says.
-        now_ms: tells the broker's time, ms since the epoch; it is asked only where it counts.
+        when: value of the option.
+        now_ms: returns the broker's time, ms since the epoch; called only if it is needed.
     """
     return max(0, now_ms() - when.ms) if isinstance(when, Ago) else when
 
 
 class Instant(click.ParamType):
-    """An option's instant: ISO 8601 (UTC unless it says otherwise), ms since the epoch, or `2h`: so long ago."""
+    """An option with an instant: ISO 8601 (UTC by default), ms since the epoch, or a time before now such as `2h`."""
 
     name = "instant"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> When:
-        """Read it; the result is in ms since the epoch, or says how long ago."""
+        """Parse the value into ms since the epoch, or a time before now."""
         if isinstance(value, int | Ago):
             return value
         text = str(value).strip()

@@ -1,4 +1,4 @@
-"""`lapse kafka`: a local broker without Docker, for trying things out and for tests."""
+"""`lapse kafka`: runs a local broker without Docker, for experiments and tests."""
 
 import sys
 import time
@@ -102,7 +102,7 @@ def stop(data: Path | None, as_json: bool) -> None:
 
 
 def _place(data: Path | None) -> Path:
-    """Return the data directory that is meant."""
+    """Return the data directory."""
     return data.absolute() if data is not None else daemon.data_dir()
 
 
@@ -147,7 +147,7 @@ def _print_json(value: dict[str, Any]) -> None:
 
 
 def _fail(message: str, as_json: bool) -> NoReturn:
-    """End with exit code 1."""
+    """Print an error, and exit with code 1."""
     if as_json:
         _print_json({"running": False, "error": message})
     raise click.ClickException(message)

@@ -1,4 +1,4 @@
-"""`lapse queue partitions`: a queue gets a shard for each partition that its topics were given (C81)."""
+"""`lapse queue partitions`: adds shards to a queue for new partitions of its topics (C81)."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def partitions(name: str, config: Path, dry_run: bool, as_json: bool) -> None:
 
 
 def _deployment(path: Path) -> Config:
-    """What is served: as the definitions topic says, or the file."""
+    """Return the configuration that is served: from the definitions topic, or from the file."""
     config = load(path)
     if config.lapse.definitions == "file":
         return config
@@ -67,10 +67,10 @@ def _deployment(path: Path) -> Config:
 
 
 def check(name: str, config: Config) -> None:
-    """See whether there is such a queue.
+    """Check that a queue exists.
 
     Raises:
-        TopologyError: there is none; the text says what there is.
+        TopologyError: there is no such queue; the text names those that exist.
     """
     if name in config.sow:
         raise TopologyError(

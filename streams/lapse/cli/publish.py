@@ -1,4 +1,4 @@
-"""`lapse publish`: records with lifetimes, from an argument or from standard input."""
+"""`lapse publish`: publishes records with lifetimes, from an argument or from standard input."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _values(value: str | None, delete: bool) -> Iterator[bytes | None]:
     if delete:
         yield None
     elif value is not None:
-        yield os.fsencode(value)  # bytes that are no UTF-8 are sent as they were given
+        yield os.fsencode(value)  # bytes that are not UTF-8 are sent unchanged
     else:
         for line in click.get_binary_stream("stdin"):
             yield line.rstrip(b"\r\n")

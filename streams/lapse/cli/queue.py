@@ -1,4 +1,4 @@
-"""`lapse queue`: receive from a queue, look into it, settle by bookmark; create, alter and delete queues."""
+"""`lapse queue`: receives, peeks, settles by bookmark, and creates, alters and deletes queues."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def peek(
             shown(one.expires_at_ms),
             str(one.delivery_count),
             str(one.cancel_count),
-            # Text, not markup: the broker's words.
+            # Text, not markup: it may contain the broker's text.
             Text(one.waits_for),
         )
     print_table(table)
@@ -186,7 +186,7 @@ def subscriptions(name: str, bootstrap_servers: str | None, as_json: bool) -> No
 
 
 def _settling(how: str, name: str, text: str) -> None:
-    """Add the subcommand that settles in one way."""
+    """Add the subcommand for a settle action."""
 
     def settle(
         name: str,
@@ -269,12 +269,12 @@ def purge(
 
 
 class _Point(click.ParamType):
-    """From where on messages come back."""
+    """An option that says where a rewind begins."""
 
     name = "point"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str | When:
-        """Read it: `beginning` and bookmarks stay as they are."""
+        """Parse the value. `beginning` and bookmarks are returned unchanged."""
         if not isinstance(value, str):
             return value  # type: ignore[no-any-return]
         with contextlib.suppress(ValueError):
@@ -385,7 +385,7 @@ def _told() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _open(name: str, bootstrap_servers: str | None, *, insists: bool = True) -> Iterator[Queue]:
-    """The queue; what only looks does not insist on a worker."""
+    """Yield the client of a queue. Commands that only read do not insist on a worker."""
     with _told(), Queue(name, connection=cluster.connection(bootstrap_servers, insists=insists)) as client:
         yield client
 

@@ -1,4 +1,4 @@
-"""What a cluster has recorded of a queue, read from its topics; and its events gone through again (X10)."""
+"""Reads a cluster's records of a queue from its topics, and replays its steps to compare the events (X10)."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ _DIFFERENCES_SHOWN: Final = 5
 
 
 def underlying(name: str, config: QueueConfig, there: Mapping[str, int]) -> list[str]:
-    """The underlying topics of a queue that a cluster has."""
+    """Return the underlying topics of a queue that exist on a cluster."""
     pattern = config.pattern()
     named = [one for one in config.underlying(name) if one in there]
     return named + [one for one in sorted(there) if pattern is not None and one not in named and pattern.fullmatch(one)]
 
 
 def read(connection: Connection, names: Iterable[str], since_ms: int | None = None) -> Recording:
-    """Read topics, as far as they go now.
+    """Read topics up to their present ends.
 
     Args:
-        connection: the cluster.
-        names: the topics.
-        since_ms: only what was written at this instant or later, ms since the epoch; None = all.
+        connection: connection to the cluster.
+        names: names of the topics. Missing ones are ignored.
+        since_ms: read only records written at this instant or later, ms since the epoch; None = all.
 
     Raises:
-        LapseError: one cannot be read.
+        LapseError: a topic cannot be read.
     """
     there = connection.partitions()
     topics = {one: there[one] for one in names if one in there}
@@ -76,18 +76,18 @@ def _records(connection: Connection, topics: Mapping[str, int], since_ms: int | 
 def defined(
     name: str, path: Path, config: Config, connection: Connection
 ) -> tuple[Definition, Config, Mapping[int, Serving]]:
-    """A queue as a definitions topic has it, and what it was served by.
+    """Return a queue from the definitions topic, with the settings by which it was served.
 
     The topic has the latest version, and earlier ones until Kafka compacts it.
 
     Args:
-        name: the queue.
-        path: the `lapse.toml`.
-        config: what it says.
-        connection: the cluster.
+        name: name of the queue.
+        path: path of the `lapse.toml`.
+        config: content of the `lapse.toml`.
+        connection: connection to the cluster.
 
     Returns:
-        The latest definition; the configuration with all entities that are defined; what the queue was served by.
+        The latest definition, the configuration with all defined entities, and how the queue was served, by version.
 
     Raises:
         ConfigError: the key of a user cannot be read.
@@ -96,7 +96,7 @@ def defined(
     place = topic.definitions(config.lapse.app_id)
     latest: dict[str, bytes] = {}
     told = [one.value for one in _all(read(connection, [place]), place) if note(latest, one.key, one.value) == name]
-    if None in told:  # what stands before defined another queue of that name
+    if None in told:  # earlier records defined another queue of that name
         told = told[len(told) - told[::-1].index(None) :]
     try:
         versions = [Definition.decode(name, value) for value in told]
@@ -116,17 +116,17 @@ def defined(
 def stretch(
     name: str, config: QueueConfig, connection: Connection, since_ms: int | None, until_ms: int | None
 ) -> tuple[Arrivals, RecordedWork]:
-    """What came into a queue, and what its consumers did.
+    """Return the recorded arrivals of a queue, and the recorded work of its consumers.
 
     Args:
-        name: the queue.
-        config: its settings.
-        connection: its cluster.
-        since_ms: from when on, ms since the epoch; None = all that is there.
-        until_ms: until when; None = to the end.
+        name: name of the queue.
+        config: settings of the queue.
+        connection: connection to its cluster.
+        since_ms: beginning of the stretch, ms since the epoch; None = the first record.
+        until_ms: end of the stretch, ms since the epoch; None = the last record.
 
     Raises:
-        LapseError: the topics cannot be read, or hold no message of that stretch.
+        LapseError: the topics cannot be read, or have no message in that stretch.
     """
     there = connection.partitions()
     sources, events = underlying(name, config, there), topic.events(name)
@@ -155,18 +155,18 @@ def replay(
     since_ms: int | None,
     until_ms: int | None,
 ) -> list[Comparison]:
-    """Go through all that a queue's shards did, and compare the events.
+    """Replay the recorded steps of a queue's shards, and compare the events.
 
     Args:
-        name: the queue.
-        config: the configuration that it had.
-        servings: what it was served by, by the version of its definition.
-        connection: its cluster.
-        since_ms: from when on, ms since the epoch; None = from as early as possible.
-        until_ms: until when; None = to the end.
+        name: name of the queue.
+        config: the configuration at that time.
+        servings: how the queue was served, by the version of its definition.
+        connection: connection to its cluster.
+        since_ms: beginning of the stretch, ms since the epoch; None = as early as possible.
+        until_ms: end of the stretch, ms since the epoch; None = the last record.
 
     Raises:
-        LapseError: the topics cannot be read, or lack something.
+        LapseError: the topics cannot be read, or lack records.
     """
     there = connection.partitions()
     changelog = topic.changelog(config.lapse.app_id, name)
@@ -199,7 +199,7 @@ def replay(
 
 
 def show(found: list[Comparison], as_json: bool) -> None:
-    """Print what came of it; exit code 1 unless all events are the same."""
+    """Print the comparisons, and exit with code 1 unless all events are the same."""
     if as_json:
         for one in found:
             for told in one.events:
@@ -226,7 +226,7 @@ def _tell(partition: int, what: str, some: Sequence[event.Event]) -> None:
 
 
 def _event(told: event.Event) -> dict[str, object]:
-    """An event for JSON; a queue's has no key."""
+    """Return an event for JSON, without the key, which a queue's events do not have."""
     named = {one.name: getattr(told, one.name) for one in fields(told) if one.name not in ("messages", "key")}
     return {**named, "messages": [_range(one) for one in told.messages]}
 

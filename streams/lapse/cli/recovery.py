@@ -1,4 +1,4 @@
-"""What a changed `recovery_point` brings back: `lapse apply` shows it as a rewind, and does it (Q22)."""
+"""The rewind that a changed `recovery_point` causes. `lapse apply` shows it, and carries it out (Q22)."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _PATIENCE_S: Final = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """A rewind that a changed recovery point asks for.
+    """A rewind that a changed recovery point causes.
 
     Attributes:
-        queue: its name.
-        to: from where on messages come back, as `lapse queue rewind` takes it.
-        version: of the definition that says so.
+        queue: name of the queue.
+        to: where the rewind begins, as in `lapse queue rewind`.
+        version: version of the definition with the recovery point.
     """
 
     queue: str
@@ -32,11 +32,11 @@ class Recovery:
 
     @property
     def command_id(self) -> str:
-        """Names the rewind: however often it is asked for, it is done once."""
+        """The id of the rewind. It makes repeated requests carry out the rewind once."""
         return f"{_KEY}-{self.version}"
 
     def shown(self) -> str:
-        """What it will do, for people."""
+        """Return a text on what the rewind will do."""
         return f"{self.queue}: another {_KEY}: messages that have left come back, as by `{self._command}`"
 
     @property
@@ -47,7 +47,7 @@ class Recovery:
         """Rewind the queue.
 
         Returns:
-            How many messages came back, None where the queue did not say; and what is to be told.
+            The number of messages that came back, None if the queue did not answer; and a text for the user.
         """
         try:
             connection = cluster.connection(config.lapse.brokers)
@@ -59,7 +59,7 @@ class Recovery:
 
 
 def recoveries(changes: Iterable[DefinitionChange]) -> list[Recovery]:
-    """The rewinds that changed definitions ask for; the end of the log brings nothing back."""
+    """Return the rewinds that changed definitions cause. The recovery point `end` causes none."""
     found: list[Recovery] = []
     for one in changes:
         point = one.after.settings.get(_KEY, "beginning")

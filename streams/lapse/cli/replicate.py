@@ -1,4 +1,4 @@
-"""`lapse replicate`: bring SOW topics to another deployment, with their deadlines."""
+"""`lapse replicate`: copies SOW topics to another deployment, with their deadlines."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def replicate(config: Path | None, upstream: str | None, downstream: str | None,
 
 
 def _from_lapse_toml(path: Path | None, upstream: str | None) -> dict[str, Any]:
-    """The deployment that is read, from `lapse.toml` or the environment; nothing where only --from says it."""
+    """Return the source deployment from `lapse.toml` or the environment; nothing if --from is given without a file."""
     if path is None:
         if upstream is not None:
             return {}

@@ -1,4 +1,4 @@
-"""The `lapse.toml` that `lapse dev` writes where there is none."""
+"""The sample `lapse.toml` that `lapse dev` writes if there is none."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ expiration = "1h"
 
 
 def write(path: Path) -> bool:
-    """Write the sample to `path` unless there is a file; returns whether it was written.
+    """Write the sample to `path` unless the file exists; return whether it was written.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     try:
         with path.open("x", encoding="utf-8") as file:
