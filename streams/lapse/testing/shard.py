@@ -18,7 +18,6 @@ from lapse.runtime.queue.machine import QueueMachine
 from lapse.runtime.queue.unwritten import noted_of, read_written
 from lapse.runtime.shard.effects import Effects
 from lapse.runtime.shard.inbox import Inbox
-from lapse.runtime.shard.kept_answers import KeptAnswers
 from lapse.runtime.shard.sent_log import PROGRESS_KEY
 from lapse.runtime.tp import TP
 from lapse.testing.entity import Entity
@@ -74,7 +73,7 @@ class MemoryShard:
         positions = {tp: begins.get(tp, 0) if offset is None else offset for tp, offset in places.items()}
         of_messages = {tp: offset for tp, offset in positions.items() if tp != self._commands and offset}
         self.machine = entity.machine(partition, self._epoch, changelog, of_messages)
-        self.machine.kept_answers = KeptAnswers(self._epoch, changelog.runtime)
+        self.machine.recall(self._epoch, changelog.runtime)
         if isinstance(self.machine, QueueMachine):
             self.machine.shard.allowance.written_within_ms = 0
         reader, catch_up = MemoryReader(self._cluster), len(self._cluster.log(*self._commands))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Final
@@ -14,6 +13,7 @@ from lapse.core.queue.answer import open_subscription, shown
 from lapse.core.queue.delivery.dispatch import STEP_MESSAGES
 from lapse.core.queue.inquiry.inquiry import PLACED
 from lapse.core.queue.inquiry.row_filter import finds_spare, peeks_at_some
+from lapse.core.queue.parts_done import PartsDone
 from lapse.core.queue.rewind.rewind_command import rewind_refusal
 from lapse.core.queue.rewind.rewinding import Wish
 from lapse.core.queue.rewind.rewinds import Rewind
@@ -45,13 +45,13 @@ class QueueCommands:
         self._publish_target = publish_target
         self._refused = refused
         self._row_filter: str | None = None
-        self._purged: Counter[str] = Counter()
-        """The number of messages that the purge in progress has removed, by state."""
+        self.parts = PartsDone()
+        """What the purge or settlement by filter in progress has done so far."""
         self.oldest_ms: int | None = None
         """Arrival of the oldest message, ms since the epoch, set before a depth command; None = no message."""
         self.counted: Rewind | None = None
         """A finished dry run of a rewind whose answer is due."""
-        self._settling = SettlementCommands(shard, lambda: self._row_filter or "")
+        self._settling = SettlementCommands(shard, lambda: self._row_filter or "", self.parts)
         self._transfers = TransferCommands(shard, lambda: self._row_filter is None)
         self._handlers: dict[str, Callable[[Command, int, Step], dict[str, Any]]] = {
             **self._transfers.handlers,
@@ -252,17 +252,17 @@ class QueueCommands:
         if command.bookmarks:
             raise CommandRefused("purge takes a filter, not bookmarks, and without one it takes everything; use expire")
         removed, left = self._shard.purge(at_ms, step, command.leased, command.filter or "")
-        removed = {state: count + self._purged[state] for state, count in removed.items()}
-        self._purged.clear()
+        removed = {state: count + self.parts.purged[state] for state, count in removed.items()}
+        self.parts.clear()
         stayed = {f"skipped_{state}": count for state, count in left.items() if count}
         return {"counts": {"removed": sum(removed.values()), "skipped": sum(left.values()), **removed, **stayed}}
 
-    def settle_some(self, command: Command, at_ms: int, step: Step, row_filter: str | None) -> bool:
-        """See `SettlementCommands.settle_some`."""
+    def do_some(self, command: Command, at_ms: int, step: Step, row_filter: str | None) -> bool:
+        """Carry out a part of a purge, or of a settlement, of very many messages; whether another part must follow."""
         self._row_filter = row_filter
-        return self._settling.settle_some(command, at_ms, step)
+        return self._purge_some(command, at_ms, step) or self._settling.settle_some(command, at_ms, step)
 
-    def purge_some(self, command: Command, at_ms: int, step: Step) -> bool:
+    def _purge_some(self, command: Command, at_ms: int, step: Step) -> bool:
         """Carry out a part of a purge of very many messages. Return whether another part must follow (C60).
 
         A part removes up to `PURGED_AT_ONCE` messages with places and `STEP_MESSAGES` scheduled ones. `handle` removes
@@ -273,13 +273,13 @@ class QueueCommands:
         state, text = self._shard.state, command.filter or ""
         if sum(state.outline(index).held for index in state.segments) > PURGED_AT_ONCE:
             gone = self._shard.purge_placed(at_ms, step, command.leased, text, PURGED_AT_ONCE)
-            self._purged.update(gone)
+            self.parts.purged.update(gone)
             if sum(gone.values()) >= PURGED_AT_ONCE:
                 return True
         if len(state.scheduled) <= STEP_MESSAGES:
             return False
         gone = self._shard.purge_scheduled(at_ms, step, text, STEP_MESSAGES)
-        self._purged.update(gone)
+        self.parts.purged.update(gone)
         return sum(gone.values()) == STEP_MESSAGES
 
     def rewind(self, command: Command, at_ms: int, offset: int) -> Wish | None:

@@ -27,7 +27,8 @@ from lapse.runtime.queue.in_flight import EMITTED, QueueStepInFlight
 from lapse.runtime.queue.judging import Judge
 from lapse.runtime.queue.letters import QueueLetters
 from lapse.runtime.queue.output import QueueOutput
-from lapse.runtime.queue.preparation import Preparation, as_its_user
+from lapse.runtime.queue.parts_journal import PartsJournal
+from lapse.runtime.queue.preparation import Preparation
 from lapse.runtime.queue.rewind import Rewinder
 from lapse.runtime.queue.sweep_horizon import SweepHorizon
 from lapse.runtime.queue.unwritten import JournaledDeliveries, Noted, Read
@@ -92,6 +93,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         self._payloads = payloads
         self._output = output
         self._commands = QueueCommands(shard, publish_target, self.retry.why)
+        self._parts = PartsJournal(epoch, self._commands.parts)
         self._judge = Judge(shard, payloads, lambda: self.under_way, _STEP_RECORDS)
         self._waiting: deque[Admitted] = deque()
         shard.allowance.counts_as_written = True
@@ -112,6 +114,11 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
     @property
     def _instant_ms(self) -> int:
         return self.now_ms
+
+    def recall(self, epoch: int, journal: Mapping[bytes, bytes]) -> None:
+        """See `ShardMachine.recall`; what a long command has done so far as well."""
+        super().recall(epoch, journal)
+        self._parts.recall(journal)
 
     # Messages
 
@@ -216,9 +223,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         """Carry out a command, or let it wait for payloads, or for earlier commands that do."""
         self._at_work.stands_alone |= admitted.command.command != "heartbeat"
         self.shard.use(admitted.at_ms, self._step)
-        admitted, refusal = as_its_user(admitted)
-        if refusal is None and admitted.command.command == "subscribe":
-            refusal = self._judge.filters.refusal(admitted.command.filter)
+        admitted, refusal = self._preparation.admit(admitted)
         if refusal is not None:
             self._refuse(admitted, refusal)
             return
@@ -236,11 +241,10 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
 
     def _do(self, admitted: Admitted) -> None:
         command, at_ms = admitted.command, admitted.at_ms
-        if (
-            self.crowd.is_before(at_ms, command.command)
-            or self._commands.purge_some(command, at_ms, self._step)
-            or self._commands.settle_some(command, at_ms, self._step, admitted.row_filter)
-        ):
+        self._parts.resume(admitted.offset)
+        do_some = self._commands.do_some
+        if self.crowd.is_before(at_ms, command.command) or do_some(command, at_ms, self._step, admitted.row_filter):
+            self._parts.note(admitted.offset)
             self._put_off(admitted.offset, lambda: self._do_next_part(admitted))
             return
         if command.command == "rewind" and (wish := self._commands.rewind(command, at_ms, admitted.offset)) is not None:
@@ -248,6 +252,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
             self.unfinished = admitted.offset  # until its end, nothing else happens in the shard
             return
         self._commands.handle(command, at_ms, self._step, admitted.row_filter)
+        self._parts.end()
 
     async def _rewind(self) -> None:
         """Do a part of a rewind; answer after the last part."""
@@ -416,6 +421,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
             effects.must_arrive, effects.counted_to = True, self.shard.allowance.counted_to
         if step.changes or step.removals:
             effects.journal = self._journal.encode(step)
+        effects.journal += self._parts.items()
         effects.instants = at_work.instants | ({} if self.unfinished is None else {"unfinished": self.unfinished})
         effects.stands_alone = at_work.stands_alone or self.unfinished is not None
         self.figures.queue_step(step)
@@ -438,10 +444,6 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
     async def oldest_ms(self, now_ms: int = -1) -> int | None:
         """Return the arrival of the first message that has not expired, ms since the epoch; None without one (Q15)."""
         return await self._view.oldest_ms(now_ms)
-
-    def look_up(self, key: bytes, now_ms: int) -> bytes | None:
-        """Return a message's state by its bookmark, as JSON; None if there is no such message."""
-        return next((value for found, value in self.look_through(now_ms) if found == key), None)
 
     def look_through(self, now_ms: int) -> Iterator[tuple[bytes, bytes]]:
         """Yield the bookmark of every message, and its state as JSON."""

@@ -48,6 +48,17 @@ class Preparation:
         self._text = ""
         """The filter under which messages are judged for the command; empty without one."""
 
+    def admit(self, admitted: Admitted) -> tuple[Admitted, Refusal | None]:
+        """Return a command about the messages that its user may see, or the refusal of a filter."""
+        if admitted.row_filter is not None:
+            try:
+                admitted = admitted._replace(command=with_row_filter(admitted.command, admitted.row_filter))
+            except ExpressionError as error:
+                return admitted, no_filter(admitted.command, error)
+        if admitted.command.command != "subscribe":
+            return admitted, None
+        return admitted, self._judge.filters.refusal(admitted.command.filter)
+
     def is_needed(self, admitted: Admitted) -> bool:
         """Whether a command has to be prepared."""
         command = admitted.command
@@ -90,17 +101,3 @@ class Preparation:
         if self._text:
             self._shard.matching.end_selection(self._text)
             self._text = ""
-
-
-def as_its_user(admitted: Admitted) -> tuple[Admitted, Refusal | None]:
-    """A command about the messages that its user may see; a refusal where their filter and its own do not go together.
-
-    Args:
-        admitted: the command.
-    """
-    if admitted.row_filter is None:
-        return admitted, None
-    try:
-        return admitted._replace(command=with_row_filter(admitted.command, admitted.row_filter)), None
-    except ExpressionError as error:
-        return admitted, no_filter(admitted.command, error)

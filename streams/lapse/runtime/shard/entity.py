@@ -27,7 +27,6 @@ from lapse.runtime.letters.rule_process import RuleProcess
 from lapse.runtime.shard import read_positions
 from lapse.runtime.shard.authorizer_memory import remembering
 from lapse.runtime.shard.command_authorizer import Guard
-from lapse.runtime.shard.kept_answers import KeptAnswers
 from lapse.runtime.shard.machine import Machine
 from lapse.runtime.shard.named_topics import NamedTopics
 from lapse.runtime.shard.runner import Runner
@@ -200,7 +199,7 @@ class Entity(NamedTopics):
         known_to = {tp: offset for tp, offset in positions.items() if offset}
         await self.services.one_by_one.turn()
         machine = await self.machine(partition, epoch, changelog, known_to)
-        machine.kept_answers = KeptAnswers(epoch, changelog.runtime)
+        machine.recall(epoch, changelog.runtime)
         self._begun[partition] = machine, sources
         await self._begins(partition, epoch, changelog, machine, known)
         machine.under_way = self._under_way(partition)

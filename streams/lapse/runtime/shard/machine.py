@@ -110,6 +110,15 @@ class ShardMachine(ABC, Generic[C, S, F]):
         shown = f"{settings.name}, partition {settings.partition}"
         self.letters = ShardLetters(shown, source, left, self.figures)
 
+    def recall(self, epoch: int, journal: Mapping[bytes, bytes]) -> None:
+        """Keep answers in the journal, and find what earlier epochs have left there; called before the first step.
+
+        Args:
+            epoch: the shard's epoch.
+            journal: the runtime's keys of the changelog.
+        """
+        self.kept_answers = KeptAnswers(epoch, journal)
+
     # The step
 
     @property
@@ -426,9 +435,9 @@ class ShardMachine(ABC, Generic[C, S, F]):
         """Return the arrival of the oldest message, ms since the epoch; None without one, and for SOW topics."""
         return None
 
-    @abstractmethod
     def look_up(self, key: bytes, now_ms: int) -> bytes | None:
         """Return the value of a table key; None if there is none, or it has expired."""
+        return next((value for found, value in self.look_through(now_ms) if found == key), None)
 
     @abstractmethod
     def look_through(self, now_ms: int) -> Iterator[tuple[bytes, bytes]]:

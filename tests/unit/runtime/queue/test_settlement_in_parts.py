@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from lapse.core.queue import command as queue_commands
 from lapse.core.queue.command import QueueCommands
 from lapse.core.queue.settlement import named_settlement as named_parts
 from lapse.core.queue.settlement import settlement_command as commands
@@ -13,7 +14,9 @@ from lapse.core.queue.shard import QueueShard
 from lapse.protocol.command import Command
 from lapse.runtime.kafka.output import Output
 from lapse.runtime.queue.machine import QueueMachine
+from lapse.runtime.queue.parts_journal import KEY
 from lapse.testing import Lapse
+from lapse.testing.shard import Crash
 from lapse_client import CommandFailed, Queue
 from lapse_client.queue.queue import Settling
 from unit.runtime.queue.test_queue_machine import command, finish, machine
@@ -30,7 +33,7 @@ FILTER = "/n % 2 = 0"
 def parts(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether there was more, of each part of a settlement; a segment makes one."""
     found: list[bool] = []
-    whole = QueueCommands.settle_some
+    whole = QueueCommands.do_some
 
     def noted(self, command, at_ms, step, row_filter):
         more = whole(self, command, at_ms, step, row_filter)
@@ -38,7 +41,7 @@ def parts(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
             found.append(more)
         return more
 
-    monkeypatch.setattr(QueueCommands, "settle_some", noted)
+    monkeypatch.setattr(QueueCommands, "do_some", noted)
     monkeypatch.setattr(commands, "SETTLED_AT_ONCE", 1_000)
     return found
 
@@ -65,6 +68,38 @@ def test_all_that_match_are_settled_once_and_told_together(lapse: Lapse, parts: 
         assert {one.delivery_count for one in queue.peek(filter=FILTER)} == ({1} if how == "cancel" else set())
         assert queue.settle(how, filter="/n = 1")[0].settled, "the next one begins anew"
         assert queue.depth()["leased"] == COUNT // 2 - 1
+
+
+@pytest.mark.feature("C55", "Q21")
+@pytest.mark.parametrize("how", ["acknowledge", "cancel", "expire", "purge"])
+def test_crashes_between_the_parts_lose_no_count_and_no_bookmark(
+    lapse: Lapse, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr(commands, "SETTLED_AT_ONCE", 1_000)
+    monkeypatch.setattr(queue_commands, "PURGED_AT_ONCE", 1_000)
+    falls, whole = iter([False, True, False, True]), QueueCommands.do_some
+
+    def falling(self, command, at_ms, step, row_filter):
+        if command.command == how and next(falls, False):
+            raise Crash
+        return whole(self, command, at_ms, step, row_filter)
+
+    monkeypatch.setattr(QueueCommands, "do_some", falling)
+    fill(lapse)
+    with lapse.subscriber("orders", COUNT) as subscriber, Queue("orders", connection=lapse.connection) as queue:
+        subscriber.start()
+        queue.pause()
+        if how == "purge":
+            assert queue.purge(filter=FILTER, leased=True)["removed"] == COUNT // 2
+        else:
+            answered = queue._ask(Command.of(command=how, filter=FILTER, answer="all"))
+            (told,) = [one for one in answered if one.counts]
+            assert told.counts == {"settled": COUNT // 2, "skipped": 0}
+            assert len({one.bookmarks for one in told.settlements}) == COUNT // 2
+        assert queue.depth()["depth"] == (COUNT if how == "cancel" else COUNT // 2)
+    assert next(falls, None) is None, "it crashed twice"
+    journal = {one.key: one.value for one in lapse.records("lapse-orders-changelog")}
+    assert not any(value for key, value in journal.items() if key.startswith(KEY)), "nothing of it is left"
 
 
 def test_what_is_refused_settles_nothing(lapse: Lapse, parts: list[bool]) -> None:

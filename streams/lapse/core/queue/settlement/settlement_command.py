@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from lapse.core.queue.answer import bounded, size
 from lapse.core.queue.arrival.target_depth import UNLIMITED
+from lapse.core.queue.parts_done import PartsDone
 from lapse.core.queue.settlement import settlement
 from lapse.core.queue.settlement.named_settlement import NamedSettlement
 from lapse.core.queue.settlement.settlement import Claim, Outcome, Result, SettleAction
@@ -28,15 +29,13 @@ class SettlementCommands:
     Args:
         shard: the shard.
         row_filter: returns the row filter of the command's user; empty = all messages (X4).
+        parts: what the settlement by filter in progress has done so far.
     """
 
-    def __init__(self, shard: QueueShard, row_filter: Callable[[], str]) -> None:
+    def __init__(self, shard: QueueShard, row_filter: Callable[[], str], parts: PartsDone) -> None:
         self._shard = shard
         self._row_filter = row_filter
-        self._settled: list[Outcome] = []
-        """The outcomes so far of the settlement by filter in progress."""
-        self._settled_to = -1
-        """The last segment that the settlement by filter has covered; -1 = none is in progress."""
+        self._parts = parts
         self._by_bookmarks: tuple[Command, NamedSettlement] | None = None
         """The latest settlement by bookmarks, with its command."""
         self._renewed_to_ms = 0
@@ -70,28 +69,28 @@ class SettlementCommands:
             return self._settle_some_named(command, at_ms, step)
         if command.command not in _IN_PARTS_BY_FILTER or not command.filter or is_refused(command):
             return False
-        claims, at = self._shard.selected_part(command.filter, self._settled_to, SETTLED_AT_ONCE)
+        claims, at = self._shard.selected_part(command.filter, self._parts.settled_to, SETTLED_AT_ONCE)
         if at is None:
             return False
-        self._settled += self._carry_out(command, claims, at_ms, step)
-        self._settled_to = at
+        self._parts.add(self._carry_out(command, claims, at_ms, step))
+        self._parts.settled_to = at
         return True
 
     def settle(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
         """Acknowledge, cancel or expire messages. Return the fields of the answer."""
         if not command.filter:
             return bounded(self._settle_named(command, at_ms, step), command, {})
-        if self._settled_to >= 0:
-            claims, _ = self._shard.selected_part(command.filter, self._settled_to, UNLIMITED)
-            outcomes = [*self._settled, *self._carry_out(command, claims, at_ms, step)]
-            self._settled, self._settled_to = [], -1
+        parts = self._parts
+        if parts.settled_to >= 0:
+            claims, _ = self._shard.selected_part(command.filter, parts.settled_to, UNLIMITED)
         else:
-            outcomes = self._carry_out(command, self.claims(command), at_ms, step)
-        settled = [outcome for outcome in outcomes if outcome.result is Result.SETTLED]
-        outcomes = [outcome for outcome in outcomes if outcome.result is not Result.TIME_LIMIT]  # as if they had left
+            claims = self.claims(command)
+        parts.add(self._carry_out(command, claims, at_ms, step))
         out_of_sight = len(self._shard.selected_scheduled(command.filter))  # a filter does not settle them (C16)
-        counts = {"settled": size(settled), "skipped": size(outcomes) - size(settled) + out_of_sight}
-        return bounded(settled, command, counts)
+        counts = {"settled": size(parts.settled), "skipped": parts.skipped + out_of_sight}
+        answered = bounded(parts.settled, command, counts)
+        parts.clear()
+        return answered
 
     def renew(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
         """Extend leases. Return the fields of the answer."""

@@ -1,0 +1,105 @@
+"""What the parts of a long command have done so far, in the journal: a crash in between loses no counts (C55, C60).
+
+The journal of each part's step holds what that part adds. The next owner reads the command again, does what is left and
+answers for all. With the last part the journal drops it all.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Final
+
+import orjson
+
+from lapse.core.queue.parts_done import PartsDone
+from lapse.core.queue.settlement.settlement import Outcome, Result
+from lapse.runtime.journal.changelog import Items
+
+KEY: Final = b"\x00d"
+_REST: Final = struct.Struct(">qqq")
+
+
+class PartsJournal:
+    """Journals the parts of the long command of one shard.
+
+    Args:
+        epoch: the shard's epoch.
+        parts: what they have done.
+    """
+
+    def __init__(self, epoch: int, parts: PartsDone) -> None:
+        self._epoch = epoch
+        self._parts = parts
+        self._number = 0
+        self._noted = 0
+        """How many of the parts' outcomes are noted."""
+        self._keys: list[bytes] = []
+        """What the journal holds of the command."""
+        self._items: Items = []
+        self._left: dict[int, list[tuple[bytes, bytes]]] = {}
+        """What earlier epochs have left, by the command's offset."""
+
+    def recall(self, journal: Mapping[bytes, bytes]) -> None:
+        """Find what earlier epochs have left.
+
+        Args:
+            journal: the runtime's keys of the changelog.
+        """
+        for key in sorted(key for key in journal if key.startswith(KEY)):
+            _, offset, _ = _REST.unpack_from(key, len(KEY))
+            self._left.setdefault(offset, []).append((key, journal[key]))
+
+    def resume(self, offset: int) -> None:
+        """Know that a command is about to be carried out, or a part of it: earlier epochs may have done some of it.
+
+        Args:
+            offset: where it stands.
+        """
+        if not self._left:
+            return
+        for before in [one for one in self._left if one <= offset]:
+            some = self._left.pop(before)
+            if before < offset:  # it was refused this time
+                self._items += [(key, None) for key, _ in some]
+                continue
+            for key, value in some:
+                self._keys.append(key)
+                self._take(orjson.loads(value))
+            self._noted = len(self._parts.settled)
+
+    def _take(self, part: dict[str, Any]) -> None:
+        self._parts.purged = Counter(part["purged"])
+        self._parts.skipped, self._parts.settled_to = part["skipped"], part["to"]
+        self._parts.settled += [
+            Outcome(topic, partition, first, last, Result.SETTLED) for topic, partition, first, last in part["settled"]
+        ]
+
+    def note(self, offset: int) -> None:
+        """Journal what a part has added, with its step.
+
+        Args:
+            offset: where its command stands.
+        """
+        parts = self._parts
+        if not parts.any:
+            return
+        self._number += 1
+        key = KEY + _REST.pack(self._epoch, offset, self._number)
+        added = [one[:4] for one in parts.settled[self._noted :]]
+        self._noted = len(parts.settled)
+        self._keys.append(key)
+        value = {"purged": parts.purged, "skipped": parts.skipped, "to": parts.settled_to, "settled": added}
+        self._items.append((key, orjson.dumps(value)))
+
+    def end(self) -> None:
+        """Know that a command is carried out."""
+        if self._keys:
+            self._items += [(key, None) for key in self._keys]
+            self._keys, self._noted = [], 0
+
+    def items(self) -> Items:
+        """Return what the journal of this step holds of it."""
+        items, self._items = self._items, []
+        return items
