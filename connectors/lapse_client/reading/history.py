@@ -31,6 +31,9 @@ _PRODUCERS_CLOCK_MS: Final = 300_000
 _LONGEST_CHAIN: Final = 50
 """The most messages whose lives are combined."""
 
+_NO_EVENTS: Final = (".commands", ".deliveries", ".decisions")
+"""Ends of topics of an entity whose own name begins as topics of events do."""
+
 ABORTED: Final = "aborted"
 
 
@@ -66,7 +69,7 @@ def history(
 
     Args:
         bookmark: bookmark of the message.
-        entity: the queue or SOW topic of interest; None = all entities.
+        entity: the queue or SOW topic of interest, also a deleted one; None = all of them.
         connection: connection to the cluster; from the environment by default.
         watcher: called with the progress of the search; see `Watcher`.
 
@@ -79,7 +82,7 @@ def history(
     name = Bookmark.parse(bookmark) if isinstance(bookmark, str) else bookmark
     cluster = connection or Connection.from_environment()
     topics = cluster.partitions(name.topic)
-    known = sorted({*entities(topics, sow=False), *entities(topics, sow=True)})
+    known = sorted({*entities(topics, sow=False), *entities(topics, sow=True), *_with_events(topics)})
     if entity is not None and entity not in known:
         raise cluster.unknown("queue or SOW topic", entity, known, topic.commands(entity))
     if name.partition >= topics.get(name.topic, 0):
@@ -100,6 +103,14 @@ def history(
     value = None if record is None else record.value()
     size = None if value is None else len(value)
     return History(bookmark=name, found=not missing, missing=missing, size=size, moments=moments, silent=silent)
+
+
+def _with_events(topics: Mapping[str, int]) -> Iterator[str]:
+    """Yield entities with events. Those of a deleted entity stay, as its dead letters do."""
+    prefix = topic.events("")
+    for name in topics:
+        if name.startswith(prefix) and not name.endswith(_NO_EVENTS):
+            yield name.removeprefix(prefix)
 
 
 class _Chain:

@@ -5,8 +5,9 @@ import subprocess
 
 import pytest
 
+from lapse.protocol import topic
 from lapse.transfer.mover import Choice, Mover
-from lapse_client import SowClient
+from lapse_client import Queue, SowClient
 from lapse_client.error import LapseError, UnknownEntity
 from lapse_client.letters.dead_letter import read
 from lapse_client.reading.history import history
@@ -18,6 +19,7 @@ QUEUES = {
     "life": {"max_cancels": 1, "expiration": "enabled"},
     "other": {"topics": ["life{}"], "dead_letter": False},
     "quiet": {},
+    "ended": {"expiration": "enabled"},
     "begin": {"forward_to": "target{}"},
     "target": {"max_cancels": 1, "expiration": "enabled"},
     "last": {},
@@ -84,6 +86,18 @@ def test_every_step_of_a_life_is_told_in_order(served: Deployment) -> None:
     lines = [json.loads(line) for line in told.stdout.splitlines()]
     assert [line["what"] for line in lines] == ["arrived", *(moment.what for moment in mine)]
     assert lines[-1]["told"].startswith(f"dlq.{life}:0:")
+
+
+def test_a_life_in_a_deleted_queue_is_told_from_its_events_and_letters(served: Deployment) -> None:
+    bookmark = served.bookmark("ended", served.write("ended", "x", headers=[("lapse-ttl-ms", b"1")])[0])
+    (letter,) = served.letters("ended", 1)
+    with Queue(served.name("ended"), connection=served.connection) as queue:
+        queue.delete(force=True)
+    until(lambda: topic.commands(served.name("ended")) not in served.connection.partitions(), "its topics are removed")
+    for entity in (None, served.name("ended")):
+        moments = history(bookmark, entity=entity, connection=served.connection).moments
+        assert [moment.what for moment in moments] == ["arrived", "dead_lettered", "dead letter"]
+        assert str(moments[-1].told) == f"{letter.topic()}:{letter.partition()}:{letter.offset()}"
 
 
 def test_what_cannot_be_explained_is_said(served: Deployment) -> None:
