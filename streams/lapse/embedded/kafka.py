@@ -17,9 +17,10 @@ from lapse.embedded import class_archive, jars
 from lapse.embedded.errors import BrokerFailed
 from lapse.embedded.instance import Instance
 from lapse.embedded.java import find_java
-from lapse.embedded.process import Jvm
+from lapse.embedded.process import Jvm, environment
 from lapse.embedded.settings import Ports, cluster_id, free_ports, prepare, server_properties, write_files
 
+_LEAST_FREE_BYTES = 64 << 20
 _BIND_ATTEMPTS = 4
 _TAKEN = ("Address already in use", "BindException")
 
@@ -145,7 +146,14 @@ class EmbeddedKafka:
         class_path = ":".join(str(file) for file in jars.jar_files(jars.KAFKA))
         if self._data is None:
             self._data = Path(tempfile.mkdtemp(prefix="lapse-kafka-"))
+        if any("\udc80" <= letter <= "\udcff" for letter in str(self._data)):  # Python's form of other bytes
+            raise BrokerFailed(f"{self._data!r} is no path in the encoding of this locale; choose another directory.")
         self._data.mkdir(parents=True, exist_ok=True)
+        if (free := shutil.disk_usage(self._data).free) < _LEAST_FREE_BYTES:
+            raise BrokerFailed(
+                f"{self._data} has only {free / 2**20:.0f} MiB free, and a broker ends when its disk is full. "
+                "Make room, or choose another directory."
+            )
         atexit.register(self._at_exit)
         for attempt in range(_BIND_ATTEMPTS):
             self._ports = self._ports or free_ports()
@@ -244,7 +252,7 @@ class EmbeddedKafka:
     def _format(self, command: list[str], server: Path) -> None:
         """Prepare an empty data directory with Kafka's own tool."""
         arguments = [*command, "kafka.tools.StorageTool", "format", "-t", cluster_id(), "-c", str(server)]
-        answer = subprocess.run(arguments, capture_output=True, text=True, timeout=120, check=False)
+        answer = subprocess.run(arguments, capture_output=True, text=True, timeout=120, check=False, env=environment())
         if answer.returncode != 0:
             said = [line for line in (answer.stderr or answer.stdout).splitlines() if not line.startswith("\tat ")]
             raise BrokerFailed(f"Kafka could not prepare {self.data}: {' '.join(said)[-1500:]}")

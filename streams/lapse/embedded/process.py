@@ -44,7 +44,7 @@ class Jvm:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=output,
-                env=_environment(),
+                env=environment(),
                 start_new_session=True,  # only this process gets Ctrl-C, and stops the JVM in order
             )
         assert supervisor.stdout is not None
@@ -70,7 +70,7 @@ class Jvm:
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
-                    env=_environment(),
+                    env=environment(),
                     start_new_session=True,
                 )
             except OSError as error:
@@ -162,6 +162,7 @@ class Jvm:
         return True
 
 
-def _environment() -> dict[str, str]:
-    """Return our environment without variables that would change a JVM's class path."""
-    return {name: value for name, value in os.environ.items() if name != "CLASSPATH"}
+def environment() -> dict[str, str]:
+    """Return our environment for a JVM: without another class path, and with paths in UTF-8, as Python has them."""
+    given = {name: value for name, value in os.environ.items() if name != "CLASSPATH"}
+    return given | {"LC_ALL": "C.UTF-8"} if sys.getfilesystemencoding() == "utf-8" else given

@@ -119,14 +119,32 @@ def test_a_paused_broker_can_be_closed_and_its_temporary_data_goes() -> None:
     assert not where.exists()
 
 
-def test_given_data_stays_and_options_of_java_take_the_place_of_ours(tmp_path: Path) -> None:
+def test_given_data_stays_and_options_of_java_take_the_place_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LC_ALL", "C")  # Java could not open the directory
     properties = {"log.message.timestamp.type": "LogAppendTime"}
-    with EmbeddedKafka(tmp_path / "kept", properties=properties, java_options=["-XX:+UseParallelGC"]) as kept:
+    where = tmp_path / "für später"
+    with EmbeddedKafka(where, properties=properties, java_options=["-XX:+UseParallelGC"]) as kept:
         options = [word for word in psutil.Process(kept.jvm.pid).cmdline() if word.startswith("-X")]
     assert options[0] == "-Xmx512m"
     assert [word for word in options if "GC" in word or "Tiered" in word] == ["-XX:+UseParallelGC"]
-    assert "log.message.timestamp.type=LogAppendTime" in (tmp_path / "kept" / "server.properties").read_text()
+    assert "log.message.timestamp.type=LogAppendTime" in (where / "server.properties").read_text()
     assert "Kafka Server started" in kept.log.read_text()
+
+
+def test_a_path_that_is_no_text_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BrokerFailed, match="is no path in the encoding of this locale"):
+        EmbeddedKafka(tmp_path / "\udcfc").start()
+
+
+def test_a_disk_that_is_full_is_told_before_the_broker_ends_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(tmp_path)._replace(free=3 << 20)
+    monkeypatch.setattr("lapse.embedded.kafka.shutil.disk_usage", lambda _: usage)
+    with pytest.raises(BrokerFailed, match="has only 3 MiB free"):
+        EmbeddedKafka(tmp_path).start()
 
 
 def test_a_wrong_property_is_named(tmp_path: Path) -> None:
