@@ -46,7 +46,7 @@ class QueueCommands:
         self._refused = refused
         self._row_filter: str | None = None
         self.parts = PartsDone()
-        """What the purge or settlement by filter in progress has done so far."""
+        """The results so far of the purge or settlement by filter in progress."""
         self.oldest_ms: int | None = None
         """Arrival of the oldest message, ms since the epoch, set before a depth command; None = no message."""
         self.counted: Rewind | None = None
@@ -258,7 +258,7 @@ class QueueCommands:
         return {"counts": {"removed": sum(removed.values()), "skipped": sum(left.values()), **removed, **stayed}}
 
     def do_some(self, command: Command, at_ms: int, step: Step, row_filter: str | None) -> bool:
-        """Carry out a part of a purge, or of a settlement, of very many messages; whether another part must follow."""
+        """Carry out a part of a purge or settlement of very many messages. Return whether another part must follow."""
         self._row_filter = row_filter
         return self._purge_some(command, at_ms, step) or self._settling.settle_some(command, at_ms, step)
 

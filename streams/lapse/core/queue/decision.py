@@ -41,11 +41,11 @@ class Decisions:
     """The state, the settings, and the one way to carry out a decision.
 
     Attributes:
-        settings: the queue's.
-        state: the shard's.
-        matching: which messages match the filters, as far as known.
-        horizon: how far the sweep reaches that is being carried out.
-        began_ms: when the epoch began, ms since the epoch; nothing is decided before it.
+        settings: the queue's settings.
+        state: the shard's state.
+        matching: what is known of which messages match which filters.
+        horizon: the range of the purge or settlement by filter that is being carried out.
+        began_ms: the beginning of the owner's epoch, ms since 1970; no decision is dated before it.
     """
 
     def __init__(self, settings: QueueSettings, state: QueueState, matching: Matching) -> None:
@@ -166,7 +166,7 @@ class Decisions:
         for messages in self.messages(slots):
             step.events.append(ShardEvent(kind, now_ms, messages, subscription, detail))
 
-    # Looking
+    # Look-ups
 
     def one(self, number: int, offset: int, deadline_ms: int, counts: Counts = NO_COUNTS) -> Messages:
         """Return one message without a place; `number` is its source's, `counts` come from another deployment."""

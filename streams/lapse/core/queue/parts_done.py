@@ -1,4 +1,4 @@
-"""What the parts of a long command have done so far: its answer is about all of them (C55, C60)."""
+"""Parts done: counts what the parts of a long command did. The command's answer covers all of them (C55, C60)."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from lapse.core.queue.settlement.settlement import Outcome, Result
 
 @dataclass(slots=True)
 class PartsDone:
-    """The parts of a purge, or of a settlement by filter, that are done.
+    """The results so far of a purge, or of a settlement by filter, that is carried out in parts.
 
     Attributes:
-        purged: how many messages a purge has removed, by the state in which they were.
-        settled: what a settlement has settled.
-        skipped: how many messages it has left as they were.
-        settled_to: the last segment in which it has settled; -1 = none.
+        purged: number of messages that the purge removed, by the state that they had.
+        settled: the outcomes of the messages that the settlement settled.
+        skipped: number of messages that the settlement did not settle.
+        settled_to: the last segment that the settlement has covered; -1 = none.
     """
 
     purged: Counter[str] = field(default_factory=Counter)
@@ -27,18 +27,18 @@ class PartsDone:
 
     @property
     def any(self) -> bool:
-        """Whether anything is done."""
+        """Whether any part removed a message or covered a segment."""
         return bool(self.purged) or self.settled_to >= 0
 
     def add(self, outcomes: Iterable[Outcome]) -> None:
-        """Add what one part of a settlement has done."""
+        """Add the outcomes of one part of a settlement."""
         for outcome in outcomes:
             if outcome.result is Result.SETTLED:
                 self.settled.append(outcome)
-            elif outcome.result is not Result.TIME_LIMIT:  # as if it had left
+            elif outcome.result is not Result.TIME_LIMIT:  # counts as if it had left before
                 self.skipped += outcome.last - outcome.first + 1
 
     def clear(self) -> None:
-        """Begin anew, with another command."""
+        """Forget the results, so that another command can begin."""
         self.purged.clear()
         self.settled, self.skipped, self.settled_to = [], 0, -1

@@ -96,7 +96,7 @@ class QueueShard:
         )
         self.transfer_target = TransferTarget(self._decisions, self._schedule)
 
-    # What comes in
+    # Inputs
 
     def arrive(
         self, topic: str, partition: int, records: Sequence[Record], step: Step, now_ms: int = 0, most: int = UNLIMITED
@@ -281,7 +281,7 @@ class QueueShard:
         """Note a use: a publish, receipt, settlement or inquiry; a message becomes available or leaves (C39, C50)."""
         self.activity.use(now_ms, step, self.agreement)
 
-    # What is asked
+    # Queries
 
     def selected(self, text: str) -> list[Claim]:
         """Return messages that match a filter under selection, complete once `to_judge` returns none (Q8)."""
@@ -358,7 +358,7 @@ class QueueShard:
         """Return topic, partition and offset of the message at a place; None if its segment does not hold the place."""
         return self._inquiry.bookmark_of(place)
 
-    # What time brings
+    # Time
 
     def advance(self, now_ms: int, step: Step, most: int = STEP_MESSAGES) -> int:
         """See `Advance.to`."""
@@ -412,7 +412,7 @@ class QueueShard:
         """Free the large parts of the state, in portions: see `Shard`."""
         yield from self.state.emptying()
 
-    # What goes out
+    # Outputs
 
     @property
     def unjudged(self) -> list[int]:

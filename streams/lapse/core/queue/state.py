@@ -189,7 +189,7 @@ class QueueState:
             if source.stands or self.scheduled.count(number):
                 yield source
 
-    # The one way in which anything changes
+    # Changes
 
     def apply(self, change: Change) -> None:
         """Carry out a change. This is the only mutation, in operation and in recovery alike."""

@@ -86,7 +86,7 @@ class Timers:
         return len(slots)
 
     def _return(self, segment: Segment, leased: NDArray[np.intp], now_ms: int, step: Step) -> None:
-        """Return messages whose leases ended, and note the ends at their subscriptions (Q15)."""
+        """Put messages whose leases ended back into the queue, and note the ends at their subscriptions (Q15)."""
         assert segment.holder is not None
         find = self._state.subscription_table.find
         holders = [one for number in set(segment.holder[leased].tolist()) if (one := find(number)) is not None]

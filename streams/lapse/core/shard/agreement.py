@@ -141,7 +141,7 @@ class Agreement(Generic[S]):
         """Whether all messages have left, and only the topics remain."""
         return self.retired and self._cleared
 
-    # What comes in
+    # Inputs
 
     def delete(self, asker: Asker, force: bool, now_ms: int, step: S) -> Refusal | None:
         """Begin the agreement on a deletion. Return a refusal, or None if the answer comes later."""
@@ -191,7 +191,7 @@ class Agreement(Generic[S]):
         """Begin an epoch. Messages are sent again, since the former owner may not have sent them."""
         self._again_ms = now_ms
 
-    # What time brings
+    # Time
 
     def next_due_ms(self) -> int:
         """Return the next instant at which `advance` has something to do, ms since the epoch; `NEVER` without one."""
@@ -227,7 +227,7 @@ class Agreement(Generic[S]):
         else:
             self._leave(now, now_ms, step)
 
-    # Inside
+    # Helpers
 
     def _begin(self, cause: Cause, force: bool, asker: Asker | None, now_ms: int, step: S) -> None:
         self._last_id = max(now_ms, self._last_id + 1)

@@ -34,7 +34,7 @@ from lapse.core.sow.tombstone import Tombstone
 from lapse.protocol.command import Command
 
 _TOMBSTONES_LOOKED_BEYOND: Final = 16
-"""How many tombstones that are not due are skipped to find due ones behind them."""
+"""How many tombstones that are not due are skipped to find due ones after them."""
 
 
 class SowShard:

@@ -72,7 +72,7 @@ class Traits:
 
     @classmethod
     def decode(cls, ranks: bytes | memoryview, flags: bytes | memoryview, groups: bytes | memoryview) -> Traits:
-        """Read the bytes of `encode`."""
+        """Return the traits that `encode` wrote."""
         return cls(
             np.frombuffer(ranks, "<u8").astype(np.uint64) if ranks else None,
             np.frombuffer(flags, np.uint8).copy() if flags else None,

@@ -64,7 +64,7 @@ class HandedOut:
         self._state.apply(Change(row.changes[0], joined(sorted(places))))
 
     def undo(self, subscription_id: str, step: Step) -> None:
-        """Undo this step's deliveries to a subscription that nobody took. They do not count, and stay (C81)."""
+        """Undo this step's deliveries to a subscription that nobody took: they do not count, messages stay (C81)."""
         held = self._decisions.held_by(self._state.subscriptions[subscription_id].number)
         if not held:
             return

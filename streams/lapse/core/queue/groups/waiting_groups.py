@@ -71,7 +71,7 @@ class WaitingGroups:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    # What happens to messages
+    # Changes of messages
 
     def came(self, segment: Segment, slots: NDArray[np.intp]) -> None:
         """Add messages that have become available, given as ascending slots."""
@@ -117,7 +117,7 @@ class WaitingGroups:
         edges = [0, *(np.flatnonzero(np.diff(column)) + 1).tolist(), len(some)]
         return {(0, int(column[first])): some[first:stop] for first, stop in pairwise(edges) if stop > first}
 
-    # The order
+    # The heap
 
     def first(self) -> Entry | None:
         """Remove and return the first valid entry; None if none is left. Its place may be too early: see `messages`."""

@@ -224,7 +224,7 @@ class Transitions:
                 self.review([(segment, beyond)], now_ms, step)
             self._state.segments.make_room()
 
-    # How messages leave
+    # Removal
 
     def _leave(
         self,

@@ -141,7 +141,7 @@ class Counted:
             found.append(number)
         return found
 
-    # When they were written; not part of the state
+    # Instants of writing, which are not part of the state
 
     def write(self, number: int) -> None:
         """Note that a batch is being written. It counts in every window until `written` says when it was."""

@@ -27,7 +27,7 @@ class PendingLetter(NamedTuple):
         cancels: its cancel count at removal.
         detail: text of the fault; empty = a standard sentence.
         subscription: id of the subscription that caused the removal; empty = none did.
-        place: its former place; a barrier behind it waits for its letter (C48).
+        place: its former place; a barrier after it waits for its letter (C48).
     """
 
     reasons: tuple[Reason, ...]

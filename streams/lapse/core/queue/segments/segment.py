@@ -245,7 +245,7 @@ class Segment:
         return order
 
     def _with_new_ranks(self, order: NDArray[np.uint16]) -> NDArray[np.uint16]:
-        """Return a cached order with later slots inserted, each behind those of equal priority."""
+        """Return a cached order with later slots inserted, each after those of equal priority."""
         new = np.arange(len(order), self.used, dtype=np.uint16)
         if self.ranks is None or self.flags is None:
             return np.concatenate((order, new))

@@ -17,7 +17,7 @@ from lapse.core.queue.settings import Leasing
 
 
 class SettleAction(StrEnum):
-    """What a settlement asks for."""
+    """The action of a settlement."""
 
     ACKNOWLEDGE = "acknowledge"
     CANCEL = "cancel"
@@ -26,7 +26,7 @@ class SettleAction(StrEnum):
 
 
 class Result(StrEnum):
-    """What a settlement did to a message (C16)."""
+    """The result of a settlement for a message (C16)."""
 
     SETTLED = "settled"
     ALREADY_SETTLED = "already_settled"

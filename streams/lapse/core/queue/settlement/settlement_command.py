@@ -29,7 +29,7 @@ class SettlementCommands:
     Args:
         shard: the shard.
         row_filter: returns the row filter of the command's user; empty = all messages (X4).
-        parts: what the settlement by filter in progress has done so far.
+        parts: the results so far of the settlement by filter in progress.
     """
 
     def __init__(self, shard: QueueShard, row_filter: Callable[[], str], parts: PartsDone) -> None:

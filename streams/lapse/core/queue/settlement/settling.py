@@ -360,7 +360,7 @@ class Settling:
         if fresh:
             asked.step.events.append(ShardEvent(row.event, asked.now_ms, messages, asked.subscription))
 
-    # What a claim names
+    # Claims
 
     def looks_ahead(self, claims: Iterable[Claim]) -> list[tuple[str, int]]:
         """See `QueueShard.looks_ahead`."""

@@ -100,9 +100,10 @@ class Subscribing:
     def unsubscribe(
         self, subscription: str, now_ms: int, step: Step, detail: str = "", lost_at_ms: int | None = None
     ) -> bool:
-        """End a subscription and return its leased messages (Q5). Return False if the shard does not know it.
+        """End a subscription, and put its leased messages back into the queue (Q5).
 
-        They return at once, or after their back-off if the consumer was lost at `lost_at_ms` (Q24).
+        They wait again at once, or after their back-off if the consumer was lost at `lost_at_ms` (Q24). Return False if
+        the shard does not know the subscription.
         """
         known = self._state.subscriptions.get(subscription)
         if known is None:

@@ -86,7 +86,7 @@ class Spare:
     ) -> tuple[list[Claim], bool]:
         """Return available messages, in the order of delivery, for which no subscription here has room.
 
-        Barriers, and messages behind them, are left out.
+        Barriers, and messages after them, are left out.
 
         Args:
             most: the greatest number of messages.
@@ -103,7 +103,7 @@ class Spare:
         found, unknown = self._look(most, least_life_ms, now_ms, handed_over, text, 1)
         return found, bool(unknown)
 
-    # Parts
+    # Helpers
 
     def _asking(self) -> Iterable[Subscription]:
         return () if self._state.paused else self._state.subscriptions.values()

@@ -33,7 +33,7 @@ _TAKEN: Final = (State.AVAILABLE, State.DELAYED, State.TRANSFERRING)
 
 
 class TransferSource:
-    """Holds messages for transfers, confirms them, and returns them."""
+    """Holds messages for transfers, confirms them, and gives them back to the queue."""
 
     def __init__(
         self, decisions: Decisions, transitions: Transitions, schedule: Schedule, locator: Locator, inquiry: Inquiry
@@ -177,7 +177,7 @@ class TransferSource:
         for (source, offset), scheduled in self._held_scheduled(transfer_id):
             yield self._inquiry.queued_scheduled(source, offset, scheduled)
 
-    # Parts
+    # Helpers
 
     def _now_ms(self, now_ms: int) -> int:
         return self._decisions.deadlines_count_ms(now_ms)
