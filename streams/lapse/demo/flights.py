@@ -126,7 +126,7 @@ def load(limit: int | None = None) -> Flights:
     """Read the flights.
 
     Args:
-        limit: only the first flights of the year, so many; None for all.
+        limit: the number of flights, counted from the beginning of the year; None for all.
 
     Raises:
         DemoFailed: the package, or pandas, is not installed.

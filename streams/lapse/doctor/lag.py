@@ -18,7 +18,7 @@ from lapse_client.error import LapseError
 from lapse_client.kafka.connection import Connection
 
 _PATIENCE_S: Final = 3.0
-"""A worker that is behind for so long lags, s."""
+"""How long records may stay unprocessed before the workers count as lagging, s."""
 
 _LOOK_EVERY_S: Final = 0.5
 

@@ -21,7 +21,7 @@ _PATIENCE_S: Final = 5.0
 _SLOW_S: Final = 1.0
 
 _NAMED: Final = 10
-"""Up to so many entities without an answer have a finding each. More of them share one."""
+"""The most entities without an answer that have a finding each. More of them share one."""
 
 _RUN_ONE: Final = "Is a worker running? Its log says what it waits for"
 

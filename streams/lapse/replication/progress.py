@@ -18,7 +18,7 @@ from lapse.protocol import topic as names
 logger = logging.getLogger(__name__)
 
 _FETCH_WAIT_MS: Final = 20
-"""A fetch without records shows the end of the topic; a broker answers it after so long, ms."""
+"""How long a fetch without records waits before the broker answers it, ms. Such a fetch shows the end of the topic."""
 
 _PATIENCE_S: Final = 30.0
 TOPIC: Final = f"{names.PREFIX}replication"

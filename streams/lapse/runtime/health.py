@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PATIENCE_S: Final = 5.0
-"""An event loop that has not answered for so long hangs, s."""
+"""How long an event loop may take to answer before the worker counts as hanging, s."""
 
 AWAY_FIGURE: Final = ("lapse_worker_broker_away_seconds", "For how long the brokers have not answered.")
 

@@ -22,8 +22,8 @@ _EVERY_S: Final = 60.0
 """How often a library's error is logged, s, with the number of those in between."""
 
 _PASSING_S: Final = 5.0
-"""An error after which a library tries again is logged only if it lasts for so long, s. It also occurs in new
-groups."""
+"""How long an error must last before it is logged, s, if its library tries again after it. New groups cause such
+errors, too."""
 
 _MOST_KEPT: Final = 1_000
 _KEY_CHARACTERS: Final = 60
@@ -51,7 +51,7 @@ def settings(level: str, form: Format) -> dict[str, Any]:
 
 
 def begin(formatter: logging.Formatter) -> None:
-    """Log to standard error from level info on, unless somebody has set up logging before."""
+    """Log to standard error from level info on, unless logging is configured already."""
     handler = logging.StreamHandler()
     handler.setFormatter(formatter)
     logging.basicConfig(level=logging.INFO, handlers=[handler])
@@ -105,7 +105,7 @@ class Condensed(logging.Filter):
 
 
 class TextFormatter(logging.Formatter):
-    """Writes one line of text per record. What would begin another line, or act on a terminal, is written as an escape.
+    """Writes one line of text per record. Line ends and control characters of a message become escapes.
 
     Messages contain words of producers and clients. A line end in such a word must not look like a record.
 
@@ -121,12 +121,12 @@ class TextFormatter(logging.Formatter):
         return _escaped(super().formatMessage(record))
 
     def formatException(self, ei: Any) -> str:  # noqa: N802  # the standard library's name
-        """Return a traceback, each line of which begins with spaces: none looks like a record."""
+        """Return a traceback with indented lines, so that none of them looks like a record."""
         return "\n".join(f"  {_escaped(line)}" for line in super().formatException(ei).split("\n"))
 
 
 def _escaped(text: str) -> str:
-    """Return a text whose line ends and control characters are escapes."""
+    """Return a text with its line ends and control characters as escapes."""
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)

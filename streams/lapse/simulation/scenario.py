@@ -55,7 +55,7 @@ class Setting:
 
     Attributes:
         key: the setting, with dots if it is in a table.
-        text: the value as it was given.
+        text: the value, as the user wrote it.
         tree: the value as in `lapse.toml`.
     """
 

@@ -261,7 +261,7 @@ class MemoryConsumer(_InMemory):
         return got[0] if got else None
 
     def consume(self, num_messages: int = 1, timeout: float = -1) -> list[MemoryMessage]:
-        """Return up to so many messages, waiting for the first."""
+        """Return up to `num_messages` messages, waiting for the first."""
         give_up = None if timeout < 0 else time.monotonic() + timeout
         cluster = self._cluster
         with cluster.changed:

@@ -32,7 +32,7 @@ _UNREAD: Final = ("unknown", "advancing")
 """Results for messages that the shard has not read yet; `advancing` while it reads on to them (C85)."""
 
 _UNREAD_S: Final = 2.0
-"""If a shard has not read a message after so long, s, there is none: transaction markers have offsets, too."""
+"""How long a shard may take to read a message, s. After that there is none: transaction markers have offsets, too."""
 
 _ACCEPT_S: Final = 60.0
 _PAUSE_S: Final = 0.02
@@ -339,7 +339,7 @@ class Mover:
                 self.outcome.left[one.result] += len(messages)
 
     def _accept(self, records: list[BookmarkRange]) -> None:
-        """Make records visible; the shards there may have to read them first."""
+        """Make records visible. The shards there may still need to read them."""
         give_up = time.monotonic() + _ACCEPT_S
         while records:
             by_shard: dict[int, list[str]] = {}

@@ -46,7 +46,8 @@ class Changelog:
         next_offset: the next offset to read.
         void: keys whose latest record is void.
         contested: the latest epoch that was claimed twice, so that nobody owns it; 0 if there is none.
-        runtime: as `latest`, of the runtime's own keys. They begin with a zero byte, and there are few of them.
+        runtime: the latest value of each of the runtime's own keys, which begin with a zero byte. There are few of
+            them.
     """
 
     latest: MutableMapping[bytes, bytes] = field(default_factory=dict)
@@ -79,7 +80,7 @@ class Changelog:
         return True
 
     def put(self, key: bytes, value: bytes) -> None:
-        """Take in what a copy of the changelog holds under a key."""
+        """Put a key and value from a copy of the changelog."""
         self._of(key)[key] = value
 
     def _of(self, key: bytes) -> MutableMapping[bytes, bytes]:
@@ -110,7 +111,7 @@ class Changelog:
         return taken
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the shard's own records, without claims and progress."""
+        """Yield the shard's own keys and values, without those of the runtime."""
         return ((key, self.latest[key]) for key in self.latest)
 
     def progress(self) -> bytes | None:

@@ -22,10 +22,10 @@ NAME: Final = "libcolumns.so"
 SOURCE: Final = "columns.c"
 
 _TABLE_BYTES: Final = 4
-"""A header in a packed delivery has at most so many times its bytes in a RecordBatch."""
+"""The greatest ratio of a header's bytes in a packed delivery to those in a RecordBatch."""
 
 _RENAMED_BYTES: Final = 3
-"""A header on a letter has less than so many times its bytes on its record."""
+"""An upper limit of the ratio of a header's bytes on a letter to those on its record."""
 
 _LETTER_NUMBERS_BYTES: Final = 128
 """The most bytes of a letter beside its record and its frame: lengths, its offset twice, its deadline."""

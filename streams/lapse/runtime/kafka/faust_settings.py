@@ -15,8 +15,9 @@ from lapse.runtime.kafka.table import SelfRestoredTable, SelfRestoredTables
 _POLL_RECORDS: Final = 5_000
 _FETCH_BYTES: Final = 4 << 20
 _HEARTBEAT_S: Final = 0.2
-"""The answer to a heartbeat says that the group rebalances. Partitions that move wait about so long until all
-members know (C90), s. Twenty heartbeats a second were a third of the CPU of an idle worker and its broker."""
+"""The interval of heartbeats, s. Their answers say that the group rebalances, so partitions that move wait about
+this long until all members know (C90). Twenty heartbeats a second were a third of the CPU of an idle worker and its
+broker."""
 
 
 def faust_settings(config: Config) -> dict[str, Any]:

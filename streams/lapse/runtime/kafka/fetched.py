@@ -23,7 +23,8 @@ Record = Any
 
 
 _BLOCK_RECORDS: Final = 1_000
-"""A RecordBatch may have a hundred thousand records. Other tasks would wait while so many objects are made (C60)."""
+"""The most records in a block. A RecordBatch may have a hundred thousand, and other tasks would wait while all of
+their objects are made (C60)."""
 
 
 class _Block:

@@ -28,7 +28,7 @@ from lapse.runtime.kafka.packed_record import headers_at
 from lapse.runtime.kafka.read_record import ReadRecord
 
 _FAR: Final = 8
-"""To make one object from the columns costs as much as aiokafka needs for so many in order."""
+"""How many objects aiokafka makes in order in the time that the columns take for one."""
 
 
 class Columns:

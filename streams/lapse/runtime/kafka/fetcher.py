@@ -22,7 +22,7 @@ _MANY: Final = 8
 
 
 _LONGEST_WAIT_MS: Final = 2_000
-"""If nothing happens in many partitions, a fetch waits for 1 ms for each of them, and at most for so long. A broker
+"""The longest wait of a fetch if nothing happens in many partitions, ms: 1 ms for each of them, up to this. A broker
 looks at all of them for each fetch. A new record ends the wait at once."""
 
 

@@ -27,7 +27,7 @@ class Together(NamedTuple):
 
     Attributes:
         topics: all their topics, sorted.
-        entities: the number of entities, so that each partition has so many shards.
+        entities: the number of entities, and so the number of shards of each partition.
     """
 
     topics: tuple[str, ...]

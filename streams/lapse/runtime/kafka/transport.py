@@ -29,7 +29,7 @@ from lapse.runtime.kafka.tenure import Tenures
 
 _POLL_S: Final = 1.0
 _AT_ONCE: Final = 100
-"""The records of so many partitions are handed over without a turn for other tasks."""
+"""How many partitions' records are handed over before other tasks have a turn."""
 
 
 class Readers:

@@ -85,7 +85,7 @@ class Crowd:
         """End the leases of messages that a settlement names, if this step cannot do all that is due first (C60).
 
         Args:
-            named_by: tells the messages that it settles by bookmarks.
+            named_by: returns the messages that it settles by bookmarks.
             at_ms: its instant, ms since the epoch.
             step: gets what leaves.
         """

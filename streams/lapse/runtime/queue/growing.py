@@ -29,7 +29,7 @@ _PAUSE_S: Final = 0.5
 
 
 class _Nothing(dict[bytes, bytes]):
-    """A mapping that keeps nothing: of another shard's journal only the growth note is wanted."""
+    """A mapping that keeps nothing, because only the growth note of another shard's journal is needed."""
 
     def __setitem__(self, key: bytes, value: bytes) -> None:
         """Keep nothing."""

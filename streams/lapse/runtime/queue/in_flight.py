@@ -51,7 +51,7 @@ class QueueStepInFlight(StepInFlight[Step]):
     last_take: Mapping[TP, int] = field(default_factory=dict)
 
     def expect(self, changes: int) -> None:
-        """Count a waiting command that will make about so many changes."""
+        """Count a waiting command that will make about `changes` changes."""
         self.expected_bytes += _CHANGE_BYTES * changes
 
     @property

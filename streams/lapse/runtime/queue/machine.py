@@ -228,7 +228,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
             self._refuse(admitted, refusal)
             return
         if self._waiting or self._preparation.is_needed(admitted):
-            # Something has to be read first. Later commands wait as well, so that the order stays.
+            # Something must be read first. Later commands wait as well, so that the order stays.
             self._waiting.append(admitted)
             self._at_work.expect(len(admitted.command.bookmarks))
         else:
@@ -329,7 +329,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         self._note_arrivals()
         self.letters.let_go(self._step)
         more = self.shard.deliver(self.now_ms, self._step)
-        self._at_work.stands_alone |= more  # for example, messages have to be judged first
+        self._at_work.stands_alone |= more  # for example, messages must be judged first
         return more
 
     # Topics

@@ -26,8 +26,8 @@ class Preparation:
         commands: knows what a command needs.
         payloads: the records behind the messages.
         judge: finds the messages that match a filter.
-        view: knows the oldest message.
-        horizon: knows what is younger than a command.
+        view: finds the oldest message.
+        horizon: finds the messages that are younger than a command.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Preparation:
         """The filter under which messages are judged for the command; empty without one."""
 
     def admit(self, admitted: Admitted) -> tuple[Admitted, Refusal | None]:
-        """Return a command about the messages that its user may see, or the refusal of a filter."""
+        """Combine a command with its user's row filter; return a refusal if a filter cannot be used."""
         if admitted.row_filter is not None:
             try:
                 admitted = admitted._replace(command=with_row_filter(admitted.command, admitted.row_filter))
@@ -60,7 +60,7 @@ class Preparation:
         return admitted, self._judge.filters.refusal(admitted.command.filter)
 
     def is_needed(self, admitted: Admitted) -> bool:
-        """Whether a command has to be prepared."""
+        """Return whether a command must be prepared."""
         command = admitted.command
         if self._commands.sweeps(command) and self._horizon.is_open(admitted.at_ms):
             return True
@@ -96,7 +96,7 @@ class Preparation:
         return effort.refusal(command.command) if effort.is_spent else None
 
     def end(self) -> None:
-        """Forget what was judged for the command, and what is younger than it."""
+        """Forget which messages were judged for the command, and which are younger than it."""
         self._shard.horizon.ends = {}
         if self._text:
             self._shard.matching.end_selection(self._text)

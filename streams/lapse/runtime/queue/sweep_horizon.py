@@ -1,7 +1,7 @@
-"""What a sweep reaches: no message that was published behind its instant, whenever either was read (C1, C37).
+"""The horizon of a sweep: it takes no message that was published behind its instant (C1, C37).
 
-A shard reads commands and messages from different logs, so a purge may come behind messages that are younger than it.
-The stamps tell which those are. The shard's state does not have them, so Kafka is asked, unless all are known older.
+A shard reads commands and messages from different logs, so a purge may be read after messages that are younger.
+Timestamps show which are. The state does not have these, so Kafka is asked, unless all messages are known older.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from lapse.runtime.tp import TP
 
 _APART_MS: Final = 100
 _MOST_NOTED: Final = 64
-"""Of so many instants of receipt it is known how far a partition was read by then; they are so far apart."""
+"""How many instants of receipt are kept of a partition, with its read position at each, and the least time between
+two of them, ms."""
 
 
 class SweepHorizon:
-    """Knows, of the messages that were taken in, from where on they are younger than an instant.
+    """Finds the offset of each partition from which on its messages are younger than an instant.
 
     Args:
-        shard: whose messages they are.
+        shard: the shard of the messages.
         payloads: the logs behind them.
     """
 
@@ -34,12 +35,13 @@ class SweepHorizon:
         self._shard = shard
         self._payloads = payloads
         self._latest_ms: dict[tuple[str, int], int] = {}
-        """The latest stamp of what was taken in of a partition, ms since the epoch; `NEVER` = it is not known."""
+        """The latest timestamp of the messages taken in, by partition, ms since the epoch; `NEVER` if it is unknown."""
         self._received: dict[tuple[str, int], deque[tuple[int, int]]] = {}
-        """How far a partition was read by some instants of the broker's clock: its producers may stamp anything."""
+        """By partition, instants of the broker's clock with the read position at each. They count because producers
+        may set any timestamp."""
 
     def begin(self, now_ms: int) -> None:
-        """Know that what the journal holds was read before the epoch began."""
+        """Note that everything in the journal was read before the epoch began."""
         for source in self._shard.state.sources.current():
             name = source.topic, source.partition
             self._received[name] = deque([(now_ms, source.next_offset)], _MOST_NOTED)
@@ -53,8 +55,8 @@ class SweepHorizon:
             topic: its topic.
             partition: its partition.
             records: the batch.
-            taken: so many of them were taken in.
-            clock_ms: when they came, ms since the epoch; None = the broker has stamped them, in their order.
+            taken: how many of its records were taken in.
+            clock_ms: when it arrived, ms since the epoch; None if the broker set its timestamps, which then ascend.
         """
         if not taken:
             return
@@ -74,24 +76,24 @@ class SweepHorizon:
         noted.append((clock_ms, last.offset + 1))
 
     def forget(self, topics: Collection[str]) -> None:
-        """Know that topics were created anew (C42)."""
+        """Forget topics that were created anew (C42)."""
         for known in (self._latest_ms, self._received):
             for name in [name for name in known if name[0] in topics]:
                 del known[name]
 
     def is_open(self, at_ms: int) -> bool:
-        """Whether Kafka has to be asked what was published behind an instant, ms since the epoch."""
+        """Return whether Kafka must be asked which messages are younger than an instant, ms since the epoch."""
         return any(True for _ in self._unsure(at_ms))
 
     def _unsure(self, at_ms: int) -> Iterable[TP]:
-        """Partitions of which something was taken in that may be younger."""
+        """Yield the partitions from which a younger message may have been taken in."""
         for source in self._shard.state.sources.current():
             name = source.topic, source.partition
             if source.next_offset and self._latest_ms.get(name, NEVER) > at_ms:
                 yield TP(*name)
 
     async def set(self, at_ms: int) -> Refusal | None:
-        """Set the shard's horizon to an instant, ms since the epoch; a refusal if Kafka does not say where it is."""
+        """Set the shard's horizon to an instant, ms since the epoch; return a refusal if Kafka does not answer."""
         unsure, sources = [*self._unsure(at_ms)], self._shard.state.sources
         if not unsure:
             return None
@@ -114,5 +116,5 @@ class SweepHorizon:
         return None
 
     def _read_by(self, tp: TP, at_ms: int) -> int:
-        """How far a partition was certainly read by an instant, whatever its producers stamp."""
+        """Return the offset up to which a partition was certainly read at an instant, whatever the timestamps."""
         return max((offset for read_ms, offset in self._received.get(tp, ()) if read_ms <= at_ms), default=0)

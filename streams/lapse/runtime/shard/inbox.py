@@ -80,9 +80,10 @@ class Inbox:
         self.commands = commands
         self._sweeps = None if catch_up is None or machine.waits_for_updates else Sweeps(catch_up)
         self._swept = False
-        """Whether a sweep was carried out, and messages behind it may still have to be taken in."""
+        """Whether a sweep was carried out, and messages behind it may not be taken in yet."""
         self._awaited: tuple[int, dict[TP, int]] = (-1, {})
-        """Offset of the command that waits for earlier messages, and how far the sources were here when it began to."""
+        """Offset of the command that waits for earlier messages, and what was received of each source when it began
+        to wait."""
         self.held_ms: int | None = None
         self.received = dict(positions)
         self.processed = dict(positions)
@@ -271,9 +272,10 @@ class Inbox:
         return self._sweeps.until_ms(self.received[self.commands], self.processed[self.commands])
 
     def _comes_too_early(self, record: Any, is_sweep: bool) -> bool:
-        """Whether a command is a sweep, or behind one, and earlier messages are here that can be taken in (C1).
+        """Return whether a command is a sweep, or behind one, and earlier messages can be taken in first (C1).
 
-        Of what comes while it waits nothing counts: a producer whose clock is behind would hold it back for ever.
+        Messages that arrive while it waits do not count. Otherwise a producer with a slow clock would hold it back for
+        ever.
         """
         if self._sweeps is None:
             return False

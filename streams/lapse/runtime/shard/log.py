@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol, TypeAlias
 from lapse.runtime.tp import TP
 
 READ_AHEAD_RECORDS: Final = 5_000
-"""A record at most so many offsets ahead is reached by reading on, without a seek."""
+"""If a record is at most this many offsets ahead, the reader reads on to it instead of seeking."""
 
 AT_ONCE_RECORDS: Final = 1_000
 """How many records of a fetch are taken before other tasks have a turn (C60)."""
@@ -40,7 +40,7 @@ class Log(Protocol):
         """Return where partitions end now, without those whose topics are missing."""
 
     async def stood_at(self, tps: Iterable[TP], instant_ms: int) -> dict[TP, int]:
-        """The first offset that was written at or after an instant, or where the log ends; missing topics are left out.
+        """Return the first offset at or after an instant, ms since the epoch, or the log's end; skip missing topics.
 
         Raises:
             TimeoutError: no answer within some seconds.

@@ -185,7 +185,7 @@ class LogReader:
         return ends if instant_ms is None else ends | await self._written_since(asked, instant_ms)
 
     async def _written_since(self, tps: Iterable[TP], instant_ms: int) -> dict[TP, int]:
-        """The first offsets that were written at or after an instant, ms since the epoch, where there are any."""
+        """Return the first offset at or after an instant, ms since the epoch, of partitions that have one."""
         async with self._lock:
             consumer = await self._consumer(_NO_PARTITION)
             places = [TopicPartition(*tp) for tp in tps]
@@ -300,7 +300,7 @@ class LogReader:
 def _from(first: int, records: Sequence[Record]) -> Sequence[Record]:
     """Return the records from an offset on.
 
-    Reading a few records too many costs less than a seek, so the first ones may have to be cut off.
+    To read a few unneeded records costs less than a seek, so the first ones may be cut off.
     """
     return records[bisect_left(records, first, key=attrgetter("offset")) :] if records[0].offset < first else records
 

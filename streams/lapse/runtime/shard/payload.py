@@ -28,7 +28,7 @@ _SPREAD: Final = 16
 """The greatest average distance of offsets for a lookup in columns. Otherwise a fetch holds too few of them."""
 
 _LONG_RUN: Final = 8
-"""Runs of at least so many consecutive offsets are looked up together, shorter ones offset by offset."""
+"""The least number of consecutive offsets that are looked up together. Shorter runs are looked up offset by offset."""
 
 
 class Chunk:

@@ -22,7 +22,7 @@ class RemovedLog:
         machine: lets go of the removed records.
         inbox: knows what was read, and continues behind removed records.
         log: says where the logs begin.
-        on_news: called when the machine must be told something.
+        on_news: called when there is something to report to the machine.
         gaps: ranges that Kafka removed unread, found at take-over.
     """
 
@@ -46,7 +46,7 @@ class RemovedLog:
 
     @property
     def is_left(self) -> bool:
-        """Return whether messages still have to leave because their records are removed."""
+        """Return whether messages must still leave because their records are removed."""
         return bool(self._begins)
 
     def begins(self, tp: TP, offset: int) -> None:

@@ -39,7 +39,7 @@ class Services:
         stands_by: whether this worker follows the changelogs of shards at other workers.
         reads_ahead: whether changelogs are read while the group waits for a dead member.
         worker_name: the worker's name in claims of epochs, for people.
-        one_by_one: gives shards that are taken over together turns of their own.
+        one_by_one: separates the turns of shards that are taken over together.
         step_turns: limits how many shards begin a step in one turn of the loop.
         needed: topics of shards that are taken over.
         versions: by entity, the version of the definition that counts from the next take-over on; no entry if

@@ -2,8 +2,8 @@
 
 A worker that is behind finds a sweep in the log together with messages from before and after it. The sweep waits for
 the earlier messages that are here, and the later ones wait for the sweep. In all other cases messages are taken in
-before commands, so that no command comes before the messages that it names. A later message that was taken in before
-the sweep was read lies beyond the sweep's horizon (`runtime.queue.sweep_horizon`).
+before commands, so that no command comes before the messages that it names. A later message that was taken in earlier
+than the sweep was read is beyond the sweep's horizon (`runtime.queue.sweep_horizon`).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Sweeps:
 
 
 def sweeps(value: bytes | None) -> bool:
-    """Whether a command is about all messages, or all that match a filter."""
+    """Return whether a command is about all messages, or about all that match a filter."""
     if not value or len(value) > commands.MOST_BYTES:
         return False
     try:

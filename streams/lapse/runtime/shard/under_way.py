@@ -30,7 +30,8 @@ from lapse.runtime.turns import OneByOne
 logger = logging.getLogger(__name__)
 
 _HOPELESS_DEATHS: Final = 5
-"""After so many deaths, a command is skipped without an answer: it stops the worker even while it is refused."""
+"""How many deaths a command may cause before it is skipped without an answer. It stops the worker even while it is
+refused."""
 
 _SIZE: Final = 512
 _NOTE: Final = struct.Struct(">8s?iqqH")

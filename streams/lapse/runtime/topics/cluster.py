@@ -81,7 +81,7 @@ def awaited(look: Callable[[float], _One], away: Callable[[str], None]) -> _One:
     """Call `look` until a broker answers, for a worker, which can do nothing without one.
 
     Args:
-        look: looks at the cluster, and waits for an answer for so many seconds.
+        look: looks at the cluster; its argument says how many seconds to wait for an answer.
         away: called with the reason whenever no answer has come.
 
     Raises:

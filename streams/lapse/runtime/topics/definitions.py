@@ -29,10 +29,10 @@ _FETCH_WAIT_MS: Final = 20
 
 _PATIENCE_S: Final = 15.0
 _KNOWN_S: Final = 120.0
-"""If the brokers learn of no further topic for so long, s, waiting for a created one is given up."""
+"""How long to wait for a created topic, s, while the brokers learn of no further topic."""
 _LOOK_S: Final = 0.1
 _COUNTED_EACH: Final = 20
-"""All topics are counted once in so many looks, because a list of thousands is expensive."""
+"""One look in this number counts all topics, because a list of thousands is expensive."""
 _WRITES_S: Final = 60.0
 """How long a transaction may take, s. For the first one of a cluster, brokers create a topic of fifty partitions."""
 _SETTINGS: Final = {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"}

@@ -29,7 +29,8 @@ _LONGEST_S: Final = 1.0
 """The longest wait for a common instant, s, in case a clock is stepped meanwhile."""
 
 _ANYWAY: Final = 20
-"""The cluster is looked at in full when there are new topics, and otherwise once in so many looks at the names."""
+"""One look in this number examines the whole cluster, even if no topic is new. Other looks only compare the topics'
+names."""
 
 
 class GrowingWorker(ServingWorker, Protocol):

@@ -30,8 +30,8 @@ logger = logging.getLogger(__name__)
 
 _EVERY_S: Final = 5.0
 _AT_REST: Final = 12
-"""The beginnings of logs of shards without messages are looked up only once in so many looks. No message of theirs
-can be lost, and unread records are about to be read."""
+"""One look in this number includes the beginnings of logs of shards without messages. No message of theirs can be
+lost, and unread records are about to be read."""
 
 _TOPICS_A_SECOND: Final = 200
 """With more topics than can be looked up in five seconds at this rate, a look is less frequent."""

@@ -21,7 +21,8 @@ _PATIENCE_S: Final = 120.0
 _COORDINATOR_S: Final = 2.0
 _MOST_AT_ONCE: Final = 2_000
 _FIRST: Final = 20
-"""If we may do everything with so many topics, we are an administrator, and the other topics are not asked about."""
+"""How many topics to ask about first. If we may do everything with these, we are an administrator, and the others are
+not asked about."""
 
 _READ: Final = (AclOperation.READ,)
 _WRITE: Final = (AclOperation.WRITE,)
