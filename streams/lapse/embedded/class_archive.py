@@ -23,7 +23,7 @@ def options(archive: Path | None = None) -> list[str]:
     """Return options with which a JVM uses an archive of this JVM and these jars; none without one.
 
     Args:
-        archive: the file; None = the one that the environment names.
+        archive: the file; None for the one in the environment.
     """
     path = archive or Path(os.environ.get(VARIABLE, ""))
     if not path.is_file():

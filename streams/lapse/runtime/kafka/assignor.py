@@ -20,7 +20,7 @@ class SteadyAssignor(PartitionAssignor):
     """Faust's assignor, for shards that go on in rebalances, and entities assigned independently (see `spread`).
 
     Attributes:
-        withheld: whether this worker, as the leader of the group, has kept something from who is to have it.
+        withheld: whether this worker, as the group's leader, has withheld a partition from its next owner.
     """
 
     withheld = False

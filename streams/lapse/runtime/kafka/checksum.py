@@ -20,7 +20,7 @@ except ImportError:  # no wheel for this platform
 crc32c: Final[Callable[[bytes], int]] = google_crc32c.value if _IS_FAST else calc_crc32c
 
 _FAST_FROM: Final = 4 << 10
-"""aiokafka checks smaller batches, bytes: to find one in the data costs more than the instruction saves."""
+"""aiokafka checks batches of fewer bytes: to find one in the data costs more than the instruction saves."""
 
 _LENGTH: Final = struct.Struct(">i")
 _CRC: Final = struct.Struct(">I")

@@ -1,7 +1,7 @@
 """Fetch sessions (KIP-227): a fetch names only what has changed since the last one, and so does its answer.
 
-aiokafka names every partition in every fetch, and the broker answers for each of them. For a thousand idle queues that
-was a tenth of a core.
+aiokafka names every partition in every fetch, and the broker answers for each of them. For a thousand idle queues this
+took a tenth of a core.
 """
 
 from __future__ import annotations

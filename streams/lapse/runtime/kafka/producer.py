@@ -22,7 +22,7 @@ MAX_FOREIGN_BATCH_BYTES: Final = 900_000
 """The largest RecordBatch for topics whose limit lapse does not know: just below Kafka's default, bytes."""
 
 _SPARED_BYTES: Final = 64 << 10
-"""A batch with less room takes no further record, bytes. So only a large record ever exceeds the limit."""
+"""A batch with room for fewer bytes takes no further record. So only a large record ever exceeds the limit."""
 
 _TRIES: Final = 100
 _PAUSE_S: Final = 0.1

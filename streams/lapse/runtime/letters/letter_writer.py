@@ -25,7 +25,7 @@ from lapse.runtime.letters.refusal import Refusal
 logger = logging.getLogger(__name__)
 
 MAX_LETTER_BYTES: Final = 100_000_000
-"""A larger letter, bytes, would not fit into any request that Kafka accepts by default; the broker would hang up."""
+"""A letter of more bytes would not fit into any request that Kafka accepts by default; the broker would hang up."""
 
 _LEAST_BATCH_BYTES: Final = 16 << 10
 _LOOKED_S: Final = 2.0

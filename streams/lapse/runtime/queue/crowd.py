@@ -87,7 +87,7 @@ class Crowd:
         Args:
             named_by: returns the messages that it settles by bookmarks.
             at_ms: its instant, ms since the epoch.
-            step: gets what leaves.
+            step: gets the results.
         """
         if self.is_full and self._shard.is_due(at_ms):
             self._shard.end_leases_of(named_by(), at_ms, step)

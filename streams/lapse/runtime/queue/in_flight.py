@@ -62,12 +62,12 @@ class QueueStepInFlight(StepInFlight[Step]):
     def came_at(self, records: Sequence[Any], now_ms: int, clock_ms: Callable[[], int]) -> tuple[int, int | None]:
         """Return the instant at which records arrived, ms since the epoch, and the same again if the clock gave it.
 
-        The second is None if the broker has stamped the records. Then a replay finds the instant in them.
+        The second value is None if the broker stamped the records, since a replay then finds the instant in them.
 
         Args:
             records: the records.
-            now_ms: the latest instant that the shard has heard of.
-            clock_ms: the broker's clock.
+            now_ms: the latest instant that the shard knows, ms since the epoch.
+            clock_ms: returns the time of the broker's clock, ms since the epoch.
         """
         if not records:
             return now_ms, None

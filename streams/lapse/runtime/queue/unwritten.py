@@ -167,7 +167,7 @@ class JournaledDeliveries:
         ]
 
     def _over(self, delivery: Delivery, at: Sequence[int], now_ms: int) -> set[int]:
-        """Return the indexes of messages that came too late: the lease is over, or they have expired (L10)."""
+        """Return the indexes of messages for which it is too late: their lease is over, or they have expired (L10)."""
         if 0 < delivery.until_ms <= now_ms:
             return set(at)
         deadlines_ms = delivery.messages.deadlines_ms

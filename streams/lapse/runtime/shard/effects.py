@@ -50,7 +50,7 @@ class Effects:
         stands_alone: whether a replay must not join the step with its neighbours, even if it changed nothing (X10).
         has_acted: whether the step carried out commands other than questions. They are journaled even if they changed
             nothing. Read again after a crash, they would affect what arrived behind them (C1).
-        kept: keys under which the journal keeps answers of the step until clients have them (C55).
+        kept: keys under which the journal keeps answers of the step until Kafka has them (C55).
     """
 
     before: list[Output | Packed] = field(default_factory=list)

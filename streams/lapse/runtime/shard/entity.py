@@ -69,7 +69,7 @@ class Entity(NamedTopics):
         self.table: Any = None
         self.app: faust.App | None = None
         self.on_end: Callable[[Entity], None] = lambda _: None
-        """Called by the worker of shard 0, when all shards of the entity are stopped."""
+        """Called on the worker of shard 0 when all shards of the entity are stopped."""
         self._topics_read: set[str] = set()
         self._subscribed: tuple[str, ...] = ()
         """The topics whose records Faust fetches."""

@@ -67,7 +67,7 @@ async def _known_topics(name: str, services: Services, sources: Sequence[TP], kn
 
 
 def _positions(sources: Sequence[TP], known: dict[str, Any], topics: KnownTopics) -> dict[TP, int | None]:
-    """Return the journal's position of each source; None for a source that is new."""
+    """Return each source's position in the journal; 0 for a topic created anew, None for a new source."""
     found = {tp: known.get(f"{tp.topic}:{tp.partition}") for tp in sources}
     return {tp: 0 if tp.topic in topics.replaced else offset for tp, offset in found.items()}
 

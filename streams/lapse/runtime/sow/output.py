@@ -75,7 +75,7 @@ class SowOutput(ShardOutput):
         """Return records of the compacted topic: the payload, or a tombstone that says how the record left (S8, S10).
 
         Args:
-            changes: what a step has changed, by journal key; only those of records are written.
+            changes: the changes of a step, by journal key. Only those of records are written.
             removals: how records left, as far as that is known.
             sources: topic and partition of every source, by its number.
         """
