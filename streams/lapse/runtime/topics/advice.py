@@ -28,7 +28,7 @@ _UNFENCED: Final = {
 
 
 _KEPT: Final = frozenset({Role.CHANGELOG, Role.COMMANDS, Role.DEAD_LETTERS})
-"""Topics with data that exist nowhere else."""
+"""Topics whose data exists nowhere else."""
 
 _CHANGELOG: Final = "-changelog"
 

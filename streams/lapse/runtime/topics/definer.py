@@ -250,7 +250,7 @@ class _Listener(ConsumerRebalanceListener):
         self._revoked = revoked
 
     def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
-        """Another worker may become active."""
+        """Notice that another worker may become active."""
         self._revoked()
 
     def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:

@@ -40,7 +40,7 @@ class Refused(Exception):
         text: the reason for people.
 
     Attributes:
-        refusal: both.
+        refusal: the reason, for programs and for people.
     """
 
     def __init__(self, code: ErrorCode, text: str) -> None:

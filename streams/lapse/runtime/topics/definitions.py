@@ -25,7 +25,7 @@ from lapse.runtime.topics.topology import TopologyError
 T = TypeVar("T")
 
 _FETCH_WAIT_MS: Final = 20
-"""A fetch without records shows the end of the topic. By default a broker takes half a second for that, ms."""
+"""How long a broker may wait before it answers that a topic has no more records, ms; the default is half a second."""
 
 _PATIENCE_S: Final = 15.0
 _KNOWN_S: Final = 120.0
