@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import orjson
 
@@ -70,6 +70,14 @@ class _Payloads:
 
     async def ends(self, tps: Iterable[Any]) -> dict[Any, int]:
         return dict.fromkeys(tps, len(self.records))
+
+    @property
+    def log(self) -> Self:
+        return self
+
+    async def stood_at(self, tps: Iterable[Any], instant_ms: int) -> dict[Any, int]:
+        behind = (offset for offset, record in self.records.items() if record.timestamp >= instant_ms)
+        return dict.fromkeys(tps, min(behind, default=len(self.records)))
 
     def passed_by(self, topic: str, partition: int, offsets: list[int]) -> None:
         """Nothing is forgotten here."""

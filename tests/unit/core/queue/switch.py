@@ -278,7 +278,7 @@ SWITCHES: dict[str, Switch] = {
         acts=(
             lambda machine, random: machine.subscribe(random.choice(NAMES), 2, 100_000, random.choice(TEXTS), False),
             lambda machine, random: machine.settle_by_filter(
-                random.choice(VERBS), random.choice(NAMES), random.choice(TEXTS)
+                random.choice(VERBS), random.choice(NAMES), random.choice(TEXTS), random.choice((0, 0, 1, 2))
             ),
             lambda machine, random: machine.world.peek(random.choice(TEXTS)),
         ),
