@@ -39,7 +39,7 @@ demo: setup ## Show queues, lifetimes and dead letters at work, on a broker of i
 	@$(BIN)/lapse demo $(ARGS)
 
 test-fast: setup ## Run the unit tests that need neither a broker nor Spark: the loop while working, under a minute
-	@$(BIN)/python -m pytest -q $(PARALLEL) -m "not spark and not slow" tests/unit $(ARGS)
+	@LAPSE_QUICK=1 $(BIN)/python -m pytest -q $(PARALLEL) -m "not spark and not slow" tests/unit $(ARGS)
 
 test: setup $(CLASSES) ## Run unit, integration and acceptance tests, against a real Kafka broker
 	@$(BIN)/python -m pytest $(PARALLEL) $(if $(KAFKA),--kafka=$(KAFKA)) $(ARGS)

@@ -20,6 +20,7 @@ import hypothesis
 import pytest
 
 from support import class_archives, scratch
+from support.at_length import examples
 from support.contract import promises, unknown_numbers
 from support.file_times import FileTimes, longest_first
 from support.grouping import SPARK, Grouped, group_of
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from support.secure import SecureKafka
 
 # How long an example takes says more about the machine than about the code.
-hypothesis.settings.register_profile("lapse", deadline=None)
+hypothesis.settings.register_profile("lapse", deadline=None, max_examples=examples(100))
 hypothesis.settings.load_profile("lapse")
 
 # Shells start background jobs with SIGINT ignored, and so would be every program that the tests interrupt.
@@ -219,7 +220,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
     options = f"{QUICK} -Dderby.system.home={scratch}"
     config = {
         **COMMAND_SETTINGS,
-        "spark.sql.shuffle.partitions": "2",
+        # Topics and frames have several partitions; what is shuffled into several is for the jobs that are processes.
+        "spark.sql.shuffle.partitions": "1",
         "spark.databricks.delta.snapshotPartitions": "1",  # tables of some rows: each look at a log is one task
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": "1",
         "spark.sql.ui.retainedExecutions": "1",  # for pages that are off; a plan each

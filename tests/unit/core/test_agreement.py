@@ -25,6 +25,7 @@ from lapse.core.shard.retirement import (
     Verdict,
     objection,
 )
+from support.at_length import examples
 
 IDLE_MS = 60_000
 
@@ -244,7 +245,7 @@ def test_all_shards_end_or_none() -> None:
     run_state_machine_as_test(
         Machine,
         settings=settings(
-            max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+            max_examples=examples(600), stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
         ),
     )
 

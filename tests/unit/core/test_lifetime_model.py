@@ -7,6 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lapse.core.lifetime import NEVER, Expiration, ExpirationModel, InvalidLifetime, deadline_ms, read, rfc3339_ms
+from support.at_length import examples
 
 MAX = (1 << 63) - 1
 SPANS = st.integers(0, 10**7) | st.sampled_from([0, 1, MAX - 1, MAX, MAX + 1])
@@ -73,7 +74,7 @@ def naive(headers, timestamp, default, ceiling):
 )
 @example([("lapse-ttl-ms", b"0"), ("lapse-expires-at-ms", str(MAX).encode())], 5, None, False, True)
 @example([("lapse-enqueue-at-ms", str(MAX).encode()), ("lapse-expires-at-ms", b"7")], 5, 3, True, True)
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(2000), deadline=None)
 def test_lifetimes_agree_with_a_naive_reading(headers, timestamp, default, ceiling, enabled):
     setting = Expiration(enabled, default, ExpirationModel("ceiling" if ceiling else "override"))
     try:

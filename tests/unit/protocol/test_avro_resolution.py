@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from lapse.protocol.avro_payload import AvroPayload
 from lapse.protocol.avro_resolution import fault_between
 from lapse.protocol.avro_schema import AvroSchema
+from support.at_length import examples
 
 LONG = (1 << 63) - 1
 
@@ -355,7 +356,7 @@ def nests(kind: Any) -> bool:
 
 
 @given(st.data(), records(False), records(True))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 @pytest.mark.feature("S1", "X1", "X7")
 def test_any_two_schemas_are_resolved_as_apache_does(
     data: st.DataObject, old: dict[str, Any], new: dict[str, Any]

@@ -20,6 +20,7 @@ from lapse.core.queue.rates.rate import Rate
 from lapse.core.queue.settings import Fairness, Leasing, QueueSettings, Semantics
 from lapse.core.queue.settlement.settlement import Claim
 from lapse.core.queue.transfer.transfers import HandOver
+from support.at_length import QUICK
 from unit.core.queue.oracle import FILTERS
 from unit.core.queue.world import World, small
 
@@ -527,11 +528,11 @@ def _end(one: HandOver) -> tuple[str, int, int]:
 def test_the_shard_is_the_oracle() -> None:
     from hypothesis.stateful import run_state_machine_as_test
 
-    examples = int(os.environ.get("LAPSE_SOAK", "60"))
+    lives = int(os.environ.get("LAPSE_SOAK", "20" if QUICK else "60"))
     run_state_machine_as_test(
         ShardMachine,
         settings=settings(
-            max_examples=examples,
+            max_examples=lives,
             stateful_step_count=50,
             deadline=None,
             report_multiple_bugs=False,

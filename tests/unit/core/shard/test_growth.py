@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from lapse.core.shard.growth import Growth, begins, born, taken_over
+from support.at_length import examples
 
 
 @pytest.mark.feature("C81")
@@ -155,5 +156,5 @@ class Growing(RuleBasedStateMachine):
 
 
 TestGrowing = Growing.TestCase
-TestGrowing.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+TestGrowing.settings = settings(max_examples=examples(600), stateful_step_count=60, deadline=None)
 TestGrowing = pytest.mark.feature("C81")(TestGrowing)

@@ -19,6 +19,7 @@ from lapse.core.sow.origin import path_of
 from lapse.core.sow.record import facts_of, headers_of, payload_of
 from lapse.core.sow.step import Step
 from lapse.replication.translation import Translation, Upstream
+from support.at_length import examples
 from unit.core.sow.make import Desk, T, shard_of, state_records
 
 SIDES, KEYS = range(3), range(2)
@@ -116,7 +117,7 @@ ACTS = ("put", "put", "delete", "sow_delete", "short", "over", "scheduled", "del
 
 
 @pytest.mark.feature("S10", "C56", "C46", "C47")
-@settings(max_examples=150)
+@settings(max_examples=examples(600))
 @given(
     st.lists(st.tuples(st.sampled_from(ACTS), st.sampled_from(SIDES), st.sampled_from(KEYS), st.integers(1, 5))),
     st.sampled_from(sorted(LINKS)),

@@ -19,6 +19,7 @@ from lapse.core.lifetime import NEVER
 from lapse.core.reason import Reason
 from lapse.core.sow.record import facts_of, payload_of
 from lapse.core.sow.step import Kind, Step
+from support.at_length import examples
 from unit.core.sow.make import Desk, T, shard_of
 from unit.core.sow.mirror import Mirror
 from unit.core.sow.oracle import Oracle
@@ -297,7 +298,7 @@ class ShardLife(RuleBasedStateMachine):
 
 TestShardLife = ShardLife.TestCase
 TestShardLife.settings = settings(
-    max_examples=max(150, int(os.environ.get("LAPSE_SOAK", "0"))),
+    max_examples=max(examples(600), int(os.environ.get("LAPSE_SOAK", "0"))),
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=list(HealthCheck),

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from lapse.runtime.shard.log_reader import LogReader
 from lapse.runtime.shard.payload import PayloadWindow, SourceWindow
+from support.at_length import examples
 
 AHEAD = 7
 
@@ -44,7 +45,7 @@ def lives(draw: st.DrawFn) -> tuple[list[int], list[tuple[str, int]]]:
 
 
 @pytest.mark.feature("Q16")
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(1200), deadline=None)
 @given(lives(), st.integers(0, 20), st.booleans())
 def test_every_offset_gets_its_record_and_what_was_handed_out_does_not_stay(
     life: tuple[list[int], list[tuple[str, int]]], room: int, every_other: bool

@@ -14,6 +14,7 @@ from lapse.core.sow.settings import SowSettings
 from lapse.core.sow.shard import SowShard
 from lapse.core.sow.step import Step
 from lapse.runtime.kafka import batch_rows
+from support.at_length import examples
 from support.compiled import NEEDS_COLUMNS
 from support.record_batches import both, encoded
 from unit.core.sow.make import T
@@ -71,7 +72,7 @@ def remembered(shard: SowShard) -> list[Any]:
 
 
 @pytest.mark.feature("S2", "S4", "C1", "C46")
-@settings(max_examples=150)
+@settings(max_examples=examples(600))
 @given(_SETTINGS, st.lists(_RUN, min_size=1, max_size=6), st.sampled_from([1, 5, LEAST]))
 def test_updates_in_columns_are_those_that_come_one_by_one(given: Any, runs: list[Any], least: int) -> None:
     with pytest.MonkeyPatch.context() as patched:
