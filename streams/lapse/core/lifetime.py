@@ -202,7 +202,7 @@ def rfc3339_ms(value: bytes | None) -> int:
 
 
 def _start(timestamp_ms: int, enqueue_at_ms: int | None) -> int:
-    """Return the begin of a relative lifetime: arrival, or the scheduled instant if that is later (L5)."""
+    """Return the start of a relative lifetime: arrival, or the scheduled instant if that is later (L5)."""
     return timestamp_ms if enqueue_at_ms is None else max(timestamp_ms, enqueue_at_ms)
 
 

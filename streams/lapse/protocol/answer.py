@@ -33,7 +33,7 @@ class QueuedMessage:
     until_ms: int | None = None
     waits_for: str = ""
     since_ms: int | None = None
-    """Begin of its lease, ms since the epoch. On the wire it is outside the messages, for readers with old schemas."""
+    """Start of its lease, ms since the epoch. On the wire it is outside the messages, for readers with old schemas."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +95,7 @@ class Answer:
     subscriptions: tuple[OpenSubscription, ...] = ()
     updates: tuple[ScheduledUpdate, ...] = ()
     since_ms: tuple[int, ...] = ()
-    """For each of `messages`, the begin of its lease, ms since the epoch, 0 = not known; empty = none is known."""
+    """For each of `messages`, the start of its lease, ms since the epoch, 0 = not known; empty = none is known."""
 
 
 MOST_SETTLEMENTS: Final = 10_000
@@ -143,7 +143,7 @@ def decode(data: bytes) -> Answer:
 
 
 def _with_beginnings(answer: Answer) -> Answer:
-    """Return an answer with the begins of leases moved into its messages."""
+    """Return an answer with the starts of leases moved into its messages."""
     told = answer.since_ms
     if len(told) != len(answer.messages) or not all(isinstance(one, int) for one in told):
         raise codec.CodecError("an answer: field since_ms has to be a whole number for each of messages")

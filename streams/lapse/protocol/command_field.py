@@ -33,7 +33,7 @@ QUEUE_STATES: Final = (
 
 
 def shown(value: object) -> str:
-    """Return the begin of an invalid value. Nested values are not written, because that takes time and stack."""
+    """Return the start of an invalid value. Nested values are not written, because that takes time and stack."""
     if isinstance(value, dict | list | tuple):
         return "an object" if isinstance(value, dict) else "an array"
     return repr(str(value)[:SHOWN_CHARACTERS])

@@ -65,7 +65,7 @@ EPOCH: Final = "lapse-epoch"
 It is also on dead letters. If two epochs wrote a message's fate, that of the higher epoch counts.
 """
 SHARDS: Final = "lapse-shards"
-"""The number of shards, on a record that announces the begin of a shard's epoch."""
+"""The number of shards, on a record that announces the start of a shard's epoch."""
 BOOKMARK: Final = "lapse-bookmark"
 LEASE_UNTIL_MS: Final = "lapse-lease-until-ms"
 DELIVERY_COUNT: Final = "lapse-delivery-count"

@@ -274,7 +274,7 @@ def _numbers(view: memoryview, kind: str) -> memoryview | array[int]:
 
 
 def _bounds(lengths: Sequence[int], first: int, what: str) -> list[int]:
-    """Return the index of each part's begin, and that of the last one's end."""
+    """Return the index of each part's start, and that of the last one's end."""
     if lengths and min(lengths) < 0:
         if min(lengths) < -1:
             raise CodecError(f"packed delivery: a {what} of {min(lengths)} bytes")

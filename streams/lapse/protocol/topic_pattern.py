@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 _FLAGS: Final = re.compile(r"\(\?[aiLmsux]+\)")
-"""Matches flags of a whole regular expression, which must be at its begin."""
+"""Matches flags of a whole regular expression, which must be at its start."""
 
 _UNLESS_WRITTEN_OUT: Final = (
     (r"(?!dlq\.)", re.compile(r"(?<![\w-])dlq(?:\\?\.|\[\.\])")),

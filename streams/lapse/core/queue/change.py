@@ -73,7 +73,7 @@ class Change:
         places: the places that it changes.
         source: ARRIVED, SCHEDULED, UNSCHEDULED, REMEMBERED, HONOURED, LETTER_PENDING, LETTER_WRITTEN, REPLACED:
             number of the source.
-        offset: same kinds: offset of the first message; DEPARTED: number of the source's stretch; LEASED: begin of the
+        offset: same kinds: offset of the first message; DEPARTED: number of the source's stretch; LEASED: start of the
             lease, ms since the epoch, 0 in older journals.
         holder: LEASED, SENT, SUBSCRIBED, UNSUBSCRIBED: number of the subscription; HELD, TRANSFER: of the transfer;
             REWIND: of the rewind.

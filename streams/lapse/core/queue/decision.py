@@ -45,7 +45,7 @@ class Decisions:
         state: the shard's state.
         matching: what is known of which messages match which filters.
         horizon: the range of the purge or settlement by filter that is being carried out.
-        began_ms: the beginning of the owner's epoch, ms since 1970; no decision is dated before it.
+        began_ms: start of the owner's epoch, ms since 1970; no decision is dated before it.
     """
 
     def __init__(self, settings: QueueSettings, state: QueueState, matching: Matching) -> None:

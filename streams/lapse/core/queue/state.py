@@ -338,7 +338,7 @@ class QueueState:
     ) -> tuple[Where, NDArray[np.uint8]]:
         """Return the slots, with their states, to which a change applies in recovery.
 
-        The journal may lack the begin of a segment that was dropped soon after.
+        The journal may lack the start of a segment that was dropped soon after.
 
         Raises:
             Impossible: no recovery is in progress, so the change is an error.

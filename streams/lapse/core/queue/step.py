@@ -126,7 +126,7 @@ class Queued:
         ready: whether its instant has come, and only the target depth holds it (C51).
         waits_for: what a barrier waits for, the rates that an available message waits for, or why the broker refuses
             the dead letter; empty = nothing (C48).
-        since_ms: begin of its lease, ms since the epoch; None = no lease, or not known.
+        since_ms: start of its lease, ms since the epoch; None = no lease, or not known.
     """
 
     topic: str

@@ -121,10 +121,10 @@ class Retirement:
 
     Attributes:
         phase: the phase.
-        id: id of the agreement, the instant of its begin, ms since the epoch; a later agreement has a higher one.
+        id: id of the agreement, the instant of its start, ms since the epoch; a later agreement has a higher one.
         cause: why the entity ends.
         force: whether existing messages are removed instead of preventing the end.
-        since_ms: begin of this phase, ms since the epoch.
+        since_ms: start of this phase, ms since the epoch.
         reports: ASKING: the reports so far, by partition; PREPARED: the shard's own.
         gone: RETIRED, first shard only: partitions that have reported that they are gone.
         asker: the sender of the delete command; None for idleness, and once decided.

@@ -8,7 +8,7 @@ from lapse.core.sow.step import Step
 
 
 class UsableSowShard:
-    """A SOW shard as its activity sees it (`lapse.core.shard.activity.UsableShard`)."""
+    """Gives the activity access to a SOW shard, as a `lapse.core.shard.activity.UsableShard`."""
 
     __slots__ = ("_state",)
 

@@ -115,7 +115,7 @@ class SowCommands:
             subscriber.query = None
             self._put(replace(subscriber.subscription, querying=False), step)
 
-    # --- each command ----------------------------------------------------------------------------------------
+    # --- commands --------------------------------------------------------------------------------------------
 
     def _do(self, command: Command, at_ms: int, step: Step, row_filter: str | None) -> Counts | None:
         """Carry out a command. Return the counts of its answer, or None if the answer comes later."""
@@ -323,7 +323,7 @@ class SowCommands:
             query.abandon()
         step.answers.append(CommandAnswer(query.command_id, query.command, query.subscription, query.at_ms, refusal))
 
-    # --- parts -----------------------------------------------------------------------------------------------
+    # --- helpers ---------------------------------------------------------------------------------------------
 
     def _begin_query(self, subscriber: Subscriber, at_ms: int, step: Step, command: Command | None = None) -> None:
         subscription = subscriber.subscription

@@ -69,7 +69,7 @@ class Deletion(ABC):
         removals: removes records.
         command: the command.
         at_ms: the command's instant, ms since the epoch.
-        walk: iterates over the journal keys of the records that may be meant.
+        walk: iterates over the journal keys of the records that the command may name.
         row_filter: the compiled row filter of the user; other records do not exist for them (X4); empty = none.
 
     Attributes:
@@ -132,13 +132,13 @@ class Deletion(ABC):
         self._refusal = refusal
 
     def go_on(self, step: Step, portion: int = PORTION) -> None:
-        """Examine the next `portion` records, and remove those that are meant."""
+        """Examine the next `portion` records, and remove those that the command names."""
         for journal_key in self._walk.take(portion):
             self._look_at(journal_key, step)
 
     @abstractmethod
     def _look_at(self, journal_key: bytes, step: Step, /) -> None:
-        """Remove one record, if it is meant."""
+        """Remove one record, if the command names it."""
 
     def _matches(self, predicates: tuple[Predicate, ...], journal_key: bytes, entry: bytes) -> bool:
         if not predicates:
@@ -155,10 +155,10 @@ class Selection(Deletion):
         removals: removes records.
         command: the command.
         at_ms: the command's instant, ms since the epoch.
-        walk: iterates over the journal keys of the records that may be meant.
+        walk: iterates over the journal keys of the records that the command may name.
         row_filter: the compiled row filter of the user; other records do not exist for them (X4); empty = none.
         predicates: compiled filters, all of which must match.
-        bookmarks: the updates that are meant; None = any.
+        bookmarks: the updates that the command names; None = any.
         withdrawal: the withdrawal of scheduled updates that the command names, which is done first.
     """
 

@@ -125,7 +125,7 @@ class Query:
 
     @classmethod
     def begin(cls, state: SowState, inquiry: Inquiry, step: Step) -> Query:
-        """Begin a query. The begin of the group is sent at once, so that no update of the subscription precedes it."""
+        """Begin a query. The start of the group is sent at once, so that no update of the subscription precedes it."""
         query = cls(state, inquiry)
         if not inquiry.only_counts:
             step.deliveries.append(Message(Kind.GROUP_BEGIN, inquiry.subscription, inquiry.command_id))
@@ -163,7 +163,7 @@ class Query:
         self._withheld.discard(journal_key)
 
     def preserve(self, journal_key: bytes, entry: bytes | None) -> None:
-        """Keep a record's state at the begin of the query (None = no record), because it changes."""
+        """Keep a record's state at the start of the query (None = no record), because it changes."""
         self._preserved.setdefault(journal_key, entry)
 
     def abandon(self) -> None:

@@ -51,7 +51,7 @@ class Removals:
         fan_out: makes messages to the shard's subscribers.
 
     Attributes:
-        began_ms: begin of the owner's epoch, ms since 1970; no decision is dated before it.
+        began_ms: start of the owner's epoch, ms since 1970; no decision is dated before it.
     """
 
     __slots__ = ("_fan_out", "_settings", "_state", "_tells_alone", "began_ms")

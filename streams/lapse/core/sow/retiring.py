@@ -23,7 +23,7 @@ _REASONS: Final = {Cause.DELETE: Reason.PURGED, Cause.IDLE: Reason.AUTO_DELETED}
 
 
 class RetirableSowShard:
-    """A SOW shard as the agreement sees it (`lapse.core.shard.agreement.RetirableShard`)."""
+    """Gives the agreement access to a SOW shard, as a `lapse.core.shard.agreement.RetirableShard`."""
 
     __slots__ = ("_activity", "_removals", "_state", "_updates")
 

@@ -200,10 +200,10 @@ class Withdrawal(Deletion):
         state: the shard's state.
         removals: removes records.
         updates: withdraws scheduled updates.
-        command: which asks for it.
+        command: the command.
         at_ms: the command's instant, ms since the epoch.
         predicates: compiled filters, all of which must match.
-        bookmarks: the updates that are meant; None = any.
+        bookmarks: the updates that the command names; None = any.
     """
 
     __slots__ = ("_bookmarks", "_predicates", "_updates")

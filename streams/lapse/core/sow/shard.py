@@ -77,7 +77,7 @@ class SowShard:
         retirable = RetirableSowShard(self.state, self._updates, self._removals, self.activity)
         self.agreement: Agreement[Step] = Agreement(settings.name, settings.partition, settings.shards, retirable)
 
-    # --- in --------------------------------------------------------------------------------------------------
+    # --- inputs ----------------------------------------------------------------------------------------------
 
     def arrive(self, topic: str, partition: int, records: Sequence[Record], step: Step, clock_ms: int = NEVER) -> int:
         """See `Entrance.arrive`. The use of the topic counts by the broker's clock, not by producers' timestamps."""
@@ -202,7 +202,7 @@ class SowShard:
         return self._pending_letters.keep(refused, step)
 
     def letter_written(self, journal_key: bytes, step: Step) -> None:
-        """Drop a dying record, because its letter is safe."""
+        """Drop a pending letter, because it is safe."""
         self._pending_letters.letter_written(journal_key, step)
 
     def next_due_ms(self) -> int:

@@ -63,7 +63,7 @@ class SowState:
     Attributes:
         entries: packed records by journal key.
         record_names: the list of their journal keys, for iterations over all records.
-        snapshots: plain queries in progress, which show the records as they were at the begin.
+        snapshots: plain queries in progress, which show the records as they were at the query's start.
         deadlines: the index of deadlines; empty if expiration is disabled.
         schedule: the scheduled versions.
         tombstones: tombstones of removed records, by the record's journal key.

@@ -101,7 +101,7 @@ class Message(NamedTuple):
         kind: the kind of message.
         subscription: id of the subscription; empty for a plain query.
         command_id: id of the query, for messages of a query.
-        key: the record's key; None for the begin and end of a group.
+        key: the record's key; None for the start and end of a group.
         payload: the record; in a delta, the changed fields; in an `oof`, the record that the subscriber last saw.
         headers: the record's own headers.
         bookmark: bookmark of its last update; in an `oof` for no match, of the update that no longer matches.
@@ -204,7 +204,7 @@ class DeletionAtWork(Protocol):
         """The answer, with the counts so far."""
 
     def go_on(self, step: Step, portion: int = ...) -> None:
-        """Examine the next records, and remove those that are meant."""
+        """Examine the next records, and remove those that the command names."""
 
     def refuse(self, refusal: Refusal) -> None:
         """End the deletion with a refusal."""

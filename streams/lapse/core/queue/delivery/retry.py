@@ -89,7 +89,7 @@ NO_RETRY: Final = RetryRule()
 
 
 def ends_ms(since_ms: NDArray[np.int64], waits_ms: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return when waits end, given their begins, ms since the epoch, at most `NEVER`."""
+    """Return when waits end, given their starts, ms since the epoch, at most `NEVER`."""
     return np.where(since_ms > NEVER - waits_ms, NEVER, since_ms + waits_ms)
 
 

@@ -114,5 +114,5 @@ def _has_holders(segment: Segment) -> bool:
 
 
 def _has_beginnings(segment: Segment) -> bool:
-    """Return whether the begin of any lease is known."""
+    """Return whether the start of any lease is known."""
     return segment.since_ms is not None and bool((segment.state[: segment.used] == LEASED).any())

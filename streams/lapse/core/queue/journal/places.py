@@ -40,7 +40,7 @@ def pack(places: Places) -> tuple[bytes, bool]:
     long = counts > _BLOCK
     if long.any() or len(blocks) * _BLOCK_BYTES >= len(ranges) * _RANGE_BYTES:
         return ranges.tobytes(), False
-    # The sequence of all places as differences: 1 inside a range, the gap at the begin of a range.
+    # The sequence of all places as differences: 1 inside a range, the gap at the start of a range.
     steps = np.ones(int(counts.sum()), np.int64)
     starts = np.concatenate([[0], np.cumsum(counts)[:-1]])
     steps[starts] = np.concatenate([firsts[:1], firsts[1:] - (firsts[:-1] + counts[:-1] - 1)])

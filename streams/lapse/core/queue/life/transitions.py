@@ -116,7 +116,7 @@ class Transitions:
             slots: the messages by segment, with ascending slots.
             now_ms: the instant, ms since the epoch.
             step: receives the decisions.
-            since_ms: the begin of the delays, ms since the epoch; None = the end of each message's lease.
+            since_ms: the start of the delays, ms since the epoch; None = the end of each message's lease.
             subscription: see `happen`.
         """
         readable_slots = [

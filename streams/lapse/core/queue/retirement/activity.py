@@ -11,7 +11,7 @@ from lapse.core.shard.activity import Used
 
 
 class UsableQueueShard:
-    """A queue shard as its activity sees it (`lapse.core.shard.activity.UsableShard`)."""
+    """Gives the activity access to a queue shard, as a `lapse.core.shard.activity.UsableShard`."""
 
     def __init__(self, decisions: Decisions) -> None:
         self._decisions = decisions

@@ -25,7 +25,7 @@ _GUARDS: Final = {Cause.DELETE: None, Cause.IDLE: Guard.IDLE}
 
 
 class RetirableQueueShard:
-    """A queue shard as the agreement sees it (`lapse.core.shard.agreement.RetirableShard`)."""
+    """Gives the agreement access to a queue shard, as a `lapse.core.shard.agreement.RetirableShard`."""
 
     def __init__(
         self,

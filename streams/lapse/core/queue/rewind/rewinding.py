@@ -113,7 +113,7 @@ class Rewinding:
         return self._settings.dedup_window_ms
 
     def remember(self, number: int, records: Sequence[Record]) -> None:
-        """Remember the ids of records before a rewind's begin, since later records may repeat them (X6)."""
+        """Remember the ids of records before a rewind's start, since later records may repeat them (X6)."""
         self._sift(number, records)
 
     def part(

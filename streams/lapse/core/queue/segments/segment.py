@@ -72,7 +72,7 @@ class Segment:
             the transfer that holds a TRANSFERRING one; None while there is none.
         until_ms: end of the lease or delay per place, ms since the epoch. For TRANSFERRING, it is the end of a former
             delay, 0 without one. None while there is none.
-        since_ms: begin of the lease per LEASED place, ms since the epoch, 0 = not known; None while there is none.
+        since_ms: start of the lease per LEASED place, ms since the epoch, 0 = not known; None while there is none.
         ranks: priority per place that is RANKED; None while the queue has no priority.
         flags: `Flag`s per place; None while none is set.
         groups: hash of the group per place; None while the queue has no groups.
