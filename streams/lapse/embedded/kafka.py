@@ -138,7 +138,8 @@ class EmbeddedKafka:
         Raises:
             JavaMissing: There is no Java >= 17.
             JarUnavailable: Kafka's jars are neither cached nor downloadable.
-            BrokerFailed: It runs already, or does not come up; the message ends with the last lines of its log.
+            BrokerFailed: It runs already, cannot use its data directory, or does not come up. In the last case the
+                message ends with the last lines of its log.
         """
         if self.running:
             raise BrokerFailed(f"The embedded broker runs already, at {self.bootstrap_servers}; stop() it first.")

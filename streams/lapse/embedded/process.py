@@ -163,6 +163,6 @@ class Jvm:
 
 
 def environment() -> dict[str, str]:
-    """Return our environment for a JVM: without another class path, and with paths in UTF-8, as Python has them."""
+    """Return our environment for a JVM: without CLASSPATH, and with a UTF-8 locale if Python's paths are in UTF-8."""
     given = {name: value for name, value in os.environ.items() if name != "CLASSPATH"}
     return given | {"LC_ALL": "C.UTF-8"} if sys.getfilesystemencoding() == "utf-8" else given

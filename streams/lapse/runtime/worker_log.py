@@ -150,5 +150,5 @@ class JsonFormatter(logging.Formatter):
             fields["trace"] = self.formatException(record.exc_info)
         try:
             return orjson.dumps(fields, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
-        except TypeError:  # text that is no Unicode, such as a path in another encoding, or a number of many digits
+        except TypeError:  # text that is not Unicode, such as a path in another encoding, or a very large integer
             return json.dumps(fields, default=str, skipkeys=True)

@@ -116,7 +116,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         return self.now_ms
 
     def recall(self, epoch: int, journal: Mapping[bytes, bytes]) -> None:
-        """See `ShardMachine.recall`; what a long command has done so far as well."""
+        """See `ShardMachine.recall`; find also what a long command has done so far."""
         super().recall(epoch, journal)
         self._parts.recall(journal)
 

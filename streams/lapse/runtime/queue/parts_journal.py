@@ -1,7 +1,8 @@
-"""What the parts of a long command have done so far, in the journal: a crash in between loses no counts (C55, C60).
+"""Journals what the parts of a long command have done so far, so that a crash in between loses no counts (C55, C60).
 
-The journal of each part's step holds what that part adds. The next owner reads the command again, does what is left and
-answers for all. With the last part the journal drops it all.
+With each part's step an entry is written: the counts so far, and the outcomes that the part added. The next owner of
+the shard reads the command again, does what is left, and answers for all parts. The entries are removed with the
+command's last step.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class PartsJournal:
 
     Args:
         epoch: the shard's epoch.
-        parts: what they have done.
+        parts: the results so far.
     """
 
     def __init__(self, epoch: int, parts: PartsDone) -> None:
@@ -34,15 +35,15 @@ class PartsJournal:
         self._parts = parts
         self._number = 0
         self._noted = 0
-        """How many of the parts' outcomes are noted."""
+        """How many of the parts' outcomes are in entries."""
         self._keys: list[bytes] = []
-        """What the journal holds of the command."""
+        """The keys of the command's entries."""
         self._items: Items = []
         self._left: dict[int, list[tuple[bytes, bytes]]] = {}
-        """What earlier epochs have left, by the command's offset."""
+        """The entries of earlier epochs, by the command's offset."""
 
     def recall(self, journal: Mapping[bytes, bytes]) -> None:
-        """Find what earlier epochs have left.
+        """Find the entries of earlier epochs.
 
         Args:
             journal: the runtime's keys of the changelog.
@@ -52,16 +53,16 @@ class PartsJournal:
             self._left.setdefault(offset, []).append((key, journal[key]))
 
     def resume(self, offset: int) -> None:
-        """Know that a command is about to be carried out, or a part of it: earlier epochs may have done some of it.
+        """Prepare for a command, or a part of it, of which earlier epochs may have done some parts.
 
         Args:
-            offset: where it stands.
+            offset: the command's offset.
         """
         if not self._left:
             return
         for before in [one for one in self._left if one <= offset]:
             some = self._left.pop(before)
-            if before < offset:  # it was refused this time
+            if before < offset:  # the command was refused this time
                 self._items += [(key, None) for key, _ in some]
                 continue
             for key, value in some:
@@ -77,10 +78,10 @@ class PartsJournal:
         ]
 
     def note(self, offset: int) -> None:
-        """Journal what a part has added, with its step.
+        """Write an entry for the part that was just done.
 
         Args:
-            offset: where its command stands.
+            offset: the command's offset.
         """
         parts = self._parts
         if not parts.any:
@@ -94,12 +95,12 @@ class PartsJournal:
         self._items.append((key, orjson.dumps(value)))
 
     def end(self) -> None:
-        """Know that a command is carried out."""
+        """Remove the entries of a command that is done."""
         if self._keys:
             self._items += [(key, None) for key in self._keys]
             self._keys, self._noted = [], 0
 
     def items(self) -> Items:
-        """Return what the journal of this step holds of it."""
+        """Return the entries and removals of this step."""
         items, self._items = self._items, []
         return items

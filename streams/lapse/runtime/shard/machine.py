@@ -111,7 +111,7 @@ class ShardMachine(ABC, Generic[C, S, F]):
         self.letters = ShardLetters(shown, source, left, self.figures)
 
     def recall(self, epoch: int, journal: Mapping[bytes, bytes]) -> None:
-        """Keep answers in the journal, and find what earlier epochs have left there; called before the first step.
+        """Begin to keep answers in the journal, and find what earlier epochs left there; called before the first step.
 
         Args:
             epoch: the shard's epoch.

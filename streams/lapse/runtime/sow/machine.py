@@ -33,7 +33,7 @@ _JOURNAL_BYTES: Final = 1 << 20
 
 _STEP_RECORDS: Final = 2_500
 _MOST_AT_ONCE: Final = 500
-"""Small enough that other tasks, and the end of a step, are delayed by milliseconds only."""
+"""How many messages to take in before others have a turn, so that they wait for milliseconds only."""
 
 _TURN_S: Final = 0.02
 """CPU for arriving records after which others have their turn, if subscriptions have filters, s."""

@@ -1,6 +1,6 @@
 """The broker's clock as a worker knows it (L13, C3): monotonic, and unknown until the first measurement.
 
-`lapse_client.kafka.clock.ClientClock` is the other clock with a `BrokerOffset`. It includes the time during which the
+`lapse_client.kafka.clock.ClientClock` is the other clock with a `BrokerOffset`. That one includes the time in which the
 machine sleeps, and answers before the first measurement. `tests/unit/core/test_broker_offset.py` compares both.
 """
 
