@@ -40,11 +40,11 @@ _MESSAGES: Final = 10_000
 
 
 class Read(click.ParamType):
-    """An option that is read by a function, whose ValueError says what is wrong.
+    """An option's type whose values a function parses. The function's ValueError is the error message.
 
     Args:
-        name: what help calls it.
-        read: the function.
+        name: the name of the type in help.
+        read: parses a value.
     """
 
     def __init__(self, name: str, read: Callable[[str], Any]) -> None:
@@ -52,7 +52,7 @@ class Read(click.ParamType):
         self._read = read
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Read it."""
+        """Parse a value of the command line."""
         if not isinstance(value, str):
             return value
         try:
@@ -62,7 +62,7 @@ class Read(click.ParamType):
 
 
 def _counts(text: str) -> tuple[int, ...]:
-    """Whole numbers with commas between them."""
+    """Parse whole numbers that commas separate."""
     try:
         found = tuple(int(part) for part in text.split(","))
     except ValueError:
@@ -76,7 +76,7 @@ _MOST_COUNT: Final = 100_000
 
 
 def _share(text: str) -> float:
-    """A share: `5%`, or `0.05`."""
+    """Parse a share: `5%`, or `0.05`."""
     number = text.strip()
     try:
         found = float(number.removesuffix("%")) / (100 if number.endswith("%") else 1)
@@ -88,11 +88,11 @@ def _share(text: str) -> float:
 
 
 def _settings(given: Sequence[str]) -> Iterator[Setting]:
-    """Settings that are set instead: several values of one are several settings."""
+    """Parse settings that replace the queue's own. Yield one setting for each of several values of a key."""
     for one in given:
         key, equals, values = one.partition("=")
         if not equals:
-            read_settings((one,))  # which says what is wrong
+            read_settings((one,))  # raises with a message
         for value in [values] if values.lstrip()[:1] in ("[", "{", '"', "'") else values.split(","):
             yield Setting(key.strip(), value.strip(), read_settings((f"{key}={value.strip()}",)))
 
@@ -239,7 +239,7 @@ def simulate(
 
 
 def _choose(replay: bool, recorded: bool, drawn: bool, since: bool, until: bool) -> None:
-    """Refuse options between which somebody has to choose."""
+    """Refuse options that exclude each other, and none at all of `--arrivals`, `--recorded` and `--replay`."""
     sources = [name for name, given in (("--replay", replay), ("--recorded", recorded), ("--arrivals", drawn)) if given]
     if not sources:
         raise click.UsageError("say what comes in: --arrivals, --recorded, or --replay to compare the events")
@@ -251,7 +251,7 @@ def _choose(replay: bool, recorded: bool, drawn: bool, since: bool, until: bool)
 
 
 def _now_ms() -> int:
-    """Now, ms since the epoch; nothing that is decided here depends on it."""
+    """Return the current time, ms since the epoch. Only relative options such as `--since -1h` depend on it."""
     return time.time_ns() // 1_000_000
 
 
@@ -263,7 +263,7 @@ def _crews(
     work: RecordedWork,
     arrivals: Arrivals | None,
 ) -> list[Crew]:
-    """The consumers that are compared; what is not said is as it was recorded, if it was."""
+    """Return the consumers to compare. What no option says comes from the recording, if there is one."""
     times: dict[int, int] = {}
     if service is None and work.took_ms and arrivals is not None:
         places = ((one.topic, one.partition, one.record.offset) for one in arrivals)
@@ -280,7 +280,7 @@ _NO_WORK: Final = RecordedWork({}, 0, 0)
 
 
 def _refuse_others(replay: bool) -> None:
-    """Refuse options that say what a recording says."""
+    """Refuse options for values that the recording contains."""
     context = click.get_current_context()
     allowed = {"queue", "config", "bootstrap_servers", "replay", "from_topics", "since", "until", "as_json"}
     allowed |= set() if replay else {"subscribers", "backlog", "service", "cancels", "settings", "seed", "page", "goal"}
@@ -298,18 +298,18 @@ def _loaded(config: Path) -> Config:
 
 
 def _is_defined(whole: Config, connection: Connection) -> bool:
-    """Whether anything was ever defined; if not, workers serve what their own files say."""
+    """Return whether the definitions topic exists. If not, workers serve what their own files say."""
     place = names.definitions(whole.lapse.app_id)
     return place in connection.partitions(place)
 
 
 def _by_file(config: Path, whole: Config, queue: str) -> tuple[Definition, Config, Mapping[int, Serving]]:
-    """A queue as `lapse.toml` has it, and what it is served by."""
+    """Return a queue of `lapse.toml`, the configuration, and how the queue is served, by version."""
     return _in_file(config, whole, queue), whole, by_version(queue, whole, None, config.absolute().parent)
 
 
 def _in_file(config: Path, whole: Config, queue: str) -> Definition:
-    """What `lapse.toml` says of a queue."""
+    """Return the definition of a queue in `lapse.toml`."""
     if queue not in whole.queue:
         there = ", ".join(sorted(whole.queue)) or "none"
         raise click.ClickException(f"{config}: there is no [queue.{queue}]; its queues are: {there}")
@@ -378,13 +378,13 @@ def _advise(found: Sequence[Advice], goal: Sequence[Goal], as_json: bool) -> Non
 
 
 def _varied(runs: Sequence[Run]) -> list[str]:
-    """What differs between some runs."""
+    """Return the parameters that differ between the runs."""
     labels = [one.scenario.label for one in runs]
     return [name for name in labels[0] if len({label[name] for label in labels}) > 1]
 
 
 def _show(runs: Sequence[Run], arrivals: Arrivals) -> None:
-    """Print a row for each combination; what is the same in all of them stands above."""
+    """Print a row for each combination. Print parameters that all of them share above the table."""
     varied = _varied(runs)
     same = [f"{name} = {value}" for name, value in runs[0].scenario.label.items() if name not in varied]
     same.append(f"service = {runs[0].scenario.crew.service}")
@@ -415,7 +415,7 @@ _UNITS_MS: Final = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 
 
 
 def _duration(ms: float | None) -> str:
-    """A duration as people read it."""
+    """Write a duration in the largest unit that fits."""
     if ms is None:
         return ""
     for unit, length in _UNITS_MS:

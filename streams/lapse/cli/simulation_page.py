@@ -12,7 +12,7 @@ from lapse.simulation.scenario import Run
 from lapse_spark.report import Cell, Report
 
 _SERIES: Final = 8
-"""How many lines of a plot can be told apart."""
+"""Most lines of a plot that readers can distinguish."""
 
 _POINTS: Final = 80
 
@@ -29,13 +29,13 @@ def write(
     """Write the page.
 
     Args:
-        path: where.
-        queue: its name.
-        runs: what was simulated; one at least.
-        varied: what differs between them.
-        shown: a duration in ms as people read it.
-        advice: what each knob has to be; empty = nobody asked.
-        goal: for which goal.
+        path: the HTML file.
+        queue: the name of the queue.
+        runs: the simulated runs, at least one.
+        varied: the parameters that differ between the runs.
+        shown: writes a duration in ms for people.
+        advice: the value that each setting needs to reach the goal; empty = no goal was given.
+        goal: the goal of the advice.
     """
     first = runs[0]
     span = shown(first.outcome.ended_at_ms - first.outcome.began_ms)
@@ -54,7 +54,7 @@ def write(
 
 
 def name_of(run: Run, varied: Sequence[str]) -> str:
-    """A run by what differs from the others."""
+    """Name a run by the parameters that differ between the runs."""
     label: Mapping[str, str] = run.scenario.label
     return ", ".join(f"{name} = {label[name]}" for name in varied) or "as it is"
 

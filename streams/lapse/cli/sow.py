@@ -219,7 +219,7 @@ def delete_topic(topic: str, force: bool, yes: bool, bootstrap_servers: str | No
 
 @contextlib.contextmanager
 def _open(topic: str, bootstrap_servers: str | None, *, insists: bool = True) -> Iterator[SowClient]:
-    """The SOW topic; what only looks does not insist on a worker."""
+    """Open a SOW topic. Commands that only read do not insist on a worker: `insists` is False."""
     try:
         with SowClient(topic, connection=cluster.connection(bootstrap_servers, insists=insists)) as client:
             yield client

@@ -1,4 +1,4 @@
-"""Who is subscribed to a queue or SOW topic, as its command prints it (Q15)."""
+"""Prints the open subscriptions of a queue or SOW topic (Q15)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def print_subscriptions(entity: str, subscriptions: Sequence[OpenSubscription], 
         title=entity,
     )
     for one in subscriptions:
-        # Text, not markup: the clients' words.
+        # Text, so that rich reads no markup in the names that clients chose.
         table.add_row(
             Text(one.subscription),
             Text(one.client),

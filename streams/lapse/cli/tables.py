@@ -1,4 +1,4 @@
-"""Tables of which nothing is cut or torn apart that a reader needs."""
+"""Prints tables without cutting values or breaking words in them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from rich.text import Text
 from lapse_client.reading.printable import printable
 
 _NO_LIMIT: Final = 10_000
-"""Columns of a file or a pipe: each row is one line, so that `grep` and people find whole values."""
+"""Width of a file or a pipe, characters: each row is one line, so that `grep` finds whole values."""
 
 
 def print_table(table: Table) -> None:
-    """Print a table: as wide as it is where no terminal is, else as `fitted` has it.
+    """Print a table: to a terminal as `fitted` lays it out, else at its full width.
 
-    Text is printed as it is: brackets in a payload are no markup, and `:100:` in a bookmark is no emoji. Give a `Text`
-    where a cell has a style.
+    Text is printed literally: brackets in a payload are no markup, and `:100:` in a bookmark is no emoji. For a style,
+    pass a `Text` as the cell.
     """
     console = Console(emoji=False)
     if not console.is_terminal:
@@ -33,10 +33,10 @@ def print_table(table: Table) -> None:
 
 
 def _drawn(table: Table) -> str | None:
-    """A table as rich prints it to a file, if it is a plain one: of thousands of rows, each would cost a millisecond.
+    """Draw a plain table as rich prints it to a file. Rich takes about a millisecond for each of thousands of rows.
 
     Returns:
-        None where it has a title, a cell of several lines, or characters that are not printed as they are.
+        None if the table has a title, a cell of several lines, or unprintable characters.
     """
     if table.title or table.caption or not table.show_header or not table.columns:
         return None
@@ -61,15 +61,15 @@ def _drawn(table: Table) -> str | None:
 
 
 def fitted(table: Table, console: Console, spared: Collection[str] = ("",)) -> RenderableType:
-    """Return a table so that no word of it is broken: bookmarks, instants and titles stay whole.
+    """Lay out a table so that no word is broken: bookmarks, instants and titles stay whole.
 
-    A table that is too wide goes without the columns that say nothing. If that is not enough, cells have several lines,
-    broken between words. If words are too long for that, each row becomes a block with one line per column.
+    A table that is too wide loses its empty columns. If that is not enough, cells get several lines, broken between
+    words. If words are too long for that, each row becomes a block with one line per column.
 
     Args:
         table: any table.
-        console: where it is printed.
-        spared: what a cell is that says nothing.
+        console: the console to print to.
+        spared: the texts of cells that count as empty.
     """
     _escape(table)
     if _width(console, table).maximum <= console.width or not table.show_header:
@@ -84,7 +84,7 @@ def fitted(table: Table, console: Console, spared: Collection[str] = ("",)) -> R
 
 
 def _escape(table: Table) -> None:
-    """Write characters that a terminal would act on as escapes: cells may be words of somebody's producer."""
+    """Escape control characters: cells may contain text of any producer, which a terminal would act on."""
     for column in table.columns:
         for at, cell in enumerate(column._cells):
             text = str(cell)
@@ -101,7 +101,7 @@ def _rows(table: Table) -> list[Sequence[RenderableType]]:
 
 
 def _without(table: Table, spared: Collection[str]) -> Table:
-    """A table without the columns in which no row says anything."""
+    """Return a copy of a table without the columns in which every cell counts as empty."""
     said = [not table.rows or any(str(cell) not in spared for cell in column.cells) for column in table.columns]
     columns = [
         Column(column.header, justify=column.justify, overflow="fold")
@@ -118,7 +118,7 @@ def _without(table: Table, spared: Collection[str]) -> Table:
 
 
 def _share(console: Console, table: Table) -> None:
-    """Give each column its longest word, and what is left to those that need it: little needs first."""
+    """Make each column as wide as its longest word. Share the remaining width, smallest needs first."""
     cells = [[column.header, *column.cells] for column in table.columns]
     least = [max(_width(console, cell).minimum for cell in column) for column in cells]
     needs = [max(_width(console, cell).maximum for cell in column) for column in cells]
@@ -131,7 +131,7 @@ def _share(console: Console, table: Table) -> None:
 
 
 def _blocks(table: Table) -> RenderableType:
-    """Each row as lines of title and value, with a blank line between two rows."""
+    """Lay out each row as lines of title and value, with a blank line between rows."""
     titles = [column.header for column in table.columns]
     lines = Table.grid(Column(no_wrap=True), Column(overflow="fold"), padding=(0, 2, 0, 0))
     for at, row in enumerate(_rows(table)):

@@ -1,4 +1,4 @@
-"""`lapse top`: the queues of a cluster, live: depth by state, its change, age, subscriptions (Q15)."""
+"""`lapse top`: live figures of a cluster's queues: depth by state, its change, age, subscriptions (Q15)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _STATES: Final = (*QUEUE_STATES, "depth")
 
 
 class Watched:
-    """One queue that is looked at again and again."""
+    """A queue whose figures are requested again and again."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -40,7 +40,7 @@ class Watched:
         self._looked_at: float | None = None
 
     def note(self, answer: Future[Figures]) -> None:
-        """Take its answer; a queue that nobody runs does not answer, and that is a finding."""
+        """Store the queue's answer. If there is none, no worker runs the queue: store that as the fault."""
         try:
             figures = answer.result(timeout=0)
         except (LapseError, TimeoutError) as error:
@@ -53,12 +53,12 @@ class Watched:
         self.fault, self.figures, self._looked_at = "", figures, now
 
     def fail(self, fault: str) -> None:
-        """Know that there is no answer, and why."""
+        """Store why there is no answer, and drop the old figures."""
         self.fault = fault
         self.figures, self.per_s, self._looked_at = {}, None, None
 
     def as_dict(self) -> Mapping[str, object]:
-        """For programs."""
+        """Return the figures for JSON."""
         return {"queue": self.name, **self.figures, **({"error": self.fault} if self.fault else {})}
 
 
@@ -97,7 +97,7 @@ def top(names: tuple[str, ...], every: float, bootstrap_servers: str | None, as_
 
 
 class _Look:
-    """Looks at all queues at once, over one connection."""
+    """Requests the figures of all queues at once, over one connection."""
 
     def __init__(self, queues: list[Watched], connection: Connection) -> None:
         self._queues = queues
@@ -105,14 +105,14 @@ class _Look:
         self._client: Queues | None = None
 
     def __call__(self) -> None:
-        """Wait until every queue has answered, or has not in time."""
+        """Request the figures, and wait until every queue has answered or the time is over."""
         try:
             if self._client is None:
                 names = [queue.name for queue in self._queues]
                 self._client = Queues(names, connection=self._connection, timeout_s=_PATIENCE_S).start()
             answers = [self._client.depth(queue.name) for queue in self._queues]
         except LapseError as error:
-            self.close()  # the next look connects anew
+            self.close()  # the next request connects again
             for queue in self._queues:
                 queue.fail(str(error))
             return
@@ -139,7 +139,7 @@ def _watched(names: tuple[str, ...], connection: Connection) -> Iterator[tuple[l
 
 @contextlib.contextmanager
 def _shown(queues: list[Watched]) -> Iterator[Callable[[Table], None]]:
-    """What shows a table: in place of the one before on a terminal, below it anywhere else."""
+    """Return what prints a table: in place of the last one on a terminal, elsewhere below it."""
     if not Console().is_terminal:
         yield print_table
         return

@@ -1,4 +1,4 @@
-"""`lapse apply` and `lapse check`: does the cluster fit the configuration, and make it fit."""
+"""`lapse apply` and `lapse check`: compare the cluster with the configuration, and make it fit."""
 
 from __future__ import annotations
 
@@ -86,12 +86,12 @@ def apply(config: Path, yes: bool, as_json: bool) -> None:
     definitions = "file".
     """
     settings = _loaded(config)
-    planned = _planned(config, settings)  # first, for it waits until nothing is left of what is being deleted
+    planned = _planned(config, settings)  # first: it waits for running deletions to finish
     cluster, topology = _look(settings)
     differences = topology.differences()
     defined = [] if planned is None else planned.changes
     refused = [] if planned is None else planned.refused
-    # An entity that cannot be served whatever is created is left alone; the others are not kept waiting for it (C81).
+    # Leave out entities that no new topic makes servable, so that the others do not wait for them (C81).
     stuck = [one for one in differences if not one.mended]
     alone = {name for one in stuck for name in one.bars}
     missing = [one.create for one in differences if one.create is not None and one.create.entity not in alone]
@@ -140,11 +140,11 @@ def apply(config: Path, yes: bool, as_json: bool) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Defined:
-    """What the definitions topic says, held against the file (Q23).
+    """How the definitions topic differs from the file (Q23).
 
     Attributes:
-        warnings: where the file says otherwise than the topic, which counts; and what is wrong with the others.
-        others: the entities that are defined, and not in the file: programs and commands create them.
+        warnings: where the file differs from the topic, which counts, and what is wrong with `others`.
+        others: the entities that are defined but not in the file. Programs and commands create them.
     """
 
     warnings: tuple[str, ...] = ()

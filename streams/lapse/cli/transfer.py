@@ -1,4 +1,4 @@
-"""`lapse transfer`: hand messages of a queue over to a queue of another deployment."""
+"""`lapse transfer`: hands messages of a queue over to a queue of another deployment."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _AGAIN_S: Final = 1.0
-"""How long a follower waits before it tries again without an answer."""
+"""How long a follower waits before it tries again after an error, s."""
 
 _SOMETHING_STAYED: Final = 3
-"""Exit code: 0 is for a transfer of everything, 1 for one that failed."""
+"""Exit code if messages stayed in the queue; 0 = all were handed over, 1 = the transfer failed."""
 
 _GOES = ("available", "delayed", "scheduled", "held")
-"""Messages in these states are handed over."""
+"""States of messages that a transfer hands over."""
 
 
 @click.command()
@@ -149,10 +149,10 @@ def transfer(
 
 
 def _check_choice(given: dict[str, bool]) -> None:
-    """See whether it is said, and once only, what is to be done.
+    """Check that exactly one option says what to transfer.
 
     Raises:
-        click.UsageError: it is not.
+        click.UsageError: none does, or several do.
     """
     chosen = [name for name, is_given in given.items() if is_given]
     if not chosen:
@@ -164,10 +164,10 @@ def _check_choice(given: dict[str, bool]) -> None:
 
 
 def _follow(link: Link, source: Connection, queue: str, there: Connection) -> None:
-    """Follow until Ctrl-C or SIGTERM; while a side does not answer, try again.
+    """Hand over new messages until Ctrl-C or SIGTERM. While a side does not answer, try again.
 
     Raises:
-        LapseError: at the start; one of the queues is not there, or a right is missing.
+        LapseError: at the start, one of the queues is missing, or a right is.
         KafkaException: a right is missing.
     """
     from confluent_kafka import KafkaException
@@ -195,7 +195,7 @@ def _follow(link: Link, source: Connection, queue: str, there: Connection) -> No
 
 
 def _is_final(error: Exception, begun: bool) -> bool:
-    """Whether no further try mends an error: a right is missing, or it had not begun and a queue is not there."""
+    """Return whether another try is useless: a right is missing, or a queue was missing at the start."""
     if isinstance(error, LapseError):
         return not begun and type(error) in (LapseError, UnknownEntity)
     return error.args[0].code() in LACKS_RIGHT
@@ -206,7 +206,7 @@ def _log_handed(count: int) -> None:
 
 
 def _source(link: Link, bootstrap_servers: str | None, lapse_toml: Path | None) -> Connection:
-    """The deployment that hands over: as its own file says, or else the environment and `lapse.toml`."""
+    """Connect to the source: as the link's file says, else as the environment and `lapse.toml` do."""
     if lapse_toml is None and (link.from_security is not None or (link.source and link.source != bootstrap_servers)):
         source = link.here()
         source.await_broker(cluster.PATIENCE_S)
@@ -251,7 +251,7 @@ def _print_outcome(name: str, outcome: Outcome, left: dict[str, int]) -> None:
 def _expected(
     source: Connection, queue: str, ranges: tuple[BookmarkRange, ...], expression: str | None, under_way: str | None
 ) -> int | None:
-    """About how many messages there are to go; None where that is not known."""
+    """Return about how many messages will be handed over, or None if that is not known."""
     if ranges or expression is not None:
         return None
     with Queue(queue, connection=source) as client:
@@ -264,7 +264,7 @@ def _expected(
 def _preview(
     source: Connection, queue: str, ranges: tuple[BookmarkRange, ...], expression: str | None, as_json: bool
 ) -> None:
-    """Say how many messages would go, by state: of what is active, as a peek shows it."""
+    """Print how many messages would be handed over, and how many would stay, by state."""
     with Queue(queue, connection=source) as client:
         if ranges or expression is not None:
             found: dict[str, int] = {}

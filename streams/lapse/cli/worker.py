@@ -1,4 +1,4 @@
-"""`lapse worker`: run the shards of `lapse.toml` that the group assigns to this process."""
+"""`lapse worker`: runs the shards of `lapse.toml` that the consumer group assigns to this process."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ _STEADY_S: Final = 60.0
 _NOTHING: Final = "neither [queue.<name>] nor [sow.<name>]; there is nothing to run"
 
 _SWITCH_INTERVAL_S: Final = 0.001
-"""How long a thread may keep Python's lock from another, s. The thread that reads from Kafka hands records over in
-several steps, and waits before each while the shards are at work: with Python's own 5 ms, updates waited 20 ms."""
+"""How long a thread may hold Python's lock while another waits for it, s. The thread that reads from Kafka hands
+records over in several steps, and waits before each while shards work. With Python's 5 ms, updates waited 20 ms."""
 
 _ARENAS: Final = 2
-"""Threads of Kafka's clients hardly wait for each other. With an arena for each, a thousand queues take more memory."""
+"""Memory arenas of malloc. Threads of Kafka's clients hardly compete, and an arena for each takes more memory."""
 
 _GARBAGE_THRESHOLDS: Final = (30_000, 1, 375)
-"""A step makes tens of thousands of short-lived tuples, and no cycles. With Python's own thresholds the collector looks
-through them, and through the state, again and again: a quarter of the time of updates, half of that of expiry. While it
-looks nobody else has a turn: at 150,000 objects, as fifty new queues have made, for 60 ms (C60). So it looks through
-what is no longer quite new after every second time, and through all as seldom as before."""
+"""Thresholds of Python's garbage collector. A step makes tens of thousands of short-lived tuples, and no cycles. With
+the defaults, scanning them and the state took a quarter of the time of updates, and half of that of expiry. A scan
+stops everything: 60 ms for the 150,000 objects of fifty new queues (C60). So the middle generation is scanned after
+every second scan of the young one, and the oldest as rarely as before."""
 
 
 @click.command()
@@ -105,7 +105,7 @@ def _again(config: Path, data_dir: Path | None, log_level: str, log_format: Form
 def _supervise(command: list[str], say: Callable[[str], None]) -> int:
     """Run the worker, and start it again whenever it crashes, with growing pauses.
 
-    A worker that refuses to start is left alone. One that ran before is not: the brokers may be away for a while.
+    Do not restart a worker that refuses to start, unless it ran before: the brokers may be away for a while.
     """
     crashes, ran = 0, False
     stopping = threading.Event()
@@ -140,8 +140,8 @@ def _run(path: Path, data_dir: Path | None, log_level: str, log_format: Format) 
     from lapse.config import ConfigError, load
     from lapse.runtime import arenas
 
-    gc.disable()  # what is made by imports stays
-    arenas.keep_to(_ARENAS)  # before clients of Kafka begin their threads
+    gc.disable()  # objects that imports make live until the end
+    arenas.keep_to(_ARENAS)  # before Kafka's clients start threads
     try:
         config = load(path)
         by_topic = config.lapse.definitions == "topic"
@@ -157,20 +157,20 @@ def _run(path: Path, data_dir: Path | None, log_level: str, log_format: Format) 
 
 
 def _opened(config: Config, log_level: str, log_format: Format) -> Endpoint:
-    """Begin to log, and to answer who asks whether the worker lives; a signal ends it, for nothing is under way yet."""
+    """Start the log and the HTTP endpoint. A signal stops the process at once, as nothing is under way yet."""
     from lapse.runtime import worker_log
     from lapse.runtime.endpoint import Endpoint
 
     logging.config.dictConfig(worker_log.settings(log_level, log_format))
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: os._exit(0))  # not when a thread that waits for a broker is done
+        signal.signal(number, lambda *_: os._exit(0))  # a normal exit would wait for threads that wait for a broker
     endpoint = Endpoint()
     endpoint.open(config.lapse.metrics_host, config.lapse.metrics_port)
     return endpoint
 
 
 def _decided(path: Path, config: Config, endpoint: Endpoint) -> Decided:
-    """What the definitions topic says that this worker serves (Q23)."""
+    """Read from the definitions topic what this worker serves (Q23)."""
     from lapse.config.definition import decide, undecided
     from lapse.protocol import topic as names
     from lapse.runtime.topics.cluster import Cluster, awaited
@@ -178,7 +178,7 @@ def _decided(path: Path, config: Config, endpoint: Endpoint) -> Decided:
     from lapse.runtime.topics.topology import TopologyError
 
     try:
-        with ThreadPoolExecutor(1) as beside:  # a signal is heeded while librdkafka waits
+        with ThreadPoolExecutor(1) as beside:  # so that signals are handled while librdkafka waits
             there = beside.submit(awaited, Cluster(config).metadata, endpoint.note_away).result().topics
         endpoint.note_back()
         topic = DefinitionsTopic(config)
@@ -201,14 +201,14 @@ def serve(
     decided: Decided | None = None,
     endpoint: Endpoint | None = None,
 ) -> None:
-    """Run a worker in this process, until it is stopped. While no broker answers, it waits for one.
+    """Run a worker in this process until it is stopped. While no broker answers, wait for one.
 
     Args:
-        config: what it serves.
-        log_level: the least that it logs.
-        log_format: how it logs.
-        decided: the definitions that the configuration was made from, which are followed; None = from a file alone.
-        endpoint: where it answers already; None = nowhere yet.
+        config: the configuration to serve.
+        log_level: the lowest level to log.
+        log_format: the format of the log.
+        decided: the definitions behind the configuration, whose changes it follows; None = from a file alone.
+        endpoint: the HTTP endpoint; None = open one.
     """
     from lapse.config import ConfigError
     from lapse.protocol import topic as names
@@ -217,7 +217,7 @@ def serve(
 
     endpoint = endpoint or _opened(config, log_level, log_format)
     cluster = Cluster(config)
-    with ThreadPoolExecutor(1) as beside:  # the brokers answer while the rest is imported
+    with ThreadPoolExecutor(1) as beside:  # import the rest while the brokers answer
         looked = beside.submit(
             awaited, lambda patience_s: cluster.topology(served=True, patience_s=patience_s), endpoint.note_away
         )
@@ -241,7 +241,7 @@ def serve(
     uvloop.install()
     os.environ.setdefault("F_DATADIR", config.lapse.data_dir)
     logging.getLogger("lapse").setLevel(log_level.upper())
-    gc.freeze()  # imports leave two thousand objects of garbage: to look for them takes longer than a fetch
+    gc.freeze()  # collecting the 2,000 garbage objects of imports takes longer than a fetch
     gc.set_threshold(*_GARBAGE_THRESHOLDS)
     gc.enable()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
@@ -255,7 +255,7 @@ def serve(
     try:
         running.execute_from_commandline()
     except SystemExit as end:
-        # Faust ends with 1 where it crashed; a supervisor starts such a worker again.
+        # Faust exits with 1 after a crash. With CRASHED, a supervisor starts the worker again.
         raise SystemExit(CRASHED if end.code == 1 else end.code) from None
     except Exception as error:
         logging.getLogger("lapse").critical("lapse worker ends: Faust crashed", exc_info=True)
