@@ -1,1 +1,1 @@
-"""What several tests share. pytest puts `tests` on the path, so: `from support.contract import ...`."""
+"""Code that several tests share. pytest puts `tests` on the path, so: `from support.contract import ...`."""

@@ -1,4 +1,4 @@
-"""What a test repeats: a part in `make test`, less in `make test-fast`, and all of it in `make chaos`.
+"""Repetitions of tests: some of them in `make test`, fewer in `make test-fast`, and all in `make chaos`.
 
 `make chaos` sets `LAPSE_SOAK`, and `make test-fast` sets `LAPSE_QUICK`.
 """
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def examples(all_of_them: int) -> int:
-    """How many examples a generated test looks at: a quarter in `make test`, a sixteenth in `make test-fast`."""
+    """Return how many examples a generated test tries: a quarter in `make test`, a sixteenth in `make test-fast`."""
     if AT_LENGTH:
         return all_of_them
     several = max(_FEWEST, all_of_them // _SHARE)
@@ -24,5 +24,5 @@ def examples(all_of_them: int) -> int:
 
 
 def cases(always: Sequence[T], at_length: Sequence[T]) -> list[T]:
-    """The cases of a test whose statement the first ones prove already; the others are variants of them."""
+    """Return a test's cases. `always` proves the statement; `at_length` has variants, for `make chaos` only."""
     return [*always, *(at_length if AT_LENGTH else ())]

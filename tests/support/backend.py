@@ -1,8 +1,7 @@
-"""What a client can be tried against: scripted shards, real workers, or `lapse.testing`.
+"""Backends that clients are tested against: scripted shards, real workers, or `lapse.testing`.
 
 Each is a parameter of the conformance suite.
-
-A further one implements `Backend` and is added to `BACKENDS`.
+To add one, implement `Backend` and add it to `BACKENDS`.
 """
 
 import uuid
@@ -18,32 +17,32 @@ from support.scripted_sow import ScriptedSow
 
 
 class Backend(ABC):
-    """Serves a queue and a SOW topic, both of two shards, and both empty when a case begins."""
+    """Serves a queue and a SOW topic of two shards each. Both are empty when a case begins."""
 
     connection: Connection
 
     @abstractmethod
     def queue(self) -> str:
-        """The name of an empty queue, to which may be published by its name."""
+        """Return the name of an empty queue, to which clients may publish by its name."""
 
     @abstractmethod
     def sow(self) -> str:
-        """The name of an empty SOW topic."""
+        """Return the name of an empty SOW topic."""
 
     @abstractmethod
     def crash(self) -> None:
-        """Lose the worker; another one takes the shards over before this returns, or soon."""
+        """Kill the worker. Another one takes the shards over before this returns, or soon after."""
 
-    def let_time_pass(self) -> None:  # noqa: B027  # a broker's clock goes on by itself
-        """Have the clock go on by a moment at least."""
+    def let_time_pass(self) -> None:  # noqa: B027  # a broker's clock runs by itself
+        """Advance the clock by at least a moment."""
 
     @abstractmethod
     def tidy(self) -> None:
-        """Leave nothing of a case that has ended."""
+        """Remove everything of a case that has ended."""
 
 
 class Scripted(Backend):
-    """Fakes of shards, on a real broker."""
+    """Scripted fakes of shards, on a real broker."""
 
     def __init__(self, kafka: str, deploy: Deploy) -> None:
         self._kafka = kafka
@@ -122,7 +121,7 @@ class Memory(Backend):
         self._lapse.clock.advance(1)
 
     def tidy(self) -> None:
-        """Nothing is left: every case has entities of its own."""
+        """Do nothing: every case has entities of its own."""
 
 
 def _unique(stem: str) -> str:

@@ -1,4 +1,4 @@
-"""A real browser, for the console: its pages, and their pictures."""
+"""A real browser, which opens the console's pages and takes screenshots of them."""
 
 import contextlib
 import os
@@ -20,7 +20,7 @@ AT_MOST_MS = 20_000
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator["Browser"]:
-    """Chromium; where it, or playwright, is missing, its tests are skipped: the other tests show everything else."""
+    """Start Chromium. Skip the test if Chromium or playwright is missing."""
     playwright = pytest.importorskip("playwright.sync_api")  # a machine without it still runs the other tests
     chromium = program("chromium", "chromium-browser", "google-chrome")
     playwright.expect.set_options(timeout=AT_MOST_MS)
@@ -32,14 +32,14 @@ def browser() -> Iterator["Browser"]:
 
 @pytest.fixture
 def view(browser: "Browser", request: pytest.FixtureRequest) -> Iterator["Page"]:
-    """A page in which no script fails, and nothing is asked of another host."""
+    """Open a page. Fail the test if a script fails, or if the page requests anything from another host."""
     with view_of(browser, request.node.name) as page:
         yield page
 
 
 @contextlib.contextmanager
 def view_of(browser: "Browser", name: str, **options: object) -> Iterator["Page"]:
-    """The same with options of its own; `name` is what the test is called."""
+    """Open such a page with options of the browser's context; `name` is the name of the test."""
     context = browser.new_context(viewport={"width": 1280, "height": 900}, **options)
     context.set_default_timeout(AT_MOST_MS)
     page = context.new_page()
@@ -55,9 +55,9 @@ def view_of(browser: "Browser", name: str, **options: object) -> Iterator["Page"
 
 
 def shot(page: "Page", gateway: Door, name: str) -> None:
-    """Take a picture for the docs, where `make screenshots` asks for it; names without what makes them this run's."""
+    """Take a screenshot for the docs if `make screenshots` runs. Names lose the token of this run."""
     if directory := os.environ.get("LAPSE_SCREENSHOTS"):
-        if (chart := page.locator("#chart")).count():  # a line, and no dot
+        if (chart := page.locator("#chart")).count():  # wait until the chart has a line instead of a dot
             from playwright.sync_api import expect
 
             expect(chart).to_have_attribute("data-points", re.compile(r"^([5-9]|\d\d+)$"))
@@ -74,7 +74,7 @@ def shot(page: "Page", gateway: Door, name: str) -> None:
 
 
 def notice(page: "Page", text: str) -> None:
-    """The page tells this of what was done."""
+    """Wait until the page's notice contains a text."""
     from playwright.sync_api import expect
 
     expect(page.locator("#notice")).to_contain_text(text)

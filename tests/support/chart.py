@@ -1,4 +1,4 @@
-"""The Helm chart of `deploy/`, rendered, and its containers run as the kubelet would run them, without containers."""
+"""Renders the Helm chart of `deploy/`, and runs its containers' commands on this machine as the kubelet would."""
 
 import os
 import subprocess
@@ -15,13 +15,13 @@ from support.helm_program import helm_program
 
 CHART: Final = Path(__file__).parents[2] / "deploy/helm/lapse"
 KUBERNETES: Final = "1.30.0"
-"""What Helm is told to render for: no cluster is asked."""
+"""The version of Kubernetes that Helm renders for, as it asks no cluster."""
 
 Manifest = Mapping[str, Any]
 
 
 def helm(command: Sequence[str], *arguments: str, values: Mapping[str, Any] | None = None) -> tuple[int, str, str]:
-    """Run Helm on the chart, with values on standard input; the exit code, what it prints and its errors."""
+    """Run Helm on the chart, with values on standard input. Return the exit code, the output and the errors."""
     given = [] if values is None else ["--values", "-"]
     done = subprocess.run(
         [helm_program(), *command, str(CHART), "--kube-version", KUBERNETES, *given, *arguments],
@@ -35,27 +35,27 @@ def helm(command: Sequence[str], *arguments: str, values: Mapping[str, Any] | No
 
 
 def rendered(values: Mapping[str, Any] | None = None, release: str = "lapse") -> str:
-    """What would be installed."""
+    """Render what would be installed, as YAML."""
     code, text, errors = helm(["template", release], values=values)
     assert code == 0, errors
     return text
 
 
 def manifests(text: str) -> dict[tuple[str, str], Manifest]:
-    """The objects of a rendered chart, by kind and name."""
+    """Return the objects of a rendered chart by kind and name."""
     found = {(one["kind"], one["metadata"]["name"]): one for one in yaml.safe_load_all(text) if one}
     assert found
     return found
 
 
 class Container:
-    """A container of a rendered pod, with directories of this machine in the place of its mounts.
+    """A container of a rendered pod, run as a process with directories of this machine instead of its mounts.
 
     Args:
         pod: the pod's specification.
-        config: the text of the file that is mounted as `lapse.toml`.
-        root: a directory that stands for the container's own `/`.
-        replaced: texts of the command line that mean something in a cluster only, and what they mean here.
+        config: the text of the mounted `lapse.toml`.
+        root: the directory that replaces the container's `/`.
+        replaced: replacements for texts of the command line that only make sense in a cluster.
     """
 
     def __init__(self, pod: Manifest, config: str, root: Path, replaced: Mapping[str, str] | None = None) -> None:
@@ -84,26 +84,26 @@ class Container:
 
     @property
     def command(self) -> list[str]:
-        """The image's entry point, `lapse`, and the arguments."""
+        """The command line: the image's entry point, `lapse`, and the container's arguments."""
         return [sys.executable, "-m", "lapse", *map(self._here, self.container["args"])]
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables of the container, and those of the image; nothing of this process."""
+        """The variables of the container and of the image, without those of this process."""
         told = {one["name"]: self._here(one["value"]) for one in self.container["env"] if "value" in one}
         return {"PATH": os.environ["PATH"], "PYTHONUNBUFFERED": "1", **told}
 
     @property
     def log(self) -> Path:
-        """What it has printed."""
+        """The file with the container's output."""
         return self._root / "log"
 
     def directory(self, path: str) -> Path:
-        """What stands here for a directory of the container."""
+        """Return the directory here that replaces one of the container."""
         return self._root / path[1:]
 
     def run(self) -> "subprocess.Popen[bytes]":
-        """Start it."""
+        """Start the process."""
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 self.command,
@@ -116,13 +116,13 @@ class Container:
         return self.process
 
     def terminate(self) -> int:
-        """What Kubernetes does to end a pod; SIGKILL would come after the grace period. Returns the exit code."""
+        """Send SIGTERM, as Kubernetes does, and wait for at most the grace period. Return the exit code."""
         assert self.process is not None
         self.process.terminate()
         return self.process.wait(self.pod["terminationGracePeriodSeconds"])
 
     def probe(self, kind: str) -> httpx.Response | None:
-        """Ask as a probe asks; None = nobody answered in time."""
+        """Send the request of a probe. Return None if no answer came in time."""
         probe = self.container[kind]
         (port,) = (one["containerPort"] for one in self.container["ports"] if one["name"] == probe["httpGet"]["port"])
         try:
@@ -131,7 +131,7 @@ class Container:
             return None
 
     def await_probe(self, kind: str, status: int = 200) -> httpx.Response:
-        """Ask until a probe has the answer, for at most as long as Kubernetes would."""
+        """Repeat a probe until it gets a status, for at most as long as Kubernetes would."""
         probe = self.container[kind]
         deadline = time.monotonic() + max(60, probe["periodSeconds"] * probe["failureThreshold"])
         while (found := self.probe(kind)) is None or found.status_code != status:
@@ -142,7 +142,7 @@ class Container:
         return found
 
     def kill(self) -> None:
-        """End it whatever it does."""
+        """Kill the process, if it still runs."""
         if self.process is not None and self.process.poll() is None:
             self.process.kill()
             self.process.wait(20)

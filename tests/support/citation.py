@@ -1,4 +1,4 @@
-"""Where the contract's numbers stand: the files of the code that cite them, and the files of tests that show them."""
+"""Finds the source files that cite the contract's numbers, and the test files that show them."""
 
 import ast
 import re
@@ -17,14 +17,14 @@ _MODULE, _CLASS, _FUNCTION = 100, 20, 5
 
 
 class Citation(NamedTuple):
-    """A file that cites a number, or shows it.
+    """A file that cites a number of the contract, or shows it.
 
     Attributes:
-        path: from the root of the repository.
-        weight: how much the file is about the number: what the docstring of a module or class says counts
-            most, above all if its first line names few numbers.
-        name: the class or function whose docstring cites it first; empty = none.
-        line: where that begins; of tests the first marker.
+        path: the path from the root of the repository.
+        weight: how much the file is about the number. Docstrings of modules and classes count most, above all if
+            their first line names few numbers.
+        name: the first class or function whose docstring cites it; empty = none.
+        line: the line of that class or function, or of the first marker in a test file.
     """
 
     path: str
@@ -37,14 +37,14 @@ class Citation(NamedTuple):
 
 
 def numbers_in(text: str) -> Iterator[str]:
-    """The numbers that a text names; `C13 to C18` names six."""
+    """Yield the numbers that a text names; `C13 to C18` names six."""
     for letter, first, last in _CITED.findall(text):
         for number in range(int(first), int(last or first) + 1):
             yield f"{letter}{number}"
 
 
 def contract_map() -> dict[str, tuple[list[Citation], list[Citation]]]:
-    """For each number of the contract: files that cite it, and files of tests that show it, the weightiest first."""
+    """Return for each number of the contract the files that cite it and the test files that show it, by weight."""
     found: dict[str, tuple[list[Citation], list[Citation]]] = {number: ([], []) for number in promises()}
     for folder in SOURCES:
         for path in sorted((ROOT / folder).rglob("*.py")):

@@ -1,7 +1,7 @@
-"""Archives of the classes of Kafka's broker and of Spark, and quick options, for the many JVMs that the tests start.
+"""Class archives and quick options for the many JVMs of Kafka and Spark that the tests start.
 
-`make test` has them written once, into the virtual environment: whoever may write there can run code of theirs anyway.
-A JVM of another version does without them. They halve the CPU of a start: 5 of 10 s for Spark, 1.5 of 3 s for a broker.
+They halve the CPU of a start: 5 of 10 s for Spark, 1.5 of 3 s for a broker. `make test` writes the archives once, into
+the virtual environment: who may write there can run code anyway. A JVM of another version ignores them.
 """
 
 from __future__ import annotations
@@ -21,15 +21,14 @@ from lapse.embedded.settings import CHECKPOINT
 _KAFKA: Final = Path(sys.prefix) / "kafka.jsa"
 _SPARK: Final = Path(sys.prefix) / "spark.jsa"
 QUICK_SPARK: Final = (*QUICK, "-XX:ReservedCodeCacheSize=240m", "-XX:MetaspaceSize=256m", "-XX:-UsePerfData")
-"""Java's options for a Spark that lives for seconds: the better compiler takes a third of its CPU, and never pays.
+"""Java's options for a Spark that lives for seconds. The optimizing compiler would take a third of its CPU in vain.
 
-With one compiler Java reserves 48 MiB for compiled code, and many queries of Spark fill that: then it looks for what to
-throw away all the time. Java looks through its whole heap four times while Spark loads its classes, unless it expects
-so many.
+With one compiler Java reserves 48 MiB for compiled code. Many queries of Spark fill that, and Java then spends its time
+on evicting code. With the default metaspace, Java collects its whole heap four times while Spark loads its classes.
 """
 _INTERPRETED: Final = ("-Dspark.sql.codegen.wholeStage=false", "-Dspark.sql.codegen.factoryMode=NO_CODEGEN")
 _DRIVER_OPTIONS: Final = "SPARK_SUBMIT_OPTS"
-"""What Spark gives to the JVM of each driver."""
+"""The environment variable with options for the JVM of each Spark driver."""
 
 _JOB: Final = """
 from tempfile import TemporaryDirectory
@@ -47,7 +46,7 @@ spark.stop()
 
 
 def use(environment: MutableMapping[str, str]) -> None:
-    """Name the archives that are there in an environment; drivers of Spark that have one start quickly, too."""
+    """Add the existing archives to an environment, and the quick options for Spark's drivers."""
     if _KAFKA.exists():
         environment.setdefault(VARIABLE, str(_KAFKA))
     if _SPARK.exists() and str(_SPARK) not in environment.get(_DRIVER_OPTIONS, ""):
@@ -56,21 +55,21 @@ def use(environment: MutableMapping[str, str]) -> None:
 
 
 def interpreted(environment: Mapping[str, str]) -> dict[str, str]:
-    """An environment in which drivers of Spark compile no plans: a job of a few records is over before that pays.
+    """Return an environment in which Spark compiles no plans: that does not pay for jobs of a few records.
 
-    For what shows that commands work as they are documented. Tests of the jobs themselves compile, as users' jobs do.
+    It is for tests that commands work as documented. Tests of the jobs themselves compile, as users' jobs do.
     """
     given = environment.get(_DRIVER_OPTIONS, "")
     return {**environment, _DRIVER_OPTIONS: " ".join([*([given] if given else []), *_INTERPRETED])}
 
 
 def executors_options() -> list[str]:
-    """What the JVM of a master, a worker or an executor of Spark gets; drivers find theirs in the environment."""
+    """Return the options for a master, worker or executor of Spark. Drivers find theirs in the environment."""
     return options(_SPARK)
 
 
 def _write_kafka() -> None:
-    """Start a broker, and stop it."""
+    """Write the broker's archive: start a broker, and stop it."""
     unfinished = _KAFKA.with_suffix(".unfinished")
     with EmbeddedKafka(java_options=[*QUICK, *recording(unfinished)]) as kafka:
         shutil.copyfile(kafka.data / "log" / CHECKPOINT, beside(_KAFKA))
@@ -78,7 +77,7 @@ def _write_kafka() -> None:
 
 
 def _write_spark() -> None:
-    """Run a small job; the archive is there when Java has ended, which keeps the output open."""
+    """Write Spark's archive: run a small job. Java writes the archive at its end, with the output still open."""
     unfinished = _SPARK.with_suffix(".unfinished")
     job = subprocess.run(
         [sys.executable, "-c", _JOB],
@@ -94,7 +93,7 @@ def _write_spark() -> None:
 
 
 def main() -> None:
-    """Write both, the smaller one in a process of its own; without Java there are none."""
+    """Write both archives, the broker's in a process of its own. Without Java there are none."""
     if sys.argv[1:] == ["kafka"]:
         os.environ.pop(VARIABLE, None)
         try:

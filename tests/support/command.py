@@ -1,4 +1,4 @@
-"""The `lapse` command in this process: what it prints and its exit code, without the start of a Python."""
+"""Runs the `lapse` command in this process, without the start of another Python."""
 
 import contextlib
 import subprocess
@@ -13,11 +13,10 @@ from lapse.cli import main
 def run(
     *arguments: str, environment: Mapping[str, str | None] | None = None, directory: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command that ends by itself; a variable that is None is unset for it.
+    """Run a command that ends by itself. Variables that are None are unset for it.
 
-    Most tests look at what a command does, and the start of a process takes most of its time. That the program runs as
-    a process of its own is shown by those that start workers, gateways, transfers and the demo. An error that the
-    command does not turn into a sentence is raised here.
+    The start of a process would take most of the time of most tests. Tests of workers, gateways, transfers and the demo
+    start processes, and show that the program runs as one. An error that the command does not report is raised here.
     """
     with contextlib.chdir(directory) if directory else contextlib.nullcontext():
         done = CliRunner().invoke(main, list(arguments), env=environment, catch_exceptions=False, prog_name="lapse")

@@ -1,4 +1,4 @@
-"""Kafka's compaction, forced: it forgets what is replaced, and tombstones, within seconds."""
+"""Forces Kafka to compact topics, and to drop replaced records and tombstones, within seconds."""
 
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it lists none of its names in __all__
     AdminClient,
@@ -9,7 +9,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it lists no
 )
 
 BROKER = {"log.cleaner.backoff.ms": "200", "log.initial.task.delay.ms": "1000"}
-"""Settings of a broker that looks for work at once."""
+"""Settings of a broker that looks for segments to compact at once."""
 
 _TOPIC = {
     "segment.ms": "500",
@@ -20,9 +20,9 @@ _TOPIC = {
 
 
 def compact_eagerly(servers: str, *topics: str, tombstones_ms: int = 0) -> None:
-    """Roll the topics' segments every half a second, and compact whatever is behind them; tombstones stay so long.
+    """Roll the topics' segments every half a second, and compact older ones; tombstones stay for `tombstones_ms`.
 
-    The brokers look for work every second from then on, instead of every 15.
+    From then on the brokers look for segments to compact every second instead of every 15.
     """
     settings = {**_TOPIC, "delete.retention.ms": str(tombstones_ms)}
     entries = [

@@ -1,4 +1,4 @@
-"""A mark for tests of what `columns.c` does."""
+"""A mark for tests of `columns.c`."""
 
 import pytest
 

@@ -18,7 +18,7 @@ def kafka_container() -> Iterator[str]:
     """Run the official image with the settings of the embedded broker, and yield its bootstrap servers.
 
     Raises:
-        NoDocker: There is no Docker engine to run it.
+        NoDocker: There is no Docker engine.
     """
     from docker.errors import DockerException
     from testcontainers.core.container import DockerContainer

@@ -1,4 +1,4 @@
-"""The numbers of docs/features.md, and which tests show them."""
+"""Reads the numbers of docs/features.md, and those that tests show."""
 
 import re
 from collections.abc import Iterable, Iterator

@@ -1,4 +1,4 @@
-"""Topics that a test makes itself."""
+"""Creates topics for tests, and changes their settings."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from support.log import until
 
 
 def create(admin: AdminClient, *topics: NewTopic) -> None:
-    """Create topics, and wait until a broker lists them: the controller, which says that it is done, is ahead of it.
+    """Create topics, and wait until a broker lists them: it learns of them after the controller has answered.
 
-    A name that was just deleted is free a moment later.
+    Try again while the deletion of a topic with the same name is under way.
     """
     left = {topic.topic: topic for topic in topics}
 
@@ -29,7 +29,7 @@ def create(admin: AdminClient, *topics: NewTopic) -> None:
 
 
 def take_at_most(servers: str, topic: str, most_bytes: int) -> None:
-    """Have a topic refuse larger records."""
+    """Make a topic refuse records larger than `most_bytes`."""
     limited, how = ConfigResource(ResourceType.TOPIC, topic), AlterConfigOpType.SET
     limited.add_incremental_config(ConfigEntry("max.message.bytes", str(most_bytes), incremental_operation=how))
     admin = AdminClient({"bootstrap.servers": servers})

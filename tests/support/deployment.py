@@ -1,4 +1,4 @@
-"""Worker processes with a `lapse.toml` of their own, as a user would run them, to be killed and frozen at will."""
+"""Deployments: a `lapse.toml`, its topics and its worker processes, which tests kill and freeze."""
 
 import contextlib
 import os
@@ -31,16 +31,16 @@ LIVE: list["Deployment"] = []
 """Deployments of this process, whose logs a failed test shows."""
 
 _FILE = {"definitions": "file"}
-"""Most tests change `lapse.toml` and start a worker again, which serves what the file says then."""
+"""Workers serve what `lapse.toml` says, so that tests can change the file and start a worker again."""
 
 _RESTORED = "; epoch "
 
 _ASKED_AGAIN_S = 0.5
-"""Who asks a queue later is a new client, which knows nothing of what was there before."""
+"""How long a client is kept for the next request for figures, s. Later requests use a new client without a past."""
 
 
 class _Asked(NamedTuple):
-    """A client that has just been asked for its queue's figures."""
+    """A client that has just requested its queue's figures."""
 
     stem: str
     queue: Queue
@@ -48,7 +48,7 @@ class _Asked(NamedTuple):
 
 
 class WorkerProcess:
-    """One worker, in a process group of its own: a Python that begins with lapse imported, or a `fresh` one."""
+    """A worker in a process group of its own, forked from a Python that has imported lapse unless it is `fresh`."""
 
     def __init__(self, arguments: list[str], log: Path, environment: Mapping[str, str], fresh: bool = False) -> None:
         self._arguments = arguments
@@ -59,7 +59,7 @@ class WorkerProcess:
         self._seen = 0
 
     def start(self) -> "WorkerProcess":
-        """Start it, or start it again; `text` is the log from here on."""
+        """Start the process, also after its end. `text` is the log from here on."""
         self._seen = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as log:
             self.process = self._start(self._arguments, log, self._environment)
@@ -74,16 +74,16 @@ class WorkerProcess:
 
     @property
     def running(self) -> bool:
-        """Whether the process runs."""
+        """Whether the process is running."""
         return self.process is not None and self.process.poll() is None
 
     @property
     def shards(self) -> int:
-        """How many shards it has taken over since it was started."""
+        """How many shards the worker has taken over since its start."""
         return self.text.count(_RESTORED)
 
     def wait_for_shards(self, count: int, timeout_s: float = 40.0) -> "WorkerProcess":
-        """Wait until it has taken over so many shards."""
+        """Wait until the worker has taken over `count` shards."""
 
         def ready() -> bool:
             assert self.running, f"the worker ended with {self.code}:\n{self.text[-3000:]}"
@@ -98,39 +98,39 @@ class WorkerProcess:
         self.process.send_signal(number)
 
     def kill(self) -> None:
-        """SIGKILL to the whole group, and wait for its end."""
+        """Send SIGKILL to the process group, and wait for the end of the process."""
         if self.process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait(20)
 
     def stop(self, timeout_s: float = 20.0) -> int:
-        """SIGTERM, and wait for its end; returns the exit code."""
+        """Send SIGTERM, wait for the end, and return the exit code."""
         self.signal(signal.SIGTERM)
         return self.wait(timeout_s)
 
     def wait(self, timeout_s: float = 20.0) -> int:
-        """Wait until it ends by itself; returns the exit code."""
+        """Wait until the process ends by itself, and return the exit code."""
         assert self.process is not None
         return self.process.wait(timeout_s)
 
     @property
     def code(self) -> int | None:
-        """The exit code; None while it runs."""
+        """The exit code, or None while the process runs."""
         return None if self.process is None else self.process.poll()
 
 
 def apply(config: Path, environment: Mapping[str, str]) -> None:
-    """`lapse apply --yes`, in this process."""
+    """Run `lapse apply --yes` in this process."""
     done = command.run("apply", "--yes", "--config", str(config), environment=environment)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 class Deployment:
-    """A `lapse.toml` with names that nobody else has, its topics and its workers.
+    """A `lapse.toml` with unique names, its topics and its workers.
 
-    In names of queues and in their settings, `{}` stands for a token of this deployment. Names that tests give to the
-    methods get it appended.
+    In names of queues and in their settings, `{}` is replaced by a token of this deployment. The methods append it to
+    the names that they get.
     """
 
     def __init__(self, servers: str, directory: Path, queues: Mapping[str, Settings], **lapse: Any) -> None:
@@ -147,13 +147,13 @@ class Deployment:
         LIVE.append(self)
 
     def name(self, stem: str) -> str:
-        """The full name of a queue or topic."""
+        """Return the full name of a queue or topic."""
         return f"{stem}-{self.token}"
 
     def configure(
         self, queues: Mapping[str, Settings], sow: Mapping[str, Settings] | None = None, **lapse: Any
     ) -> None:
-        """Write `lapse.toml`; running workers do not notice."""
+        """Write `lapse.toml`. Running workers do not read it."""
         own = {"app_id": self.app_id, "bootstrap_servers": self.servers, "session_timeout": "3s", **_FILE, **lapse}
         document: dict[str, Any] = {
             "lapse": {key: value for key, value in own.items() if value is not None},
@@ -172,7 +172,7 @@ class Deployment:
     # Processes
 
     def lapse(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run the `lapse` command with this configuration; what could go on running gets a process of its own."""
+        """Run the `lapse` command with this configuration, workers and gateways in a process of their own."""
         arguments = (*arguments, "--config", str(self.config))
         if arguments[0] not in ("worker", "gateway"):
             return command.run(*arguments, environment=self.environment())
@@ -185,11 +185,11 @@ class Deployment:
         )
 
     def environment(self) -> dict[str, str]:
-        """What every process of this deployment gets."""
+        """Return the environment variables of every process of this deployment."""
         return {"KAFKA_BOOTSTRAP_SERVERS": self.servers, "COLUMNS": "200"}
 
     def apply(self) -> "Deployment":
-        """Create the topics: with the command, in this process, for a new one takes seconds of the machine."""
+        """Create the topics. Run the command in this process, as a new one would take seconds."""
         apply(self.config, self.environment())
         return self
 
@@ -202,14 +202,14 @@ class Deployment:
         return self.run(["-m", "lapse", "worker", "--config", str(self.config), *arguments], fresh=fresh)
 
     def run(self, arguments: list[str], environment: Settings = {}, fresh: bool = False) -> WorkerProcess:  # noqa: B006
-        """Start any Python process as a worker of this deployment; a `fresh` one has nothing imported yet."""
+        """Start any Python process as a worker of this deployment; a `fresh` one has imported nothing yet."""
         log = self.directory / f"worker-{len(self.workers)}.log"
         worker = WorkerProcess(arguments, log, {**self.environment(), **environment}, fresh)
         self.workers.append(worker)
         return worker.start()
 
     def logs(self, length: int = 4000) -> str:
-        """The end of every worker's log, and more of it where a worker ended by itself."""
+        """Return the last `length` characters of every log, and ten times that of workers that ended by themselves."""
         return "\n".join(
             f"--- {worker.log.name} (exit code {worker.code})\n"
             f"{worker.text[-(length if worker.running or worker.code == -signal.SIGKILL else 10 * length) :]}"
@@ -217,7 +217,7 @@ class Deployment:
         )
 
     def close(self) -> None:
-        """Kill every process; a second time nothing happens."""
+        """Kill every process. Further calls do nothing."""
         if self not in LIVE:
             return
         self._keep(None)
@@ -261,7 +261,7 @@ class Deployment:
         def topic_id() -> str:
             try:
                 return str(admin.describe_topics(TopicCollection([name]))[name].result(15).topic_id)
-            except KafkaException:  # no broker knows of it yet
+            except KafkaException:  # no broker lists the topic yet
                 return old
 
         old = ""
@@ -277,7 +277,7 @@ class Deployment:
         return tail
 
     def letters(self, stem: str, count: int, timeout_s: float = 20.0) -> list[Message]:
-        """Wait for so many dead letters of a queue; more than that is a failure."""
+        """Wait for `count` dead letters of a queue, and fail if there are more."""
         tail = Tail(self.servers, topic.dead_letters(self.name(stem)))
         try:
             letters = tail.wait(count, timeout_s)
@@ -287,7 +287,7 @@ class Deployment:
             tail.close()
 
     def events(self, stem: str) -> list[Event]:
-        """All events of a queue up to now."""
+        """Return all events of a queue up to now."""
         tail = Tail(self.servers, topic.events(self.name(stem)))
         try:
             return [event.decode(message.value() or b"") for message in tail.drain()]
@@ -295,15 +295,15 @@ class Deployment:
             tail.close()
 
     def subscriber(self, stem: str, max_backlog: int = 1, **options: Any) -> QueueSubscriber:
-        """A subscriber of a queue, not started."""
+        """Return a subscriber of a queue, not started."""
         return QueueSubscriber(self.name(stem), max_backlog, connection=self.connection, **options)
 
     def queue(self, stem: str) -> Queue:
-        """A queue's client, not started."""
+        """Return a queue's client, not started."""
         return Queue(self.name(stem), connection=self.connection)
 
     def depth(self, stem: str) -> dict[str, int]:
-        """A queue's figures now; a test that waits for them asks again and again, by one client."""
+        """Return a queue's figures now. Repeated requests within a short time share one client."""
         kept, self._asked = self._asked, None
         if kept is not None and (kept.stem != stem or time.monotonic() - kept.at > _ASKED_AGAIN_S):
             kept.queue.close()
@@ -318,18 +318,18 @@ class Deployment:
         return figures
 
     def _keep(self, asked: "_Asked | None") -> None:
-        """Keep a client for the next time that its queue is asked, in place of what was kept."""
+        """Keep a client for the next request, and close the one that was kept."""
         before, self._asked = self._asked, asked
         if before is not None:
             before.queue.close()
 
     def bookmark(self, stem: str, written: Written) -> str:
-        """The name of a message that was written."""
+        """Return the bookmark of a message that was written."""
         return f"{self.name(stem)}:{written.partition}:{written.offset}"
 
 
 def broker_now_ms() -> int:
-    """The broker's clock; the tests' broker runs on this machine."""
+    """Return the broker's time, ms since the epoch. The tests' broker runs on this machine."""
     return time.time_ns() // 1_000_000
 
 
@@ -338,7 +338,7 @@ Deploy = Callable[..., Deployment]
 
 @pytest.fixture(scope="module")
 def deploy(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deploy]:
-    """Makes deployments on the shared broker: `deploy({"orders": {"expiration": "5s"}})`."""
+    """Return what makes deployments on the shared broker: `deploy({"orders": {"expiration": "5s"}})`."""
     made: list[Deployment] = []
 
     def make(queues: Mapping[str, Settings], servers: str = kafka, **lapse: Any) -> Deployment:
@@ -352,7 +352,7 @@ def deploy(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dep
 
 @pytest.fixture(scope="module")
 def served(request: pytest.FixtureRequest, deploy: Deploy) -> Deployment:
-    """The deployment of a test module: its `QUEUES`, with one worker that all its tests share."""
+    """Return the deployment of a test module's `QUEUES`, with one worker that its tests share."""
     deployment = deploy(request.module.QUEUES, **getattr(request.module, "LAPSE", {})).apply()
     deployment.worker()
     queues = request.module.QUEUES.values()

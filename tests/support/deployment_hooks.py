@@ -1,6 +1,6 @@
-"""What becomes of deployments around a test: their logs if it fails, and their end if it made them itself.
+"""pytest hooks that show the logs of deployments when a test fails, and close those that the test made itself.
 
-For the folders whose `conftest.py` takes these hooks.
+They hold in folders whose `conftest.py` imports them.
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Note which deployments a test makes, beside those of its fixtures."""
+    """Store which deployments a test makes besides those of its fixtures."""
     before = list(LIVE)
     try:
         return (yield)
@@ -34,7 +34,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
-    """End them: a worker that idles until the end of its file takes from all other tests."""
+    """Close the deployments of the test: idle workers would slow down all other tests until their file's end."""
     try:
         return (yield)
     finally:

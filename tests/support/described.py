@@ -1,4 +1,4 @@
-"""Answers of a gateway, held against its OpenAPI description."""
+"""Compares answers of a gateway with its OpenAPI description."""
 
 import re
 from typing import Any
@@ -11,7 +11,7 @@ from lapse_gateway.application import DESCRIBED
 
 
 class Described:
-    """What the gateway says of itself at `/openapi.json`; `check` is an event hook for answers."""
+    """The gateway's description at `/openapi.json`; `check` is an event hook of the HTTP client."""
 
     def __init__(self) -> None:
         self._document = openapi.description(DESCRIBED, users=True)
@@ -21,11 +21,11 @@ class Described:
         }
 
     def check(self, answer: httpx.Response) -> None:
-        """See that an answer has a status and a type that are described, and no fields beyond its schema."""
+        """Check that an answer has a described status and type, and no fields beyond its schema."""
         request = answer.request
         told = self._operation(request.method, request.url.path)
         if told is None:
-            return  # a page of the console, or a path that is not there
+            return  # a page of the console, or an unknown path
         responses = told["responses"]
         kind = "default" if answer.status_code >= 400 else str(answer.status_code)
         place = f"{request.method} {request.url.path}: {answer.status_code}"
@@ -50,7 +50,7 @@ class Described:
 
 
 def _closed(schema: Any) -> Any:
-    """The schema, so that an object has no field that is not described."""
+    """Return a copy of a schema that allows no undescribed fields."""
     if isinstance(schema, list):
         return [_closed(one) for one in schema]
     if not isinstance(schema, dict):

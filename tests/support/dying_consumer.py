@@ -2,7 +2,7 @@
 
     python dying_consumer.py <servers> <queue> <topic of outputs> <step>
 
-The steps: `begun`, in the handler; `written`, with outputs and claims in Kafka; `held`, with the shard's word for the
+The steps: `begun`, in the handler; `written`, with outputs and claims in Kafka; `held`, after the shard confirmed the
 lease; `decided`, committed and not acknowledged.
 """
 

@@ -1,10 +1,9 @@
-"""A worker that dies once around a delivery: after its journal, and before or after it is written.
+"""A worker that dies once, between the journal and a delivery, a forwarded message or an answer, or after a delivery.
 
-A payload that says `before` ends it between the journal and the delivery, one that says `after` once Kafka has the
-delivery, and one that says `half` once it has all deliveries of the step but this one. One that says `onward` ends it
-once the target of a forwarding queue has it, and before the journal says so. With a command's name it ends between the
-journal and the first answer to that command instead. A second start with the same data directory is the worker
-as it is.
+A payload that contains `before` kills it between the journal and the delivery, `after` once Kafka has the delivery, and
+`half` once Kafka has all deliveries of the step but this one. `onward` kills it once the target of a forwarding queue
+has the message, and before the journal says so. With a command's name as an argument it dies between the journal and
+the first answer to that command instead. After a second start with the same data directory it does not die.
 
     python dying_worker.py lapse.toml <data directory> [<command>]
 """
@@ -26,7 +25,7 @@ from lapse.runtime.letters.refusal import Refusal
 
 
 def holds(output: Output | Packed, word: bytes) -> bool:
-    """Whether an output is for clients and hands out a payload with a word in it; one by reference counts as any."""
+    """Return whether an output delivers a payload that contains a word. Deliveries by reference always count."""
     if not output.topic.endswith(".deliveries"):
         return False
     if isinstance(output, Packed):
@@ -35,14 +34,14 @@ def holds(output: Output | Packed, word: bytes) -> bool:
 
 
 def answers(output: Output | Packed, command: str) -> bool:
-    """Whether an output is the answer to such a command."""
+    """Return whether an output is the answer to a command of this name."""
     if isinstance(output, Packed) or dict(output.headers).get("lapse-kind") != b"answer":
         return False
     return command.encode() in (output.value or b"")
 
 
 def forwards(output: Output | Packed) -> bool:
-    """Whether an output hands a payload on that says `onward`."""
+    """Return whether an output forwards the payload `onward`."""
     return not isinstance(output, Packed) and output.value == b"onward"
 
 

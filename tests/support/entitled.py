@@ -1,4 +1,4 @@
-"""A deployment with users: a key for each, and what each may do."""
+"""Deployments with users, their keys and their entitlements."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,9 +11,9 @@ from support.deployment import Deployment, Settings
 
 
 class Entitled(Deployment):
-    """A deployment with `[users]`; set them before `apply`.
+    """A deployment with `[users]`; set `users` before `apply`.
 
-    In names of entities under `entitlements`, `{}` stands for the token of this deployment, as in `Deployment`.
+    In names of entities under `entitlements`, `{}` is replaced by the token of this deployment, as in `Deployment`.
     """
 
     users: Mapping[str, Settings] = {}
@@ -22,7 +22,7 @@ class Entitled(Deployment):
     def configure(
         self, queues: Mapping[str, Settings], sow: Mapping[str, Settings] | None = None, **lapse: Any
     ) -> None:
-        """Write `lapse.toml` with the users that are set now."""
+        """Write `lapse.toml` with the current `users`."""
         super().configure(queues, sow, **lapse)
         if not self.users:
             return
@@ -37,25 +37,25 @@ class Entitled(Deployment):
         self.config.write_text(f"{self.config.read_text('utf-8')}\n{tomlkit.dumps(tables)}", "utf-8")
 
     def secret(self, user: str) -> str:
-        """The key of a user."""
+        """Return the key of a user."""
         return f"the secret key of {user}, {self.token}"
 
     def as_user(self, user: str, secret: str = "") -> Connection:
-        """The connection of a user."""
+        """Return a connection of a user."""
         return Connection(self.servers, self.options(user), user=user, secret=secret or self.secret(user))
 
     def options(self, user: str) -> dict[str, str]:
-        """How a user reaches Kafka."""
+        """Return a user's options for Kafka."""
         return {}
 
     def queue_of(self, user: str, stem: str) -> Queue:
-        """A user's client of a queue, not started."""
+        """Return a user's client of a queue, not started."""
         return Queue(self.name(stem), connection=self.as_user(user))
 
     def subscriber_of(self, user: str, stem: str, max_backlog: int = 10, **options: Any) -> QueueSubscriber:
-        """A user's subscriber, not started."""
+        """Return a user's subscriber, not started."""
         return QueueSubscriber(self.name(stem), max_backlog, connection=self.as_user(user), **options)
 
     def sow_of(self, user: str, stem: str) -> SowClient:
-        """A user's client of a SOW topic, not started."""
+        """Return a user's client of a SOW topic, not started."""
         return SowClient(self.name(stem), connection=self.as_user(user))

@@ -1,4 +1,4 @@
-"""A worker's figures, as Prometheus gets them."""
+"""Reads a worker's figures as Prometheus does."""
 
 import socket
 import urllib.request
@@ -10,14 +10,14 @@ from support.deployment import Deploy, Deployment, Settings
 
 
 def free_port() -> int:
-    """A port of this machine that nobody has."""
+    """Return a free port of this machine."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def with_figures(deploy: Deploy, queues: Mapping[str, Settings], port: int) -> Deployment:
-    """Queues and the SOW topic `prices`, served by a worker that shows its figures at a port."""
+    """Start a worker for queues and the SOW topic `prices` that serves its figures on a port."""
     deployment = deploy(queues)
     deployment.configure(queues, {"prices": {}}, metrics_port=port)
     deployment.apply().worker().wait_for_shards(len(queues) + 1)
@@ -25,7 +25,7 @@ def with_figures(deploy: Deploy, queues: Mapping[str, Settings], port: int) -> D
 
 
 def scraped(port: int, entity: str = "") -> Mapping[tuple[str, ...], float]:
-    """Sums over the shards of an entity, or of all, by sample name and the values of its other labels."""
+    """Sum figures over the shards of an entity, or of all, by sample name and the values of other labels."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         text = answer.read().decode()
     sums: dict[tuple[str, ...], float] = {}

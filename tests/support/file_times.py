@@ -1,4 +1,4 @@
-"""How long each test file takes: `make test-times` writes it, and parallel runs begin with the longest."""
+"""Times of test files: `make test-times` records them, and parallel runs begin with the longest."""
 
 import tomllib
 from collections import Counter
@@ -14,7 +14,7 @@ SHORTEST_S = 5
 
 
 def recorded() -> dict[str, int]:
-    """Seconds by file, as `make test-times` found them."""
+    """Return the recorded seconds by file."""
     return tomllib.loads(PATH.read_text("utf-8"))["seconds"] if PATH.exists() else {}
 
 
@@ -28,7 +28,7 @@ def longest_first(items: list[pytest.Item], groups: Sequence[str], root: Path) -
 
 
 class FileTimes:
-    """A plugin that adds up what the tests of each file take, and records it when the run has passed."""
+    """A plugin that adds up the times of each file's tests, and records them if the run passes."""
 
     def __init__(self) -> None:
         self._seconds = Counter[str]()
@@ -47,7 +47,7 @@ class FileTimes:
 
 
 def write(seconds: Mapping[str, int]) -> None:
-    """Record these times, without files that are short or gone."""
+    """Record times, without short files and deleted ones."""
     document = tomlkit.document()
     document.add(tomlkit.comment("Seconds that the tests of a file take, printed by `make test-times`."))
     document.add("seconds", dict(_longest(seconds.items())))  # type: ignore[arg-type]

@@ -1,9 +1,9 @@
-"""Python processes that begin with lapse imported: forks of one that has, each in a process group of its own.
+"""Starts Python processes as forks of one that has imported lapse, each in a process group of its own.
 
-The imports of a worker take 0.9 s of CPU, most of what a worker of a test takes at all. What runs is the same program,
-with its own arguments, environment, output, signals and end. Each pytest process has a server of its own, which starts
-with the first process that it is asked for and ends with the pytest process, as do processes that are left then.
-A process that has to begin before anything is imported, or whose start is what a test looks at, is not for it.
+The imports of a worker take 0.9 s of CPU, most of what a test's worker takes at all. The fork runs the same program,
+with its own arguments, environment, output, signals and end. Each pytest process has its own server, which starts with
+the first process and ends with the pytest process. Processes that are left then end, too. Do not use it for a process
+that must begin before any import, or whose start is tested.
 """
 
 import contextlib
@@ -47,7 +47,7 @@ _STATUS = struct.Struct("i")
 
 
 class Forked:
-    """A process, with those parts of `subprocess.Popen` that tests use."""
+    """A forked process, with the parts of `subprocess.Popen` that tests use."""
 
     def __init__(self, pid: int, arguments: Sequence[str], ended: int) -> None:
         self.pid = pid
@@ -57,16 +57,16 @@ class Forked:
         self._lock = threading.Lock()
 
     def poll(self) -> int | None:
-        """The exit code, negative for a signal; None while it runs."""
+        """Return the exit code, negative for a signal, or None while the process runs."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             return self.wait(0)
         return None
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait so many seconds for its end, and return the exit code.
+        """Wait at most `timeout` seconds for the end of the process, and return the exit code.
 
         Raises:
-            subprocess.TimeoutExpired: It goes on.
+            subprocess.TimeoutExpired: The process still runs.
         """
         with self._lock:
             if self.returncode is None:
@@ -79,7 +79,7 @@ class Forked:
             return self.returncode
 
     def send_signal(self, number: int) -> None:
-        """Send a signal, unless it has ended."""
+        """Send a signal, unless the process has ended."""
         if self.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
@@ -97,7 +97,7 @@ Process: TypeAlias = "Forked | subprocess.Popen[bytes]"
 
 
 class _Server:
-    """The server of this pytest process."""
+    """The fork server of this pytest process."""
 
     def __init__(self) -> None:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -106,7 +106,7 @@ class _Server:
             self._process = subprocess.Popen(
                 [sys.executable, __file__, str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
-                env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # NumPy's threads would not go on in a fork
+                env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # NumPy's threads would not survive a fork
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )
@@ -135,12 +135,12 @@ def start(
     """Start a Python process, as `python <arguments>` would: a module (-m), code (-c), or a file.
 
     Args:
-        arguments: what follows the name of the interpreter.
-        output: an open file for its output.
-        environment: its whole environment.
-        errors: an open file for its errors; None = with the output.
+        arguments: the arguments of the interpreter.
+        output: an open file for the output.
+        environment: the whole environment.
+        errors: an open file for the errors; None = with the output.
     """
-    if sys.platform != "linux":  # system libraries of others do not go on in a fork
+    if sys.platform != "linux":  # system libraries of other systems do not survive a fork
         return fresh(arguments, output, environment, errors)
     return _server().start(arguments, environment, [output.fileno(), (errors or output).fileno()])
 
@@ -148,7 +148,7 @@ def start(
 def run(
     arguments: Sequence[str], environment: Mapping[str, str], timeout_s: float = 120
 ) -> "subprocess.CompletedProcess[str]":
-    """Start it, and wait for its end: its output, its errors and its exit code."""
+    """Run a Python process, and return its output, its errors and its exit code."""
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         process = start(arguments, output, environment, errors)
         try:
@@ -165,14 +165,14 @@ def run(
 def fresh(
     arguments: Sequence[str], output: IO[bytes], environment: Mapping[str, str], errors: IO[bytes] | None = None
 ) -> Process:
-    """The same as `start` with an interpreter of its own, which has imported nothing yet."""
+    """Start a Python process as `start` does, but with a new interpreter, which has imported nothing yet."""
     return subprocess.Popen(
         [sys.executable, *arguments], stdout=output, stderr=errors or output, env=environment, process_group=0
     )
 
 
 def _serve(control: socket.socket) -> dict[str, Any]:
-    """Fork for each request until the other side is gone; returns in the forks only, with what they were asked."""
+    """Fork for each request until the other side closes. Return in the forks only, with their request."""
     for module in _IMPORTED:
         importlib.import_module(module)
     assert len(list(Path("/proc/self/task").iterdir())) == 1, "an imported module has begun a thread"
@@ -210,7 +210,7 @@ def _serve(control: socket.socket) -> dict[str, Any]:
                 os.close(file)
             return json.loads(data)
         with contextlib.suppress(PermissionError, ProcessLookupError):
-            os.setpgid(pid, pid)  # whoever gets its id may signal the group at once
+            os.setpgid(pid, pid)  # before its id is sent, as tests may signal the group at once
         os.close(output)
         os.close(errors)
         running[pid] = ends
@@ -218,7 +218,7 @@ def _serve(control: socket.socket) -> dict[str, Any]:
 
 
 def _bury(running: dict[int, int]) -> None:
-    """Tell how children have ended."""
+    """Report the exit status of children that have ended."""
     while running:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid == 0:

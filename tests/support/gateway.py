@@ -13,7 +13,7 @@ from support.log import until
 
 
 class Door:
-    """A gateway that runs, and a client of it, which holds every answer against the gateway's description."""
+    """A running gateway and a client of it, which compares every answer with the gateway's description."""
 
     def __init__(self, deployment: Deployment, process: WorkerProcess, address: str, **client: object) -> None:
         self.deployment = deployment
@@ -42,7 +42,7 @@ class Door:
 
 @contextmanager
 def door(deployment: Deployment, *options: str, **client: object) -> Iterator[Door]:
-    """Start a gateway on a free port; it has to end well."""
+    """Start a gateway on a free port. Stop it at the end, and check that it exits with 0 and no traceback."""
     config = ["--config", str(deployment.config)]
     process = deployment.run(["-m", "lapse", "gateway", "--port", "0", *config, *options])
     until(lambda: "lapse gateway: " in process.text or not process.running, "the gateway runs", 30)
@@ -60,7 +60,7 @@ def door(deployment: Deployment, *options: str, **client: object) -> Iterator[Do
 
 @pytest.fixture(scope="module")
 def shop(request: pytest.FixtureRequest, deploy: Deploy) -> Deployment:
-    """The deployment of a test module, of its `QUEUES`, `SOW` and `LAPSE`; one worker that all its tests share."""
+    """Return the deployment of a test module's `QUEUES`, `SOW` and `LAPSE`, with one worker that its tests share."""
     queues, sow = request.module.QUEUES, request.module.SOW
     deployment = deploy({})
     deployment.configure(queues, sow, **getattr(request.module, "LAPSE", {}))
@@ -71,6 +71,6 @@ def shop(request: pytest.FixtureRequest, deploy: Deploy) -> Deployment:
 
 @pytest.fixture(scope="module")
 def gateway(shop: Deployment) -> Iterator[Door]:
-    """A gateway to `shop`."""
+    """Start a gateway to `shop`."""
     with door(shop) as opened:
         yield opened

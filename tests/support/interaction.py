@@ -1,4 +1,4 @@
-"""The table of interactions: every two features, the rule where they meet, and the test that shows it."""
+"""The table of interactions: for each pair of features, how they work together, and the test that shows it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.life_table import in_words
 TESTS = Path(__file__).parents[1]
 DATA = TESTS / "interactions.toml"
 LIFE = "pair"
-"""The test by which a rule is shown that names none: the life of the two features in one queue."""
+"""The test of rules that name none: the life of the two features in one queue."""
 
 
 _HEAD = """# Where two features meet
@@ -42,13 +42,13 @@ class Feature:
     """A feature of the table.
 
     Attributes:
-        name: its name in the data.
-        says: what it is, in a line.
-        numbers: of the contract.
-        keys: of an entity's configuration that belong to it.
-        commands: that belong to it.
-        changes: kinds of changes that belong to it.
-        triggers: of a message's life that belong to it, by their names in the code.
+        name: the name in the data.
+        says: a description in one line.
+        numbers: its numbers of the contract.
+        keys: its keys in an entity's configuration.
+        commands: its commands.
+        changes: its kinds of changes.
+        triggers: its triggers in a message's life, by their names in the code.
     """
 
     name: str
@@ -61,19 +61,19 @@ class Feature:
 
     @property
     def title(self) -> str:
-        """Its name for people."""
+        """The name for people."""
         return {"rocksdb": "RocksDB"}.get(self.name, self.name.replace("_", " "))
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two features.
+    """A pair of features.
 
     Attributes:
-        first: the name of the one.
-        second: the name of the other.
-        rule: what holds where they meet, or why they cannot.
-        test: which test shows it, by its name in the list of tests; empty = they cannot meet.
+        first: the name of the first feature.
+        second: the name of the second feature.
+        rule: how they work together, or why one queue cannot have both.
+        test: the test that shows the rule, by its name in the list of tests; empty = one queue cannot have both.
     """
 
     first: str
@@ -84,12 +84,12 @@ class Pair:
 
 @dataclass(frozen=True)
 class Table:
-    """All of it.
+    """The whole table.
 
     Attributes:
-        features: by name, in the order of the data.
+        features: the features by name, in the order of the data.
         tests: `path::name` below `tests/`, by the short name that rows use.
-        pairs: every row that is there.
+        pairs: all rows of the data.
     """
 
     features: dict[str, Feature]
@@ -98,11 +98,11 @@ class Table:
 
     @property
     def wanted(self) -> list[tuple[str, str]]:
-        """Every two features, in order."""
+        """All pairs of features that the table must have, in order."""
         return list(combinations(self.features, 2))
 
     def apart(self) -> set[tuple[str, str]]:
-        """Those that cannot meet."""
+        """Return the pairs that one queue cannot have."""
         return {(pair.first, pair.second) for pair in self.pairs if not pair.test}
 
 
@@ -132,7 +132,7 @@ def _pairs(tree: dict[str, dict[str, object]]) -> Iterator[Pair]:
 
 
 def exists(test: str) -> bool:
-    """Whether there is a test of this `path::name` below `tests/`."""
+    """Return whether a test `path::name` exists below `tests/`."""
     path, _, name = test.partition("::")
     if not (TESTS / path).is_file():
         return False
@@ -141,7 +141,7 @@ def exists(test: str) -> bool:
 
 
 def page() -> str:
-    """The page as the data has it."""
+    """Write the page of the docs from the data."""
     found = table()
     lines = [f"| {one.title} | {one.says} | {', '.join(one.numbers)} |" for one in found.features.values()]
     for first, feature in found.features.items():

@@ -1,4 +1,4 @@
-"""A client made of a plain producer and a plain consumer, as kcat or a Java program would be: JSON in, records out."""
+"""A client made of a plain producer and consumer, as kcat or a Java program would be: it writes JSON commands."""
 
 import itertools
 from typing import Any
@@ -14,7 +14,7 @@ _IDS = itertools.count()
 
 
 class Kcat:
-    """Speaks to one shard of a queue; knows nothing but the documentation of the wire."""
+    """A client of one queue shard that relies only on the documented protocol."""
 
     def __init__(self, deployment: Deployment, queue: str, partition: int = 0) -> None:
         self.queue = deployment.name(queue)
@@ -43,11 +43,11 @@ class Kcat:
         return parsed
 
     def answers(self) -> list[Message]:
-        """All answers that were read so far."""
+        """Return all answers that were read so far."""
         return [one for one in self.tail.records if header(one, "lapse-kind") == b"answer"]
 
     def deliveries(self, count: int, subscription: str) -> list[Message]:
-        """Wait for so many deliveries to a subscription, in all."""
+        """Wait until a subscription has got `count` deliveries in all."""
 
         def mine() -> list[Message]:
             return [

@@ -1,4 +1,4 @@
-"""The few options of kcat that docs/protocol.md uses, for machines without kcat."""
+"""A program with the few options of kcat that docs/protocol.md uses, for machines without kcat."""
 
 import argparse
 import sys
@@ -43,7 +43,7 @@ def _consume(given: argparse.Namespace) -> None:
     for partition in known if given.partition < 0 else [given.partition]:
         low, high = consumer.get_watermark_offsets(TopicPartition(given.topic, partition))
         first = {"beginning": low, "end": high}.get(given.offset)
-        if first is None:  # an offset, or so many from the end
+        if first is None:  # an offset, or a count from the end
             number = int(given.offset)
             first = number if number >= 0 else max(low, high + number)
         if not given.ends or first < high:

@@ -1,4 +1,4 @@
-"""Whether Kubernetes would take objects: by its schemas, those of KEDA and of the Prometheus operator, in `schemas`."""
+"""Validates objects with the schemas of Kubernetes, KEDA and the Prometheus operator, which are in `schemas`."""
 
 import functools
 import json
@@ -14,7 +14,7 @@ SCHEMAS: Final = Path(__file__).parents[1] / "unit/deploy/schemas"
 
 
 class _OfOneKey(yaml.SafeLoader):
-    """YAML in which no object has a key twice; an API server takes no other."""
+    """A YAML loader that refuses duplicate keys, as an API server does."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         found = super().construct_mapping(node, deep)
@@ -24,10 +24,10 @@ class _OfOneKey(yaml.SafeLoader):
 
 
 def faults(text: str) -> list[str]:
-    """What is wrong with the objects of a text in YAML; a kind without a schema, or a text without objects, is a fault.
+    """Return the faults of the objects in a YAML text. A kind without a schema and a text without objects are faults.
 
     Raises:
-        yaml.YAMLError: It is no YAML, or an object has a key twice.
+        yaml.YAMLError: The text is no YAML, or an object has a key twice.
     """
     objects = [one for one in yaml.load_all(text, _OfOneKey) if one is not None]
     found = [] if objects else ["no objects"]
@@ -43,7 +43,7 @@ def faults(text: str) -> list[str]:
 
 
 def _file(kind: str, version: str) -> str:
-    """The name of a schema: `deployment-apps-v1.json` for a Deployment of `apps/v1`."""
+    """Return the file name of a schema: `deployment-apps-v1.json` for a Deployment of `apps/v1`."""
     group, _, number = version.rpartition("/")
     return "-".join(filter(None, [kind.lower(), group.partition(".")[0], number])) + ".json"
 

@@ -1,4 +1,4 @@
-"""The page of the table by which messages live: states and what they mean, triggers and what they do."""
+"""Writes the docs' page of the life table: the states of messages, and what triggers do to them."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ condition counts.
 
 
 def name_of(state: State) -> str:
-    """A state for people."""
+    """Return the name of a state for people."""
     return state.name.lower().replace("_", " ")
 
 
 def listed(states: Iterable[State]) -> str:
-    """Some states for people."""
+    """List states for people."""
     names = [name_of(state) for state in sorted(states)]
     return " or ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)
 
 
 def taken(trigger: Trigger) -> dict[str, set[State]]:
-    """The states that a trigger takes, by the guard; those that it takes anyhow, or by several guards, without one."""
+    """Return the states that a trigger takes, by guard. The key is empty for states with no guard or several."""
     guards: dict[State, set[str]] = {}
     for row in ROWS:
         if row.trigger is trigger:
@@ -57,13 +57,13 @@ def taken(trigger: Trigger) -> dict[str, set[State]]:
 
 
 def spared(trigger: Trigger) -> set[State]:
-    """The states of messages that are there, and that a trigger leaves alone."""
+    """Return the states of existing messages that a trigger does not change."""
     there = {state for state, meaning in MEANINGS.items() if meaning.there or meaning.deferred}
     return there - set().union(*taken(trigger).values())
 
 
 def in_words(trigger: Trigger) -> str:
-    """What a trigger takes and spares, in a sentence."""
+    """Describe which states a trigger takes and which it spares."""
     parts = [f"{listed(states)}{f' ({guard})' if guard else ''}" for guard, states in taken(trigger).items()]
     left = spared(trigger)
     return f"*{trigger.value}* takes messages that are {'; '.join(parts)}" + (
@@ -72,7 +72,7 @@ def in_words(trigger: Trigger) -> str:
 
 
 def _joined() -> Iterator[tuple[Row, list[State]]]:
-    """Rows that differ in their states only, together."""
+    """Join rows that differ only in their states."""
     found: dict[tuple[object, ...], tuple[Row, list[State]]] = {}
     for row in ROWS:
         changes = "departure" if row.reason else row.changes
@@ -81,7 +81,7 @@ def _joined() -> Iterator[tuple[Row, list[State]]]:
 
 
 def page() -> str:
-    """The page as the table has it."""
+    """Write the page from the table."""
     lines = []
     for state, meaning in MEANINGS.items():
         facts = (meaning.place, meaning.counts, meaning.expires, meaning.fills, meaning.binds)

@@ -1,4 +1,4 @@
-"""Messages flowing through a queue while something breaks, and the account that has to balance afterwards."""
+"""Sends messages through a queue while a test breaks something, and checks afterwards that none is lost."""
 
 import random
 import threading
@@ -23,7 +23,7 @@ _LEASE_MS = 2_000
 
 
 class Load:
-    """Publishes to a queue's own topic and consumes it, until told to stop; survives whatever happens to workers.
+    """Publishes to a queue's own topic and consumes the queue until it is stopped, whatever happens to workers.
 
     Some messages have a lifetime, some deliveries are cancelled, some (unless not `forgetful`) are never settled.
     """
@@ -67,7 +67,7 @@ class Load:
             thread.join(60)
 
     def flow(self, count: int, timeout_s: float = 40.0) -> None:
-        """Wait until so many more messages were received."""
+        """Wait until `count` more messages were received."""
         goal = sum(self.received.values()) + count
 
         def flowed() -> bool:
@@ -77,7 +77,7 @@ class Load:
         until(flowed, f"{count} more deliveries", timeout_s)
 
     def drain(self, timeout_s: float = 60.0) -> None:
-        """Publish no more, and wait until the queue is empty."""
+        """Stop publishing, and wait until the queue is empty."""
         self._publishing.set()
         self._publisher.join(60)
         assert not self.errors, self.errors
@@ -152,32 +152,32 @@ class Load:
                         delivery.acknowledge()
                     elif draw < 0.98 or not self._forgetful:
                         delivery.cancel()
-                except LapseError:  # its lease was over
+                except LapseError:  # its lease has expired
                     pass
 
 
 class _Quiet:
-    """librdkafka's complaints about a broker that a test has killed."""
+    """A logger that drops librdkafka's errors about a broker that a test has killed."""
 
     def log(self, *_: object) -> None:
-        """Say nothing."""
+        """Do nothing."""
 
 
 @dataclass
 class Account:
-    """What the topics of a queue say happened; nothing here was told by a worker's memory.
+    """What happened to a queue's messages according to its topics, without anything from a worker's memory.
 
     Attributes:
-        lost: messages that were written and have no end.
-        unexpected: ends of messages that were never written.
-        twice_ended: messages with two different ends.
+        lost: messages that were written and never left the queue.
+        unexpected: departures of messages that were never written.
+        twice_ended: messages with two different departures.
         late: deliveries that began at or after the deadline.
-        after_ack: deliveries of a message behind the answer that it is acknowledged.
-        counts: deliveries whose count is not higher than that of the one before.
-        delivered: deliveries that count, by place.
-        letters: how many dead letters there are, by `lapse-id`.
-        void: records among the deliveries that readers drop: of a lower epoch, behind a higher one.
-        void_events: the same among events, which nobody drops.
+        after_ack: deliveries of a message after the answer that it is acknowledged.
+        counts: deliveries whose count is not higher than that of the previous one.
+        delivered: valid deliveries, by place.
+        letters: the number of dead letters, by `lapse-id`.
+        void: records of the deliveries topic that readers drop: of a lower epoch, after a higher one.
+        void_events: such records of the events topic, which readers do not drop.
     """
 
     lost: list[Place] = field(default_factory=list)
@@ -192,7 +192,7 @@ class Account:
     void_events: list[str] = field(default_factory=list)
 
     def assert_balanced(self) -> None:
-        """Total queue: nothing lost, nothing unexpected, and every promise about deliveries kept."""
+        """Check that no message is lost or unexpected, and that every promise about deliveries is kept."""
         assert not self.lost, f"{len(self.lost)} lost: {self.lost[:10]}"
         assert not self.unexpected, f"{len(self.unexpected)} unexpected: {self.unexpected[:10]}"
         assert not self.twice_ended, f"{len(self.twice_ended)} with two ends: {self.twice_ended[:10]}"
@@ -202,7 +202,7 @@ class Account:
 
 
 def account(deployment: Deployment, queue: str, written: set[Place], lease_ms: int = _LEASE_MS) -> Account:
-    """Read a queue's topics and reckon."""
+    """Read a queue's topics and sum up what happened."""
     found = Account()
     name = deployment.name(queue)
     _read_ends(deployment, name, written, found)
@@ -278,7 +278,7 @@ def _places(text: str) -> list[Place]:
 
 
 def _handed_out(message: Message, fields: dict[str, bytes | None]) -> list[tuple[Place, int, int | None]]:
-    """Place, delivery count and deadline of each message that a record hands out."""
+    """Return place, delivery count and deadline of each message that a record delivers."""
     kind = fields[header.KIND]
     if kind == b"delivery":
         (place,) = _places((fields[header.BOOKMARK] or b"").decode())

@@ -1,4 +1,4 @@
-"""Kafka topics as any consumer and producer sees them: nothing of lapse's client is used here."""
+"""Reads and writes Kafka topics without lapse's client, as any consumer and producer does."""
 
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -10,7 +10,7 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 
 class Written(NamedTuple):
-    """Where a record was written."""
+    """The position and time of a written record."""
 
     partition: int
     offset: int
@@ -18,9 +18,9 @@ class Written(NamedTuple):
 
 
 def until(condition: Callable[[], object], what: str, timeout_s: float = 20.0) -> None:
-    """Wait for a condition; `what` says what did not happen.
+    """Wait until a condition holds; `what` describes it for the error.
 
-    A condition that takes long to look at is looked at less often: other tests share the processors.
+    A condition that takes long to evaluate is evaluated less often, as other tests share the processors.
     """
     began = time.monotonic()
     deadline = began + timeout_s
@@ -32,7 +32,7 @@ def until(condition: Callable[[], object], what: str, timeout_s: float = 20.0) -
 
 
 class Tail:
-    """Reads a topic from its beginning, or from a given instant on, and keeps what it has read."""
+    """Reads a topic from its beginning, or from its end, and keeps what it has read."""
 
     def __init__(self, servers: str, topic: str, from_end: bool = False) -> None:
         self.topic = topic
@@ -44,7 +44,7 @@ class Tail:
                 "enable.auto.commit": False,
                 "auto.offset.reset": "earliest",
                 "isolation.level": "read_committed",
-                "fetch.wait.max.ms": 100,  # a tail that is open costs the broker ten fetches a second
+                "fetch.wait.max.ms": 100,  # an open tail costs the broker ten fetches a second
             }
         )
         partitions = self._consumer.list_topics(topic, timeout=15).topics[topic].partitions
@@ -56,7 +56,7 @@ class Tail:
         self._places = places
 
     def poll(self, timeout_s: float = 0.05) -> list[Message]:
-        """Take in what has come; returns everything that was read so far."""
+        """Read new records. Return all that were read so far."""
         first = self._consumer.poll(timeout_s)
         found = [] if first is None else [first, *self._consumer.consume(10_000, 0)]
         for message in found:
@@ -65,11 +65,11 @@ class Tail:
         return self.records
 
     def wait(self, count: int, timeout_s: float = 20.0) -> list[Message]:
-        """Wait for so many records in all."""
+        """Wait until `count` records were read in all."""
         return self.wait_for(lambda records: len(records) >= count, f"{count} records", timeout_s)
 
     def wait_for(self, enough: Callable[[list[Message]], object], what: str, timeout_s: float = 20.0) -> list[Message]:
-        """Wait until the records that were read are enough."""
+        """Wait until `enough` is true of the records that were read."""
         deadline = time.monotonic() + timeout_s
         while not enough(self.poll()):
             if time.monotonic() > deadline:
@@ -80,11 +80,11 @@ class Tail:
         return self.records
 
     def drain(self) -> list[Message]:
-        """Read up to the end as it is now."""
+        """Read up to the current end."""
         bounds = [self._bounds(place) for place in self._places]
 
         def at_end(_: list[Message]) -> bool:
-            # A position tells the end even where the last offset is not a record; before the first poll there is none.
+            # The position passes last offsets that are no records. Before the first poll there is no position.
             positions = self._consumer.position(self._places)
             return all(
                 max(place.offset, begun.offset, low) >= high
@@ -94,7 +94,7 @@ class Tail:
         return self.wait_for(at_end, "the end")
 
     def _bounds(self, place: TopicPartition, timeout_s: float = 15.0) -> tuple[int, int]:
-        """The first offset of a partition and the one behind its last; a new topic's leader may still be unknown."""
+        """Return a partition's first offset and its next one. Try again while a new topic has no leader."""
         deadline = time.monotonic() + timeout_s
         while True:
             try:
@@ -125,7 +125,7 @@ def write(
     timestamp_ms: int = 0,
     **options: object,
 ) -> list[Written]:
-    """Write records with a plain producer, and return where they stand, in order."""
+    """Write records with a plain producer, and return their positions, in order."""
     written: list[Written] = []
 
     def reported(error: object, message: Message) -> None:
@@ -147,10 +147,10 @@ def write(
 
 
 def header(message: Message, name: str) -> bytes | None:
-    """The value of a header; None where there is none."""
+    """Return the value of a header, or None if it is missing."""
     return dict(message.headers() or []).get(name)
 
 
 def texts(message: Message) -> dict[str, str]:
-    """A record's headers as text."""
+    """Return a record's headers as text."""
     return {name: value.decode() for name, value in message.headers() or [] if value is not None}

@@ -1,4 +1,4 @@
-"""Mutants: every small change of a module's source that a good test should notice."""
+"""Makes mutants: small changes of a module's source that good tests should notice."""
 
 import ast
 import copy
@@ -37,25 +37,25 @@ _CALLS = {"min": "max", "max": "min", "any": "all", "all": "any"}
 _CONDITIONS = (ast.If, ast.While, ast.IfExp)
 
 Slot = tuple[object, str | int]
-"""Where a node hangs: a list and an index, or a node and a field."""
+"""The position of a node in its tree: a list and an index, or a node and a field."""
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change.
+    """A change of one node.
 
     Attributes:
-        module: dotted name.
+        module: the module's dotted name.
         path: the file.
-        line: where it is.
-        function: what it is in; empty = the module.
-        replaced: the outermost function that it is in, whose code can be replaced alone; empty = it is in none, and
-            the module has to be imported anew.
-        kind: which operator made it.
-        was: the source that is changed.
-        now: what stands there instead.
-        key: the same for the same change of the same line, wherever the line moves within its function.
-        apply: makes the change in the module's tree, which it has in common with its siblings.
+        line: the line of the change.
+        function: the innermost function or class; empty = the module.
+        replaced: the outermost function, whose code can be replaced alone; empty = none, so that the module must be
+            imported again.
+        kind: the operator that made the change.
+        was: the original source.
+        now: the changed source.
+        key: an id that stays the same while the line only moves within its function.
+        apply: makes the change in the module's tree, which all mutants of the module share.
     """
 
     module: str
@@ -71,7 +71,7 @@ class Mutant:
 
 
 def mutants(module: str, path: Path, source: str) -> tuple[list[Mutant], ast.Module]:
-    """All mutants of a module, in the order of its lines, and the tree that they change."""
+    """Return all mutants of a module, in the order of its lines, and the tree that they change."""
     tree, lines = ast.parse(source), source.splitlines()
     seen: Counter[str] = Counter()
     found = []
@@ -87,7 +87,7 @@ def mutants(module: str, path: Path, source: str) -> tuple[list[Mutant], ast.Mod
 
 
 def sample(found: list[Mutant], size: int) -> list[Mutant]:
-    """About so many of them, of each module its share and four at least; always the same ones while the code is."""
+    """Return about `size` mutants, at least four of each module. The same code yields the same sample."""
     by_module: dict[str, list[Mutant]] = {}
     for mutant in found:
         by_module.setdefault(mutant.module, []).append(mutant)
@@ -108,7 +108,7 @@ def _walk(
     for field, value in ast.iter_fields(node):
         if field in _NO_CODE:
             continue
-        # What a function's parameters default to is computed when its module is imported.
+        # Defaults of a function's parameters are computed when its module is imported.
         within = function if isinstance(node, ast.FunctionDef) and field == "body" and not replaced else replaced
         if isinstance(value, list):
             for at, item in enumerate(value):
@@ -149,7 +149,7 @@ def _alternatives(node: ast.expr | ast.stmt) -> Iterator[tuple[str, ast.expr | a
 
 
 def _can_go(node: ast.expr | ast.stmt) -> bool:
-    """Whether a statement does something, and names would not be missing without it."""
+    """Return whether a statement has an effect and can be removed without undefined names."""
     match node:
         case ast.Expr(value=ast.Constant()):
             return False

@@ -1,4 +1,4 @@
-"""A notebook, run as a reader runs it: cell by cell, in one namespace, with the value of each cell's last line."""
+"""Runs a notebook as a reader does: cell by cell, in one namespace."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 
 
 def results(notebook: Path) -> list[Any]:
-    """Run the cells of a notebook; of each what it prints, or the value of its last line.
+    """Run the cells of a notebook. Return what each prints, or the value of its last line.
 
-    The kernel of Jupyter is not needed for that: a cell has no more than Python in it.
+    The cells contain nothing but Python, so this needs no Jupyter kernel.
     """
     cells = json.loads(notebook.read_text("utf-8"))["cells"]
     names: dict[str, Any] = {}
@@ -25,6 +25,6 @@ def _run(source: str, names: dict[str, Any]) -> Any:
     last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        exec(compile(tree, "cell", "exec"), names)  # it is the notebook's
+        exec(compile(tree, "cell", "exec"), names)  # code of this repository's notebook
         value = eval(compile(ast.Expression(last.value), "cell", "eval"), names) if isinstance(last, ast.Expr) else None
     return printed.getvalue() or value

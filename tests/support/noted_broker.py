@@ -1,4 +1,4 @@
-"""Kafka as a shard's runner sees it, and a runner over it: for tests of the order in which a step's effects happen."""
+"""A fake of Kafka for a shard's runner, for tests of the order in which a step's effects happen."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COUNT = 6_000
 
 
 class Payloads:
-    """The log behind the messages."""
+    """A fake of the log that holds the messages' payloads."""
 
     gone: tuple[str, ...] = ()
 
@@ -41,7 +41,7 @@ class Payloads:
 
 
 class Broker:
-    """Kafka as the runner sees it: every write takes a while; what happens is noted in its order."""
+    """A fake of Kafka for the runner: every write takes a while, and all that happens is noted in order."""
 
     last_timestamp_ms = None
 
@@ -77,7 +77,7 @@ class Broker:
         self.happened.append(what)
 
     async def send_one(self, topic: str, partition: int, key: bytes, value: bytes) -> RecordMetadata:
-        """A tick, which comes back at once."""
+        """Write a tick, which the runner gets back at once."""
         assert self.runner is not None
         self.runner.receive(COMMANDS, [Arrived(self.ticks, T + 100, key, value)])
         self.ticks += 1
@@ -128,6 +128,6 @@ async def run(
     if commands:
         runner.receive(COMMANDS, commands)
     async with asyncio.timeout(60):
-        while not until():  # noqa: ASYNC110  # what it waits for has many places
+        while not until():  # noqa: ASYNC110  # many places fulfil the condition
             await asyncio.sleep(0.001)
     await runner.stop()

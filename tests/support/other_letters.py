@@ -1,4 +1,4 @@
-"""Dead letters of other systems, by family (KIP-1191, -1034, -298, Spring), and what they tell."""
+"""Dead letters of other systems, by family (KIP-1191, -1034, -298, Spring), and the facts in their headers."""
 
 import struct
 from typing import Final
@@ -37,7 +37,7 @@ OTHERS: Final[dict[str, list[tuple[str, bytes]]]] = {
         ("kafka_dlt-exception-message", b"not now"),
     ],
 }
-"""The headers of one letter of `orders:3:7` by each family but lapse's own."""
+"""The headers of a letter of `orders:3:7` in each family but lapse's own."""
 
 TOLD: Final[dict[str, tuple[str, list[str], str]]] = {
     "kafka": ("share-1", [], "gave up"),
@@ -45,4 +45,4 @@ TOLD: Final[dict[str, tuple[str, list[str], str]]] = {
     "connect": ("sink-1", ["org.apache.kafka.connect.errors.DataException"], "no schema"),
     "spring": ("group-1", ["java.lang.IllegalStateException"], "not now"),
 }
-"""Entity, reasons and message; the letter's topic is `dlq.orders`."""
+"""The expected entity, reasons and message, by family. The letter's topic is `dlq.orders`."""

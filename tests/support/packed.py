@@ -1,4 +1,4 @@
-"""Packed records, read back by the client library's own reader."""
+"""Reads packed records with the client library's own reader."""
 
 from collections.abc import Iterable
 
@@ -9,7 +9,7 @@ from lapse.runtime.kafka.record_batch import PackedBatch, Row
 
 
 def read(batch: PackedBatch) -> list[Row]:
-    """Key, value and headers of each record of a batch, as a consumer gets them.
+    """Return key, value and headers of each record of a batch, as a consumer gets them.
 
     Raises:
         AssertionError: the checksum or an offset is wrong.
@@ -22,7 +22,7 @@ def read(batch: PackedBatch) -> list[Row]:
 
 
 def rows_of(records: list[bytes]) -> list[Row]:
-    """The same of packed records that go into one batch."""
+    """Return key, value and headers of packed records that fit into one batch."""
     if not records:
         return []
     batch = PackedBatch()
@@ -31,7 +31,7 @@ def rows_of(records: list[bytes]) -> list[Row]:
 
 
 def outputs_of(some: Iterable[Output | Packed]) -> list[Output]:
-    """What is written, one by one: packed records as others."""
+    """Return outputs one by one: packed records become outputs as well."""
     outputs: list[Output] = []
     for one in some:
         if isinstance(one, Packed):

@@ -1,7 +1,7 @@
-"""A page of the documentation, followed as a reader follows it: files are written, commands run, outputs compared.
+"""Follows a page of the documentation as a reader does: writes its files, runs its commands, compares their output.
 
-A block that begins with `# name` is that file. A block of the kind `console` has commands behind `$ `, each with what
-it prints. There `…` stands for any text, and a line with nothing else for any lines; widths of tables are not compared.
+A block that begins with `# name` is that file. A block of the kind `console` has commands after `$ `, each with its
+output. In it, `…` stands for any text, and alone on a line for any lines. Widths of tables are not compared.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ _ENDED_S = 120
 
 
 class PageRun:
-    """A reader with a shell in an empty directory.
+    """Follows a page with a shell in an empty directory.
 
     Args:
         page: the page.
         place: the directory.
-        servers: the broker that `lapse dev` finds; None = it starts one, and all is at the ports that the page shows.
-        environment: of all processes; None = this one's.
-        programs: where `python` and `lapse` are; None = beside this Python.
+        servers: the broker that `lapse dev` uses; None = it starts one, and all have the ports that the page shows.
+        environment: the environment of all processes; None = this one's.
+        programs: the directory of `python` and `lapse`; None = that of this Python.
 
     Attributes:
-        commands: how many commands were run.
-        took_s: what each of them took, in seconds.
+        commands: the number of commands that were run.
+        took_s: the time of each command, s.
     """
 
     def __init__(
@@ -60,10 +60,10 @@ class PageRun:
         self.took_s: dict[str, float] = {}
 
     def follow(self) -> None:
-        """Do all that the page says.
+        """Write the files, and run the commands.
 
         Raises:
-            AssertionError: a command prints something else than the page shows.
+            AssertionError: A command prints something else than the page shows.
         """
         try:
             for kind, text in self._blocks:
@@ -80,7 +80,7 @@ class PageRun:
             self._end()
 
     def _run(self, command: str) -> str:
-        """Run a command in the shell of the page, where jobs in the background go on; return what it prints."""
+        """Run a command in the page's shell, where background jobs continue. Return its output."""
         if self._shell is None:
             self._shell = subprocess.Popen(
                 ["sh"], cwd=self._place, env=self._environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -102,7 +102,7 @@ class PageRun:
         raise AssertionError(f"$ {command}\nended the shell: {(self._place / 'errors.txt').read_text()}")
 
     def _begin_dev(self) -> str:
-        """Start `lapse dev` with a console on a free port; return what it prints until the blank line at its end."""
+        """Start `lapse dev` with a console on a free port. Return its output up to the last blank line."""
         log = self._place / "dev.txt"
         with log.open("w") as out:
             self._dev = subprocess.Popen(
@@ -120,7 +120,7 @@ class PageRun:
         )
 
     def _end(self) -> None:
-        """End what still runs, `lapse dev` as by Ctrl-C."""
+        """End all processes, `lapse dev` with SIGINT as by Ctrl-C."""
         if self._shell is not None:
             os.killpg(self._shell.pid, signal.SIGKILL)
             self._shell.wait()
@@ -135,13 +135,13 @@ class PageRun:
 
 
 def commands(block: str) -> list[tuple[str, str]]:
-    """The commands of a block, each with what it prints."""
+    """Return the commands of a block, each with its output."""
     assert block.startswith("$ ")
     return [(command, shown) for command, _, shown in (part.partition("\n") for part in block[2:].split("\n$ "))]
 
 
 def fits(shown: str, printed: str) -> bool:
-    """Whether a command prints what is shown."""
+    """Return whether a command's output matches what the page shows."""
     pattern = "\n".join(
         ".*" if line == "…" else ".*?".join(map(re.escape, re.split(r" ?… ?|…", line))).replace(".*?", "[^\n]*?")
         for line in _even(shown)
@@ -150,6 +150,6 @@ def fits(shown: str, printed: str) -> bool:
 
 
 def _even(text: str) -> list[str]:
-    """Lines without what depends on the width of a column."""
+    """Return the lines without anything that depends on the width of a column."""
     lines = [re.sub(r" +", " ", re.sub(r"([━─])\1+", r"\1", line)).strip() for line in text.strip().splitlines()]
     return [line for line in lines if line]

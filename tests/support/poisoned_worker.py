@@ -1,7 +1,7 @@
-"""A worker whose decoder and whose filters have a fault that ends the process, as one in C code would.
+"""A worker whose decoder and filters crash the process, as a fault in C code would.
 
-A payload that says `poison` is read through a null pointer, and so is a command whose filter does. Everything else is
-the worker as it is.
+A payload that contains `poison` is read through a null pointer, and so is a command with such a filter. All else is as
+in any worker.
 
     python poisoned_worker.py lapse.toml <data directory>
 """
@@ -20,7 +20,7 @@ from lapse.runtime.sow.settings import JSON
 
 
 def faulty(parse: Callable[[bytes], object]) -> Callable[[bytes], object]:
-    """A decoder that ends the process on some payloads."""
+    """Return a decoder that crashes the process on some payloads."""
 
     def parse_or_end(data: bytes) -> object:
         if b"poison" in data:

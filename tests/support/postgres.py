@@ -1,4 +1,4 @@
-"""A PostgreSQL of a test's own, where the machine has one; root runs it as the user `postgres`."""
+"""Runs a PostgreSQL for a test if the machine has one. Root runs it as the user `postgres`."""
 
 import os
 import shutil
@@ -12,7 +12,7 @@ _BINARIES = Path("/usr/lib/postgresql")
 
 
 def binaries() -> Path | None:
-    """Where `initdb` and `pg_ctl` are; None = there is no PostgreSQL."""
+    """Return the directory of `initdb` and `pg_ctl`, or None if there is no PostgreSQL."""
     if (found := shutil.which("pg_ctl")) is not None:
         return Path(found).parent
     return max((one.parent for one in _BINARIES.glob("*/bin/pg_ctl")), default=None)
@@ -20,7 +20,7 @@ def binaries() -> Path | None:
 
 @contextmanager
 def running(there: Path) -> Iterator[dict[str, str]]:
-    """Start one that listens on a socket only; yields what its clients find in their environment."""
+    """Start a server that listens on a socket only. Yield the environment variables for its clients."""
     directory = Path(tempfile.mkdtemp(prefix="lapse-postgres-"))
     as_postgres: list[str] = []
     if os.geteuid() == 0:

@@ -1,4 +1,4 @@
-"""Programs that tests use and `make setup` does not bring: found, or the test is skipped and says which is missing."""
+"""Finds programs that `make setup` does not install. A test that needs a missing one is skipped with the reason."""
 
 import os
 import shutil
@@ -10,12 +10,12 @@ import pytest
 
 
 def program(*names: str) -> str:
-    """Return the path of the first of these programs that is here, beside this Python or on the path."""
+    """Return the path of the first program that exists, in this Python's directory or on the path."""
     places = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     for name in names:
         if found := shutil.which(name, path=places):
             return found
-    # No Python package brings them, so a machine without them can still run all other tests; -ra lists the skips.
+    # No Python package has them. A machine without them still runs all other tests, and -ra lists the skips.
     pytest.skip(f"{names[0]} is not installed")
 
 

@@ -1,4 +1,4 @@
-"""RecordBatches as a broker gives them, and their records as objects and in columns."""
+"""Builds RecordBatches as a broker sends them, and reads their records as objects and in columns."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BASE = 40
 
 
 def encoded(records: list[Any], codec: int = 0, by_broker: bool = False, base: int = BASE) -> bytes:
-    """A RecordBatch; a record may have the headers of the one before."""
+    """Build a RecordBatch. A record may share the headers object of the previous one."""
     builder = DefaultRecordBatchBuilder(2, codec, 0, -1, 0, 0, 1 << 20)
     at, before = 0, []
     for gap, stamp_ms, key, value, headers, same in records:
@@ -39,7 +39,7 @@ def batches(data: bytes) -> Iterator[Any]:
 
 
 def both(data: bytes) -> tuple[list[Any], FetchedRows]:
-    """The records as objects, and in columns."""
+    """Read the records as objects, and in columns."""
     ((batch, _),) = batches(data)
     ((other, (at, stop)),) = batches(data)
     rows = rows_of(data, at, stop, other)

@@ -1,4 +1,4 @@
-"""A schema registry for tests that ask for one: the one of `SCHEMA_REGISTRY_URL`, or Apicurio from Maven Central."""
+"""A schema registry for tests: that of `SCHEMA_REGISTRY_URL`, or else Apicurio from Maven Central."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _START_S: Final = 60
 
 @contextmanager
 def schema_registry() -> Iterator[str]:
-    """The address of a registry that speaks Confluent's protocol; one is started where none is named."""
+    """Yield the address of a registry with Confluent's protocol. Start one if the environment names none."""
     if named := os.environ.get("SCHEMA_REGISTRY_URL"):
         yield named
         return
@@ -49,7 +49,7 @@ def schema_registry() -> Iterator[str]:
 
 
 def _apicurio() -> Path:
-    """The directory of the registry, fetched once: 160 MB."""
+    """Return the registry's directory. Download it once: 160 MB."""
     home = cache_dir() / f"apicurio-registry-{VERSION}"
     with locked(cache_dir() / "apicurio.lock"):
         if home.is_dir():

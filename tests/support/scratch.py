@@ -1,4 +1,4 @@
-"""Where tests keep what lives for seconds: in memory, where the machine has enough of it.
+"""Puts temporary files of tests into memory if the machine has enough of it.
 
 Each partition of a broker has two index files that are mapped into memory. The first byte in one takes 2 ms of CPU on
 ext4, and 5 µs on tmpfs. So brokers, workers' states and Spark's checkpoints are in a directory in `/dev/shm`.
@@ -18,19 +18,19 @@ import psutil
 VARIABLE: Final = "TMPDIR"
 MEMORY: Final = Path("/dev/shm")
 _NEEDED_BYTES: Final = 4 << 30
-"""Of room there. A run takes less than 1 GiB at a time."""
+"""Free space that the directory needs. A run uses less than 1 GiB at a time."""
 
 _LEFT_BYTES: Final = 8 << 30
-"""Of memory that is available: four brokers, two Sparks and their tests take 6 GiB."""
+"""Available memory that the machine needs: four brokers, two Sparks and their tests take 6 GiB."""
 
 PREFIX: Final = "lapse-"
-"""Short, as the names of sockets have to be."""
+"""Prefix of the directories, short because names of sockets must be short."""
 
 
 def use(environment: MutableMapping[str, str], memory: Path = MEMORY) -> Path | None:
-    """Have temporary files in memory, unless the environment names a place for them; returns the directory of the run.
+    """Put temporary files into memory unless the environment names a directory. Return the directory of the run.
 
-    What an earlier run has left, because a test failed or it was killed, is deleted.
+    Delete files that earlier runs left because a test failed or the run was killed.
     """
     if environment.get(VARIABLE) or not suits(memory):
         return None
@@ -39,13 +39,13 @@ def use(environment: MutableMapping[str, str], memory: Path = MEMORY) -> Path | 
             shutil.rmtree(left, ignore_errors=True)
     own = memory / f"{PREFIX}{os.getpid()}"
     own.mkdir(exist_ok=True)
-    own.chmod(0o711)  # PostgreSQL is another user's, in a directory of its own
+    own.chmod(0o711)  # PostgreSQL runs as another user, in a directory of its own
     environment[VARIABLE] = tempfile.tempdir = str(own)
     return own
 
 
 def suits(memory: Path) -> bool:
-    """Whether it is in memory, with room, and programs may be there."""
+    """Return whether a directory is in memory, has enough space, and may contain programs."""
     if not os.access(memory, os.W_OK | os.X_OK) or not os.path.ismount(memory):
         return False
     there = os.statvfs(memory)

@@ -1,6 +1,6 @@
-"""A queue that a client can be tested against without a worker: all shards of one queue in one thread.
+"""A fake queue that clients are tested against without a worker: all shards of one queue in one thread.
 
-It knows first-in first-out order, backlogs, leases, heartbeats and settlements, and forgets everything when asked to.
+It has first-in first-out order, backlogs, leases, heartbeats and settlements. Tests can make it lose its state.
 """
 
 import threading
@@ -56,7 +56,7 @@ class ScriptedShards:
         self.muted = False
         self.dies_before_it_answers = False
         self.answers_late = False
-        """Whether it tells a heartbeat from before a `subscribe` that nobody was here, behind what that one got."""
+        """Whether it refuses a heartbeat from before a `subscribe` only after the first deliveries of that one."""
         self._running = threading.Event()
         self._running.set()
         admin = AdminClient({"bootstrap.servers": servers})
@@ -83,13 +83,13 @@ class ScriptedShards:
         self._producer.flush(10)
 
     def forget(self) -> None:
-        """As if the shards had been lost and their subscriptions with them."""
+        """Drop all subscriptions, as if the shards had lost them."""
         for partition in range(self.partitions):
             for name in list(self.subscriptions[partition]):
                 self._leave(partition, name)
 
     def take_over(self) -> None:
-        """As if another worker had restored the shards: what was carried out is known, what was asked is not."""
+        """Act as another worker that restored the shards: their state is kept, unanswered commands are lost."""
         self.dies_before_it_answers = False
         self.epoch += 1
         for partition in range(self.partitions):

@@ -1,4 +1,4 @@
-"""A SOW topic that a client can be tested against without a worker: all shards in one thread, JSON payloads."""
+"""A fake SOW topic that clients are tested against without a worker: all shards in one thread, JSON payloads."""
 
 import threading
 import time
@@ -29,7 +29,7 @@ class ScriptedSow:
         self.subscriptions: list[dict[str, Command]] = [{} for _ in range(partitions)]
         self._seen: list[dict[str, set[bytes]]] = [{} for _ in range(partitions)]
         self.refusals = 1
-        """How many answers tell that nobody is here, as if so many heartbeats had come together."""
+        """How many answers say that there is no such subscription, as if that many heartbeats had come together."""
         self._running = True
         admin = AdminClient({"bootstrap.servers": servers})
         names = [name, topic.commands(name), topic.deliveries(name), topic.sow(name)]
@@ -90,7 +90,7 @@ class ScriptedSow:
                 self._leaves_view(partition, name, key, "no_longer_matches")
 
     def _leaves_view(self, partition: int, name: str, key: bytes, why: str) -> None:
-        """Tell a subscriber, if they have seen the record."""
+        """Send an out-of-focus notice to a subscriber that has got the record."""
         if key in self._seen[partition][name]:
             self._seen[partition][name].discard(key)
             facts = {"lapse-kind": "oof", "lapse-operation": why, "lapse-reasons": ""}
@@ -141,7 +141,7 @@ class ScriptedSow:
                 self._answer(partition, command, counts={"removed": len(gone)})
 
     def _meant(self, partition: int, command: Command) -> list[int]:
-        """The offsets of the scheduled updates that a command is about."""
+        """Return the offsets of the scheduled updates that a command selects."""
         waiting = self.scheduled[partition]
         if command.bookmarks:
             ranges = [BookmarkRange.parse(text) for text in command.bookmarks]

@@ -1,4 +1,4 @@
-"""A broker that speaks TLS and asks for a password: with a certificate and users of its own, made by the JDK."""
+"""Starts a broker with TLS and passwords, whose certificate the JDK makes."""
 
 import socket
 import subprocess
@@ -15,17 +15,17 @@ from lapse.embedded.java import find_java
 USER = "lapse"
 PASSWORD = "s3cret-of-the-tests"
 _STORE_PASSWORD = "s3cret-of-the-store"
-# keytool as a class, for the Java that comes as a Python package has no such program.
+# keytool's class, as the Java of the Python package has no such program.
 _KEYTOOL = "sun.security.tools.keytool.Main"
 _LISTENER = "listener.name.sasl_ssl"
 
 
 @dataclass(frozen=True, slots=True)
 class SecureKafka:
-    """Where it is, and what a client needs.
+    """The addresses of the broker, and the options of its clients.
 
     Attributes:
-        plain: an address without TLS and passwords, for what a test does besides.
+        plain: an address without TLS and passwords, for the other steps of a test.
         servers: the address under test: SASL_SSL, with SCRAM-SHA-512 and PLAIN.
         ca_file: the certificate to trust, PEM.
     """
@@ -35,7 +35,7 @@ class SecureKafka:
     ca_file: Path
 
     def java_properties(self, directory: Path, password: str = PASSWORD) -> Path:
-        """Write a file as Kafka's own tools take it."""
+        """Write a properties file for Kafka's own tools."""
         file = directory / "client.properties"
         file.write_text(
             "security.protocol=SASL_SSL\nsasl.mechanism=SCRAM-SHA-512\n"
@@ -47,7 +47,7 @@ class SecureKafka:
         return file
 
     def options_of(self, user: str, password: str) -> dict[str, str]:
-        """The options of another user."""
+        """Return the client options of another user."""
         return {
             "security.protocol": "SASL_SSL",
             "sasl.mechanism": "PLAIN",
@@ -57,7 +57,7 @@ class SecureKafka:
         }
 
     def client_options(self, password: str = PASSWORD) -> dict[str, str]:
-        """The options of lapse's client and of every other one on librdkafka."""
+        """Return the options of lapse's client and of other clients on librdkafka."""
         return {
             "security.protocol": "SASL_SSL",
             "sasl.mechanism": "SCRAM-SHA-512",
@@ -69,9 +69,9 @@ class SecureKafka:
 
 @contextmanager
 def secure_kafka(directory: Path, others: Mapping[str, str] = {}) -> Iterator[SecureKafka]:
-    """Start one, with a user `USER`; key and certificate are written to the directory.
+    """Start a broker with the user `USER`. Write its key and certificate to the directory.
 
-    With others, by their names and passwords, it has an authorizer: these may do what they are given a right to.
+    With `others`, passwords by name, it has an authorizer: these users may only do what ACLs allow.
     """
     store, ca_file = _certificate(directory)
     with socket.socket() as free:
@@ -107,7 +107,7 @@ def secure_kafka(directory: Path, others: Mapping[str, str] = {}) -> Iterator[Se
 
 
 def _certificate(directory: Path) -> tuple[Path, Path]:
-    """A key with a certificate of its own for 127.0.0.1, and the certificate alone."""
+    """Make a key with a self-signed certificate for 127.0.0.1. Return its store and the certificate's file."""
     store, ca_file = directory / "broker.p12", directory / "ca.pem"
     access = ["-keystore", str(store), "-storetype", "PKCS12", "-storepass", _STORE_PASSWORD, "-alias", "broker"]
     _keytool(

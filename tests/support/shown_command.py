@@ -1,4 +1,4 @@
-"""Command lines that pages show."""
+"""Extracts the command lines that pages of the documentation show."""
 
 import re
 import shlex
@@ -10,14 +10,14 @@ _SHELL = ("", "sh", "console")
 
 
 def examples(page: str) -> list[str]:
-    """A page's examples: blocks without a language or with a shell's, and indented ones."""
+    """Return a page's examples: code blocks without a language or with a shell's, and indented ones."""
     fenced = [block for kind, block in _FENCED.findall(page) if kind in _SHELL]
     indented = [re.sub("^ {4}", "", one, flags=re.MULTILINE) for one in _INDENTED.findall(_FENCED.sub("", page))]
     return [one.replace("\\\n", " ") for one in [*fenced, *indented]]
 
 
 def words_of_commands(line: str) -> Iterator[list[str]]:
-    """The words of each command of a shell's line."""
+    """Yield the words of each command in a shell's line."""
     lexer = shlex.shlex(line.removeprefix("$ "), posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
     words: list[str] = []
@@ -28,6 +28,6 @@ def words_of_commands(line: str) -> Iterator[list[str]]:
                 words = []
             else:
                 words.append(word)
-    except ValueError:  # text with an apostrophe, and no command
+    except ValueError:  # not a command but text with an apostrophe
         return
     yield words

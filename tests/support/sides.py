@@ -1,4 +1,4 @@
-"""Two deployments between which `lapse transfer` hands messages over, in processes that may be killed on the way."""
+"""Two deployments for tests of `lapse transfer`, which runs in processes that tests may kill on the way."""
 
 import os
 import signal
@@ -33,29 +33,29 @@ killed(*{
 from lapse.cli import main
 main(["transfer", *sys.argv[1:]])
 """
-"""The command with a moment before its arguments, at which it is killed in its first round."""
+"""A program that takes a step and the command's arguments, and kills itself at that step of the first round."""
 
 
 class Sides(NamedTuple):
-    """The two: messages go from here to there, unless they go back."""
+    """Two deployments: transfers go from `here` to `there`, or back."""
 
     here: Deployment
     there: Deployment
 
     def command(self, stem: str, *options: str, back: bool = False) -> list[str]:
-        """The arguments of `lapse transfer` for a queue."""
+        """Return the arguments of `lapse transfer` for a queue."""
         source, target = (self.there, self.here) if back else self
         to = ["--to", target.servers, "--to-queue", target.name(stem)]
         return [source.name(stem), "-b", source.servers, *to, *options]
 
     def transfer(self, stem: str, *options: str, code: int | None = 0) -> dict[str, Any]:
-        """Run a transfer to its end; what it tells, or its `error`."""
+        """Run a transfer to its end. Return its JSON output, or its errors as `error`."""
         done = fork_server.run(["-m", "lapse", "transfer", *self.command(stem, *options, "--json")], os.environ)
         assert code is None or done.returncode == code, done.stdout + done.stderr
         return orjson.loads(done.stdout) if done.stdout else {"error": done.stderr}
 
     def mover(self, stem: str, ident: str) -> Mover:
-        """The same within this process."""
+        """Return a transfer to run in this process."""
         here, there = self.here.connection, self.there.connection
         return Mover(here, self.here.name(stem), there, self.there.name(stem), None, ident)
 
@@ -66,7 +66,7 @@ class Sides(NamedTuple):
 
     @contextmanager
     def following(self, stem: str, back: bool = False) -> Iterator[fork_server.Process]:
-        """Follow, until the end of the block."""
+        """Run `lapse transfer --follow` until the end of the block."""
         log = self.here.directory / f"follow-{stem}.log"
         with log.open("ab") as output:
             arguments = ["-m", "lapse", "transfer", *self.command(stem, "--follow", back=back)]
@@ -79,7 +79,7 @@ class Sides(NamedTuple):
 
 
 class Consumer:
-    """A consumer on one side, at work until it is closed."""
+    """A consumer of one side's queue, which works until it is closed."""
 
     def __init__(self, side: Deployment, stem: str, backlog: int, pause_s: float = 0.0, text: str = "") -> None:
         self.got: dict[bytes, int | None] = {}

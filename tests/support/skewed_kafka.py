@@ -1,4 +1,4 @@
-"""A broker whose clock is wrong: Kafka's own class for the time, changed by so much before the JVM loads it."""
+"""A broker with a wrong clock: Kafka's own class for the time is changed before the JVM loads it."""
 
 import struct
 import tempfile
@@ -11,26 +11,26 @@ from lapse.embedded import EmbeddedKafka, class_archive, jars
 
 _CLASS = "org/apache/kafka/common/utils/SystemTime.class"
 _FIRST_METHOD = b"\x00\x02\x00\x01\x00\x00\x00\x04\xb8"
-"""Stack, locals and length of a body that calls one method, and the call: `milliseconds` is the first such method."""
+"""Stack, locals and length of a body that calls one method, and the call. `milliseconds` is the first such method."""
 
 _LONG, _NOP, _LDC2_W, _LADD = b"\x05", b"\x00", b"\x14", b"\x61"
 _LENGTHS = {1: None, 3: 4, 4: 4, 5: 8, 6: 8, 7: 2, 8: 2, 9: 4, 10: 4, 11: 4, 12: 4, 15: 3, 16: 2, 18: 4}
-"""Bytes of each kind of constant behind its tag; None = a length stands there."""
+"""Bytes after the tag of each kind of constant; None = a length follows the tag."""
 
 
 class SkewedKafka(EmbeddedKafka):
-    """An embedded broker that is ahead of this machine's clock.
+    """An embedded broker whose clock is ahead of this machine's.
 
     Args:
-        ahead_ms: by so much; negative = behind.
+        ahead_ms: the difference, ms; negative = behind.
     """
 
     def __init__(self, ahead_ms: int) -> None:
-        super().__init__(java_options=class_archive.QUICK)  # an archive of classes would have the real one
+        super().__init__(java_options=class_archive.QUICK)  # no class archive, as it would contain the unchanged class
         self._ahead_ms = ahead_ms
 
     def start(self) -> None:
-        """Start it with the changed class before all others."""
+        """Start the broker with the changed class first on the class path."""
         listed = jars.jar_files
 
         def changed_first(needed: Sequence[jars.Jar]) -> list[Path]:
@@ -54,7 +54,7 @@ def _found(files: Sequence[Path]) -> bytes:
 
 
 def skewed(compiled: bytes, ahead_ms: int) -> bytes:
-    """A compiled class whose first method returns so much more: a constant, and its addition, are put in."""
+    """Return a compiled class whose first method adds `ahead_ms`: insert a constant and its addition."""
     count = int.from_bytes(compiled[8:10], "big")
     at, number = 10, 1
     while number < count:
@@ -66,6 +66,6 @@ def skewed(compiled: bytes, ahead_ms: int) -> bytes:
     body = rest.index(_FIRST_METHOD)
     attribute = int.from_bytes(rest[body - 4 : body], "big")
     call = rest[body + 8 : body + 11]
-    # Tables say that the body ends behind four bytes; an instruction has to begin there.
+    # The method's tables say that its body ends after four bytes, so an instruction must begin there.
     longer = struct.pack(">IHHI", attribute + 5, 4, 1, 9) + call + _NOP + _LDC2_W + struct.pack(">H", count) + _LADD
     return head + constants + rest[: body - 4] + longer + rest[body + 11 :]

@@ -1,7 +1,7 @@
-"""A `lapse` process whose wall clock is wrong: it differs from the machine's by what stands in a file.
+"""A `lapse` process with a wrong wall clock: a file says by how many seconds it differs from the machine's.
 
-The file may change while the process runs: the clock steps. Only the wall clock is wrong; the monotonic one goes on as
-it does on a machine whose clock is set.
+The clock steps when the file changes while the process runs. The monotonic clock is right, as on a machine whose clock
+is set.
 
     python skewed_worker.py <file with seconds> worker --config lapse.toml ...
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 def skew(path: Path) -> None:
-    """Shift every way in which Python code asks for the wall clock."""
+    """Shift every function by which Python code reads the wall clock."""
     true_time, true_time_ns = time.time, time.time_ns
 
     def ahead_s() -> float:
@@ -32,7 +32,7 @@ def skew(path: Path) -> None:
 
 def main() -> None:
     skew(Path(sys.argv[1]))
-    from lapse.cli import main as lapse  # the clock has to be wrong before anything is imported
+    from lapse.cli import main as lapse  # after the change of the clock, which must precede all imports
 
     lapse(sys.argv[2:])
 

@@ -1,8 +1,8 @@
-"""A consumer that takes one message, and settles it when it is told to; then it takes what comes.
+"""A consumer that takes one message, and settles it when the test says so. Then it takes all further messages.
 
     python slow_consumer.py localhost:9092 orders.work
 
-Prints a JSON line for each message that it gets, and one for what became of the first.
+Prints a JSON line for each message that it gets, and one for the result of settling the first.
 """
 
 import json

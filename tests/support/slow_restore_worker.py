@@ -1,4 +1,4 @@
-"""A worker that takes long to restore the shards of one entity.
+"""A worker that restores the shards of one entity slowly.
 
 python slow_restore_worker.py lapse.toml <data directory> <entity> <seconds>
 """

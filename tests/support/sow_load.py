@@ -1,7 +1,7 @@
-"""A SOW topic kept busy, and an oracle that knows every deadline from what the broker said of each update.
+"""Keeps a SOW topic busy, with an oracle that computes every deadline from the broker's timestamps of the updates.
 
-Of one key all updates stand on one partition, so the log's order and the broker's stamps decide: what a key is at an
-instant follows from its updates alone, whoever was killed meanwhile.
+All updates of a key are on one partition, so the order of the log and the timestamps decide. The record of a key at an
+instant follows from its updates alone, whatever was killed meanwhile.
 """
 
 import json
@@ -22,7 +22,7 @@ NEVER = 1 << 62
 
 
 class Update(NamedTuple):
-    """What an update has made of its key; `document` None = it is deleted."""
+    """The record of a key after an update; `document` None = the record is deleted."""
 
     offset: int
     stamp_ms: int
@@ -30,17 +30,17 @@ class Update(NamedTuple):
     document: Mapping[str, int] | None
 
     def lives_at(self, now_ms: int) -> bool:
-        """Whether the key has a record at an instant, as far as this update says."""
+        """Return whether the key has a record at an instant if no later update changes it."""
         return self.document is not None and self.deadline_ms > now_ms
 
 
 def now_ms() -> int:
-    """The broker's clock: it runs on this machine."""
+    """Return the broker's time, ms since the epoch. The broker runs on this machine."""
     return time.time_ns() // 1_000_000
 
 
 class SowLoad:
-    """Publishes, merges and deletes at random, and judges what a query shows; a context manager."""
+    """Publishes, merges and deletes at random, and checks the results of queries; a context manager."""
 
     def __init__(self, here: Deployment, stem: str, *, keys: int, rate: int, longest_ms: int, seed: int) -> None:
         self.here = here
@@ -67,7 +67,7 @@ class SowLoad:
         self.stop()
 
     def stop(self) -> None:
-        """Publish no more; everything that was is safe."""
+        """Stop publishing, and check that Kafka has all updates."""
         self._stopping.set()
         self._thread.join()
         assert not self._faults, self._faults
@@ -80,7 +80,7 @@ class SowLoad:
                     self._one()
                 self._producer.poll(0)
             assert self._producer.flush(60) == 0
-        except BaseException as error:  # noqa: BLE001  # told by `stop`
+        except BaseException as error:  # noqa: BLE001  # `stop` reports it
             self._faults.append(error)
 
     def _one(self) -> None:
@@ -95,7 +95,7 @@ class SowLoad:
             case part if part < 0.2:
                 pass  # never expires
             case part if part < 0.25:
-                headers["lapse-expires-at-ms"] = b"1000"  # dead on arrival: takes along what is there
+                headers["lapse-expires-at-ms"] = b"1000"  # already expired, so it removes the existing record
             case _:
                 lifetime_ms = int(self._longest_ms * chance.random() ** 3) + 1
                 headers["lapse-ttl-ms"] = b"%d" % lifetime_ms
@@ -130,7 +130,7 @@ class SowLoad:
         self.written += 1
 
     def look(self, client: SowClient) -> bool:
-        """Ask for all records, and judge them; False where nobody answered, which a kill may cause."""
+        """Query all records, and check them. Return False if no worker answered, as after a kill."""
         asked_ms = now_ms()
         with self._lock:
             known = dict(self._last)
@@ -159,7 +159,7 @@ class SowLoad:
         assert record.bookmark is not None
         place = record.bookmark.partition, record.bookmark.offset
         deadline = time.monotonic() + 10
-        while place not in self._by_place:  # the worker may hear of an update before its publisher does
+        while place not in self._by_place:  # the worker may read an update before its publisher gets the report
             assert time.monotonic() < deadline, f"{record} is of no update"
             time.sleep(0.01)
         key, update = self._by_place[place]
@@ -171,12 +171,12 @@ class SowLoad:
         assert before is None or before.offset <= update.offset, f"{record} was replaced by {before}"
 
     def remaining(self) -> dict[bytes, Mapping[str, int]]:
-        """What is there now, once nothing is published any more."""
+        """Return the current records. Call it after `stop`."""
         at_ms = now_ms()
         return {key: update.document or {} for key, update in self._last.items() if update.lives_at(at_ms)}
 
     def compacted(self) -> dict[bytes, Mapping[str, int]]:
-        """What the compacted topic has now, as any Kafka consumer sees it."""
+        """Return the current records in the compacted topic, read by a plain Kafka consumer."""
         tail = Tail(self.here.servers, f"lapse.sow.{self.name}")
         try:
             latest = {message.key() or b"": message for message in tail.drain()}

@@ -1,4 +1,4 @@
-"""What a SOW topic holds, and with what its worker began."""
+"""Reads the state of a SOW topic, and what its worker restored."""
 
 import re
 from typing import NamedTuple
@@ -9,7 +9,7 @@ from support.worker import Worker
 
 
 class Restored(NamedTuple):
-    """What a worker says when it has taken a shard over."""
+    """The figures that a worker logs after taking a shard over."""
 
     keys: int
     begun_offset: int
@@ -17,18 +17,18 @@ class Restored(NamedTuple):
 
 
 def restored(worker: Worker) -> list[Restored]:
-    """All its take-overs, in their order."""
+    """Return the figures of all shards that a worker took over, in order."""
     found = re.findall(r"restored (\d+) keys \(changelog read from (\d+) to (\d+)\)", worker.text())
     return [Restored(*map(int, numbers)) for numbers in found]
 
 
 def count(client: SowClient, *keys: str) -> int:
-    """How many records there are, of these keys or of all."""
+    """Return how many records there are, of these keys or of all."""
     return sum(1 for _ in client.query(keys=keys or None))
 
 
 def size(servers: str, topic: str) -> int:
-    """How many records a topic still has."""
+    """Return how many records a topic still has."""
     tail = Tail(servers, topic)
     try:
         return len(tail.drain())

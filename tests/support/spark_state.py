@@ -1,4 +1,4 @@
-"""`lapse spark state`, as a program asks it (D7)."""
+"""Runs `lapse spark state` as a program does (D7)."""
 
 import json
 from typing import Any
@@ -14,7 +14,7 @@ def state(kafka: str, *words: str) -> Result:
 
 
 def told(kafka: str, name: str, at_ms: int, what: str) -> list[dict[str, Any]]:
-    """All `messages` or `records` that an entity had at an instant, none of them missing."""
+    """Return all `messages` or `records` of an entity at an instant. Check that the answer is complete."""
     done = state(kafka, "--entity", name, "--at", str(at_ms))
     assert done.exit_code == 0, done.output
     answer = json.loads(done.stdout)

@@ -1,4 +1,4 @@
-"""Spark's own cluster on this machine: a master and a worker, each a process, as `start-master.sh` starts them."""
+"""Runs Spark's own cluster on this machine: a master process and a worker process, as `start-master.sh` does."""
 
 import os
 import signal
@@ -23,18 +23,18 @@ _TIMEOUT_S = 120
 
 
 def quick_executors() -> str:
-    """Java's flags for the processes of a cluster."""
+    """Return Java's flags for the processes of a cluster."""
     return " ".join([QUICK, *class_archives.executors_options()])
 
 
 def quick_java() -> dict[str, str]:
-    """This process's environment, for one that starts Java itself: it begins quickly, and never gets fast."""
+    """Return this process's environment with flags for a Java that starts quickly but compiles little."""
     return {**os.environ, "JDK_JAVA_OPTIONS": QUICK}
 
 
 @contextmanager
 def standalone(directory: Path, java_home: Path, cores: int = 2) -> Iterator[str]:
-    """Start a cluster of one machine, with room for an executor on each of its cores; yields its address, `spark://…`."""
+    """Start a cluster of one machine with memory for an executor per core. Yield its address, `spark://…`."""
     rpc, page = _free_port(), _free_port()
     master = f"spark://127.0.0.1:{rpc}"
     environment = {
@@ -60,7 +60,7 @@ def standalone(directory: Path, java_home: Path, cores: int = 2) -> Iterator[str
         _await_worker(page, processes, directory)
         yield master
     finally:
-        # Executors are children of the worker, in the same group.
+        # Executors are in the worker's process group.
         for process in processes:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait(20)

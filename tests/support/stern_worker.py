@@ -1,6 +1,6 @@
-"""A worker that lets a subscription's filter take a tenth of a second of CPU, instead of a second and more.
+"""A worker that allows a subscription's filter a tenth of a second of CPU instead of a second and more.
 
-The limit is no setting, and more work is too long for a test. Everything else is the worker as it is.
+The limit is no setting, and reaching the real one takes too long for a test. All else is as in any worker.
 
     python stern_worker.py lapse.toml <data directory>
 """

@@ -1,4 +1,4 @@
-"""The synchronous client with the shape of the asynchronous one, so that one test speaks to both."""
+"""Wraps the synchronous client in the interface of the asynchronous one, so that one test covers both."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -10,7 +10,7 @@ _END = object()
 
 
 class _Shaped:
-    """A client object whose calls wait in a thread."""
+    """A wrapper of a client object that runs each call in a thread."""
 
     _iterators = frozenset({"messages", "batches", "updates", "query"})
     _plain = frozenset({"name"})

@@ -1,7 +1,7 @@
-"""Trials: the tests run on one mutant, in a fork of this process, until one of them notices.
+"""Runs the tests on mutants, each in a fork of this process, until a test fails.
 
-Only tests that call the mutated function can notice it, and one that noticed a sibling is likely to notice this one
-too: so each mutant gets its own tests in its own order.
+Only tests that call the mutated function can notice a mutant, and tests that noticed a sibling probably notice it, too.
+So each mutant gets its own tests in its own order.
 """
 
 import ast
@@ -28,20 +28,20 @@ import pytest
 from support.mutant import Mutant
 
 _MOST_BYTES = 4 << 30
-"""A mutant that takes more memory than this is killed by it."""
+"""Limit of a mutant's memory. A mutant that needs more counts as noticed."""
 
 Trees = dict[str, ast.Module]
-"""The syntax tree of each module, in which its mutants are."""
+"""The syntax tree of each module, which its mutants change."""
 
 
 @dataclass(frozen=True)
 class Fate:
-    """What became of a mutant.
+    """The result of a mutant's trial.
 
     Attributes:
-        by: the test that noticed, or what else ended it; empty = it survived.
-        cpu_s: CPU time that it took.
-        s: how long it took.
+        by: the test that noticed the mutant, or what else ended it; empty = the mutant survived.
+        cpu_s: the CPU time of the trial, s.
+        s: the duration of the trial, s.
     """
 
     by: str
@@ -50,15 +50,15 @@ class Fate:
 
 
 NOT_RUN: Final = Fate("", 0, 0)
-"""Of a mutant that is left out: it counts as a survivor."""
+"""The result of a mutant that is not tried: it counts as a survivor."""
 
 
 class Fork:
-    """A function that runs in a fork of this process, says nothing, and has limits.
+    """Runs a function in a fork of this process, without output and with limits.
 
     Args:
-        run: returns which test noticed, empty = none.
-        cpu_s: CPU time that it has.
+        run: returns the test that noticed the mutant; empty = none.
+        cpu_s: the limit of CPU time, s.
     """
 
     def __init__(self, run: Callable[[], str], cpu_s: float) -> None:
@@ -81,7 +81,7 @@ class Fork:
                 os._exit(code)
 
     def ended(self, status: int, usage: resource.struct_rusage) -> Fate:
-        """What became of it, from what `os.wait4` says."""
+        """Return the result from what `os.wait4` returned."""
         with self._noticed:
             by = Path(self._noticed.name).read_text()
         code = os.waitstatus_to_exitcode(status)
@@ -93,7 +93,7 @@ class Fork:
 
 
 def fork(run: Callable[[], str], cpu_s: float) -> Fate:
-    """Call a function in a fork, and wait for its end."""
+    """Run a function in a fork, and wait for its end."""
     child = Fork(run, cpu_s)
     _, status, usage = os.wait4(child.pid, 0)
     return child.ended(status, usage)
@@ -106,7 +106,7 @@ def forks(
     jobs: int,
     tell: Callable[[Mutant, Fate], None],
 ) -> None:
-    """Try mutants in forks, several at a time; `tell` is called with each and what became of it."""
+    """Try mutants in forks, several at a time. Call `tell` with each and its result."""
     running: dict[int, tuple[Mutant, Fork]] = {}
 
     def wait() -> None:
@@ -124,7 +124,7 @@ def forks(
 
 
 class Imported(MetaPathFinder, SourceLoader):
-    """Gives one module its mutated code when it is imported, and leaves all others to Python."""
+    """An import hook that loads one module with its mutated code."""
 
     def __init__(self, mutant: Mutant, tree: ast.Module) -> None:
         self._mutant, self._tree = mutant, tree
@@ -143,7 +143,7 @@ class Imported(MetaPathFinder, SourceLoader):
 
 
 class First:
-    """A pytest plugin that remembers the first test that failed."""
+    """A pytest plugin that stores the first test that failed."""
 
     def __init__(self) -> None:
         self.failed = ""
@@ -158,7 +158,7 @@ class First:
 
 
 def imported_anew(mutant: Mutant, trees: Trees, options: Sequence[str]) -> str:
-    """Run the tests with the package and the tests imported anew; to be called in a fork."""
+    """Run the tests after importing the package and the tests again. Call it in a fork."""
     for name in [name for name in sys.modules if name.startswith((mutant.module.rpartition(".")[0], "unit"))]:
         del sys.modules[name]
     mutant.apply()
@@ -170,13 +170,13 @@ def imported_anew(mutant: Mutant, trees: Trees, options: Sequence[str]) -> str:
 
 @dataclass
 class Trial:
-    """A test as mutants know it.
+    """A test, with the figures that decide when it runs on a mutant.
 
     Attributes:
-        item: pytest's.
-        took_s: CPU time that it takes without a mutant.
-        reached: functions that it calls, as `module:qualname`.
-        noticed: how many mutants of which functions and modules it has noticed.
+        item: the test as pytest has it.
+        took_s: its CPU time without a mutant, s.
+        reached: the functions that it calls, as `module:qualname`.
+        noticed: how many mutants it has noticed, by function and by module.
     """
 
     item: pytest.Item
@@ -185,20 +185,20 @@ class Trial:
     noticed: Counter[str] = field(default_factory=Counter)
 
     def patience_s(self, mutant: Mutant) -> float:
-        """How late it is in the order of tests for a mutant: short ones first, and those that noticed its siblings."""
+        """Return the test's rank for a mutant: lower for short tests and for those that noticed its siblings."""
         return self.took_s / (1 + 4 * self.noticed[_name(mutant)] + self.noticed[mutant.module])
 
 
 class Replacing(First):
-    """A pytest plugin that, in place of running what was collected, runs it in forks with one function replaced.
+    """A pytest plugin that runs the collected tests in forks, each with one function replaced.
 
     Args:
-        chosen: which mutants.
-        trees: where they are.
-        directory: where the source of the mutants is.
-        limit_s: CPU time that a test has, from what it takes without a mutant.
+        chosen: the mutants to try.
+        trees: the syntax trees that they change.
+        directory: the directory of their source.
+        limit_s: computes a test's limit of CPU time from its time without a mutant, s.
         jobs: how many mutants are tried at a time.
-        tell: called with each mutant and what became of it.
+        tell: called with each mutant and its result.
     """
 
     def __init__(
@@ -226,7 +226,7 @@ class Replacing(First):
         return True
 
     def _measured(self, run: Callable[[], Iterable[str]]) -> tuple[list[str], Fate]:
-        """Run the tests as they are, in a fork that writes down one line for each."""
+        """Run the tests without a mutant, in a fork that writes a line for each test."""
         with tempfile.NamedTemporaryFile() as notes:
 
             def as_it_is() -> str:
@@ -239,7 +239,7 @@ class Replacing(First):
             return Path(notes.name).read_text().split("\n"), fate
 
     def _reached(self, items: Sequence[pytest.Item]) -> Iterator[str]:
-        """For each test, the functions of the mutants' directory that it calls."""
+        """Run the tests. Yield for each the functions of the mutants' directory that it calls."""
         codes: set[CodeType] = set()
 
         def called(frame: FrameType, event: str, argument: object) -> None:
@@ -267,7 +267,7 @@ class Replacing(First):
         return self.failed
 
     def _run(self, items: Sequence[pytest.Item], limits_s: Sequence[float] = ()) -> list[float]:
-        """Run tests until one fails, or ends the process because it takes too long; the CPU time of each, s."""
+        """Run tests until one fails, or ends the process by taking too long. Return the CPU time of each, s."""
         took_s = []
         for at, (item, following) in enumerate(zip(items, [*items[1:], None], strict=True)):
             signal.setitimer(signal.ITIMER_PROF, limits_s[at] if limits_s else 0)
@@ -284,12 +284,12 @@ def _name(mutant: Mutant) -> str:
 
 
 def _called(code: CodeType) -> str:
-    """The outermost function that a piece of code is in, as `_name` has it."""
+    """Return the outermost function that contains a code object, in the form of `_name`."""
     return f"{Path(code.co_filename).stem}:{code.co_qualname.partition('.<locals>')[0]}"
 
 
 def function_of(mutant: Mutant) -> FunctionType:
-    """The live function whose code a mutant replaces."""
+    """Return the loaded function whose code a mutant replaces."""
     found: object = sys.modules[mutant.module]
     for name in mutant.replaced.split("."):
         found = inspect.getattr_static(found, name)

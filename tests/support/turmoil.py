@@ -1,4 +1,4 @@
-"""A queue at full work: lifetimes, schedules, repeats, leases that lapse, messages that are given back."""
+"""Keeps a queue busy with lifetimes, schedules, repeats, expired leases and cancelled deliveries."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from support.deployment import Deployment, broker_now_ms
 
 
 class Turmoil:
-    """Publishes and consumes in threads until it is stopped; each thread draws from a seed of its own.
+    """Publishes and consumes in threads until it is stopped. Each thread has a random seed of its own.
 
     Args:
-        deployment: has the queue `torn`, with two partitions.
-        stems: the queues that are consumed.
-        pause_s: how long each publisher waits between two batches, in seconds.
+        deployment: a deployment with the queue `torn` of two partitions.
+        stems: the queues to consume.
+        pause_s: the pause of each publisher between two batches, s.
     """
 
     def __init__(self, deployment: Deployment, stems: Iterable[str], pause_s: float = 0.02) -> None:
@@ -31,7 +31,7 @@ class Turmoil:
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """Let it go on meanwhile."""
+        """Run the threads during the block."""
         for one in self._threads:
             one.start()
         try:
@@ -76,4 +76,4 @@ class Turmoil:
                 try:
                     queue.depth()
                 except LapseError:
-                    continue  # no worker was there to answer
+                    continue  # no worker answered

@@ -1,4 +1,4 @@
-"""Records as lapse writes them, put on a broker by an ordinary producer: what the readers are tested with."""
+"""Writes records in lapse's formats with a plain producer, for tests of the readers."""
 
 from collections.abc import Iterable, Sequence
 
@@ -13,7 +13,7 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 
 class Wire:
-    """Writes to one cluster; every call waits until the broker has what was written."""
+    """Writes to one cluster. Every call waits until the broker has the records."""
 
     def __init__(self, bootstrap: str) -> None:
         self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, "enable.idempotence": True})

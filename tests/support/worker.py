@@ -1,4 +1,4 @@
-"""A `lapse worker` process of a test's own, with topics of its own."""
+"""Runs a `lapse worker` process for a test, with topics of its own."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ PATIENCE_S = 60.0
 
 
 class Worker:
-    """Runs `lapse worker` on a configuration; a context manager that leaves no process behind.
+    """A `lapse worker` process with a configuration; a context manager that ends the process.
 
     Args:
-        directory: where the configuration, the state and the log are.
+        directory: the directory of the configuration, the state and the log.
         servers: the brokers.
-        app_id: the worker's group.
+        app_id: the worker's application id, which is its consumer group.
         entities: the `[queue.…]` and `[sow.…]` tables, as TOML.
         store: `memory` or `rocksdb`.
         environment: further environment variables.
@@ -42,7 +42,7 @@ class Worker:
         self.configure(entities)
 
     def configure(self, entities: str) -> None:
-        """Write the configuration; it holds from the next start on."""
+        """Write the configuration, which takes effect at the next start."""
         if (found := re.search(r'\[(?:sow|queue)\."?([^"\]]+)', entities)) is not None:
             self.entity = found[1]
         decided = "" if entities.startswith("definitions") else 'definitions = "file"\n'
@@ -54,7 +54,7 @@ class Worker:
         apply(self.config, self._environment)
 
     def start(self) -> None:
-        """Start it, and wait until a shard is restored."""
+        """Start the process, and wait until a shard is restored."""
         before = self.text().count("restored")
         command = ["-m", "lapse", "worker", "--config", str(self.config), "--no-supervise"]
         with self.log.open("ab") as log:
@@ -66,13 +66,13 @@ class Worker:
             time.sleep(0.05)
 
     def kill(self) -> None:
-        """End it with SIGKILL."""
+        """End the process with SIGKILL."""
         assert self.process is not None
         self.process.kill()
         self.process.wait()
 
     def stop(self) -> None:
-        """End it with SIGTERM."""
+        """End the process with SIGTERM, or with SIGKILL after 20 s."""
         if self.process is None or self.process.poll() is not None:
             return
         self.process.send_signal(signal.SIGTERM)
@@ -82,7 +82,7 @@ class Worker:
             self.kill()
 
     def text(self) -> str:
-        """What it has logged."""
+        """Return the log."""
         return self.log.read_text(encoding="utf-8", errors="replace") if self.log.exists() else ""
 
     def __enter__(self) -> Worker:

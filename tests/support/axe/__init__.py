@@ -1,4 +1,4 @@
-"""Accessibility of a page by the rules of axe-core 4.14.1, which lies beside this with its licence."""
+"""Checks the accessibility of a page with axe-core 4.14.1, which is in this directory with its licence."""
 
 from pathlib import Path
 from typing import Any
@@ -9,8 +9,8 @@ _RUN = """async () => (await axe.run(document, {resultTypes: ["violations"]})).v
 
 
 def faults(page: Any) -> list[str]:
-    """What a page of a browser does against the rules: each with the elements that do it."""
+    """Return the rules that a page breaks, each with the elements that break it."""
     if not page.evaluate("'axe' in window"):
-        page.evaluate(_SCRIPT)  # as a debugger does: the page's own policy forbids scripts within it
+        page.evaluate(_SCRIPT)  # evaluated, as the page's own policy forbids inline scripts
     found: list[str] = page.evaluate(_RUN)
     return found
