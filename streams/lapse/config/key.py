@@ -3,25 +3,38 @@
 from __future__ import annotations
 
 import stat
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from lapse.config.document import ConfigError
 from lapse.config.root import Config
 
+_KAFKAS: Final = "security.key_file"
+"""The place of the key for TLS, which signs no commands."""
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(slots=True)
 class Keys:
-    """The keys with which commands and shard messages are signed.
+    """What commands and shard messages are signed with.
 
     Attributes:
         users: the keys of each user, by name.
-        workers: the workers' keys.
+        workers: the workers' own. They sign with the first one.
     """
 
-    users: Mapping[str, tuple[bytes, ...]]
-    workers: tuple[bytes, ...]
+    users: dict[str, tuple[bytes, ...]] = field(repr=False)
+    workers: list[bytes] = field(repr=False)
+
+    def replace(self, others: Keys) -> list[str]:
+        """Take over other keys of the same users, in place; return whose have changed."""
+        changed = [f"user {name}" for name, keys in others.users.items() if self.users.get(name) != keys]
+        if self.workers != others.workers:
+            changed.append("the workers")
+        self.users.update(others.users)
+        self.workers[:] = others.workers
+        return changed
 
 
 def read(config: Config) -> Keys:
@@ -31,7 +44,7 @@ def read(config: Config) -> Keys:
         ConfigError: keys are missing, too short or unreadable; the message names each place, and shows no key.
     """
     if not config.users:
-        return Keys({}, ())
+        return Keys({}, [])
     faults: list[str] = []
 
     def one(place: str, keys: Callable[[], tuple[bytes, ...]]) -> tuple[bytes, ...]:
@@ -45,7 +58,7 @@ def read(config: Config) -> Keys:
     workers = one("security.worker_key_file, which users need", config.security.worker_keys)
     if faults:
         raise ConfigError("\n".join(faults))
-    return Keys(users, workers)
+    return Keys(users, list(workers))
 
 
 def exposed(config: Config) -> list[str]:
@@ -65,10 +78,15 @@ def exposed(config: Config) -> list[str]:
     return found
 
 
+def signing_files(config: Config) -> list[str]:
+    """Return the files with the keys of users and workers."""
+    return [file for place, file in _files(config) if place != _KAFKAS]
+
+
 def _files(config: Config) -> Iterator[tuple[str, str]]:
     """Yield every file that contains a secret, after its key in `lapse.toml`."""
     if config.security.key_file is not None:
-        yield "security.key_file", config.security.key_file
+        yield _KAFKAS, config.security.key_file
     if not config.users:
         return
     if config.security.worker_key_file is not None:

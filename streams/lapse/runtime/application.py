@@ -26,6 +26,7 @@ from lapse.runtime.kafka.faust_settings import faust_settings, store_url
 from lapse.runtime.kafka.membership import Membership
 from lapse.runtime.kafka.table import SelfRestoredTables
 from lapse.runtime.kafka.transport import BatchConsumer
+from lapse.runtime.key_watch import KeyWatch
 from lapse.runtime.metrics import MetricsServer
 from lapse.runtime.queue.entity import QueueEntity
 from lapse.runtime.shard.command_authorizer import Guard
@@ -66,6 +67,7 @@ class LapseApp(faust.App):
         users: the line about users for the log (X4).
         barred: entities that could not be served at the start, with the reasons (C52).
         late_entities: serves those later.
+        key_watch: puts changed keys of users into force; None without users.
         membership: removes this worker's dead predecessor from the group.
         definitions: follows the definitions topic; None if `lapse.toml` decides about entities.
         definer: carries out clients' commands about definitions; None if `lapse.toml` decides.
@@ -83,6 +85,7 @@ class LapseApp(faust.App):
     users: str
     barred: dict[str, list[str]]
     late_entities: LateEntities
+    key_watch: KeyWatch | None
     _renewing: asyncio.Lock
     _make: Callable[..., Entity]
     membership: Membership
@@ -114,6 +117,8 @@ class LapseApp(faust.App):
             self.definer.start()
         self.beside(self.entity_cleanup.finish())
         self.late_entities.start()
+        if self.key_watch is not None:
+            self.beside(self.key_watch.run())
         await super().on_start()
 
     def readiness(self) -> Readiness:
@@ -313,6 +318,7 @@ def make_app(config: Config, topology: Topology | None = None, decided: Decided 
     transport.install(app)
     keys = key.read(config) if config.users else None
     _equip(app, config, keys, decided)
+    app.key_watch = None if keys is None else KeyWatch(config, keys)
     app.warnings = [*topology.missing(), *warnings(topology), *key.exposed(config), *app.warnings]
     app.not_served, app.barred = deleted, barred
     for name in deleted:

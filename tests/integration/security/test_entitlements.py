@@ -43,6 +43,7 @@ USERS = {
     "alice": {"entitlements": {".*": {"read": True, "publish": True, "filter": "/desk = 'A'"}}},
     "bob": {"entitlements": {".*": {"read": True, "filter": "/desk = 'B'"}}},
     "ops": {"entitlements": {".*": {"read": True, "admin": True}}},
+    "carol": {"entitlements": {".*": {"read": True}}},
     "guest": {"entitlements": {"elsewhere": {"read": True}}},
 }
 
@@ -296,6 +297,36 @@ def answered(tail: Tail, ident: str, text: str) -> None:
 
 
 @pytest.mark.feature("C1", "X2")
+def test_changed_keys_are_in_force_without_a_restart(office: Entitled) -> None:
+    """A new key beside the old one, then alone; a file without a good key changes nothing."""
+    old, new = office.secret("carol"), "another key of carol's, which is long enough"
+
+    def may(secret: str) -> bool:
+        with Queue(office.name("plain"), connection=office.as_user("carol", secret)) as queue:
+            try:
+                return "depth" in queue.depth()
+            except CommandFailed:
+                return False
+
+    assert may(old)
+    assert not may(new)
+    file, of_workers = office.directory / "carol.key", office.directory / "worker.key"
+    of_workers.write_text(f"the next key of the workers\n{of_workers.read_text()}")
+    file.write_text(f"{new}\n{old}\n")
+    until(lambda: may(new), "the new key is known")
+    assert may(old)
+    file.write_text(f"{new}\n")
+    until(lambda: not may(old), "the old key is unknown")
+    file.write_text("short\n")
+    worker = office.workers[-1]
+    until(lambda: "stay in force: users.carol" in worker.text, "it is told")
+    assert may(new)
+    file.write_text(f"{old}\n")
+    until(lambda: may(old), "as before")
+    assert "Changed keys are in force: those of user carol" in worker.text
+    assert new not in worker.text
+
+
 def test_a_copied_command_does_nothing_elsewhere_later_or_at_the_next_worker(office: Entitled) -> None:
     """Signed with openssl and sent by a plain producer, as a shell would; then copied, byte by byte."""
     name, other = office.name("copied"), office.name("plain")
@@ -372,7 +403,7 @@ def test_the_command_line_signs_with_a_key_from_a_file_that_nobody_sees(office: 
     assert (missing.returncode, "secret of user alice holds no key" in missing.stderr) == (1, True), missing.stderr
     secrets = [office.secret(user).encode() for user in USERS]
     logs = b"".join(file.read_bytes() for file in Path(office.directory).glob("*.log"))
-    assert b"Users are configured (alice, bob, guest, ops): commands have to be signed" in logs
+    assert b"Users are configured (alice, bob, carol, guest, ops): commands have to be signed" in logs
     assert [one for one in secrets if one in logs] == []
 
 

@@ -7,7 +7,7 @@ two users never collide, and each output reaches its user.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
@@ -93,7 +93,7 @@ class Guard:
     Attributes:
         entity: name of the entity.
         kind: `queue`, `SOW topic` or `deployment`, for messages.
-        keys: the keys of every user of the deployment.
+        keys: the keys of every user of the deployment. They may be changed in place, as `worker_keys` may.
         entitlements: by user, for those who have one.
         worker_keys: the keys with which shards sign messages to each other.
         now_ms: returns the time of the broker's clock, ms since the epoch.
@@ -103,7 +103,7 @@ class Guard:
     kind: str
     keys: Mapping[str, tuple[bytes, ...]] = field(repr=False)
     entitlements: Mapping[str, Entitlement]
-    worker_keys: tuple[bytes, ...] = field(repr=False)
+    worker_keys: Sequence[bytes] = field(repr=False)
     now_ms: Callable[[], int]
 
     @property
