@@ -186,7 +186,7 @@ class AvroPayload:
 
 
 def _in_words(error: BaseException) -> str:
-    """Return why bytes or a value did not fit, with a text of ours where the library has none."""
+    """Return why bytes or a value did not fit. An error of the library without a text gets one."""
     if isinstance(error, EOFError) and not str(error):
         return "it ends too early"
     if isinstance(error, IndexError):

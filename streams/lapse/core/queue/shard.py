@@ -284,11 +284,11 @@ class QueueShard:
     # Queries
 
     def selected(self, text: str) -> list[Claim]:
-        """Return messages that match a filter under selection, complete once `to_judge` returns none (Q8)."""
+        """Return messages in the horizon that match a filter under selection; all once `to_judge` returns none (Q8)."""
         return self._inquiry.selected(text)
 
     def selected_part(self, text: str, behind: int, most: int) -> tuple[list[Claim], int | None]:
-        """Do the same for the segments after `behind`, until about `most` messages are found (C60).
+        """Do the same for the segments after `behind`, up to about `most` messages or `most / 8` ranges (C60).
 
         Returns:
             The claims, and the `behind` of the next part; None = there is none.
@@ -296,7 +296,7 @@ class QueueShard:
         return self._inquiry.selected_part(text, behind, most)
 
     def selected_scheduled(self, text: str) -> list[Claim]:
-        """Do the same for messages without a place but unconfirmed ones, complete after `scheduled_to_judge`."""
+        """Do the same for messages without a place, except unconfirmed ones, complete after `scheduled_to_judge`."""
         return self._inquiry.selected_scheduled(text)
 
     def scheduled_to_judge(self, text: str) -> Iterator[tuple[str, int, list[int]]]:

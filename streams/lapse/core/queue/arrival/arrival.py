@@ -24,7 +24,7 @@ TRANSFER: Final = "lapse-transfer"
 
 _TELLING: Final = lifetime.NAMES | {REDRIVE_QUEUE, MESSAGE_ID, TRANSFER, RETRY_DELAY_MS} | letter.MARKERS
 TELLING: Final = (TTL_MS, *sorted(_TELLING - {TTL_MS}))
-"""The headers that decide what becomes of a record. The first is the lifetime that `Rows` holds as a number."""
+"""The headers that decide a record's outcome. The first is the lifetime that `Rows` holds as a number."""
 
 _SILENT: Final = ("", 0)
 _UNCLEAR: Final = ("?", 0)
@@ -59,7 +59,7 @@ class Later(NamedTuple):
 
 @dataclass(slots=True)
 class Arrivals:
-    """The records of a batch of one source, sorted by what becomes of them.
+    """The records of a batch of one source, sorted by their outcome.
 
     Attributes:
         offsets: messages that entered, ascending.
@@ -135,7 +135,7 @@ def sort_out(records: Sequence[Record], queue: str, expiration: Expiration) -> A
 
 
 def _sort_out_alike(records: Sequence[Record], default_ms: int, ceiling_ms: int) -> Arrivals | None:
-    """Sort out records that all have the same headers, of which at most a plain lifetime is ours.
+    """Sort out records that all have the same headers. Of these, lapse may read only a plain lifetime.
 
     Most batches are like that, and one computation for all records is fast. The result is None for other batches.
     """
@@ -187,7 +187,7 @@ def _sort_out_rows(rows: Rows, queue: str, expiration: Expiration, default_ms: i
 
 
 def _deadline_ms(headers: lifetime.Headers, stamp_ms: int, default_ms: int, ceiling_ms: int) -> int:
-    """Return a record's deadline if timestamp and at most one plain header of ours decide it; else `_INVOLVED`."""
+    """Return a record's deadline if timestamp and at most one plain lifetime header decide it; else `_INVOLVED`."""
     name, stated_ms = _plainly_stated(headers) if headers else _SILENT
     deadline_ms, relative_ms = NEVER, default_ms
     if name == TTL_MS:
@@ -210,8 +210,8 @@ def _deadline_ms(headers: lifetime.Headers, stamp_ms: int, default_ms: int, ceil
 def _plainly_stated(headers: lifetime.Headers) -> tuple[str, int]:
     """Return name and number of a plain lifetime header.
 
-    The result is `_SILENT` if no header is ours, and `_UNCLEAR` if one needs `lifetime.read`. Most records do not
-    need that function, which is several times slower.
+    The result is `_SILENT` if lapse reads none of the headers, and `_UNCLEAR` if one needs `lifetime.read`. Most
+    records do not need that function, which is several times slower.
     """
     stated = _SILENT
     for name, value in headers:

@@ -134,7 +134,7 @@ class GroupChooser:
         return [(one, shares[one.number]) for one in ring if shares[one.number]]
 
     def _candidate(self, entry: Entry, now_ms: int) -> _Visit | None:
-        """Return the visit of an entry's line if its first message is next; else re-sort the entry."""
+        """Return the visit of an entry's line if its first message is next; else None, and move or drop the entry."""
         band, tag, first, group = entry
         line, lines = (band, group), self._lines
         if self._is_full(group):

@@ -212,7 +212,7 @@ class Rewinding:
         return _Sorted(offsets, len(repeated), dead)
 
     def _live(self, number: int, span: Span, behind: int) -> NDArray[np.int64]:
-        """Return the offsets of messages that are there, in any generation. Dying messages are included (C62).
+        """Return the offsets of live messages, in any generation. Dying messages are included (C62).
 
         A message is included even if Kafka no longer has its record, as happens during a lease (C80).
 
@@ -264,7 +264,7 @@ class _Sorted(NamedTuple):
 
 
 def _reborn(record: Record, generation: int, at_ms: int | None) -> Reborn:
-    """Return a record as it comes back, with `at_ms` as its arrival; None = its own timestamp."""
+    """Return the record of a message to bring back, with `at_ms` as its arrival; None = its own timestamp."""
     headers = record.headers
     if any(name == TRANSFER for name, _ in headers):  # the transfer that put it here was confirmed before
         headers = [one for one in headers if one[0] != TRANSFER]

@@ -267,7 +267,7 @@ class Schedule:
             matches: returns whether to remove a message, given source number and offset.
 
         Returns:
-            The removed messages. If these are `most`, there may be more to remove.
+            The removed messages. If there are `most` of them, others may be left to remove.
         """
         along = route(trigger, guard)
         wanted = (item for item in self._state.scheduled.items() if along.takes[item[1].state] and matches(*item[0]))

@@ -105,7 +105,7 @@ class TransferSource:
         return outcomes, more
 
     def confirm(self, transfer_id: str, given: Iterable[HandOver], now_ms: int, step: Step) -> list[Outcome]:
-        """Remove messages that a transfer holds and has put at its destination, except expired ones."""
+        """Remove unexpired messages that a transfer holds and has put at its destination. Return the outcomes."""
         outcomes: list[Outcome] = []
         for one in given:
             self._state.segments.make_room()
