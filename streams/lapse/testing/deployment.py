@@ -43,10 +43,13 @@ _THE_TEST: Final = "the test"
 class Lapse:
     """Queues and SOW topics in memory, with the worker's own machines and the client's own code.
 
-    As a context manager it also serves every client object without a connection of its own, so that the code under test
-    need not know of it::
+    As a context manager it also serves every client object without a connection of its own. So the code under test need
+    not know of it::
 
-        with Lapse() as lapse: lapse.queue("orders", lease_period="30s") ... lapse.clock.advance(31)
+        with Lapse() as lapse:
+            lapse.queue("orders", lease_period="30s")
+            ...
+            lapse.clock.advance(31)
 
     Args:
         begin_ms: the first instant, ms since the epoch; 2026-01-01 by default.

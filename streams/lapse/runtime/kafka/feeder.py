@@ -45,8 +45,8 @@ class Feeder:
         commands: Faust's consumer.
         topic_ids: distinguishes topics with the same name.
         most: partitions from this number on belong to no shard; None if all belong to one.
-        own_commands: the partition of the shard's commands, if the feeder reads it too, because Faust would not go back
-            to the position of a shard that is taken over anew without a rebalance. None if Faust reads it.
+        own_commands: the partition of the shard's commands, if the feeder reads it too. Faust would not go back to the
+            position of a shard that is taken over anew without a rebalance. None if Faust reads it.
         waits: whether to read no underlying partition, because the shard waits for older shards (C81).
     """
 

@@ -4,8 +4,8 @@ Faust spends four asyncio tasks, two queues and a stream on every message. This 
 
 - It commits what the shards have made durable, not what Faust counts as acknowledged.
 - After a rebalance, it reads from the positions in the shards' journals, not from the committed offsets.
-- It does not fetch partitions with which a shard cannot keep up, or whose shard is not restored yet, so that other
-shards need not wait for that.
+- It does not fetch partitions with which a shard cannot keep up, or whose shard is not restored yet. So other shards
+  need not wait for that.
 
 Any number of queues may read one topic, so several shards decide about a partition: the one that is furthest behind
 counts.

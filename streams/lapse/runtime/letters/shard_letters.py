@@ -3,14 +3,11 @@
 Only this module decides that, in four stages:
 
 1. A step ends. The letters of its removals are written and confirmed by Kafka before its events and its journal are
-written. A crash before that changes nothing. After a crash behind the letters, they are written again with the same
-ids.
-
+   written. A crash before that changes nothing. After a crash behind the letters, they are written again with the same
+   ids.
 2. Kafka refuses a letter. The message does not leave: the step emits the event `dying` instead, and the journal keeps
-the message with what its letter must say (C27). The other messages of the step go on.
-
+   the message with what its letter must say (C27). The other messages of the step go on.
 3. The letter is tried again beside the shard, less and less often, until Kafka has it.
-
 4. The next step removes the message: its event says that it left, and the journal drops it.
 """
 

@@ -19,7 +19,7 @@ class RemovedLog:
 
     Args:
         entity: name of the queue or SOW topic, for log messages.
-        machine: lets go of the removed records.
+        machine: drops the removed records.
         inbox: knows what was read, and continues behind removed records.
         log: says where the logs begin.
         on_news: called when there is something to report to the machine.

@@ -98,7 +98,7 @@ class Draft:
         return replace(self, after=after, differs=DefinitionChange(None, after))
 
     def with_topics(self, differences: Iterable[Difference], made_before: Iterable[str] = ()) -> Draft:
-        """Return the draft with the topics that a new temporary entity creates and takes along at its end (C65).
+        """Return the draft with the topics that a new temporary entity creates, and deletes at its end (C65).
 
         Args:
             differences: what is lacking. Its topics are created.

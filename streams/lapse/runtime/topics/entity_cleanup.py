@@ -2,11 +2,13 @@
 
 All shards are stopped by then, so nothing more is written. First, the worker of shard 0 removes these topics from its
 subscription, and the group rebalances. If other workers still read them, the shards are theirs now. These find that all
-is done, stop reading likewise, and so on. The last worker removes the topics, so nobody ever reads a missing topic. The
-changelog is removed last: as long as it exists, it shows that the other topics are gone for good.
+is done, stop reading likewise, and so on. The last worker removes the topics, so that nobody reads a missing topic. A
+worker with nothing left to serve is an exception: it removes them without waiting, and the others withdraw the entity
+after their next rebalance. The changelog is removed last: as long as it exists, it shows that the other topics are gone
+for good.
 
 Underlying topics and dead letters belong to the user and stay. The events stay too, since they say what became of every
-message. Only a temporary entity takes along the topics that were created with it and that nobody else reads: underlying
+message. Topics that were created with a temporary entity, and that nobody else reads, are deleted with it: underlying
 topics, and its events if it leaves no dead letters.
 """
 

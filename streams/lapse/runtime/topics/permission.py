@@ -53,8 +53,8 @@ def lacking(admin: AdminClient, topics: Iterable[Wanted]) -> tuple[dict[str, tup
     """Find which operations on existing topics a worker lacks.
 
     Returns:
-        The lacking operations by topic, such as `("Read", "Write")`, for topics with any; and whether we lack any
-            operation at all, so that there is an authorizer, and we are not its super user.
+        The lacking operations by topic, such as `("Read", "Write")`, for topics with any. Whether we lack any
+            operation at all, which shows that there is an authorizer, and that we are not its super user.
     """
     needed = {topic.name: _NEEDED.get(topic.role, ()) for topic in topics}
     found: dict[str, tuple[str, ...]] = {}

@@ -104,8 +104,8 @@ class TopicIds:
     async def shapes(self, topics: Iterable[str], *, once: bool = False) -> dict[str, Shape]:
         """Return the ids of topics, and their numbers of partitions, without topics that do not exist.
 
-        Brokers that are only slow, for example after the creation of thousands of topics, are asked again with more
-        patience, because an owner of a shard cannot go on without the answer.
+        Brokers may only be slow, for example after the creation of thousands of topics. They are asked again with more
+        patience, because the owner of a shard cannot go on without the answer.
 
         Args:
             topics: their names.

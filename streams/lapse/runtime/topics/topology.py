@@ -25,8 +25,8 @@ from lapse.runtime.topics.user_rights import user_grants
 from lapse.runtime.topics.wanted import MOST_BYTES, OF_THE_USER, Role, Wanted, without
 
 _FOR_REPLICAS: Final = {"delete.retention.ms": str(7 * 86_400_000), "min.compaction.lag.ms": "60000"}
-"""How long a replica may be disconnected and still learn of every delete; and how long a superseded update stays, so
-that a replica that reads of an expiry within seconds has read the update before it (S10)."""
+"""How long a replica may be disconnected and still learn of every delete, and how long a superseded update stays. A
+replica that reads of an expiry within seconds has then read the update before it (S10)."""
 
 _LARGE: Final = {MOST_BYTES: str(2 * MAX_BATCH_BYTES)}
 
