@@ -34,7 +34,7 @@ UNDEFINED: Final = 0
 """The version of definitions from a worker's own file, before `lapse apply` has defined anything."""
 
 _NEVER: Final = frozenset({"partitions"})
-"""Settings that never change, because an entity keeps the shards that it was created with."""
+"""Settings that never change. `lapse queue partitions` adds shards to a queue without changing its definition."""
 
 _ONLY_EMPTY: Final = frozenset(
     {"semantics", "ordering", "priority", "group_by", "barrier", "value_format", "value_schema", "key"}

@@ -78,8 +78,7 @@ class Change:
         holder: LEASED, SENT, SUBSCRIBED, UNSUBSCRIBED: number of the subscription; HELD, TRANSFER: of the transfer;
             REWIND: of the rewind.
         until_ms: LEASED, RENEWED: end of the lease; CANCELLED, RETURNED: end of the delay, 0 without one, the earliest
-            end if `untils_ms` is set;
-            SCHEDULED: the instant at which the message materialises. All are ms since the epoch.
+        end if `untils_ms` is set; SCHEDULED: the instant at which the message materialises. All are ms since the epoch.
         deadlines_ms: ARRIVED, SCHEDULED: deadline of each message, ms since the epoch; None = none expires.
         untils_ms: CANCELLED, RETURNED: end of each message's delay, ms since the epoch; None = all end together.
         traits: ARRIVED, SCHEDULED: the traits of each message.

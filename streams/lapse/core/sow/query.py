@@ -148,7 +148,7 @@ class Query:
         return bool(self._withheld)
 
     def withholds(self, before: View) -> bool:
-        """Return whether a record's state at the command was not sent, because it is not due yet or had expired.
+        """Return whether a record's state at the command was not sent, because it comes later or had expired.
 
         A record that has changed since is not withheld, because it was sent as an update.
         """

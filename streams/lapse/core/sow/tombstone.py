@@ -1,8 +1,8 @@
 """Tombstones: notes of removed records, so that an older update that arrives late does not revive them (C46).
 
-Only updates from different logs can arrive out of order. So a shard keeps tombstones of deleted records, since older
-updates of another deployment may arrive (C56), and of all removed records if keys come from payloads. It keeps them for
-a limited time.
+Only updates from different logs can arrive out of order: from several partitions, or from other deployments. A shard
+keeps tombstones of deleted records in any case, since a first update of another deployment may arrive (C56). It keeps
+those of expired records only if updates are known to come from several logs. All are kept for a limited time.
 """
 
 from __future__ import annotations

@@ -184,7 +184,7 @@ class Segment:
         return self._latest_deadline_ms <= now_ms
 
     def may_be_held_by(self, number: int) -> bool:
-        """Return whether a subscription may hold any of the messages."""
+        """Return whether a subscription or transfer, given its number, may hold any of the messages."""
         return self.holder is not None
 
     def deadlines(self) -> NDArray[np.int64]:
@@ -201,7 +201,7 @@ class Segment:
         return self.holder, self.until_ms
 
     def beginnings(self) -> NDArray[np.int64]:
-        """Return the column of the begins of leases for writing, creating it if necessary."""
+        """Return the column of the starts of leases for writing, creating it if necessary."""
         if self.since_ms is None:
             self.since_ms = np.zeros(SIZE, np.int64)
         return self.since_ms

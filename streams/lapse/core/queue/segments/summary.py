@@ -45,7 +45,7 @@ class Outline(Protocol):
         """Return how many places are in a state."""
 
     def may_be_held_by(self, number: int) -> bool:
-        """Return whether a subscription may hold any of the messages."""
+        """Return whether a subscription or transfer, given its number, may hold any of the messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,5 +97,5 @@ class SegmentSummary:
         return self.counts[state]
 
     def may_be_held_by(self, number: int) -> bool:
-        """Return whether a subscription may hold any of the messages."""
+        """Return whether a subscription or transfer, given its number, may hold any of the messages."""
         return number in self.holders
