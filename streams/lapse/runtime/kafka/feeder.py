@@ -229,8 +229,10 @@ class Feeder:
         if tp is None:
             self._saturated.clear()
             self._commands.relieve(reader)
-        else:
+        elif tp in self._assigned:
             self._saturated.discard(tp)
+        else:
+            self._commands.relieve(reader, tp)
 
     def forget(self, reader: object) -> None:
         """Forget the shard, which is given up."""

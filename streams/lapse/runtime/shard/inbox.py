@@ -9,6 +9,7 @@ from typing import Any, Final, Protocol
 from lapse.core.error_code import ErrorCode, Refusal
 from lapse.core.lifetime import NEVER
 from lapse.protocol.tick import TICK_KEY
+from lapse.runtime.shard.command_pile import CommandPile
 from lapse.runtime.shard.deaths import STOPPED
 from lapse.runtime.shard.machine import Machine
 from lapse.runtime.shard.merged_order import MergedOrder
@@ -80,7 +81,8 @@ class Inbox:
         self.commands = commands
         self._sweeps = None if catch_up is None or machine.waits_for_updates else Sweeps(catch_up)
         self._swept = False
-        """Whether a sweep was carried out, and messages behind it may not be taken in yet."""
+        """Whether a sweep was carried out, and messages behind it may still have to be taken in."""
+        self._pile = CommandPile(lambda: reader.saturate(self, commands), lambda: reader.relieve(self, commands))
         self._awaited: tuple[int, dict[TP, int]] = (-1, {})
         """Offset of the command that waits for earlier messages, and what was received of each source when it began
         to wait."""
@@ -141,6 +143,7 @@ class Inbox:
         self._waiting += len(records)
         if tp == self.commands and self._sweeps is not None:
             self._sweeps.note(records)
+            self._pile.came(records)
         if tp != self.commands and self._piled_up(tp) > self._room_for(tp):
             self._reader.saturate(self, tp)
         self._on_news()
@@ -233,6 +236,7 @@ class Inbox:
 
     def take_messages(self, most: int) -> int:
         """Hand messages to the machine, as many as it has room for; return how many."""
+        self._pile.look(self._machine.waits_for_ends)
         may_clear = self._machine.unfinished is None
         taken = self._take_messages(most, self.until_ms)
         if may_clear and taken < most:
@@ -304,7 +308,7 @@ class Inbox:
     @property
     def _knows_sweep(self) -> bool:
         """Return whether a sweep was received and waits."""
-        return 0 <= self.until_ms < NEVER
+        return self._sweeps is not None and self.until_ms < NEVER and self._sweeps.any
 
     def withholds(self, tp: TP) -> bool:
         """Return whether messages of a source are here, but must wait for a sweep."""
@@ -341,6 +345,7 @@ class Inbox:
             ticked: called with each tick.
             take_all: carry out sweeps without waiting for earlier messages, because none can be taken in now.
         """
+        self._pile.look(self._machine.waits_for_ends)
         batches = self._batches[self.commands]
         taken = 0
         self.held_ms = None
@@ -373,6 +378,7 @@ class Inbox:
                     taken += 1
                     self._swept |= is_sweep
                     self.processed[self.commands] = record.offset + 1
+                    self._pile.done(record)
         return taken
 
     def _command(self, record: Any) -> None:

@@ -48,16 +48,24 @@ class Sweeps:
         return bool(self._waiting) and self._waiting[0][0] == offset
 
     def until_ms(self, received: int, processed: int) -> int:
-        """Return the instant up to which messages may be taken in, ms since the epoch; `NEVER` for all, -1 for none.
+        """Return the instant up to which messages may be taken in, ms since the epoch; `NEVER` for all.
+
+        While not all is received that was in the log, a sweep may follow. It counts as of no earlier instant than any
+        command before it.
 
         Args:
             received: next offset of the commands that was not received yet.
             processed: next offset of the commands that was not carried out yet.
         """
-        if received < self._catch_up:
-            return -1  # a sweep may be among those not received yet
         self.is_next(processed)
-        return self._waiting[0][1] if self._waiting else NEVER
+        if self._waiting:
+            return self._waiting[0][1]
+        return self._latest_ms if received < self._catch_up else NEVER
+
+    @property
+    def any(self) -> bool:
+        """Whether a sweep waits, as far as is known."""
+        return bool(self._waiting)
 
 
 def sweeps(value: bytes | None) -> bool:

@@ -9,6 +9,7 @@ import orjson
 import pytest
 
 from lapse.protocol.command import Command, CommandError, decode, encode
+from lapse.runtime.shard import command_pile
 from lapse.runtime.shard.gate import Gate
 from lapse.runtime.shard.inbox import Inbox
 from lapse.runtime.shard.intake import Intake
@@ -207,6 +208,36 @@ def test_a_sweep_waits_for_earlier_messages_that_are_here_and_not_for_those_that
     inbox.receive(ORDERS, [record(101 + at, 4) for at in range(200)])
     step(inbox)
     assert machine.got == ["m4"] * 200 + ["c5"]
+
+
+@pytest.mark.parametrize("catch_up", [0, 1_000])
+def test_no_more_commands_are_fetched_while_very_many_wait_for_a_sweep(
+    monkeypatch: pytest.MonkeyPatch, catch_up: int
+) -> None:
+    """Nothing waits for what is not fetched then, though not all is read that the log held at a take-over."""
+    monkeypatch.setattr(command_pile, "MOST_BYTES", 20_000)
+    machine, fetched = Machine(), []
+    reader = SimpleNamespace(
+        **vars(NOBODY)
+        | {
+            "saturate": lambda _, tp: fetched.append((tp, False)),
+            "relieve": lambda _, tp=None: fetched.append((tp, True)),
+        }
+    )
+    inbox = Inbox(reader, machine, COMMANDS, {COMMANDS: 0, ORDERS: 0}, None, lambda: None, catch_up=catch_up)  # type: ignore[arg-type]
+    inbox.receive(ORDERS, [record(at, 4) for at in range(250)])
+    inbox.receive(COMMANDS, [record(0, 3, OTHER), record(1, 5, PURGE)])
+    inbox.receive(COMMANDS, [record(2 + at, 6, OTHER) for at in range(60)])
+    assert fetched == [(COMMANDS, False)]
+    inbox.receive(COMMANDS, [record(62 + at, 6, OTHER) for at in range(60)])
+    for _ in range(2):
+        step(inbox)
+    assert machine.got == ["m4"] * 100 + ["c3"] + ["m4"] * 100
+    assert fetched == [(COMMANDS, False)]
+    for _ in range(3):
+        step(inbox)
+    assert machine.got == ["m4"] * 100 + ["c3"] + ["m4"] * 150 + ["c5"] + ["c6"] * 120
+    assert fetched == [(COMMANDS, False), (COMMANDS, True)]
 
 
 @pytest.mark.parametrize("command", [PURGE, BY_FILTER, OTHER, Command(command="cancel", bookmarks=("orders:0:1",))])

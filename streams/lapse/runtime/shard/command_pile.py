@@ -1,0 +1,53 @@
+"""The commands that wait in an inbox: no more are fetched while they take much memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+MOST_BYTES: Final = 32 << 20
+"""No more commands are fetched while so many bytes of them wait, for example for earlier messages (C1)."""
+
+_RECORD_BYTES: Final = 300
+"""About what a record takes in memory besides its value."""
+
+
+class CommandPile:
+    """Counts the bytes that wait.
+
+    Args:
+        saturate: leaves the commands out of the fetch.
+        relieve: fetches them again.
+    """
+
+    def __init__(self, saturate: Callable[[], None], relieve: Callable[[], None]) -> None:
+        self._saturate = saturate
+        self._relieve = relieve
+        self._bytes = 0
+        self._full = False
+
+    def came(self, records: Iterable[Any]) -> None:
+        """Count received commands."""
+        self._bytes += sum(map(_size, records))
+        if self._bytes > MOST_BYTES and not self._full:
+            self._full = True
+            self._saturate()
+
+    def done(self, record: Any) -> None:
+        """Count a command off that is carried out."""
+        self._bytes -= _size(record)
+
+    def look(self, all_needed: bool) -> None:
+        """Have more commands fetched if few wait.
+
+        Args:
+            all_needed: whether more are needed at once: while the shard waits for the ends of its logs, messages may
+                wait for commands that are not received yet (L11).
+        """
+        if self._full and (all_needed or self._bytes < MOST_BYTES // 2):
+            self._full = False
+            self._relieve()
+
+
+def _size(record: Any) -> int:
+    return _RECORD_BYTES + len(record.value or b"")
