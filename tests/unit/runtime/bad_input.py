@@ -21,10 +21,12 @@ if __name__ == "__main__":  # the modules of the tests are found from tests/
 
 from lapse.config import Config
 from lapse.config.definition import Definition
+from lapse.core.generation import FIRST_REWOUND, offset_of
 from lapse.core.lifetime import Expiration
 from lapse.core.queue.delivery.retry import RetryRule
 from lapse.core.queue.journal.restored import restore
 from lapse.core.queue.settings import Leasing, QueueSettings
+from lapse.core.record import Reborn
 from lapse.core.sow.settings import SowSettings
 from lapse.core.sow.shard import SowShard
 from lapse.protocol import command, event
@@ -63,13 +65,30 @@ class _Payloads:
         self.records.update({record.offset: record for record in records})
 
     async def get(self, topic: str, partition: int, offsets: list[int], used: bool = True) -> list[Input | None]:
-        return [self.records.get(offset) for offset in offsets]
+        return [self._at(position) for position in offsets]
 
     async def one(self, topic: str, partition: int, offset: int) -> Input | None:
-        return self.records.get(offset)
+        return self._at(offset)
 
-    async def ends(self, tps: Iterable[Any]) -> dict[Any, int]:
-        return dict.fromkeys(tps, len(self.records))
+    def _at(self, position: int) -> Any:
+        record = self.records.get(offset_of(position))
+        if record is None or position < FIRST_REWOUND:
+            return record
+        return Reborn(position, record.timestamp, record.key, record.value, record.headers)
+
+    async def ends(self, tps: Iterable[Any], instant_ms: int | None = None) -> dict[Any, int]:
+        return await self.stood_at(tps, LATEST if instant_ms is None else instant_ms)
+
+    ends_there = ends
+
+    async def begins(self, tps: Iterable[Any]) -> dict[Any, int]:
+        return dict.fromkeys(tps, 0)
+
+    async def read(self, topic: str, partition: int, first: int, last: int) -> list[Input]:
+        return [self.records[offset] for offset in sorted(self.records) if first <= offset <= last]
+
+    async def release(self, topic: str, partition: int) -> None:
+        """Nothing is connected here."""
 
     @property
     def log(self) -> Self:
@@ -84,6 +103,9 @@ class _Payloads:
 
     async def timestamp_ms(self, topic: str, partition: int, offset: int) -> int | None:
         return self.records[offset].timestamp if offset in self.records else None
+
+
+LATEST = 1 << 63
 
 
 @dataclass
