@@ -283,7 +283,7 @@ class QueueCommands:
         return sum(gone.values()) == STEP_MESSAGES
 
     def rewind(self, command: Command, at_ms: int, offset: int) -> Wish | None:
-        """Return what a rewind command asks for; None if it is refused or done, so that it can be answered at once.
+        """Return the request of a rewind command; None if it is refused or done, so that it can be answered at once.
 
         Args:
             command: the command.

@@ -19,7 +19,7 @@ _NO_COUNTS: Final = 128
 """Column bit: no message was delivered, and the delivery counts are left out."""
 
 _BEGINNINGS: Final = 256
-"""Column bit: the begins of leases, at the end of the record. Older versions ignore them."""
+"""Column bit: the starts of leases, at the end of the record. Older versions ignore them."""
 
 
 def encode(segment: Segment) -> bytes:

@@ -13,7 +13,7 @@ from lapse.core.queue.step import Step
 
 
 class Purge:
-    """Carries out purges.
+    """Carries out purges. Messages beyond the horizon are left out.
 
     Args:
         decisions: the shard's decisions.

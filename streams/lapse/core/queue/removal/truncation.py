@@ -63,7 +63,7 @@ class Truncation:
 
         Args:
             topic: name of the topic.
-            epoch: this epoch; settlements of deliveries from earlier epochs are stale from now on.
+            epoch: number of the current epoch; settlements of deliveries from earlier epochs are stale from now on.
             now_ms: the instant, ms since 1970.
             step: receives the removals.
 

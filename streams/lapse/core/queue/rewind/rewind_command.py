@@ -20,7 +20,7 @@ _MOST_DIGITS: Final = 18
 
 
 def point_of(to: str) -> Point:
-    """Parse the point from which messages come back. Of several bookmarks, with commas, each is for its partition.
+    """Parse the point from which messages come back. Commas separate several bookmarks, one for each partition.
 
     Raises:
         ValueError: the text is no such point; the message says what is expected.

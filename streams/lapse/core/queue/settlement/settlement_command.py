@@ -17,7 +17,7 @@ from lapse.core.shard.refused import CommandRefused
 from lapse.protocol.command import Command
 
 SETTLED_AT_ONCE: Final = 32_768
-"""About how many messages one step of a settlement by filter settles; scattered ones, an eighth of it (C60)."""
+"""About how many messages one step of a settlement by filter settles, or an eighth as many ranges (C60)."""
 
 _IN_PARTS_BY_FILTER: Final = frozenset({"acknowledge", "cancel", "expire"})
 _IN_PARTS_BY_BOOKMARKS: Final = _IN_PARTS_BY_FILTER | {"renew"}

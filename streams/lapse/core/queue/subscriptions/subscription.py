@@ -15,7 +15,7 @@ class EndedLeases:
 
     Attributes:
         first_ms: when the first of them ended, ms since the epoch.
-        last_ms: when the last one did, ms since the epoch.
+        last_ms: when the last of them ended, ms since the epoch.
         settled: the subscription's `settled` at each of these ends.
     """
 
@@ -75,7 +75,7 @@ class Subscription:
 
         Args:
             settled: its `settled` before they ended; the end of a lease does not count.
-            now_ms: when, ms since the epoch.
+            now_ms: when they ended, ms since the epoch.
             lease_ms: the queue's lease period, ms; ends more than two periods apart begin a new series.
         """
         self.settled = settled

@@ -24,7 +24,7 @@ class TransferTarget:
         self._state = decisions.state
 
     def accept(self, transfer_id: str, claims: Iterable[Claim], now_ms: int, step: Step) -> list[Outcome]:
-        """Make messages visible that a transfer has put here, after they have left the source."""
+        """Make messages visible that a transfer has put here, after they have left the source. Return the outcomes."""
         outcomes: list[Outcome] = []
         for claim in claims:
             number = self._state.sources.find(claim.topic, claim.partition)
