@@ -12,23 +12,23 @@ from lapse.config.document import ConfigError
 from lapse.config.root import Config
 
 _KAFKAS: Final = "security.key_file"
-"""The place of the key for TLS, which signs no commands."""
+"""The setting that names the TLS key, with which no command is signed."""
 
 
 @dataclass(slots=True)
 class Keys:
-    """What commands and shard messages are signed with.
+    """The keys with which commands and shard messages are signed.
 
     Attributes:
         users: the keys of each user, by name.
-        workers: the workers' own. They sign with the first one.
+        workers: the workers' keys. They sign with the first one.
     """
 
     users: dict[str, tuple[bytes, ...]] = field(repr=False)
     workers: list[bytes] = field(repr=False)
 
     def replace(self, others: Keys) -> list[str]:
-        """Take over other keys of the same users, in place; return whose have changed."""
+        """Replace the keys by newly read ones of the same users, in place. Return the owners of changed keys."""
         changed = [f"user {name}" for name, keys in others.users.items() if self.users.get(name) != keys]
         if self.workers != others.workers:
             changed.append("the workers")

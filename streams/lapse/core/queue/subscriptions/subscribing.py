@@ -21,7 +21,7 @@ class Subscribing:
 
     Args:
         decisions: the shard's decisions.
-        transitions: returns leased messages.
+        transitions: puts leased messages back into the queue.
         matching: keeps the results of the subscriptions' filters.
     """
 
