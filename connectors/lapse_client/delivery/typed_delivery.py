@@ -15,7 +15,10 @@ log = logging.getLogger("lapse_client")
 
 
 LATER_MS: Final = 1_000
-"""Delay of a message if the deserializer failed for another reason, such as an unreachable registry, in ms."""
+"""First delay of a message if the deserializer failed for another reason, such as an unreachable registry, in ms."""
+
+MOST_LATER_MS: Final = 64_000
+"""Longest such delay, in ms. It doubles from delivery to delivery: each counts, and a queue may limit their number."""
 
 
 class TypedDelivery(Delivery):
@@ -45,7 +48,7 @@ def typed(
     """Return deliveries with deserialized payloads, without those whose payloads do not fit. These are expired.
 
     A message that was delivered at most once is gone already, so its fault is only logged. If the deserializer fails
-    for another reason, the message is cancelled with a delay of `LATER_MS`.
+    for another reason, the message is cancelled with a delay of `LATER_MS`, then of twice as long.
     """
     fitting: list[Delivery] = []
     for delivery in deliveries:
@@ -71,5 +74,6 @@ def _hold_back(delivery: Delivery, error: Exception) -> None:
         delivery.expire(str(error))
     else:
         told = "the deserializer failed on %s of %s; the message comes again in %d ms"
-        log.warning(told, *where, LATER_MS, exc_info=error)
-        delivery.cancel(LATER_MS)
+        later_ms = min(LATER_MS << min(delivery.delivery_count - 1, 30), MOST_LATER_MS)
+        log.warning(told, *where, later_ms, exc_info=error)
+        delivery.cancel(later_ms)

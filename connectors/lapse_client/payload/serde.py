@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from traceback import walk_tb
 from typing import Any, Final
 
 from confluent_kafka import KafkaException
@@ -49,8 +50,11 @@ DeserializerLike = Serde | Deserializer | Callable[[bytes], Any]
 _MISFITS: Final = (ValueError, TypeError, LookupError, EOFError, struct.error, SerializationError)
 """Errors that deserializers raise for damaged bytes. Other errors say nothing about the payload."""
 
-_NO_SUCH_SCHEMA: Final = 404
-"""The HTTP status of a schema registry for an unknown schema id."""
+_NOT_FOUND: Final = range(40_400, 40_500)
+"""Error codes of a schema registry for unknown schemas. A proxy, or another server, answers 404 without such a code."""
+
+_REGISTRY_CLIENT: Final = ".schema_registry_client"
+"""How the name of the module ends in which Confluent's deserializers ask a registry."""
 
 
 def write(serializer: SerializerLike, value: Any, topic: str) -> bytes | None:
@@ -103,9 +107,19 @@ def read(deserializer: DeserializerLike, data: bytes | None, topic: str) -> Any:
     except InvalidPayload:
         raise
     except Exception as error:
-        if isinstance(error, _MISFITS) or getattr(error, "http_status_code", None) == _NO_SUCH_SCHEMA:
+        if _is_misfit(error):
             raise InvalidPayload(f"the payload cannot be deserialized: {_text(error)}") from error
         raise
+
+
+def _is_misfit(error: Exception) -> bool:
+    """Tell an error about the payload from one about the way to a registry, which no message must die of."""
+    if hasattr(error, "http_status_code"):
+        return getattr(error, "error_code", None) in _NOT_FOUND
+    if not isinstance(error, _MISFITS) or isinstance(error, OSError):  # errors of requests and ssl are both
+        return False
+    names = (frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__))
+    return not any(name.endswith(_REGISTRY_CLIENT) for name in names)  # a login page is no answer of a registry
 
 
 def payload_of(deserializer: DeserializerLike | None, data: bytes | None, topic: str, what: object) -> Any:

@@ -2,13 +2,18 @@
 
 import dataclasses
 import datetime as dt
+import ssl
 import struct
+import threading
 from decimal import Decimal
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import fastavro
 import pydantic
 import pytest
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.serialization import IntegerDeserializer, IntegerSerializer, StringSerializer
 from typing_extensions import TypedDict
 
@@ -47,6 +52,7 @@ class UnknownSchema(Exception):
     """What Confluent's registry client raises of an id that the registry does not know."""
 
     http_status_code = 404
+    error_code = 40403
 
 
 MODEL = Model(id=1, placed=dt.datetime(2026, 1, 2, tzinfo=dt.UTC), price=Decimal("1.10"))
@@ -189,7 +195,7 @@ def test_what_does_not_fit_is_a_dead_letter_with_its_fault_and_the_next_comes(la
 
 
 def test_a_registry_that_is_away_kills_no_message(lapse: Lapse, caplog: pytest.LogCaptureFixture) -> None:
-    answers: list[Any] = [OSError("connection refused"), UnknownSchema(), 7]
+    answers: list[Any] = [OSError("connection refused"), UnknownSchema(), OSError("still refused"), 7]
 
     def ask_the_registry(_: bytes) -> Any:
         answer = answers.pop(0)
@@ -210,9 +216,12 @@ def test_a_registry_that_is_away_kills_no_message(lapse: Lapse, caplog: pytest.L
         (letter,) = lapse.dead_letters("orders")
         assert letter.value == b"of no schema"
         lapse.clock.advance(1)
+        assert subscriber.receive(0.5) is None
+        assert "the deserializer failed on orders:0:0 of orders; the message comes again in 2000 ms" in caplog.text
+        lapse.clock.advance(2)
         delivery = subscriber.receive(1)
         assert delivery is not None
-        assert (delivery.payload, delivery.delivery_count) == (7, 2)
+        assert (delivery.payload, delivery.delivery_count) == (7, 3)
 
 
 def test_at_most_once_the_misfit_is_lost_and_keeps_no_place_in_the_backlog(
@@ -239,3 +248,50 @@ def test_without_a_deserializer_the_payload_is_the_value(lapse: Lapse) -> None:
         delivery = subscriber.receive(1)
         assert delivery is not None
         assert delivery.payload == delivery.value == b"x"
+
+
+class _Answer(BaseHTTPRequestHandler):
+    """Says the same to whatever is asked."""
+
+    status, body = 200, b""
+
+    def do_GET(self) -> None:
+        self.send_response(self.status)
+        self.send_header("Content-Length", str(len(self.body)))
+        self.end_headers()
+        self.wfile.write(self.body)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "dies"),
+    [
+        (404, b'{"error_code": 40403, "message": "Schema not found"}', True),
+        (404, b"<html>no such page</html>", False),
+        (404, b'{"detail": "Not Found"}', False),
+        (200, b"<html>Log in</html>", False),
+        (200, b"[]", False),
+        (401, b'{"error_code": 401, "message": "no"}', False),
+        (500, b"", False),
+    ],
+)
+def test_only_a_registry_itself_may_say_that_a_schema_is_unknown(status: int, body: bytes, dies: bool) -> None:
+    """Behind a wrong address there is a proxy or a login page, of which no message must die."""
+    answer = type("Answer", (_Answer,), {"status": status, "body": body})
+    with ThreadingHTTPServer(("127.0.0.1", 0), answer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        registry = SchemaRegistryClient({"url": f"http://127.0.0.1:{server.server_port}", "max.retries": 0})
+        with pytest.raises(Exception) as found:  # noqa: PT011  # whatever Confluent's client raises
+            serde.read(AvroDeserializer(registry), b"\0\0\0\0\7\2", "orders")
+        server.shutdown()
+    assert isinstance(found.value, InvalidPayload) is dies
+
+
+def test_an_error_on_the_way_to_a_registry_says_nothing_about_the_payload() -> None:
+    def unreachable(data: bytes) -> None:
+        raise ssl.SSLCertVerificationError("self-signed certificate")  # is a ValueError, too
+
+    with pytest.raises(ssl.SSLCertVerificationError):
+        serde.read(unreachable, b"1", "orders")
