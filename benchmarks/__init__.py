@@ -1,1 +1,1 @@
-"""Side-by-side measurements of lapse and its peers; see README.md."""
+"""Compares lapse with its peers, side by side; see README.md."""

@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: every row, one contestant after the other, on a broker of its own."""
+"""`python -m benchmarks`: measures every row, one contestant after the other, on a broker of its own."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DEEP = 10_000_000
 
 
 def main() -> int:
-    """Run what the command line asks for; 1 if a contestant failed."""
+    """Run the rows that the command line names. Return 1 if a contestant failed."""
     known = [row.name for row in rows(Load())]
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print the figures as JSON, and nothing else")
@@ -62,7 +62,7 @@ def main() -> int:
 
 
 def run(row: Row, repeats: int, shared: Environment, console: Console) -> Outcome:
-    """Let the contestants of a row run in turn, again and again: A B A B."""
+    """Run the contestants of a row in turn, `repeats` times: A B A B."""
     outcome = Outcome(row)
     try:
         with broker_of_row(row, shared) as environment:
@@ -71,13 +71,13 @@ def run(row: Row, repeats: int, shared: Environment, console: Console) -> Outcom
                     if one.name not in outcome.skipped and one.name not in outcome.failed:
                         with console.status(f"{row.name}: {one.name}, run {turn + 1}"):
                             _run(one, outcome, environment)
-    except contestant.Failed as error:  # the broker could not be warmed
+    except contestant.Failed as error:  # warming the broker failed
         outcome.failed = dict.fromkeys((one.name for one in row.contestants), str(error))
     return outcome
 
 
 def _run(one: Contestant, outcome: Outcome, environment: Environment) -> None:
-    """Let a contestant run once, and note what became of it."""
+    """Run a contestant once, and store its figures or why there are none."""
     with broker_of_run(outcome.row, environment) as its:
         try:
             figures = contestant.compete(one.module, one.arguments, its, outcome.row.timeout_s)

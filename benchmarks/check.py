@@ -1,10 +1,10 @@
-"""`make bench-check`: whether a message costs what it did, held against `expected.toml`; about three minutes.
+"""`make bench-check`: compares the costs of a message with those in `expected.toml`, in about three minutes.
 
-CPU per message hardly depends on what else a machine does, and a ratio has both sides measured in one run. Rates by
-themselves say nothing here. The contestants that no figure names do not run.
+CPU per message hardly depends on the machine's other load, and both sides of a ratio are measured in one run. Rates
+alone say nothing here. Contestants that no figure names do not run.
 
-A processor that is slower makes every message dearer. So `expected.toml` says how long a fixed piece of work took where
-its figures come from, and costs are expected to be as many times as high as the same work takes longer here.
+On a slower processor every message costs more. So `expected.toml` also has the time of a fixed piece of work on the
+machine of its figures. Expected costs are scaled by the time of the same work here.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _REPEATS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """A figure that is to stay what it is.
+    """A figure that must not become worse.
 
     Attributes:
-        row: which row it is of.
-        contestant: whose it is.
-        key: which of their figures: `rate`, or what a message costs.
-        expected: what it is on a quiet machine.
-        tolerance: by which part of it it may be worse.
+        row: the row's name.
+        contestant: the contestant's name.
+        key: the figure's name: `rate`, or a cost of a message.
+        expected: the figure on a quiet machine.
+        tolerance: the share by which it may be worse.
         against: the peer whose figure it is divided by; empty = none.
     """
 
@@ -56,27 +56,27 @@ class Expected:
 
     @property
     def text(self) -> str:
-        """The figure by its name."""
+        """The figure's name for people."""
         what = f"{self.row}: {self.contestant}"
         return f"{what} / {self.against}, {self.key}" if self.against else f"{what}, {self.key}"
 
     def on(self, slower: float) -> Expected:
-        """The same on a processor that takes so many times as long; a ratio is the same on each."""
+        """Return the figure for a processor that is `slower` times as slow. A ratio stays the same."""
         return self if self.against else replace(self, expected=self.expected * slower)
 
     @property
     def limit(self) -> float:
-        """What it must not be worse than: a rate below it, a cost above it."""
+        """The limit: a rate must not be below it, a cost not above it."""
         more = 1 + self.tolerance
         return self.expected / more if self.key == "rate" else self.expected * more
 
     def measured(self, medians: Medians) -> float | None:
-        """What it was now; None = it was not measured."""
+        """Return the figure of this run, or None if it was not measured."""
         measure = ratio(self.contestant, self.against, self.key) if self.against else figure(self.contestant, self.key)
         return measure(medians)
 
     def fault(self, found: float | None) -> str:
-        """What is wrong with what was found; empty = nothing."""
+        """Describe what is wrong with a measured figure; empty = nothing."""
         if found is None:
             return f"{self.text}: not measured"
         if found >= self.limit if self.key == "rate" else found <= self.limit:
@@ -86,18 +86,18 @@ class Expected:
 
 
 def expected(path: Path = EXPECTED) -> list[Expected]:
-    """Read what figures are to be."""
+    """Read the expected figures."""
     told: dict[str, list[dict[str, Any]]] = tomllib.loads(path.read_text("utf-8"))
     return [Expected(**one) for one in told["figure"]]
 
 
 def recorded_work_ms(path: Path = EXPECTED) -> float:
-    """How long `benchmarks.comparison.processor` took for its work where the figures come from, in ms."""
+    """Return the time of `benchmarks.comparison.processor` on the machine of the expected figures, ms."""
     return float(tomllib.loads(path.read_text("utf-8"))["processor"]["work_ms"])
 
 
 def rows_of(figures: Sequence[Expected], load: Load) -> list[Row]:
-    """The rows of some figures, with the contestants that these name."""
+    """Return the rows of some figures, with only the contestants that the figures name."""
     wanted = {(one.row, name) for one in figures for name in (one.contestant, one.against)}
     return [
         replace(row, contestants=[one for one in row.contestants if (row.name, one.name) in wanted])
@@ -107,7 +107,7 @@ def rows_of(figures: Sequence[Expected], load: Load) -> list[Row]:
 
 
 def record(found: Mapping[Expected, float | None], took_ms: float, path: Path = EXPECTED) -> None:
-    """Write the figures that were measured, and how long the processor took; tolerances and comments stay."""
+    """Write the measured figures and the processor's time. Keep tolerances and comments."""
     document = tomlkit.parse(path.read_text("utf-8"))
     document["processor"]["work_ms"] = float(f"{took_ms:.3g}")  # type: ignore[index]
     for table, value in zip(document["figure"], found.values(), strict=True):  # type: ignore[arg-type]
@@ -117,7 +117,7 @@ def record(found: Mapping[Expected, float | None], took_ms: float, path: Path = 
 
 
 def main() -> int:
-    """Measure, and say what is worse than it may be; 1 if something is."""
+    """Measure, and print the figures beyond their limits. Return 1 if there are any."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.check", description=__doc__)
     parser.add_argument("--record", action="store_true", help="write what was measured, as what is to be expected")
     given = parser.parse_args()

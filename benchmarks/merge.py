@@ -1,4 +1,4 @@
-"""`python -m benchmarks.merge`: one page from the reports of runs that measured some rows each."""
+"""`python -m benchmarks.merge`: makes one page from the reports of runs that measured different rows."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from benchmarks.comparison.table import show
 
 
 class CannotMerge(Exception):
-    """These reports do not belong together; the text says why."""
+    """The reports cannot be merged; the text says why."""
 
 
 def main() -> int:
-    """Show and write what several reports say; 1 if they do not belong together."""
+    """Print and write the merged reports. Return 1 if they cannot be merged."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.merge", description=__doc__)
     parser.add_argument("reports", nargs="+", type=Path, metavar="JSON", help="what --report wrote")
     parser.add_argument("--report", type=Path, required=True, metavar="PATH", help="write PATH.json and PATH.html")
@@ -47,10 +47,10 @@ def main() -> int:
 
 
 def merged(reports: Sequence[dict[str, Any]]) -> tuple[list[Outcome], dict[str, Any], str]:
-    """The outcomes of all reports in the order of the rows, their settings, and the machine they ran on.
+    """Return the outcomes of all reports in the order of the rows, their settings, and their machine.
 
     Raises:
-        CannotMerge: machines or settings differ, or a row is in two reports.
+        CannotMerge: Machines, versions or settings differ, or a row is in two reports.
     """
     first = reports[0]
     machine, settings = first["machine"], dict(first["settings"])

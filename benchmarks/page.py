@@ -1,7 +1,7 @@
-"""The page of figures, from the report of a run: `python -m benchmarks.page > docs/figures.md`.
+"""Writes the page of figures from the report of a run: `python -m benchmarks.page > docs/figures.md`.
 
-What a run measured is committed beside the scripts that measured it, so that every figure on the page can be traced to
-a machine, to versions and to settings. Nothing on the page is written by hand.
+The report is committed beside the scripts that measured it, so that every figure on the page can be traced to a
+machine, to versions and to settings. Nothing on the page is written by hand.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ _TAIL: Final = """\
 
 
 def page(report: dict[str, Any]) -> str:
-    """The page.
+    """Write the page.
 
     Args:
-        report: what `--report` of one run, or `benchmarks.merge` of several, has written.
+        report: a report that `--report` or `benchmarks.merge` has written.
 
     Raises:
-        CannotMerge: the report does not fit the rows that there are now.
+        CannotMerge: The report does not fit the current rows.
     """
     outcomes, settings, _ = merged([report])
     parts = [_HEAD, _measured(report, settings), *(_row(outcome) for outcome in outcomes), _TAIL]
@@ -56,7 +56,7 @@ def page(report: dict[str, Any]) -> str:
 
 
 def _measured(report: dict[str, Any], settings: dict[str, Any]) -> str:
-    """When, on what, and with what it was measured."""
+    """Describe when, on which machine, and with which versions and load the figures were measured."""
     runs = "one run" if settings["repeats"] == 1 else f"{settings['repeats']} runs"
     versions, at = report.get("versions", {}), report["at"].replace("T", " ").replace("Z", " UTC")
     lines = [
@@ -71,7 +71,7 @@ def _measured(report: dict[str, Any], settings: dict[str, Any]) -> str:
 
 
 def _row(outcome: Outcome) -> str:
-    """A row's figures, and its goals."""
+    """Write a row's figures and goals."""
     return "\n".join([f"## {outcome.row.title}", "", f"Row `{outcome.row.name}`.", "", *_body(outcome), ""])
 
 
@@ -106,12 +106,12 @@ def _goal(goal: Goal, value: float | None) -> str:
 
 
 def _cell(text: str) -> str:
-    """A text as a cell shows it."""
+    """Escape a text for a cell of a table."""
     return text.replace("|", "\\|").replace("*", "\\*")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the page; 1 if the report does not fit."""
+    """Print the page. Return 1 if the report does not fit the rows."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.page", description=__doc__)
     parser.add_argument("report", type=Path, nargs="?", default=FIGURES, metavar="JSON", help="what --report wrote")
     given = parser.parse_args(arguments)

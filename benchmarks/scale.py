@@ -1,10 +1,10 @@
-"""What a load takes, by the measured cost of a message, and which worker has what when workers come and go.
+"""Estimates the resources that a load needs, and shows how shards move when workers come and go.
 
     python -m benchmarks.scale                                              # the tables of docs/scale.md
     python -m benchmarks.scale --entities 8 --partitions 64 --workers 12    # a fleet of yours
 
-`Fleet` runs the code by which the workers' group gives shards out (`lapse.runtime.kafka.spread`, `assignor`), with
-members that are only names. A test holds it against real workers; `docs/scale.md` shows what it prints.
+`Fleet` runs the code that assigns shards in the workers' group (`lapse.runtime.kafka.spread`, `assignor`), with
+members that are only names. A test compares it with real workers. `docs/scale.md` shows its output.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from lapse.runtime.kafka.assignor import withhold
 from lapse.runtime.kafka.spread import spread
 
 BUSY: Final = 0.6
-"""How much of a core a worker should use at most, so that it can catch up after a fail-over."""
+"""The share of a core that a worker should use at most, so that it can catch up after a fail-over."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a message costs in its whole life, as `python -m benchmarks.queue.footprint` measures it.
+    """The cost of a message over its whole life, as `python -m benchmarks.queue.footprint` measures it.
 
     Attributes:
-        worker_us: CPU of the worker.
-        client_us: CPU of the consumer.
-        broker_us: CPU of the broker, one replica.
-        message_bytes: what the producer writes.
-        lapse_bytes: what lapse writes to its own topics: deliveries, commands, journal, events.
-        read_bytes: what worker and consumer read.
+        worker_us: CPU of the worker, µs.
+        client_us: CPU of the consumer, µs.
+        broker_us: CPU of the broker with one replica, µs.
+        message_bytes: bytes that the producer writes.
+        lapse_bytes: bytes that lapse writes to its own topics: deliveries, commands, journal, events.
+        read_bytes: bytes that worker and consumer read.
     """
 
     worker_us: float
@@ -51,21 +51,21 @@ COSTS: Final = {
     "inline": Cost(3.0, 1.2, 4.9, message_bytes=237, lapse_bytes=251, read_bytes=480),
     "by reference": Cost(2.2, 1.7, 3.4, message_bytes=237, lapse_bytes=17, read_bytes=483),
 }
-"""Of 200,000 messages with 200 bytes of payload, a key and a lifetime, drained from a backlog on two busy cores."""
+"""Costs of a message with 200 bytes of payload, a key and a lifetime: 200,000 of a backlog, on two busy cores."""
 
 
 @dataclass(frozen=True)
 class Need:
-    """What a load takes.
+    """The resources that a load needs.
 
     Attributes:
-        worker_cores: CPU of all workers.
-        workers: processes, each at `BUSY` of a core.
-        spare: how many of them may be gone, until the others take more than a core each.
-        client_cores: CPU of all consumers.
-        broker_cores: CPU of all brokers, one replica.
-        in_mb_s: written to the brokers by producers and lapse, all replicas.
-        out_mb_s: read from the brokers, without replicas.
+        worker_cores: CPU of all workers, cores.
+        workers: worker processes, each using `BUSY` of a core.
+        spare: how many of them may fail before the others need more than a core each.
+        client_cores: CPU of all consumers, cores.
+        broker_cores: CPU of all brokers with one replica, cores.
+        in_mb_s: data that producers and lapse write to the brokers, all replicas, MB/s.
+        out_mb_s: data read from the brokers, without replication, MB/s.
     """
 
     worker_cores: float
@@ -78,12 +78,12 @@ class Need:
 
 
 def need(rate: float, cost: Cost, replicas: int = 3) -> Need:
-    """What so many messages a second take.
+    """Return the resources that a rate of messages needs.
 
     Args:
         rate: messages per second, over all queues.
-        cost: of one.
-        replicas: of all topics.
+        cost: the cost of one message.
+        replicas: the replicas of all topics.
     """
     cores = rate * cost.worker_us / 1e6
     workers = max(1, math.ceil(cores / BUSY))
@@ -100,12 +100,12 @@ def need(rate: float, cost: Cost, replicas: int = 3) -> Need:
 
 @dataclass(frozen=True)
 class FailOver:
-    """What the death of one worker costs its shards.
+    """The effect of a worker's failure on its shards.
 
     Attributes:
-        pause_s: nothing is delivered from them.
-        load: of a core, of each worker that is left, while messages come at the same rate.
-        catch_up_s: until what has come meanwhile is served; infinite if the others have no room.
+        pause_s: how long nothing is delivered from them, s.
+        load: the share of a core that each remaining worker uses while messages arrive at the same rate.
+        catch_up_s: how long the messages of the pause take to be served, s; infinite if the others are full.
     """
 
     pause_s: float
@@ -114,30 +114,30 @@ class FailOver:
 
 
 def fail_over(workers: int, load: float, session_timeout_s: float = 6.0, restore_s: float = 1.8) -> FailOver:
-    """What happens when one of so many workers is killed and stays away.
+    """Return the effect of killing one worker for good.
 
     Args:
-        workers: before.
-        load: of a core, of each of them.
-        session_timeout_s: after which the group misses it.
-        restore_s: for the rebalance, and to read the journals of its shards.
+        workers: the number of workers before.
+        load: the share of a core that each of them uses.
+        session_timeout_s: how long the group waits for the killed worker, s.
+        restore_s: the time of the rebalance and of reading the journals of its shards, s.
     """
     pause = session_timeout_s + restore_s
     after = load * workers / (workers - 1) if workers > 1 else math.inf
-    missed = pause * load / (workers - 1) if workers > 1 else math.inf  # CPU seconds, of each that is left
+    missed = pause * load / (workers - 1) if workers > 1 else math.inf  # CPU seconds of each remaining worker
     return FailOver(pause, after, missed / (1 - after) if after < 1 else math.inf)
 
 
 @dataclass(frozen=True)
 class Rebalanced:
-    """What came of a change of the group.
+    """The result of a change of the group's members.
 
     Attributes:
-        most: shards of the worker that has most.
-        least: shards of the worker that has fewest.
-        moved: shards that a worker gave up although it was there.
-        orphans: shards that were taken over from a worker that was gone.
-        rounds: rebalances until everybody had what was theirs.
+        most: the shards of the worker with the most.
+        least: the shards of the worker with the fewest.
+        moved: shards that a worker gave up although it stayed.
+        orphans: shards that were taken over from a worker that had left.
+        rounds: rebalances until all workers had their shards.
     """
 
     most: int
@@ -148,10 +148,10 @@ class Rebalanced:
 
 
 class Fleet:
-    """Workers that are only names, and the shards that the group gives them.
+    """Workers that are only names, and the shards that the group assigns to them.
 
     Args:
-        entities: how many shards each entity has, by name; each reads a topic of its own name.
+        entities: the number of shards by entity; each entity reads a topic of the same name.
     """
 
     def __init__(self, entities: Mapping[str, int]) -> None:
@@ -160,14 +160,14 @@ class Fleet:
         self.owned: dict[str, set[TP]] = {}
 
     def shares(self) -> dict[str, set[tuple[str, int]]]:
-        """The shards of each worker."""
+        """Return the shards of each worker."""
         return {
             member: {(tp.topic, tp.partition) for tp in tps if tp.topic in self._entities}
             for member, tps in self.owned.items()
         }
 
     def rebalance(self, members: Iterable[str]) -> Rebalanced:
-        """Have these workers be the group, and rebalance until nothing is withheld any more."""
+        """Make these workers the group, and rebalance until no shard is withheld."""
         names_ = sorted(members)
         if not names_:
             self.owned = {}
@@ -185,7 +185,7 @@ class Fleet:
         return Rebalanced(max(counts), min(counts), moved, len(gone), rounds)
 
     def _round(self, members: list[str]) -> bool:
-        """One rebalance; whether another one has to follow."""
+        """Run one rebalance. Return whether another one must follow."""
         owned = {member: self.owned.get(member, set()) for member in members}
         everything = {
             topic: list(range(count)) for name, count in self._entities.items() for topic in self._topics[name]
@@ -204,7 +204,7 @@ class Fleet:
 
 
 def story(fleet: Fleet, workers: int) -> list[tuple[str, Rebalanced]]:
-    """What happens to shards when a group grows, loses a worker, gets it back, and is restarted one by one."""
+    """Return what happens to shards when a group starts, loses workers, gets them back, and grows."""
     everybody = [f"w{number:03}" for number in range(workers)]
     told = [(f"{workers} workers start", fleet.rebalance(everybody))]
     told.append(("one is killed", fleet.rebalance(everybody[1:])))
@@ -217,7 +217,7 @@ def story(fleet: Fleet, workers: int) -> list[tuple[str, Rebalanced]]:
 
 
 def page() -> dict[str, str]:
-    """The tables of `docs/scale.md`, by title."""
+    """Return the tables of `docs/scale.md`, by title."""
     loads = [(name, rate, need(rate, cost)) for name, cost in COSTS.items() for rate in (100_000, 1_000_000)]
     return {
         "what a message costs": _table(
@@ -252,7 +252,7 @@ def page() -> dict[str, str]:
 
 
 def rebalances(entities: int, partitions: int, workers: int) -> str:
-    """The table of a fleet's story."""
+    """Return the table of a fleet's changes."""
     fleet = Fleet({f"q{number}": partitions for number in range(entities)})
     return _table(
         "what happens | shards of one worker | moved | taken over | rebalances",

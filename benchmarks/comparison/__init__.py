@@ -1,1 +1,1 @@
-"""Rows and contestants: what is compared, how each contestant runs, and how the outcome is shown."""
+"""The comparison: its rows, how each contestant runs, and how outcomes are shown."""

@@ -1,4 +1,4 @@
-"""Brokers of a row's own: just started, or warmed by what contestants do."""
+"""Starts brokers for single rows or runs, cold ones or ones warmed by a load."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ _WARMING_S = 600.0
 
 @contextmanager
 def fresh_broker() -> Iterator[Environment]:
-    """Start a broker; yields what a contestant has to know of it."""
+    """Start a broker. Yield the environment variables for its contestants."""
     with EmbeddedKafka(heap_mb=1024, quick_start=False) as broker:
         yield environment_of(broker)
 
 
 def environment_of(broker: EmbeddedKafka) -> Environment:
-    """What a contestant has to know of its broker."""
+    """Return the environment variables that tell contestants their broker."""
     return {"KAFKA_BOOTSTRAP_SERVERS": broker.bootstrap_servers, contestant.BROKER_PID: str(broker.jvm.pid)}
 
 
 @contextmanager
 def broker_of_row(row: Row, shared: Environment) -> Iterator[Environment]:
-    """The broker that a row's contestants share: the harness's, or one that is warmed for them alone."""
+    """Yield the broker that a row's contestants share: the common one, or one warmed for this row."""
     if not row.warming:
         yield shared
         return
@@ -37,5 +37,5 @@ def broker_of_row(row: Row, shared: Environment) -> Iterator[Environment]:
 
 
 def broker_of_run(row: Row, environment: Environment) -> AbstractContextManager[Environment]:
-    """The broker of one run: the row's, or one that is started for it."""
+    """Return the broker of one run: the row's, or a fresh one."""
     return fresh_broker() if row.fresh else nullcontext(environment)

@@ -10,10 +10,10 @@ LIFE = (
     Column("client_us", "client CPU, µs/message"),
     Column("broker_us", "broker CPU, µs/message"),
 )
-"""What is shown of messages that went all the way."""
+"""The columns for messages measured over their whole life."""
 
 STAGES = tuple(Column(f"{stage}_ms", f"{stage}, ms") for stage in ("read", "wait", "decide", "journal", "deliver"))
-"""Where the time goes within a worker: means."""
+"""The columns with the mean time of each stage within a worker."""
 
 RECOVERY = (
     Column("seconds", "in all, s"),
@@ -22,6 +22,6 @@ RECOVERY = (
     Column("restore_s", "changelog read, s"),
     Column("rest_s", "to the first one, s"),
 )
-"""Where the time of a recovery goes."""
+"""The columns with the parts of a recovery's time."""
 
 RATE, WORKER, CLIENT, BROKER = LIFE

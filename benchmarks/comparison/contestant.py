@@ -1,4 +1,4 @@
-"""A contestant: one measurement in a process of its own, from this harness or from the command line."""
+"""Runs a contestant: one measurement in its own process, started by the harness or from the command line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any, Final
 import psutil
 
 BROKER_PID: Final = "LAPSE_BENCHMARK_BROKER_PID"
-"""Environment variable with the broker's process id, so that a contestant can tell what it cost the broker."""
+"""Environment variable with the broker's process id, so that a contestant can measure the broker's CPU."""
 
 _SKIPPED: Final = "skipped"
 
@@ -23,24 +23,24 @@ Figures = dict[str, float]
 
 
 class Skipped(Exception):
-    """This contestant cannot take part here; the text says why."""
+    """The contestant cannot run on this machine; the text says why."""
 
 
 class Failed(Exception):
-    """This contestant ended with an error; the text is the end of what it said."""
+    """The contestant ended with an error; the text is the end of its output."""
 
 
 def compete(module: str, arguments: Mapping[str, object], environment: Mapping[str, str], timeout_s: float) -> Figures:
     """Run a contestant in a process of its own.
 
     Args:
-        module: below `benchmarks`.
-        arguments: of its `run`.
-        environment: further variables.
-        timeout_s: after so long it is ended.
+        module: the module's name below `benchmarks`.
+        arguments: the arguments of its `run`.
+        environment: further environment variables.
+        timeout_s: the time after which it is killed, s.
 
     Raises:
-        Skipped: it cannot take part.
+        Skipped: the contestant cannot run here.
         Failed: it ended with an error, or not in time.
     """
     command = [sys.executable, "-m", f"benchmarks.{module}"]
@@ -62,9 +62,9 @@ def compete(module: str, arguments: Mapping[str, object], environment: Mapping[s
 
 
 def alone(run: Callable[..., Figures]) -> None:
-    """Be a program: read the arguments of `run` from the command line, run it, and print its figures as JSON.
+    """Run a contestant as a program: read the arguments of `run` from the command line, and print figures as JSON.
 
-    Without `--bootstrap-servers` and `KAFKA_BOOTSTRAP_SERVERS`, a broker is started for as long as it takes.
+    Without `--bootstrap-servers` and `KAFKA_BOOTSTRAP_SERVERS`, start a broker for this run.
     """
     parameters = inspect.signature(run).parameters
     parser = argparse.ArgumentParser(description=inspect.getdoc(run), formatter_class=argparse.RawTextHelpFormatter)
@@ -89,19 +89,19 @@ def alone(run: Callable[..., Figures]) -> None:
 
 
 def cpu_s(process: psutil.Process) -> float:
-    """CPU seconds that a process has used, itself and the system for it."""
+    """Return the CPU time that a process has used, user and system, s."""
     times = process.cpu_times()
     return float(times.user + times.system)
 
 
 def broker_cpu_s() -> float:
-    """CPU seconds that the broker has used; 0 where it is not ours."""
+    """Return the CPU time that the broker has used, s; 0 if this harness did not start it."""
     pid = os.environ.get(BROKER_PID)
     return cpu_s(psutil.Process(int(pid))) if pid else 0.0
 
 
 class Stopwatch:
-    """Time and CPU since a moment, for `count` messages."""
+    """Measures time and CPU from its creation on."""
 
     def __init__(self, worker: psutil.Process | None = None) -> None:
         self._worker = worker
@@ -112,7 +112,7 @@ class Stopwatch:
         return cpu_s(self._worker) if self._worker else 0.0, time.process_time(), broker_cpu_s()
 
     def figures(self, count: int) -> Figures:
-        """Rate, and microseconds of CPU per message: of the worker, of the client, of the broker."""
+        """Return the rate of `count` messages, and the CPU per message of worker, client and broker, µs."""
         seconds = time.perf_counter() - self._began
         worker, client, broker = ((now - then) / count * 1e6 for now, then in zip(self._read(), self._cpu, strict=True))
         figures = {"messages": count, "rate": count / seconds, "client_us": client}

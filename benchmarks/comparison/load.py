@@ -1,4 +1,4 @@
-"""How much a run measures."""
+"""The size of a run's measurements."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How much is measured.
+    """The size of a run's measurements.
 
     Attributes:
-        messages: through a queue; other rows take their part of it.
+        messages: messages through a queue; other rows take a part of this number.
         burst: messages due in one second.
-        recovered: messages, or SOW records, of the recovery.
-        deepest: messages of the core alone.
-        seconds: of steady publishing.
-        ledger: messages of the greater ledger.
+        recovered: messages or SOW records that a recovery restores.
+        deepest: messages in measurements of the core alone.
+        seconds: the time of steady publishing, s.
+        ledger: messages of the larger ledger.
         warming: messages that a broker serves before it counts as warm.
         entities: queues of one worker.
     """
@@ -40,4 +40,4 @@ QUICK = Load(
     warming=200_000,
     entities=50,
 )
-"""Shows that everything runs; too little for figures that one would quote."""
+"""A load that shows that everything runs, too small for meaningful figures."""

@@ -1,4 +1,4 @@
-"""How fast this machine's processor runs Python, so that costs on one machine can be held against those on another."""
+"""Measures how fast this processor runs Python, so that costs on different machines can be compared."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _KEYS: Final = 20_000
 
 
 def work_ms(rounds: int = _ROUNDS) -> float:
-    """CPU of a fixed piece of work with dictionaries, bytes and numbers, in ms; of the quickest round."""
+    """Return the CPU of a fixed piece of work with dictionaries, bytes and numbers, ms, in the fastest round."""
     return min(_round_ms() for _ in range(rounds))
 
 

@@ -1,4 +1,4 @@
-"""Outcomes as JSON, and as one self-contained page."""
+"""Writes outcomes as JSON, and as a self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def as_json(
     measured_on: str = "",
     with_versions: dict[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Everything that was measured.
+    """Return everything that was measured, for JSON.
 
     Args:
-        outcomes: of the rows.
-        settings: of the run.
+        outcomes: the outcomes of the rows.
+        settings: the settings of the run.
         measured_on: the machine; empty = this one.
-        with_versions: of what was measured; None = what is installed here.
+        with_versions: the versions of the measured packages; None = those installed here.
     """
     return {
         "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -75,12 +75,12 @@ def as_json(
 
 
 def machine() -> str:
-    """What the figures were measured on."""
+    """Describe this machine."""
     return f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}, Python {platform.python_version()}"
 
 
 def versions() -> dict[str, str]:
-    """The versions of Kafka, and of the packages that have most to do with the figures."""
+    """Return the versions of Kafka, and of the packages that affect the figures most."""
     found = {"Kafka": KAFKA.removeprefix("kafka-")}
     for name in _PACKAGES:
         try:
@@ -91,7 +91,7 @@ def versions() -> dict[str, str]:
 
 
 def as_html(outcomes: Sequence[Outcome], settings: dict[str, Any], measured_on: str = "") -> str:
-    """A page with tables and, for each goal, a bar: how far the figure is from the goal, on a logarithmic scale."""
+    """Write a page with tables, and for each goal a bar of the figure's logarithmic distance from it."""
     said = ", ".join(f"{name} {value}" for name, value in settings.items())
     intro = (
         f"{measured_on or machine()}; {said}. Medians; ratios are between contestants of the same run, "

@@ -1,4 +1,4 @@
-"""A row of the comparison: contestants, what is shown of them, and the goals that their figures are held against."""
+"""A row of the comparison: contestants, the columns with their figures, and the goals of these."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from dataclasses import dataclass, field
 from benchmarks.comparison.contestant import Figures
 
 Medians = Mapping[str, Figures]
-"""The median of every figure of every contestant that took part."""
+"""The median of every figure, by contestant."""
 
 Measure = Callable[[Medians], float | None]
-"""Takes a goal's figure out of the medians; None where a contestant is missing."""
+"""Computes a goal's figure from the medians; None if a contestant is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contestant:
-    """One side.
+    """A program whose figures are compared.
 
     Attributes:
-        name: in tables.
-        module: below `benchmarks`.
-        arguments: of its `run`.
+        name: the name in tables.
+        module: the module's name below `benchmarks`.
+        arguments: the arguments of its `run`.
     """
 
     name: str
@@ -35,9 +35,9 @@ class Column:
     """A figure that the table shows.
 
     Attributes:
-        key: in the contestants' figures.
-        title: its heading.
-        digits: behind the point.
+        key: the figure's name in the contestants' figures.
+        title: the heading.
+        digits: how many digits follow the decimal point.
     """
 
     key: str
@@ -45,21 +45,21 @@ class Column:
     digits: int = 1
 
     def text(self, figures: Figures) -> str:
-        """The figure; a dash where a contestant has none."""
+        """Format the figure, or return a dash if there is none."""
         value = figures.get(self.key)
         return "–" if value is None else f"{value:,.{self.digits}f}"
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What is to be reached.
+    """A figure's goal.
 
     Attributes:
-        text: what is measured.
-        measure: takes it out of the figures.
-        limit: the goal.
-        at_least: whether the figure shall be at least the limit, and not at most.
-        unit: behind figures.
+        text: describes the figure.
+        measure: computes it from the medians.
+        limit: the goal's value.
+        at_least: whether the figure must be at least the limit; else at most.
+        unit: the unit, for people.
     """
 
     text: str
@@ -69,29 +69,29 @@ class Goal:
     unit: str = "×"
 
     def reached(self, value: float) -> bool:
-        """Whether a figure is good enough."""
+        """Return whether a figure reaches the goal."""
         return value >= self.limit if self.at_least else value <= self.limit
 
     @property
     def limit_text(self) -> str:
-        """The goal in words."""
+        """The goal for people."""
         sign = "≥" if self.at_least else "≤"
         return f"{sign} {self.limit:g} {self.unit}"
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What is measured together.
+    """Contestants that are measured together.
 
     Attributes:
-        name: for `--only`.
-        title: a sentence.
-        contestants: who takes part, in turn.
-        columns: what is shown.
-        goals: what is to be reached.
-        most_repeats: where repeating shows nothing new, or takes long.
-        timeout_s: of one contestant's one run.
-        fresh: whether each run has a broker that was just started for it.
+        name: the name for `--only`.
+        title: a sentence that describes the row.
+        contestants: the contestants, which run in turn.
+        columns: the columns of the table.
+        goals: the goals.
+        most_repeats: the limit of repetitions, for rows where they show nothing new or take long.
+        timeout_s: the limit of one contestant's run, s.
+        fresh: whether each run gets a broker that has just been started.
         warming: how many messages a broker of the row's own serves before the first run; 0 = the shared broker.
     """
 
@@ -108,13 +108,13 @@ class Row:
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of a row.
+    """The outcome of a row.
 
     Attributes:
-        row: which.
-        runs: each contestant's figures, one per repetition.
-        skipped: why a contestant did not take part.
-        failed: how a contestant ended.
+        row: the row.
+        runs: the figures of each repetition, by contestant.
+        skipped: why a contestant did not run, by contestant.
+        failed: the error that ended a contestant, by contestant.
     """
 
     row: Row
@@ -123,7 +123,7 @@ class Outcome:
     failed: dict[str, str] = field(default_factory=dict)
 
     def medians(self) -> dict[str, Figures]:
-        """The median of every figure."""
+        """Return the median of every figure, by contestant."""
         return {
             name: {key: statistics.median(run[key] for run in runs) for key in runs[0]}
             for name, runs in self.runs.items()
@@ -131,18 +131,18 @@ class Outcome:
         }
 
     def goals(self) -> list[tuple[Goal, float | None]]:
-        """Goals, each with its figure if it was measured."""
+        """Return the goals, each with its figure if it was measured."""
         medians = self.medians()
         return [(goal, goal.measure(medians)) for goal in self.row.goals]
 
 
 def figure(contestant: str, key: str) -> Measure:
-    """A contestant's own figure."""
+    """Return what takes a contestant's figure from the medians."""
     return lambda medians: medians[contestant][key] if contestant in medians else None
 
 
 def ratio(contestant: str, peer: str, key: str = "rate") -> Measure:
-    """A contestant's figure by its peer's, both measured in the same run."""
+    """Return what divides a contestant's figure by its peer's, both measured in the same run."""
 
     def measure(medians: Medians) -> float | None:
         if contestant not in medians or peer not in medians:

@@ -1,4 +1,4 @@
-"""All rows, for a load."""
+"""All rows of the comparison."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.spark import rows as spark_rows
 
 
 def rows(load: Load) -> list[Row]:
-    """The rows, in the order in which they run."""
+    """Return the rows for a load, in the order in which they run."""
     return [
         queue_rows.queue(load.messages),
         *queue_rows.queue_brokers(load.messages, load.warming),

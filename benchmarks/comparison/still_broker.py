@@ -1,4 +1,4 @@
-"""A broker that never stops by itself, for what is measured in milliseconds."""
+"""A broker without pauses of its own, for measurements in milliseconds."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _HEAP_MB: Final = 1024
 
 @contextmanager
 def still_broker() -> Iterator[str]:
-    """A broker with its data in memory and a collector that works beside it; yields its address.
+    """Start a broker with its data in memory and a concurrent garbage collector. Yield its address.
 
-    An ordinary one stands still for tens of ms, now and then, while its collector is at work or its disk is, on a
-    machine whose cores and disk it shares. Nobody could tell that from a worker that stands still.
+    An ordinary broker sometimes pauses for tens of ms while its collector or its disk works. A measurement could not
+    distinguish that from a pause of the worker.
 
     Raises:
-        Skipped: there is no file system in memory, or too little room in it.
+        Skipped: There is no file system in memory, or too little space in it.
     """
     if not _MEMORY.is_dir() or shutil.disk_usage(_MEMORY).free < _ROOM_BYTES:
         raise Skipped(f"needs {_ROOM_BYTES >> 20} MiB of memory as files in {_MEMORY}")
@@ -35,6 +35,6 @@ def still_broker() -> Iterator[str]:
         tempfile.TemporaryDirectory(prefix="lapse-kafka-", dir=_MEMORY, ignore_cleanup_errors=True) as directory,
         EmbeddedKafka(Path(directory), heap_mb=_HEAP_MB, java_options=options) as broker,
     ):
-        # Workers take it before what their configuration says.
+        # For workers this variable takes precedence over their configuration.
         os.environ["KAFKA_BOOTSTRAP_SERVERS"] = broker.bootstrap_servers
         yield broker.bootstrap_servers

@@ -1,4 +1,4 @@
-"""Outcomes as tables on the terminal."""
+"""Prints outcomes as tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Has a broker serve messages until its code is compiled: half of them to a share group, half to a queue."""
+"""Warms a broker until its code is compiled: half of the messages go to a share group, half to a queue."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from benchmarks.queue import whole_life
 
 
 def run(bootstrap_servers: str, messages: int = 3_000_000) -> Figures:
-    """Let both sides drain their half; what they measure meanwhile is of no interest."""
+    """Run both sides on half of the messages each, and ignore their figures."""
     share_group.run(bootstrap_servers, messages // 2)
     whole_life.run(bootstrap_servers, messages // 2)
     return {"messages": messages}

@@ -1,1 +1,1 @@
-"""Measurements of many entities at a worker, and of changes beside busy ones."""
+"""Measurements of many entities on a worker, and of changes beside busy entities."""

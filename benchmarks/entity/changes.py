@@ -1,4 +1,4 @@
-"""Entities that are created, changed and deleted beside busy ones: how long that keeps the busy ones waiting (C90)."""
+"""Measures how long busy queues wait while other entities are created, changed and deleted (C90)."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ _SHARDS = 2
 
 
 def run(bootstrap_servers: str, queues: int = 200, workers: int = 1, rate: int = 200, together: int = 50) -> Figures:
-    """Idle queues and two busy ones, which shards of different numbers serve: with two workers, one each.
+    """Change entities beside idle queues and two busy ones, whose shards are on different workers if there are two.
 
-    The longest times without a delivery are compared with those before, and with those of a plain Kafka consumer
-    meanwhile: topics that are created and deleted keep the broker busy. Altering a busy queue has its own shards taken
-    over anew, so its own time stands by itself. A turn is what a worker's loop does without a
-    pause: its CPU does not depend on what else the machine has to do.
+    The longest time without a delivery is compared with the time before, and with that of a plain Kafka consumer
+    during the change, as creating and deleting topics keeps the broker busy. Altering a busy queue restores its own
+    shards, so its time is listed separately. A turn is what a worker's event loop does without a pause. Its CPU does
+    not depend on the machine's other load.
 
     Args:
         bootstrap_servers: the broker.
-        queues: how many, the busy ones among them.
-        workers: how many share the shards.
+        queues: the number of queues, including the busy ones.
+        workers: the number of workers that share the shards.
         rate: messages a second of each busy queue.
-        together: how many are created, and deleted, at once.
+        together: how many queues are created, and deleted, at once.
     """
     stamp = time.time_ns()
     deployment = f"changes-{stamp}"
@@ -68,7 +68,7 @@ def run(bootstrap_servers: str, queues: int = 200, workers: int = 1, rate: int =
         trickles = [Trickle(bootstrap_servers, name, rate, partition) for partition, name in enumerate(busy)]
         kafka = PlainTrickle(bootstrap_servers, plain, rate, 0)
         first.until(lambda: all(len(trickle.delivered_at) > rate for trickle in trickles))
-        # In another process, whose threads do not hold up the consumers of this one.
+        # In another process, whose threads do not slow down the consumers of this one.
         elsewhere = stack.enter_context(ProcessPoolExecutor(1, multiprocessing.get_context("spawn")))
         admin = stack.enter_context(Admin(deployment, connection=connection, timeout_s=60))
 
@@ -91,7 +91,7 @@ def run(bootstrap_servers: str, queues: int = 200, workers: int = 1, rate: int =
             first.until(lambda: not topics & admin_client.list_topics(timeout=10).topics.keys(), every_s=0.1)
 
         one, several = fresh[0], fresh[1:]
-        elsewhere.submit(_delete, bootstrap_servers, []).result()  # the process begins
+        elsewhere.submit(_delete, bootstrap_servers, []).result()  # start the process
         measured("nothing", lambda: time.sleep(3))
         measured("create", lambda: admin.create_queue(one))
         measured("alter", lambda: admin.alter_queue(one, lease_period="50s"))
@@ -110,13 +110,13 @@ def run(bootstrap_servers: str, queues: int = 200, workers: int = 1, rate: int =
 
 
 def _served(worker: Worker, queues: list[str]) -> bool:
-    """Whether a worker's log says that it serves new queues."""
+    """Return whether a worker's log says that it serves new queues."""
     told = worker.log.read_text(errors="replace")
     return all(f"{name}: version 1 is served: new" in told for name in queues)
 
 
 def _delete(bootstrap_servers: str, queues: list[str]) -> None:
-    """Delete queues, all at once."""
+    """Delete queues concurrently."""
 
     def delete(name: str) -> None:
         with Queue(name, connection=Connection(bootstrap_servers), timeout_s=90) as queue:

@@ -1,7 +1,7 @@
-"""Many empty queues at one worker: `lapse apply`, the start, and the way back after kill -9.
+"""Measures many empty queues on one worker: `lapse apply`, the start, and the recovery after kill -9.
 
-Each queue is asked for its depth before the worker runs, so its first answer tells when it serves. On a machine that
-does other things, the CPU that the worker took until then says more; `load` is that of the minute before.
+Each queue gets a `depth` command before the worker runs, so its answer shows when it serves. On a busy machine the
+worker's CPU until then says more. `load` is the machine's load average of the last minute.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _IDLE_S = 20.0
 
 
 def run(bootstrap_servers: str, entities: int = 1_000, session_timeout: str = "30s", store: str = "memory") -> Figures:
-    """Create so many queues, serve them, end the worker, and serve them again.
+    """Create queues, serve them, kill the worker, and serve them again.
 
     Args:
         bootstrap_servers: the broker.
-        entities: how many queues.
-        session_timeout: the group's patience; a worker that comes back should not need it.
+        entities: the number of queues.
+        session_timeout: the group's session timeout; a worker that comes back should not have to wait for it.
         store: `memory` or `rocksdb`.
     """
     token = time.time_ns()
@@ -72,7 +72,7 @@ def _seconds(stamp: str) -> float:
 
 
 def _idle(worker: Worker) -> Figures:
-    """What the worker costs while nothing happens."""
+    """Measure the worker's CPU and memory while nothing happens."""
     time.sleep(5)
     before = cpu_s(worker.process)
     time.sleep(_IDLE_S)
@@ -81,10 +81,10 @@ def _idle(worker: Worker) -> Figures:
 
 
 class _Asker:
-    """Asks every queue for its depth, and notes when each answers.
+    """Sends every queue a `depth` command, and notes when each answers.
 
     Attributes:
-        first_cpu_s: what CPU the worker had taken when the first answer of the last phase was read, s.
+        first_cpu_s: the worker's CPU time when the first answer of the last phase was read, s.
     """
 
     def __init__(self, bootstrap_servers: str, queues: list[str]) -> None:
@@ -108,7 +108,7 @@ class _Asker:
         self._producer.flush()
 
     def answers(self, phase: str, worker: Worker) -> list[float]:
-        """The instants at which the queues answered, in order, by the brokers' clock, s since the epoch."""
+        """Return when the queues answered, in order, by the brokers' clock, s since the epoch."""
         found: dict[str, float] = {}
         self.first_cpu_s = 0.0
 

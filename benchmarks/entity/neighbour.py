@@ -1,4 +1,4 @@
-"""A large entity that is taken over anew beside a busy queue: how long that keeps the busy one waiting (C90)."""
+"""Measures how long a busy queue waits while a large entity on the same worker is restored (C90)."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _FORMS: dict[str, tuple[str, Headers]] = {
 
 
 def run(bootstrap_servers: str, form: str = "schedule", messages: int = 300_000) -> Figures:
-    """Fill an entity, and alter one of its settings while a queue of the same worker delivers.
+    """Fill an entity, and alter one of its settings while a queue on the same worker delivers.
 
     Args:
         bootstrap_servers: the broker.
-        form: `queue`, `schedule` (nothing is visible yet), `sow`, or `hash_index` (a SOW topic with one).
-        messages: how many the entity holds.
+        form: `queue`, `schedule` (all messages are scheduled), `sow`, or `hash_index` (a SOW topic with a hash index).
+        messages: how many messages or records the entity holds.
     """
     stamp = time.time_ns()
     large, busy, deployment = f"large-{stamp}", f"busy-{stamp}", f"neighbour-{stamp}"
@@ -74,7 +74,7 @@ def run(bootstrap_servers: str, form: str = "schedule", messages: int = 300_000)
 
 
 def _holds(connection: Connection, name: str, kind: str, messages: int) -> bool:
-    """Whether an entity has taken everything in; its answer also tells that it serves."""
+    """Return whether an entity has read all messages. Its answer also shows that it serves."""
     if kind == "queue":
         with Queue(name, connection=connection, timeout_s=_PATIENCE_S) as queue:
             counts = queue.depth()

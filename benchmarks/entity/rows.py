@@ -1,4 +1,4 @@
-"""Rows of many entities."""
+"""The row of many entities."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from benchmarks.comparison.row import Column, Contestant, Goal, Row, figure
 
 
 def many_entities(entities: int) -> Row:
-    """What empty queues cost, and how soon they answer; on a broker of their own, which keeps their topics."""
+    """Return the row with the costs of empty queues and their first answers, on a broker of its own for the topics."""
     name = f"{entities:,} queues"
     return Row(
         "entities",

@@ -1,7 +1,7 @@
-"""Many empty queues at one worker: a second one joins, and is killed; how long clients wait for each shard meanwhile.
+"""Measures how long clients wait for each shard of many empty queues while a second worker joins and is killed.
 
-Every shard is asked for its depth over and over. Its pause is the longest time from a question to its answer.
-Both workers have to live on, and no subscription may be lost (C5).
+Every shard gets `depth` commands again and again. Its pause is the longest time from a command to its answer.
+The workers must not crash, and no subscription may be lost (C5).
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _Shard = tuple[str, int]
 
 
 def run(bootstrap_servers: str, queues: int = 300, partitions: int = 1, session_timeout: str = "6s") -> Figures:
-    """Serve so many queues, have a second worker join, and end it with SIGKILL.
+    """Serve queues, start a second worker, and end it with SIGKILL.
 
     Args:
         bootstrap_servers: the broker.
-        queues: how many.
-        partitions: of each.
-        session_timeout: the group's patience; after it the first worker takes the other's shards over.
+        queues: the number of queues.
+        partitions: the partitions of each queue.
+        session_timeout: the group's session timeout, after which the first worker takes the other's shards over.
     """
     token = time.time_ns()
     own = [f"second-{token}-{number}" for number in range(queues)]
@@ -78,7 +78,7 @@ def run(bootstrap_servers: str, queues: int = 300, partitions: int = 1, session_
 
 
 class _Asker:
-    """Asks every shard for its depth over and over, and notes when each question is answered."""
+    """Sends every shard `depth` commands again and again, and notes when each is answered."""
 
     def __init__(self, bootstrap_servers: str, shards: list[_Shard]) -> None:
         self._shards = shards
@@ -96,10 +96,10 @@ class _Asker:
         self._consumer.close()
 
     def until(self, reached: Callable[[], object], workers: list[Worker]) -> None:
-        """Go on asking until something holds.
+        """Send commands until a condition holds.
 
         Raises:
-            RuntimeError: a worker ended, or it took too long.
+            RuntimeError: A worker ended, or it took too long.
         """
         give_up = time.monotonic() + _MOST_S
         while not reached():
@@ -111,12 +111,12 @@ class _Asker:
             self._look()
 
     def until_all_answer(self, workers: list[Worker], later_s: float = 0.0) -> None:
-        """Go on until every shard has answered a question that was asked so many seconds from now, or later."""
+        """Send commands until every shard has answered one sent at least `later_s` seconds from now."""
         since = time.time() + later_s
         self.until(lambda: any(self._is_answered(asked) for asked in self._asked if asked >= since), workers)
 
     def pauses(self, since: float) -> list[float]:
-        """The longest time from a question to its answer, of each shard, s."""
+        """Return each shard's longest time from a command to its answer, s."""
         late = [asked for asked in self._asked if asked >= since - _EVERY_S and self._is_answered(asked)]
         return [max(self._answered[_id(asked)][shard] - asked for asked in late) for shard in self._shards]
 
@@ -133,7 +133,7 @@ class _Asker:
             self._producer.flush()
         for record in self._consumer.consume(1_000, 0.1):
             value, kind = record.value() or b"", dict(record.headers() or []).get(header.KIND)
-            if record.error() is None and kind == b"answer" and value[:1] == b"{":  # others' are in Avro
+            if record.error() is None and kind == b"answer" and value[:1] == b"{":  # others get Avro
                 shard = self._queues[str(record.topic())], record.partition() or 0
                 self._answered[orjson.loads(value)["id"]][shard] = record.timestamp()[1] / 1000
 
@@ -143,7 +143,7 @@ def _id(asked: float) -> str:
 
 
 def _lost(bootstrap_servers: str, queues: list[str]) -> int:
-    """How many subscriptions ended because nobody heard of them."""
+    """Count the subscriptions that ended because their client was silent."""
     consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "lost", "log_level": 0})
     try:
         consumer.assign([TopicPartition(names.events(name), 0, 0) for name in queues])

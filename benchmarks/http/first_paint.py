@@ -1,4 +1,4 @@
-"""The console in a browser with an empty cache: how long until something of a page is seen, with a worker and without.
+"""Measures how long a browser with an empty cache takes to show a first part of the console's pages.
 
 `python -m benchmarks.http.first_paint` needs Chromium and playwright.
 """
@@ -26,7 +26,7 @@ _BROWSERS: Final = ("chromium", "chromium-browser", "google-chrome")
 
 
 def run(bootstrap_servers: str, opens: int = 15, letters: int = 20_000) -> Figures:
-    """Open each kind of page so often, first with a worker, then, once it is killed, without."""
+    """Open each kind of page `opens` times with a worker, and again after the worker was killed."""
     from playwright.sync_api import sync_playwright
 
     name = f"console-{time.time_ns()}"
@@ -40,7 +40,7 @@ def run(bootstrap_servers: str, opens: int = 15, letters: int = 20_000) -> Figur
             pages = _pages(address, name, letters, worker)
             found = next(filter(None, map(shutil.which, _BROWSERS)))
             browser = driver.chromium.launch(executable_path=found, args=["--no-sandbox"])
-            _painted_ms(browser, f"{address}/health")  # the browser itself is read
+            _painted_ms(browser, f"{address}/health")  # load the browser itself
             for state in ("", "_without_worker"):
                 for kind, path in pages.items():
                     took_ms = [_painted_ms(browser, address + path) for _ in range(opens)]
@@ -52,7 +52,7 @@ def run(bootstrap_servers: str, opens: int = 15, letters: int = 20_000) -> Figur
 
 
 def _pages(address: str, name: str, letters: int, worker: Worker) -> Mapping[str, str]:
-    """A path to each kind of page, with letters that there are many of."""
+    """Return the path of each kind of page, after making a queue with `letters` dead letters."""
     bookmark = _ask(f"{address}/v1/publish/{name}", {})["bookmark"]
     for first in range(0, letters, 10_000):
         lapsed = [{"value": number, "ttl_ms": 1} for number in range(first, min(letters, first + 10_000))]
@@ -74,7 +74,7 @@ def _ask(url: str, content: Any = None) -> Any:
 
 
 def _painted_ms(browser: Any, url: str) -> float:
-    """From the request until something is seen, in a browser that has nothing cached."""
+    """Return the time from the request to the first paint in a browser with an empty cache, ms."""
     context = browser.new_context()
     try:
         page = context.new_page()

@@ -1,4 +1,4 @@
-"""lapse over HTTP: messages published in batches, received by long poll and acknowledged, at a steady rate."""
+"""Measures lapse over HTTP: messages published in batches, received by long poll and acknowledged, at a steady rate."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from benchmarks.instruments.load import PAYLOAD_BYTES, create
 from benchmarks.instruments.worker import PATIENCE_S, Worker, compiled_once
 
 _WARM_S: Final = 5.0
-"""What is published before this is not counted, s: connections are opened, and code is read."""
+"""Time at the start that does not count, s: connections are opened, and code is loaded."""
 
 _MOST_RECEIVED: Final = 500
 _NO_ANSWER: Final = 504
@@ -36,7 +36,7 @@ class NoAnswer(Exception):
 
 
 class Caller:
-    """A program that asks a gateway, over one connection."""
+    """A client of a gateway, over one connection."""
 
     def __init__(self, address: str, queue: str) -> None:
         self._connection = HTTPConnection(address.removeprefix("http://"), timeout=60)
@@ -51,7 +51,7 @@ class Caller:
         self._ask(f"/v1/publish/{self._queue}/batch", {"messages": messages})
 
     def receive(self, most: int) -> list[Any]:
-        """Receive what is there, or wait a second for it."""
+        """Receive available messages, or wait a second for the first."""
         query = f"subscription=all&max={most}&max_backlog=10000&wait_s=1"
         found: list[Any] = self._ask(f"/v1/queues/{self._queue}/receive?{query}", None)["messages"]
         return found
@@ -72,15 +72,15 @@ class Caller:
 
 
 class Run:
-    """Publishers that keep a pace, and receivers that follow them.
+    """Publishers with a steady rate, and receivers of their messages.
 
     Args:
-        address: the gateway's.
+        address: the gateway's address.
         queue: the queue.
         rate: messages a second.
-        seconds: for how long.
-        batch: messages of one publication.
-        callers: publishers, and as many receivers.
+        seconds: how long to publish, s.
+        batch: messages of one request.
+        callers: the number of publishers, and of receivers.
     """
 
     def __init__(self, address: str, queue: str, rate: int, seconds: float, batch: int, callers: int) -> None:
@@ -98,7 +98,7 @@ class Run:
         self.asked: dict[str, list[float]] = {"published": [], "received": [], "settled": []}
 
     def go(self) -> None:
-        """Publish, receive and acknowledge all of it."""
+        """Publish, receive and acknowledge all messages."""
         self.begun_s = time.time() + 0.5
         works = [(self._publish, number) for number in range(self._callers)]
         works += [(self._receive, number) for number in range(self._callers)]
@@ -113,7 +113,7 @@ class Run:
     def _guarded(self, work: Any, number: int) -> None:
         try:
             work(number)
-        except Exception as error:  # noqa: BLE001  # raised by who waits for the threads
+        except Exception as error:  # noqa: BLE001  # `go` raises it
             self._faults.append(error)
             self._left = 0
 
@@ -142,7 +142,7 @@ class Run:
                 self.ended_s = time.time()
 
     def _note(self, what: str, dues_s: list[float]) -> None:
-        """Note how long after its instant each was done; a publisher that is late has not done it earlier."""
+        """Note how long after its due instant each message was handled. Delays of the publisher count, too."""
         now_s = time.time()
         self.asked[what] += [now_s - due_s for due_s in dues_s if due_s >= self.begun_s + _WARM_S]
 
@@ -150,7 +150,7 @@ class Run:
 def run(
     bootstrap_servers: str, rate: int = 5_000, seconds: float = 10.0, batch: int = 50, callers: int = 4, cores: int = 2
 ) -> Figures:
-    """Publish, receive and acknowledge at a steady rate; all of it, broker included, on so many cores (0 = all)."""
+    """Publish, receive and acknowledge at a steady rate, everything including the broker on `cores` cores (0 = all)."""
     name = f"gateway-{time.time_ns()}"
     if cores:
         _keep_to(cores)
@@ -187,7 +187,7 @@ def _received(caller: Caller) -> bool:
 
 
 def _keep_to(cores: int) -> None:
-    """Keep this process, those that it starts, and the broker to some cores."""
+    """Limit this process, its children and the broker to some cores."""
     some = set(sorted(os.sched_getaffinity(0))[:cores])
     os.sched_setaffinity(0, some)
     if pid := os.environ.get(BROKER_PID):
@@ -198,7 +198,7 @@ def _keep_to(cores: int) -> None:
 
 @contextlib.contextmanager
 def opened(bootstrap_servers: str) -> Iterator[tuple[str, psutil.Process]]:
-    """A gateway in a process of its own: its address, and the process."""
+    """Start a gateway in a process of its own. Yield its address and the process."""
     with tempfile.NamedTemporaryFile("r+", prefix="lapse-gateway-") as log:
         command = [sys.executable, "-m", "lapse", "gateway", "--port", "0", "-b", bootstrap_servers]
         process = subprocess.Popen(command, stdout=log, stderr=log, env=compiled_once())

@@ -1,4 +1,4 @@
-"""Rows of the gateway."""
+"""The row of the gateway."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from benchmarks.comparison.row import Column, Contestant, Goal, Row, figure
 
 
 def gateway(load: Load) -> Row:
-    """Messages over HTTP, at a steady rate."""
+    """Return the row of messages over HTTP at a steady rate."""
     name = "5,000/s in batches of 50"
     return Row(
         "gateway",

@@ -1,1 +1,1 @@
-"""What measurements share: messages, a worker, steady publishing, and clocks."""
+"""Parts that measurements share: messages, a worker, steady publishing, and clocks."""

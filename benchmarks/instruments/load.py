@@ -1,4 +1,4 @@
-"""The messages that every contestant works on."""
+"""Creates topics and publishes the messages that every contestant handles."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ KEYS: Final = 100_000
 Headers = list[tuple[str, str | bytes | None]]
 
 AN_HOUR: Final[Sequence[Headers]] = ([("lapse-ttl-ms", b"3600000")],)
-"""One lifetime header, which nothing reaches while a benchmark runs."""
+"""Headers with a lifetime that does not end while a benchmark runs."""
 
 
 def create(bootstrap_servers: str, topic: str, partitions: int = 1) -> None:
-    """Create a topic with the broker's timestamps."""
+    """Create a topic whose timestamps are the broker's."""
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
     settings = {"message.timestamp.type": "LogAppendTime"}
     for future in admin.create_topics([NewTopic(topic, partitions, 1, config=settings)]).values():
@@ -37,16 +37,16 @@ def publish(
     keys: int = KEYS,
     at_once: bool = False,
 ) -> None:
-    """Write messages of about `PAYLOAD_BYTES` bytes, as fast as it goes, and wait until all are safe.
+    """Write messages of about `PAYLOAD_BYTES` bytes as fast as possible, and wait until Kafka has all.
 
     Args:
         bootstrap_servers: the broker.
-        topic: where to.
-        count: how many.
-        headers: of the messages, in turn.
-        payload: of a message by its number; the same random text for all by default.
-        keys: how many different ones, in turn.
-        at_once: in one transaction, so that all become visible at the end, in one instant.
+        topic: the topic.
+        count: the number of messages.
+        headers: the headers that messages get in turn.
+        payload: makes a payload from a message's number; None = the same random text for all.
+        keys: the number of different keys, used in turn.
+        at_once: write in one transaction, so that all become visible at one instant.
     """
     settings: dict[str, str | int] = {
         "bootstrap.servers": bootstrap_servers,
@@ -77,7 +77,7 @@ def publish(
 
 
 def order(number: int) -> bytes:
-    """A JSON payload for expressions: priorities from 0 to 999, 26 symbols, 50,000 accounts."""
+    """Return a JSON payload for expressions: prices from 0 to 999, 26 symbols, 50,000 accounts."""
     head = b'{"id":%d,"price":%d,"qty":%d,"symbol":"%cBC","account":"a%d","note":"' % (
         number,
         number * 7919 % 1000,

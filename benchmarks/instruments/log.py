@@ -1,4 +1,4 @@
-"""Where the logs of topics end, asked of the broker."""
+"""Asks the broker for the end offsets of topics."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from confluent_kafka import Consumer, TopicPartition
 
 
 class Ends:
-    """Asks for log ends; a context manager."""
+    """Asks for end offsets; a context manager."""
 
     def __init__(self, bootstrap_servers: str) -> None:
         self._consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "benchmark-ends"})
 
     def of(self, topic: str, partition: int = 0) -> int:
-        """Offset behind the last record."""
+        """Return the offset after a partition's last record."""
         return int(self._consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=20)[1])
 
     def __enter__(self) -> Ends:

@@ -1,4 +1,4 @@
-"""Tells a machine that stood still from a worker that did."""
+"""Detects pauses of the machine itself, so that they do not count as pauses of the worker."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _PRIORITY: Final = 50
 
 
 class Metronome:
-    """A process on each core that wakes every ms, before all others, and notes when it was late; a context manager.
+    """Runs a real-time process on each core that wakes every ms and notes when it was late; a context manager.
 
-    Nothing that ordinary processes do keeps one that is scheduled in real time from running: where it is late, the core
-    itself stood still, because the host of a virtual machine has given it to somebody else. Without the right to real
-    time nothing is noted, and everything counts as the worker's.
+    Ordinary processes cannot delay one that is scheduled in real time. If it is late, the core itself stood still
+    because the host gave it to another virtual machine. Without the right to real-time scheduling nothing is noted, and
+    every pause counts as the worker's.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class Metronome:
         self._directory.cleanup()
 
     def standstills(self) -> list[tuple[float, float]]:
-        """When a core stood still: from, until, in ms since the epoch."""
+        """Return when a core stood still: pairs of begin and end, ms since the epoch."""
         found: list[tuple[float, float]] = []
         for notes in Path(self._directory.name).iterdir():
             for line in notes.read_text().splitlines():
@@ -57,7 +57,7 @@ class Metronome:
 
 
 def still_ms(standstills: Sequence[tuple[float, float]], from_ms: float, until_ms: float) -> float:
-    """How much of a time one core or another stood still, ms."""
+    """Return for how long any core stood still within a period, ms."""
     still = 0.0
     counted = from_ms
     for begin, end in standstills:
@@ -69,7 +69,7 @@ def still_ms(standstills: Sequence[tuple[float, float]], from_ms: float, until_m
 
 
 def _beat(core: int, notes: Path) -> None:
-    """Wake every ms, and note when that was late."""
+    """Wake every ms, and note late wake-ups."""
     try:
         os.sched_setaffinity(0, {core})
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(_PRIORITY))

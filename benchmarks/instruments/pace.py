@@ -1,4 +1,4 @@
-"""Publishing at a steady pace, each message with the instant at which it was sent; and latencies from that."""
+"""Publishes at a steady rate, each message with its send time, and computes latencies from that."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from benchmarks.instruments.load import AN_HOUR, PAYLOAD_BYTES
 
 
 class Pace:
-    """A thread that publishes `rate` messages a second, for some seconds; a context manager.
+    """A thread that publishes `rate` messages a second for some time; a context manager.
 
-    Receiver and publisher share a process and so a clock. Without a linger, thousands of messages a second are as
-    many requests, and what is measured is how many of them the broker can bear.
+    Receiver and publisher share a process and thus a clock. Without a linger, thousands of messages a second are as
+    many requests, and the measurement would show how many of them the broker can handle.
 
     Args:
         bootstrap_servers: the broker.
-        topic: where to publish.
+        topic: the topic to publish to.
         rate: messages a second.
-        seconds: for how long latencies count.
-        linger_ms: the publisher's.
-        warm_s: for how long messages are published before, whose latencies do not count: everybody's first calls, new
-            connections, and what the broker's JVM has not compiled yet would be the slowest percent.
+        seconds: how long latencies count, s.
+        linger_ms: the producer's `linger.ms`.
+        warm_s: how long to publish before that, s. First calls, new connections, and code that the broker's JVM has
+            not compiled yet would be the slowest percent.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Pace:
         self._producer.flush()
 
     def received(self, values: Iterable[bytes | None]) -> bool:
-        """Note that these arrived now; whether more are to come."""
+        """Note that these messages arrived now. Return whether more are expected."""
         now = time.perf_counter()
         for sent_s in (float(value or 0) for value in values):
             self._arrived += 1
@@ -77,10 +77,10 @@ class Pace:
         return self._arrived < self.count
 
     def figures(self) -> Figures:
-        """Latencies in milliseconds.
+        """Return the latencies, ms.
 
         Raises:
-            RuntimeError: messages are missing.
+            RuntimeError: Messages are missing.
         """
         if self._arrived < self.count:
             raise RuntimeError(f"{self._arrived} of {self.count} arrived")
@@ -88,7 +88,7 @@ class Pace:
 
 
 def spread(values: Iterable[float], scale: float = 1.0) -> Figures:
-    """Median, 99th percentile and greatest."""
+    """Return the median, the 99th percentile and the maximum."""
     ordered = sorted(values)
     return {
         "median_ms": ordered[len(ordered) // 2] * scale,

@@ -1,10 +1,10 @@
-"""Records that go straight into a shard of the core, without Kafka."""
+"""Records that measurements give to a shard of the core directly, without Kafka."""
 
 from typing import NamedTuple
 
 
 class PlainRecord(NamedTuple):
-    """What the core asks of a record."""
+    """A record with the fields that the core reads."""
 
     offset: int
     timestamp: int

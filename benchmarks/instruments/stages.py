@@ -1,4 +1,4 @@
-"""Where the time of messages goes within a worker, from its figures for Prometheus."""
+"""Reads the mean time of each stage within a worker from its figures for Prometheus."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _FAMILY: Final = "lapse_stage_seconds"
 
 
 class Stages:
-    """The stages since a moment, by the worker's endpoint.
+    """Reads the times of stages from a worker's endpoint.
 
     Attributes:
-        options: what the worker's `[lapse]` needs to have that endpoint.
+        options: the lines of the worker's `[lapse]` that open the endpoint.
     """
 
     def __init__(self) -> None:
@@ -29,11 +29,11 @@ class Stages:
         self._before: dict[str, tuple[float, float]] = {}
 
     def begin(self) -> None:
-        """Count from now on."""
+        """Start counting."""
         self._before = self._read()
 
     def figures(self) -> Figures:
-        """The mean of each stage since the beginning, ms; a batch or step is one value."""
+        """Return the mean time of each stage since `begin`, ms. A batch or step is one value."""
         now = self._read()
         figures: Figures = {}
         for stage in Stage:
@@ -44,7 +44,7 @@ class Stages:
         return figures
 
     def _read(self) -> dict[str, tuple[float, float]]:
-        """Sum and count of each stage."""
+        """Return sum and count of each stage."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/metrics", timeout=10) as answer:
             text = answer.read().decode()
         found: dict[str, dict[str, float]] = {}

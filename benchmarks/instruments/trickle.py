@@ -1,4 +1,4 @@
-"""A steady trickle of messages through one queue, or one plain topic, and when each was delivered."""
+"""Sends a steady trickle of messages through a queue or a plain topic, and notes when each was delivered."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ _MESSAGE = b"t"
 
 
 def longest_ms(happened_at: Iterable[float], since_s: float, until_s: float) -> float:
-    """The longest time without anything, ms, between two instants (s since the epoch)."""
+    """Return the longest gap in a list of instants (s since the epoch) within a period, ms."""
     instants = [since_s, *(at for at in happened_at if since_s <= at <= until_s), until_s]
     return 1000 * max(later - earlier for earlier, later in pairwise(instants))
 
 
 class Trickle:
-    """Publishes steadily to a queue, and consumes from it what it published.
+    """Publishes steadily to a queue, and consumes its messages.
 
     Args:
         bootstrap_servers: the broker.
-        name: the queue's.
+        name: the queue's name.
         rate: messages a second.
-        partition: which they go to; -1 = any.
+        partition: the partition to write to; -1 = any.
 
     Attributes:
-        delivered_at: when something was delivered, s since the epoch.
+        delivered_at: when messages were delivered, s since the epoch.
     """
 
     def __init__(self, bootstrap_servers: str, name: str, rate: int, partition: int = -1) -> None:
@@ -45,13 +45,13 @@ class Trickle:
             thread.start()
 
     def end(self) -> None:
-        """Publish and consume no more."""
+        """Stop publishing and consuming."""
         self._over.set()
         for thread in self._threads:
             thread.join(20)
 
     def longest_ms(self, since_s: float, until_s: float) -> float:
-        """The longest time without a delivery, ms, between two instants (s since the epoch)."""
+        """Return the longest time without a delivery between two instants (s since the epoch), ms."""
         return longest_ms(self.delivered_at, since_s, until_s)
 
     def _publish(self) -> None:
@@ -77,7 +77,7 @@ class Trickle:
 
 
 class PlainTrickle(Trickle):
-    """The same through Kafka alone: what the broker and the machine hold up, with nothing of lapse between."""
+    """A trickle through a plain topic, to measure the delays of broker and machine without lapse."""
 
     def _consume(self) -> None:
         settings = {"bootstrap.servers": self._servers, "group.id": self._name, "fetch.wait.max.ms": 10}

@@ -1,6 +1,6 @@
-"""How long a worker's event loop works without a pause: CPU time between two turns, whatever else the machine does.
+"""Measures how long a worker's event loop works without a pause, in CPU time, which other processes do not affect.
 
-A `lapse` process that was started through this file notes it, in ms, each time it was longer than a millisecond:
+A `lapse` process that is started through this module notes each turn that took longer than a millisecond:
 
     python -m benchmarks.instruments.turns <file> worker --config lapse.toml
 """
@@ -22,7 +22,7 @@ _NOTE: Final = struct.Struct("<dff")
 
 
 def longest(path: Path, since_s: float, until_s: float) -> tuple[float, float]:
-    """The longest turn between two instants, s since the epoch: as (ms of CPU, ms of the clock); zeros = none."""
+    """Return the longest turn between two instants (s since the epoch): (ms of CPU, ms of the clock); zeros = none."""
     notes = [one for one in _NOTE.iter_unpack(_whole(path.read_bytes())) if since_s <= one[0] <= until_s]
     return max((one[1] for one in notes), default=0.0), max((one[2] for one in notes), default=0.0)
 
@@ -32,7 +32,7 @@ def _whole(data: bytes) -> bytes:
 
 
 class _Probe:
-    """A timer of the loop that looks how much CPU its thread has used since it looked last."""
+    """A timer of the event loop that measures the CPU of its thread since its last call."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, out: BinaryIO) -> None:
         self._loop = loop
@@ -41,7 +41,7 @@ class _Probe:
         self._at_s = time.perf_counter()
 
     def look(self) -> None:
-        """Note the turn that ends, and come again."""
+        """Note the turn that has ended, and set the timer again."""
         cpu_s, at_s = time.thread_time(), time.perf_counter()
         cpu_ms, wall_ms = 1000 * (cpu_s - self._cpu_s), 1000 * (at_s - self._at_s - _EVERY_S)
         if cpu_ms >= _LEAST_MS or wall_ms >= 10 * _LEAST_MS:
@@ -51,7 +51,7 @@ class _Probe:
 
 
 def install(path: Path) -> None:
-    """Have every loop that this process runs be looked at."""
+    """Measure every event loop of the main thread."""
     import uvloop
 
     out = path.open("ab", buffering=0)
@@ -63,7 +63,7 @@ def _watch(kind: Any, out: BinaryIO) -> None:
     plain = kind.run_forever
 
     def run_forever(self: asyncio.AbstractEventLoop) -> None:
-        if threading.current_thread() is threading.main_thread():  # where the entities are; others only fetch
+        if threading.current_thread() is threading.main_thread():  # its loop runs the entities; others only fetch
             self.call_soon(_Probe(self, out).look)
         plain(self)
 

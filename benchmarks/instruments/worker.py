@@ -1,4 +1,4 @@
-"""A `lapse worker` process of a benchmark's own, with its topics."""
+"""Runs a `lapse worker` process for a benchmark, with topics of its own."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ PATIENCE_S = 120.0
 
 
 def compiled_once() -> dict[str, str]:
-    """The environment of a program whose code is compiled once, as installers do it, and not at each of its starts.
+    """Return an environment in which Python keeps compiled code, as it does after an installation.
 
-    With `PYTHONDONTWRITEBYTECODE` set, a worker's start takes 1.5 s of CPU more.
+    With `PYTHONDONTWRITEBYTECODE` set, each start of a worker takes 1.5 s more CPU.
     """
     environment = dict(os.environ)
     if environment.pop("PYTHONDONTWRITEBYTECODE", ""):
@@ -28,15 +28,15 @@ def compiled_once() -> dict[str, str]:
 
 
 class Worker:
-    """One deployment with one worker; a context manager that leaves neither process nor file behind.
+    """A deployment with one worker; a context manager that ends the process and deletes all files.
 
     Args:
         bootstrap_servers: the broker.
-        app_id: name of the deployment.
+        app_id: the name of the deployment.
         entities: the `[queue.…]` and `[sow.…]` tables, as TOML.
         store: `memory` or `rocksdb`.
         options: further lines of `[lapse]`.
-        turns: note how long its event loop works without a pause, in `turns_file`.
+        turns: whether to note how long its event loop works without a pause, in `turns_file`.
     """
 
     def __init__(
@@ -63,13 +63,13 @@ class Worker:
         self._process: subprocess.Popen[bytes] | None = None
 
     def apply(self, entities: str | None = None) -> None:
-        """Create the topics, and publish the definitions where a topic has them.
+        """Create the topics, and write the definitions if a topic has them.
 
         Args:
-            entities: the tables of `lapse.toml` from now on; None = as they are.
+            entities: the new tables of `lapse.toml`; None = keep them.
 
         Raises:
-            RuntimeError: `lapse apply` refused; the text is what it said.
+            RuntimeError: `lapse apply` failed; the text is its output.
         """
         if entities is not None:
             self._config.write_text(f"{self._head}{entities}\n")
@@ -79,19 +79,19 @@ class Worker:
             raise RuntimeError(f"lapse apply: {done.stderr[-2000:]}")
 
     def start(self) -> None:
-        """Start it, without waiting."""
+        """Start the process, without waiting until it serves."""
         command = [sys.executable, "-m", *self._program, "worker", "--no-supervise", "-c", str(self._config)]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, env=compiled_once())
 
     def kill(self) -> None:
-        """End it with SIGKILL."""
+        """End the process with SIGKILL."""
         assert self._process is not None
         self._process.kill()
         self._process.wait()
 
     def stop(self) -> None:
-        """End it with SIGTERM."""
+        """End the process with SIGTERM, or with SIGKILL after 20 s."""
         if self._process is not None and self._process.poll() is None:
             self._process.terminate()
             try:
@@ -107,14 +107,14 @@ class Worker:
 
     @property
     def code(self) -> int | None:
-        """What the process ended with; None while it runs."""
+        """The exit code, or None while the process runs."""
         return None if self._process is None else self._process.poll()
 
     def until(self, reached: Callable[[], object], timeout_s: float = PATIENCE_S, every_s: float = 0.05) -> None:
-        """Wait until something holds.
+        """Wait until a condition holds.
 
         Raises:
-            RuntimeError: the worker ended, or it took too long.
+            RuntimeError: The worker ended, or it took too long.
         """
         deadline = time.monotonic() + timeout_s
         while not reached():

@@ -1,4 +1,4 @@
-"""What peers need and our own environment does not have: Python environments and Go programs, made once and kept."""
+"""Installs what only the peers need: Python environments and Go programs, which are made once and kept."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from benchmarks.comparison.contestant import Skipped
 from lapse.embedded.cache import cache_dir, locked
 
 _BUILD_S = 400
-"""Shorter than a contestant's time, so that a slow build ends in a sentence."""
+"""Limit of a build, s. It is shorter than a contestant's time, so that a slow build ends with a clear message."""
 
 
 def python_with(requirement: str) -> Path:
-    """Return a Python that has a package.
+    """Return the path of a Python that has a package.
 
     Raises:
-        Skipped: it is not installed yet, and cannot be installed now.
+        Skipped: The package is not installed yet, and cannot be installed now.
     """
     directory = cache_dir() / "benchmarks" / requirement.replace("==", "-")
     python, complete = directory / "bin" / "python", directory / "complete"
@@ -40,7 +40,7 @@ def python_with(requirement: str) -> Path:
 
 
 def is_here(name: str, module: str) -> bool:
-    """Whether a program needs not to be built any more."""
+    """Return whether a program is installed or was built."""
     return shutil.which(name) is not None or _kept(name, module).exists()
 
 
@@ -49,10 +49,10 @@ def _kept(name: str, module: str) -> Path:
 
 
 def go_program(name: str, module: str) -> Path:
-    """Return a program that is on the path, or else is built by Go from a module (minutes, the first time).
+    """Return a program of the path, or build it with Go from a module, which takes minutes the first time.
 
     Raises:
-        Skipped: it is not here, and cannot be built now.
+        Skipped: The program is not installed, and cannot be built now.
     """
     if found := shutil.which(name):
         return Path(found)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nats.js import JetStreamContext
 
 MODULE = "github.com/nats-io/nats-server/v2@v2.11.10"
-"""The server, as Go finds it."""
+"""The Go module of the server."""
 
 _STREAM = _SUBJECT = "bench"
 _TTL_S = 3_600
@@ -25,7 +25,7 @@ _BATCH = 1_000
 
 
 def run(messages: int = 50_000) -> Figures:
-    """Publish, and drain through one pulling consumer; skipped where server or client cannot be had.
+    """Publish, and drain through one pulling consumer. Skip if server or client cannot be installed.
 
     The time runs from the first batch to the server's answer to the last acknowledgment.
     """
@@ -81,9 +81,9 @@ async def _drain(stream: JetStreamContext, messages: int) -> Figures:
         watch = watch or Stopwatch()
         for message in batch:
             assert message.headers is not None
-            message.headers["key"], message.data  # read, as the others do
+            message.headers["key"], message.data  # read key and value, as the other contestants do
             got += 1
-            # The last one waits for the server's answer, which comes behind all acknowledgments before it.
+            # The last acknowledgment waits for the server's answer, which follows all earlier acknowledgments.
             await (message.ack() if got < messages else message.ack_sync())
     left = (await stream.stream_info(_STREAM)).state.messages
     if left or watch is None:

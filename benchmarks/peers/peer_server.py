@@ -1,4 +1,4 @@
-"""A peer's server: started for one contestant, on a free port, with its files in a directory that goes."""
+"""Runs a peer's server for one contestant, on a free port, with its files in a temporary directory."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _PATIENCE_S = 30.0
 
 @contextmanager
 def peer_server(command: Callable[[int, Path], Sequence[str | Path]]) -> Iterator[int]:
-    """Run a server; yields its port. Its CPU is what counts as the broker's meanwhile.
+    """Run a server. Yield its port. Meanwhile its CPU counts as the broker's.
 
     Args:
-        command: from a port and a directory for the server's files.
+        command: makes the command line from a port and a directory for the server's files.
 
     Raises:
-        Skipped: it does not start here.
+        Skipped: The server does not start here.
     """
     with tempfile.TemporaryDirectory(prefix="lapse-benchmark-") as directory:
         port = _free_port()
@@ -60,7 +60,7 @@ def _free_port() -> int:
 
 
 def listens(port: int) -> bool:
-    """Whether a program takes connections at a port of this machine."""
+    """Return whether a program accepts connections on a port of this machine."""
     try:
         socket.create_connection(("127.0.0.1", port), 1).close()
     except OSError:

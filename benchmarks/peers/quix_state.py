@@ -58,7 +58,7 @@ app.run()
 
 
 def run(bootstrap_servers: str, messages: int = 100_000) -> Figures:
-    """Publish, and let the application write them all, until the checkpoint with the last one is in the changelog."""
+    """Publish, and run the application until the checkpoint with its last state write is in the changelog."""
     python = python_with(_REQUIREMENT)
     topic = f"quix-{time.time_ns()}"
     create(bootstrap_servers, topic)

@@ -22,7 +22,7 @@ from benchmarks.peers.peer_server import listens
 _REQUIREMENT = "pika==1.3.2"
 _PATIENCE_S = 90.0
 _DEBIAN_SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
-"""What Debian's `rabbitmq-server` calls. Called by root it changes to a user that may not write our directory."""
+"""The program behind Debian's `rabbitmq-server`, which as root would change to a user without our directory."""
 
 _PROGRAM = """
 import json, os, time
@@ -57,7 +57,7 @@ print(json.dumps({"messages": got, "rate": got / seconds, "client_us": used / go
 
 
 def run(messages: int = 50_000) -> Figures:
-    """Start a server of our own, publish, and drain through one consumer; skipped where RabbitMQ is not installed."""
+    """Start a server, publish, and drain through one consumer. Skip if RabbitMQ is not installed."""
     command = str(_DEBIAN_SERVER) if _DEBIAN_SERVER.exists() else shutil.which("rabbitmq-server")
     if command is None:
         raise Skipped("no rabbitmq-server on the path")
@@ -76,7 +76,7 @@ def run(messages: int = 50_000) -> Figures:
 
 @contextmanager
 def _server(command: str) -> Iterator[int]:
-    """Run a RabbitMQ of our own; yields its port."""
+    """Run a RabbitMQ server. Yield its port."""
     with socket.socket() as free, socket.socket() as other, tempfile.TemporaryDirectory() as directory:
         for one in (free, other):
             one.bind(("127.0.0.1", 0))
@@ -99,7 +99,7 @@ def _server(command: str) -> Iterator[int]:
             env=environment,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,  # Erlang's processes end with it
+            start_new_session=True,  # so that Erlang's processes end with it
         )
         try:
             deadline = time.monotonic() + _PATIENCE_S

@@ -19,7 +19,7 @@ _BATCH = 1_000
 
 
 def run(messages: int = 300_000) -> Figures:
-    """Publish, and drain through one consumer of a group; skipped where Redis or its client is missing.
+    """Publish, and drain through one consumer of a group. Skip if Redis or its client is missing.
 
     The time runs from the first batch to the answer to the last acknowledgment.
     """
@@ -60,7 +60,7 @@ def _drain(client: redis.Redis, messages: int) -> Figures:
         watch = watch or Stopwatch()
         ((_, batch),) = answer
         for _, message in batch:
-            message[b"key"], message[b"value"]  # read, as the others do
+            message[b"key"], message[b"value"]  # read key and value, as the other contestants do
         got += client.xack(_STREAM, _GROUP, *(name for name, _ in batch))
     if got < messages or watch is None:
         raise RuntimeError(f"{got} of {messages} delivered")

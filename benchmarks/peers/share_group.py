@@ -48,7 +48,7 @@ def run(bootstrap_servers: str, messages: int = 300_000) -> Figures:
 
 
 def from_the_beginning(bootstrap_servers: str, group: str) -> None:
-    """Have a share group begin with what is in the log already, and see of transactions what is committed."""
+    """Make a share group start at the beginning of the log, and read only committed transactions."""
     settings = [
         ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
         for name, value in (("share.auto.offset.reset", "earliest"), ("share.isolation.level", "read_committed"))

@@ -1,4 +1,4 @@
-"""A Kafka share group: milliseconds from publishing to the consumer."""
+"""A Kafka share group: the time from publishing to the consumer, ms."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PATIENCE_S = 20.0
 
 
 def run(bootstrap_servers: str, rate: int = 200, seconds: float = 6.0, linger_ms: float = 0.0) -> Figures:
-    """Publish at a steady rate to a topic with one share consumer, explicitly acknowledging."""
+    """Publish at a steady rate to a topic with one share consumer, which acknowledges explicitly."""
     topic = group = f"share-latency-{time.time_ns()}"
     create(bootstrap_servers, topic)
     from_the_beginning(bootstrap_servers, group)
@@ -40,7 +40,7 @@ def run(bootstrap_servers: str, rate: int = 200, seconds: float = 6.0, linger_ms
 
 
 def _join(bootstrap_servers: str, topic: str, consumer: ShareConsumer) -> None:
-    """Wait until a first message comes through, so that joining the group does not count as latency."""
+    """Wait for a first message, so that joining the group does not count as latency."""
     publish(bootstrap_servers, topic, 1)
     patience = time.monotonic() + _PATIENCE_S * 2
     while time.monotonic() < patience:

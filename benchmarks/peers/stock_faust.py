@@ -1,4 +1,4 @@
-"""Stock Faust: an agent that writes one table entry per message, changelog on, nothing tuned but buffers."""
+"""Stock Faust: an agent that writes one table entry per message, with a changelog, and only buffers tuned."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _PATIENCE_S = 300.0
 
 
 def run(bootstrap_servers: str, messages: int = 20_000) -> Figures:
-    """Publish, and let the agent write them all: from the first message to the last record of the table's changelog."""
+    """Publish, and measure from the agent's first message to the last record of the table's changelog."""
     topic = f"faust-{time.time_ns()}"
     create(bootstrap_servers, topic)
     publish(bootstrap_servers, topic, messages)

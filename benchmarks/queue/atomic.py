@@ -1,7 +1,7 @@
-"""What atomic work costs: outputs and acknowledgments in transactions, beside the plain way; no row.
+"""Compares atomic work, with outputs and acknowledgments in transactions, with plain work; no row.
 
-The plain way publishes an output, waits until Kafka has it, and acknowledges: at least once. Both ways do so for one
-message at a time, and for many.
+Plain work publishes an output, waits until Kafka has it, and acknowledges: at least once. Both are measured with one
+message at a time, and with many.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ _BACKLOG = 5_000
 
 
 def run(bootstrap_servers: str, messages: int = 20_000) -> Figures:
-    """Work on messages in each way, and tell how many a second that makes.
+    """Process messages in each way, and return the messages a second.
 
     Args:
         bootstrap_servers: the broker.
-        messages: of the ways that take a hundred at a time; of those that take one, a tenth of it.
+        messages: the number of messages for a hundred at a time; a tenth of it for one at a time.
     """
     figures: Figures = {}
     for at_once, count in ((1, messages // 10), (100, messages)):
@@ -62,7 +62,7 @@ def _rate(bootstrap_servers: str, way: str, at_once: int, messages: int) -> floa
             done, began = 0, 0.0
             for batch in subscriber.batches(max_size=at_once, timeout=60):
                 work(batch)
-                began = began or time.perf_counter()  # the first one has connected
+                began = began or time.perf_counter()  # after the first batch, which had to connect
                 done += len(batch)
                 if done >= messages:
                     break

@@ -1,4 +1,4 @@
-"""Many messages due within one second: how long the dead letters take, and what publishing meanwhile suffers."""
+"""Measures many messages due within one second: the time until all dead letters, and publishing meanwhile."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _PATIENCE_S = 180.0
 
 
 def run(bootstrap_servers: str, messages: int = 1_000_000, lead_s: float = 0.0) -> Figures:
-    """Queue messages whose deadlines fall into one second that is to come, and publish others before and during it.
+    """Queue messages whose deadlines fall into one future second, and publish others before and during it.
 
-    The publisher writes 100 messages, waits until they are safe, and goes on at once; it takes its share of the
+    The publisher writes 100 messages, waits until Kafka has them, and continues at once. It uses its share of the
     processors, too. The time runs from the first deadline to the last dead letter on its topic.
 
     Args:
         bootstrap_servers: the broker.
-        messages: how many are due.
-        lead_s: how long publishing them and taking them in may take; 0 = an estimate.
+        messages: the number of messages that are due.
+        lead_s: how long publishing and reading them may take, s; 0 = an estimate.
     """
     name = f"burst-{time.time_ns()}"
     lead_s = lead_s or 20 + messages / 30_000
@@ -65,7 +65,7 @@ def run(bootstrap_servers: str, messages: int = 1_000_000, lead_s: float = 0.0) 
 
 
 def _publish(bootstrap_servers: str, topic: str, done: Callable[[], bool]) -> float:
-    """Publish in a closed loop until `done`; returns messages a second."""
+    """Publish in a closed loop until `done` is true. Return the messages a second."""
     producer = Producer({"bootstrap.servers": bootstrap_servers, "linger.ms": 1, "acks": "all"})
     producer.list_topics(topic, timeout=10)
     payload = b"p" * PAYLOAD_BYTES

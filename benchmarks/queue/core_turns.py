@@ -1,4 +1,4 @@
-"""The core alone: how long a queue shard is busy at a time, so that nobody else has a turn, with very many messages."""
+"""Measures in the core alone how long a queue shard with very many messages works without a pause."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _BACKLOG = 2_000_000
 
 
 def run(messages: int = 300_000, least_ms: float = 0.0) -> Figures:
-    """A crowd in each form that falls due at once; each longest turn of the shard, ms of CPU.
+    """Let many messages fall due at once in each form. Return the shard's longest turn of each, ms of CPU.
 
     Args:
-        messages: how many there are.
-        least_ms: print turns that take longer; 0 = none.
+        messages: the number of messages.
+        least_ms: print turns that take longer, ms; 0 = none.
     """
-    gc.disable()  # the worker has it look rarely
+    gc.disable()  # in a worker it runs rarely
     figures: Figures = {"messages": messages}
     for what, do in _CROWDS.items():
         longest = _Longest(what, least_ms)
@@ -41,7 +41,7 @@ def run(messages: int = 300_000, least_ms: float = 0.0) -> Figures:
 
 
 class _Longest:
-    """Keeps the longest turn."""
+    """Measures turns, and keeps the longest."""
 
     def __init__(self, what: str, least_ms: float) -> None:
         self.seconds = 0.0
@@ -49,7 +49,7 @@ class _Longest:
         self._least_ms = least_ms
 
     def turn(self, do: Callable[[], Any]) -> Any:
-        """Do something as one turn, and measure it."""
+        """Call a function as one turn, and measure its CPU."""
         began = time.thread_time()
         done = do()
         seconds = time.thread_time() - began

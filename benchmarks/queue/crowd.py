@@ -1,4 +1,4 @@
-"""A crowd of messages that are due together: how long it keeps others waiting, in its own queue and in another one."""
+"""Measures how long many messages that are due at once delay others, in their queue and in another one."""
 
 from __future__ import annotations
 
@@ -28,20 +28,19 @@ _FORMS: Final = ("expire", "come-due", "purge", "come-back", "restart")
 def run(
     bootstrap_servers: str, messages: int = 300_000, rate: int = 200, lead_s: float = 0.0, form: str = "expire"
 ) -> Figures:
-    """Two queues on one worker, each with a steady trickle and a consumer; a crowd falls due in one of them.
+    """Run two queues on one worker, each with a steady trickle and a consumer. A crowd falls due in one of them.
 
-    The longest times without a delivery are compared with those after the crowd. A turn is what the worker's loop does
-    without a pause: its CPU does not depend on what else the machine has to do.
-
-    The queue is paused until the crowd is due, so that nobody takes it before.
+    The longest times without a delivery are compared with those after the crowd. A turn is what the worker's event loop
+    does without a pause. Its CPU does not depend on the machine's other load.
+    The queue is paused until the crowd is due, so that no consumer gets it before.
 
     Args:
         bootstrap_servers: the broker.
-        messages: how many are due at once.
+        messages: how many messages are due at once.
         rate: messages a second of each trickle.
-        lead_s: how long publishing them and taking them in may take; 0 = an estimate.
+        lead_s: how long publishing and reading the crowd may take, s; 0 = an estimate.
         form: what happens to all of them at once: `expire`, `come-due` (they were scheduled), `purge`, `come-back` (one
-            subscriber held all), or `restart` (they have expired while the worker was away).
+            subscriber held all), or `restart` (they expired while the worker was down).
     """
     if form not in _FORMS:
         raise ValueError(f"form {form} is none of {', '.join(_FORMS)}")
@@ -116,7 +115,7 @@ def run(
 
 
 def _settled_at(bootstrap_servers: str, queue: str) -> list[float]:
-    """When acknowledgments took effect: the instants of their events' records, s since the epoch."""
+    """Return when acknowledgments took effect: the timestamps of their events' records, s since the epoch."""
     topic = topics.events(queue)
     consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "benchmark-events"})
     instants: list[float] = []

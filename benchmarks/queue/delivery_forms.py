@@ -1,7 +1,7 @@
-"""What a delivery costs to write and to read, packed and one by one: CPU of one process, without Kafka.
+"""Measures the CPU of writing and reading deliveries, packed and one by one, in one process without Kafka.
 
-The worker's part goes from records to the bytes of a RecordBatch, the client's from a record's bytes to settlements
-that are ready to be sent, key and value read. What the client library takes for a record is not in it.
+The worker's part goes from records to the bytes of a RecordBatch. The client's part goes from a record's bytes to
+settlements that are ready to be sent, with key and value read. The client library's own work is not included.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ROUNDS = 40
 
 
 class Record(NamedTuple):
-    """What a worker has of a message, or a client of a record."""
+    """A record with the fields that a worker or a client reads."""
 
     offset: int
     timestamp: int
@@ -42,7 +42,7 @@ class Record(NamedTuple):
 
 
 class Message:
-    """A record as a client library gives it."""
+    """A record with the interface of the client library's message."""
 
     def __init__(self, record: Record) -> None:
         self._record = record
@@ -64,11 +64,11 @@ class Message:
 
 
 def run(value_bytes: int = 200, at_once: int = _AT_ONCE) -> Figures:
-    """Write and read deliveries of so many messages at once.
+    """Write and read deliveries of `at_once` messages.
 
     Args:
-        value_bytes: of each message; its key has 8, and its lifetime is its only header.
-        at_once: how many messages are handed out together.
+        value_bytes: the size of each payload; the key has 8 bytes, and the lifetime is the only header.
+        at_once: how many messages are delivered together.
     """
     figures: Figures = {"messages": at_once * _ROUNDS}
     for payload in ("inline", "packed"):
@@ -107,7 +107,7 @@ def _of(payload: Payload, value_bytes: int, at_once: int) -> Figures:
         prefetched.put([_lot(shard, one) for one in arrived])
         got = prefetched.take(at_once)
         for one in got:
-            one.key, one.value  # noqa: B018  # looked at, as an application does
+            one.key, one.value  # noqa: B018  # read, as an application does
         waiting.add(got)
         waiting.flush_all()
         assert len(sent.pop()) == 1, "they leave as one range"
@@ -128,7 +128,7 @@ def _lot(shard: Shard, record: Record) -> Lot:
 
 
 def _cost_us(work: Callable[[], object], messages: int) -> float:
-    """CPU of a message, the best of some rounds: others on the machine only make it more."""
+    """Return the CPU per message, µs, in the best of several rounds: other processes can only increase it."""
     best = float("inf")
     for _ in range(_ROUNDS):
         began = time.process_time_ns()

@@ -1,4 +1,4 @@
-"""The core alone, without broker and worker: memory per queued message, and the cost of one when many are queued."""
+"""Measures in the core alone the memory per queued message, and the cost of a message when many are queued."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ _A_DAY_MS = 86_400_000
 
 
 def run(messages: int = 1_000_000, priority: bool = False, cycled: int = 20_000, room: int = 0) -> Figures:
-    """Fill a shard, weigh it, then let messages enter, be leased and be acknowledged while it stays that deep.
+    """Fill a shard, measure its memory, then let messages arrive, be leased and be acknowledged at the same depth.
 
     Args:
-        messages: how many are queued, each with a lifetime of its own between an hour and a day.
-        priority: whether the queue has a priority; its values are random.
-        cycled: how many pass through in each round; the median of the rounds counts.
-        room: MiB of memory for segments, the others on disk; 0 = all in memory.
+        messages: how many messages are queued, each with a random lifetime between an hour and a day.
+        priority: whether the queue has a priority, with random values.
+        cycled: how many messages pass through in each round; the median of the rounds counts.
+        room: memory for segments, MiB, beyond which they are on disk; 0 = all in memory.
     """
     random.seed(1)
     lifetimes = [[("lapse-ttl-ms", b"%d" % random.randrange(3_600_000, _A_DAY_MS))] for _ in range(10_007)]
@@ -54,7 +54,7 @@ def run(messages: int = 1_000_000, priority: bool = False, cycled: int = 20_000,
     segments = Segments(SpillFile(Path(tempfile.gettempdir())), room << 20) if room else Segments()
     shard = QueueShard(settings, QueueState(segments))
     for some in (records(0, _BATCH), records(_BATCH, _BATCH)):
-        # Whatever is made once is made before the weighing: code that is loaded, arenas of the allocator.
+        # Load code and allocate arenas before the memory is measured.
         QueueShard(shard.settings).arrive("deep", 0, some, Step())
     gc.collect()
     before = psutil.Process().memory_info().rss
@@ -79,7 +79,7 @@ def run(messages: int = 1_000_000, priority: bool = False, cycled: int = 20_000,
 
 
 def _costs(shard: QueueShard, depth: int, cycled: int, records: object) -> Iterator[float]:
-    """Microseconds per message of arrival, lease and acknowledgment, by thousands, one figure per round."""
+    """Yield the CPU of arrival, lease and acknowledgment per message in each round, µs."""
     make = records
     assert callable(make)
     shard.subscribing.subscribe("s", "c", _CYCLE, 60_000, "", _NOW_MS, Step())

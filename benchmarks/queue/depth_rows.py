@@ -1,4 +1,4 @@
-"""Rows of deep queues: memory, cost, and state on disk."""
+"""The rows of deep queues: memory, cost, and state on disk."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from benchmarks.comparison.row import Column, Contestant, Goal, Measure, Medians
 
 
 def memory(load: Load) -> Row:
-    """Memory per queued message."""
+    """Return the row of the memory per queued message."""
     less, most = load.deepest // 10, load.deepest
     fifo, priority = f"FIFO, {most:,}", f"priority, {most:,}"
     return Row(
@@ -28,7 +28,7 @@ def memory(load: Load) -> Row:
 
 
 def depth(load: Load) -> Row:
-    """The cost of one message while many others are queued."""
+    """Return the row of the cost of one message while many others are queued."""
     shallow, deep = "1,000 deep", f"{load.deepest:,} deep"
     return Row(
         "depth",
@@ -43,7 +43,7 @@ def depth(load: Load) -> Row:
 
 
 def disk(load: Load) -> Row:
-    """A deep queue with its state on disk, in the core alone."""
+    """Return the row of a deep queue with its state on disk, in the core alone."""
     room = 64 * load.deepest // 10_000_000 or 6
     memory, disk = f"in memory, {load.deepest:,}", f"{room} MiB, the rest on disk, {load.deepest:,}"
     arguments = {"messages": load.deepest, "cycled": 100_000}
@@ -72,7 +72,7 @@ def disk(load: Load) -> Row:
 
 
 def disk_queue(load: Load) -> Row:
-    """A deep queue with its state on disk, through a broker and a worker."""
+    """Return the row of a deep queue with its state on disk, through a broker and a worker."""
     depth = load.recovered
     room = 6 + depth * 64 // 10_000_000
     memory, disk = f"in memory, {depth:,}", f"{room} MiB, the rest on disk, {depth:,}"

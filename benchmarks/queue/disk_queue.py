@@ -1,4 +1,4 @@
-"""A deep queue with its state on disk, through a broker and a worker that may not take more memory than it is given.
+"""Measures a deep queue with its state on disk, through a broker and a worker with a limit of memory.
 
 python -m benchmarks.queue.disk_queue --messages 10000000 --limit-mib 320
 """
@@ -39,15 +39,15 @@ def run(
     room_mib: int = 16,
     limit_mib: int = 0,
 ) -> Figures:
-    """Fill a queue, take messages from its head, kill the worker, and take one more; progress goes to stderr.
+    """Fill a queue, take messages from its head, kill the worker, and take one more. Progress goes to stderr.
 
     Args:
         bootstrap_servers: the broker.
-        messages: how many are queued, each with a lifetime of its own between an hour and a day.
+        messages: how many messages are queued, each with a random lifetime between an hour and a day.
         taken: how many of them are delivered and acknowledged.
         state: `disk` or `memory`.
         room_mib: `state_memory`, MiB.
-        limit_mib: the worker is killed as soon as it has more than so much resident memory, MiB; 0 = no limit.
+        limit_mib: resident memory above which the worker is killed, MiB; 0 = no limit.
     """
     name, port = f"disk-{time.time_ns()}", _free_port()
     limits = f'state = "{state}"\npayload_window = 1\n' + (f"state_memory = {room_mib}\n" if state == "disk" else "")
@@ -88,7 +88,7 @@ def run(
         "most_mib": most_mib,
         "in_memory": full["memory"],
         "on_disk": full["disk"],
-        # What was on its way to the subscriber when it had enough was read, too.
+        # Messages that were on their way to the subscriber at the end were read, too.
         "needed": -(-(taken + min(_BACKLOG, taken)) // SIZE),
         "read": read,
         "recovered_s": recovered_s,
@@ -97,7 +97,7 @@ def run(
 
 
 def _take(connection: Connection, name: str, count: int, worker: Worker) -> Figures:
-    """Let so many messages be delivered and acknowledged."""
+    """Receive and acknowledge `count` messages."""
     backlog = min(_BACKLOG, count)
     watch, got = Stopwatch(worker.process), 0
     with QueueSubscriber(name, max_backlog=backlog, connection=connection, ack_batch_size=2_000, timeout_s=180) as one:
@@ -126,7 +126,7 @@ def _await_depth(connection: Connection, name: str, messages: int) -> None:
 
 @contextmanager
 def _limited(worker: Worker, limit_mib: int) -> Iterator[None]:
-    """Kill the worker if it takes too much; what waits for it then says that it ended."""
+    """Kill the worker if it uses too much memory. Whatever waits for it then fails because it ended."""
     over, process = threading.Event(), worker.process
 
     def watch() -> None:
@@ -157,7 +157,7 @@ def _lifetimes() -> list[Headers]:
 
 
 def _segments(port: int) -> Figures:
-    """Segments in memory and on disk, and how many were read back so far, as the worker's figures have them."""
+    """Read from the worker's figures the segments in memory and on disk, and how many were loaded again."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
         lines = answer.read().decode().splitlines()
     found = {"memory": 0.0, "disk": 0.0, "loads": 0.0}
@@ -171,7 +171,7 @@ def _segments(port: int) -> Figures:
 
 
 def _most_mib(worker: Worker) -> float:
-    """The most resident memory that the worker has had, as the kernel counts it."""
+    """Return the worker's peak of resident memory, as the kernel counts it, MiB."""
     for line in Path(f"/proc/{worker.process.pid}/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) / 1024

@@ -1,4 +1,4 @@
-"""What one evaluation of a filter costs on a message that is parsed already."""
+"""Measures one evaluation of a filter on a message that is already parsed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TEXT = "/price * /qty > 100 AND /symbol LIKE '^A'"
 
 @dataclass
 class Message:
-    """A message with its payload as a decoder yields it."""
+    """A message with a decoded payload."""
 
     payload: object
     headers: dict[str, bytes | None] = field(default_factory=dict)
@@ -26,7 +26,7 @@ class Message:
 
 
 def run(evaluations: int = 2_000_000) -> Figures:
-    """Evaluate the filter on messages of which half match, and half of the others fail at the symbol."""
+    """Evaluate the filter on messages: half of them match, and half of the others fail at the symbol."""
     matches = compile_filter(TEXT)
     messages = [
         Message({"price": price, "qty": 3, "symbol": symbol})

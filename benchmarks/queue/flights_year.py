@@ -1,7 +1,7 @@
-"""A year of flights through a simulated queue, in virtual time: every departure from New York in 2013; no row (X10).
+"""Simulates a queue with every departure from New York in 2013, in virtual time; no row (X10).
 
-Each flight is announced two hours ahead, and its lifetime ends when it leaves. Four consumers serve the average day,
-and not the busiest one. `lapse demo --keep` and `lapse simulate NAME --replay` go through a recorded year instead.
+Each flight is announced two hours ahead, and its lifetime ends at departure. Four consumers are enough for the average
+day, but not for the busiest. `lapse demo --keep` and `lapse simulate NAME --replay` process a recorded year instead.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ _LEAD_MS = 2 * 3_600_000
 _PARTITIONS = 4
 _CONSUMERS = 4
 _SERVICE = "exponential:5m"
-"""They serve 48 flights an hour; 38 leave in an average one."""
+"""Time to serve a flight. The consumers serve 48 flights an hour; 38 depart in an average hour."""
 
 
 def run(most: int = flights.IN_ALL, seed: int = 2013) -> Figures:
-    """Simulate the year, and tell what that takes.
+    """Simulate the year, and measure the simulation.
 
     Args:
-        most: only the first so many flights.
-        seed: of the consumers' times.
+        most: how many flights to take, from the first on.
+        seed: the seed of the consumers' service times.
     """
     process = psutil.Process()
     began, before = time.perf_counter(), cpu_s(process)

@@ -1,6 +1,6 @@
-"""One queue over two clusters: milliseconds from publishing at one to the consumer at the other (Q26).
+"""Measures a queue over two clusters: the time from publishing at one to the consumer at the other, ms (Q26).
 
-A second broker is started for the other side. `lapse transfer --follow` runs beside them, as somebody would run it.
+It starts a second broker for the other side, and runs `lapse transfer --follow` as a user would.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def run(
     Args:
         bootstrap_servers: the broker of this side.
         rate: messages a second.
-        seconds: for how long.
-        backlog: how many unsettled deliveries the consumer has at once: a message goes only where there is room.
+        seconds: how long to publish, s.
+        backlog: the consumer's limit of unsettled deliveries; messages are only transferred up to this limit.
         expression: the consumer's filter, such as `/x IS NULL`, which all messages match; empty = none.
     """
     name = f"follow-{time.time_ns()}"
@@ -68,10 +68,10 @@ def _following(here: str, there: str, queue: str) -> Iterator[None]:
 
 
 def _warm(here: str, queue: str, subscriber: QueueSubscriber) -> None:
-    """Have first messages come through, so that starting does not count.
+    """Send first messages through, so that starting does not count.
 
     Raises:
-        RuntimeError: none did.
+        RuntimeError: They did not all arrive.
     """
     with Publisher(Connection(here)) as publisher:
         for number in range(100):

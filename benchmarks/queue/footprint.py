@@ -1,6 +1,6 @@
-"""What a message costs the broker in bytes, topic by topic, beside the CPU of broker, worker and client.
+"""Measures the bytes that a message takes on the broker, by topic, and the CPU of broker, worker and client.
 
-Bytes are those of the log segments on disk, so as compressed as they are on the network; replicas write them again.
+Bytes are those of the log segments on disk, compressed as on the network. Each replica writes them again.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _KINDS: Final = (
 
 
 def run(messages: int = 300_000, payload: str = "packed") -> Figures:
-    """Have messages live their whole life on a broker of its own, and weigh its logs.
+    """Send messages through a queue on a new broker, and measure the broker's logs.
 
     Args:
-        messages: how many.
+        messages: the number of messages.
         payload: `packed`, `inline`, or `reference`.
     """
     from lapse.embedded import EmbeddedKafka
@@ -39,7 +39,7 @@ def run(messages: int = 300_000, payload: str = "packed") -> Figures:
 
 
 def sizes_by_kind(data: Path) -> dict[str, int]:
-    """Bytes in the logs below a broker's directory, by what their topics are for."""
+    """Return the bytes of the logs below a broker's directory, by the kind of their topic."""
     sizes = {kind: 0 for _, kind in _KINDS}
     for segment in data.rglob("*.log"):
         topic = segment.parent.name.rpartition("-")[0]

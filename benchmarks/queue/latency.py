@@ -1,4 +1,4 @@
-"""lapse: milliseconds from publishing to the consumer, journal awaited before the delivery."""
+"""lapse: the time from publishing to the consumer, ms. Deliveries wait for the journal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How late messages expire while a worker is loaded by half."""
+"""Measures how late messages expire while a worker is under half load."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _AT_ONCE_S = 0.01
 
 
 def run(bootstrap_servers: str, seconds: float = 8.0, rate: int = 0, calibration: int = 60_000) -> Figures:
-    """Publish messages that live one to three seconds at a rate that takes half of what the worker could do.
+    """Publish messages that live one to three seconds, at half of the rate that the worker could handle.
 
     Args:
         bootstrap_servers: the broker.
-        seconds: how long.
-        rate: messages a second; 0 = half of what one core of CPU is enough for, measured first.
-        calibration: messages of that measurement.
+        seconds: how long to publish, s.
+        rate: messages a second; 0 = half of the rate that takes one core, which is measured first.
+        calibration: the number of messages of that measurement.
     """
     name = f"late-{time.time_ns()}"
     letters = topics.dead_letters(name)
@@ -59,7 +59,7 @@ def run(bootstrap_servers: str, seconds: float = 8.0, rate: int = 0, calibration
 
 
 def _publish(bootstrap_servers: str, topic: str, rate: int, seconds: float) -> int:
-    """Publish at a steady rate, a hundredth of a second's worth at once; returns how many."""
+    """Publish at a steady rate, the messages of 10 ms at once. Return the number of messages."""
     producer = Producer({"bootstrap.servers": bootstrap_servers, "linger.ms": 5, "acks": "all"})
     producer.list_topics(topic, timeout=10)
     began = time.perf_counter()
@@ -75,7 +75,7 @@ def _publish(bootstrap_servers: str, topic: str, rate: int, seconds: float) -> i
 
 
 def _lateness(bootstrap_servers: str, letters: str, first: int, stop: int) -> tuple[list[int], list[int]]:
-    """Milliseconds behind the deadline, of the decision and of the letter's own record, by its broker's timestamp."""
+    """Return the delays after the deadline, ms: of the decisions, and of the letters' timestamps by the broker."""
     consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "late", "enable.auto.commit": False})
     consumer.assign([TopicPartition(letters, 0, first)])
     decided: list[int] = []

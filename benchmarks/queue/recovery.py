@@ -1,4 +1,4 @@
-"""Recovery after kill -9: from the kill to the first delivery of a queue, or to the first answer of a SOW topic."""
+"""Measures recovery after kill -9: the time to a queue's first delivery, or to a SOW topic's first answer."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def run(
     store: str = "memory",
     standby: bool = False,
 ) -> Figures:
-    """Load a worker, kill it, start another one at once, and wait for the first sign of life.
+    """Load a worker, kill it, start another one at once, and wait for its first delivery or answer.
 
     Args:
         bootstrap_servers: the broker.
-        messages: how many are queued, or how many records the SOW topic has.
+        messages: how many messages are queued, or records are in the SOW topic.
         entity: `queue` or `sow`.
         store: `memory` or `rocksdb`.
-        standby: whether a second worker stands by, and takes over; else the first one is started again.
+        standby: whether a second worker runs as a standby and takes over; else the first one is started again.
     """
     name = f"recovery-{time.time_ns()}"
     connection = Connection(bootstrap_servers)
@@ -72,7 +72,7 @@ def run(
 
 
 def _watch(worker: Worker, started: int, killed: float, marks: dict[str, float]) -> float:
-    """Note when the new process said its first word, and when it had read its changelog; returns how long that took."""
+    """Note when the new process logged its first line, and when it had restored. Return how long it restored, s."""
     found: list[float] = []
 
     def restored() -> bool:
@@ -92,7 +92,7 @@ def _watch(worker: Worker, started: int, killed: float, marks: dict[str, float])
 
 def _await_loaded(connection: Connection, name: str, entity: str, messages: int) -> None:
     if entity == "sow":
-        # The answer waits for everything that the log held when the question came.
+        # The answer waits for all records that the log had when the command was read.
         with SowClient(name, connection=connection, timeout_s=600) as client:
             assert list(client.query(keys=[b"k%d" % (messages - 1)]))
         return

@@ -1,4 +1,4 @@
-"""Rows of queues: throughput by the broker's age, latency by the load, deadlines, options and fair shares."""
+"""The rows of queues: throughput by the broker's age, latency by the load, deadlines, options and fair shares."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _INLINE, _REFERENCE, _SHARE = "lapse, inline", "lapse, by reference", "share gro
 
 
 def queue(messages: int) -> Row:
-    """A message's life, beside every peer, on the broker that all rows share."""
+    """Return the row of a message's whole life, beside every peer, on the broker that all rows share."""
     faust = max(5_000, messages // 15)
     return Row(
         "queue",
@@ -33,7 +33,7 @@ def queue(messages: int) -> Row:
 
 
 def queue_brokers(messages: int, warming: int) -> list[Row]:
-    """A message's life on a broker just started, and on one that has served for a while."""
+    """Return the rows of a message's whole life on a broker just started, and on a warm one."""
     contestants = [
         Contestant(_INLINE, "queue.whole_life", {"messages": messages}),
         Contestant(_SHARE, "peers.share_group", {"messages": messages}),
@@ -67,7 +67,7 @@ def queue_brokers(messages: int, warming: int) -> list[Row]:
 
 
 def several(messages: int) -> Row:
-    """The same life where work is divided: partitions, workers, consumers."""
+    """Return the row of a message's whole life with several partitions, workers and consumers."""
     ours, theirs = "lapse, {} partition{}, {} worker{}, {} consumer{}", "share group, {} partition{}, {} consumer{}"
 
     def text(shape: str, *counts: int) -> str:
@@ -99,7 +99,7 @@ def several(messages: int) -> Row:
 
 
 def latency(seconds: float) -> Row:
-    """Latency where nobody is short of CPU."""
+    """Return the row of latency under a light load."""
     contestants = []
     goals = []
     for rate, median in ((200, 3), (2_000, 2.5)):
@@ -123,7 +123,7 @@ def latency(seconds: float) -> Row:
 
 
 def latency_fast(seconds: float) -> Row:
-    """Latency and CPU under a load that keeps everybody at work."""
+    """Return the row of latency and CPU under a heavy load."""
     arguments = {"rate": 20_000, "seconds": seconds, "linger_ms": 1.0}
     return Row(
         "latency-fast",
@@ -140,7 +140,7 @@ def latency_fast(seconds: float) -> Row:
 
 
 def burst(load: Load) -> Row:
-    """Many messages that expire within one second."""
+    """Return the row of many messages that expire within one second."""
     name = f"{load.burst:,} messages"
     return Row(
         "burst",
@@ -161,7 +161,7 @@ def burst(load: Load) -> Row:
 
 
 def lateness(load: Load) -> Row:
-    """How late messages expire at half load."""
+    """Return the row of how late messages expire under half load."""
     name = "at half load"
     return Row(
         "lateness",
@@ -183,7 +183,7 @@ def lateness(load: Load) -> Row:
 
 
 def recovery(load: Load) -> Row:
-    """The way back after kill -9."""
+    """Return the row of the recovery after kill -9."""
     name = f"queue, {load.recovered:,} messages"
     return Row(
         "recovery",
@@ -197,7 +197,7 @@ def recovery(load: Load) -> Row:
 
 
 def one_filter() -> Row:
-    """One evaluation of a filter."""
+    """Return the row of one evaluation of a filter."""
     name = "/price * /qty > 100 AND /symbol LIKE '^A'"
     return Row(
         "filter",
@@ -209,7 +209,7 @@ def one_filter() -> Row:
 
 
 def options(load: Load) -> Row:
-    """What each option of a queue costs."""
+    """Return the row of the cost of each option of a queue."""
     base = {"messages": load.messages // 3, "json": True}
     return Row(
         "options",
@@ -229,7 +229,7 @@ def options(load: Load) -> Row:
 
 
 def shares(load: Load) -> Row:
-    """Fair shares between a great tenant and small ones."""
+    """Return the row of fair shares between a large tenant and small ones."""
     fair, plain = "groups in turn", "plain queue"
     seconds = {"seconds": 4 * load.seconds}
     waits = (Column("median_ms", "visitors wait, median, ms"), Column("p99_ms", "99 %, ms"))

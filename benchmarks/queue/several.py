@@ -1,4 +1,4 @@
-"""Several partitions, workers and consumers: a queue of lapse or a share group; each consumer is a process."""
+"""Measures a queue or a share group with several partitions, workers and consumers; each consumer is a process."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from lapse_client import Connection, QueueSubscriber
 from lapse_client.subscriber.terms import Payload
 
 _FEW: Final = 2_000
-"""Messages that are published again and again until each consumer has had some."""
+"""Messages of a warm-up batch. Batches are published until each consumer has got some."""
 
 _PATIENCE_S: Final = 120.0
 
 _LOOK_EVERY_S: Final = 0.02
-"""How soon a consumer notes that the others have had the last messages; part of what is measured."""
+"""How often a consumer checks whether the others got the last messages, s. It is part of the measured time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """What the consumers count together.
+    """The counters that all consumers share.
 
     Attributes:
-        got: messages so far.
-        wanted: the consumers end with that many.
-        measured: set once what comes counts.
-        started: the number of each consumer that has had its first batch.
-        reports: of each consumer at its end: its first batch that counts, its end (s, monotonic), CPU seconds between.
+        got: the messages received so far.
+        wanted: the number of messages at which the consumers stop.
+        measured: set when further messages count.
+        started: the numbers of the consumers that have got their first batch.
+        reports: from each consumer at its end: first batch that counts, end (both s, monotonic), and CPU between, s.
     """
 
     got: Any
@@ -52,7 +52,7 @@ class Tally:
 
     @classmethod
     def new(cls) -> Tally:
-        """For processes that are spawned."""
+        """Create the counters, for processes that are spawned."""
         context = multiprocessing.get_context("spawn")
         return cls(
             context.Value("q", 0),
@@ -64,12 +64,12 @@ class Tally:
 
     @property
     def complete(self) -> bool:
-        """Whether nothing more is to come."""
+        """Whether all messages were received."""
         return bool(self.got.value >= self.wanted.value)
 
 
 class _Count:
-    """One consumer's part of the tally."""
+    """Counts the messages of one consumer."""
 
     def __init__(self, tally: Tally, number: int) -> None:
         self._tally, self._number = tally, number
@@ -87,7 +87,7 @@ class _Count:
             self._tally.got.value += count
 
     def end(self) -> None:
-        """Everything that this consumer got is acknowledged."""
+        """Report this consumer's times. Call it when all its messages are acknowledged."""
         now = time.monotonic(), time.process_time()
         began = self._began or now
         self._tally.reports.put((began[0], now[0], now[1] - began[1]))
@@ -102,18 +102,18 @@ def run(
     share_group: bool = False,
     payload: str = "packed",
 ) -> Figures:
-    """Publish in one transaction to consumers that wait, and measure until all is acknowledged.
+    """Publish in one transaction to consumers that wait, and measure until all messages are acknowledged.
 
-    The time runs from the first batch that a consumer gets to the answer to the last acknowledgment of any.
+    The time runs from the first batch of any consumer to the answer to the last acknowledgment of any.
 
     Args:
         bootstrap_servers: the broker.
-        messages: how many.
-        partitions: of the topic.
-        workers: of lapse.
-        consumers: processes.
-        share_group: measure Kafka's share group, not lapse.
-        payload: of lapse, as in `whole_life`.
+        messages: the number of messages.
+        partitions: the topic's partitions.
+        workers: the number of workers of lapse.
+        consumers: the number of consumer processes.
+        share_group: whether to measure Kafka's share group instead of lapse.
+        payload: how lapse delivers payloads, as in `whole_life`.
     """
     name = f"several-{time.time_ns()}"
     create(bootstrap_servers, name, partitions)
@@ -127,7 +127,7 @@ def run(
 
 @contextmanager
 def _workers(bootstrap_servers: str, name: str, partitions: int, count: int) -> Iterator[Sequence[Worker]]:
-    """Workers that have divided the shards among them."""
+    """Start workers, and wait until they share the shards evenly."""
     entity = f'[queue.{name}]\nexpiration = "enabled"\nlease_period = "60s"\n'
     team: list[Worker] = []
     try:
@@ -148,7 +148,7 @@ def _workers(bootstrap_servers: str, name: str, partitions: int, count: int) -> 
 def _measure(
     bootstrap_servers: str, name: str, messages: int, consumers: Sequence[partial[None]], team: Sequence[Worker]
 ) -> Figures:
-    """Start the consumers, wait until each has had something, and time the rest."""
+    """Start the consumers, wait until each has got messages, and measure the rest."""
     tally = Tally.new()
     context = multiprocessing.get_context("spawn")
     processes: list[BaseProcess] = [
@@ -182,7 +182,7 @@ def _measure(
 
 
 def _warm_up(bootstrap_servers: str, name: str, tally: Tally, consumers: int) -> int:
-    """Publish until each consumer has had something and nothing is left; how many that were."""
+    """Publish until each consumer has got messages and none is left. Return how many were published."""
     published = 0
     started: set[int] = set()
     deadline = time.monotonic() + _PATIENCE_S
@@ -220,7 +220,7 @@ def _subscribe(name: str, bootstrap_servers: str, payload: str, patience_s: floa
                 count.add(len(batch))
                 if tally.complete:
                     break
-    count.end()  # closing waited for every acknowledgment
+    count.end()  # closing has waited for every acknowledgment
 
 
 def _share(name: str, bootstrap_servers: str, patience_s: float, tally: Tally, number: int) -> None:

@@ -1,4 +1,4 @@
-"""A tenant with a great backlog, and many others: who is served how much, who waits how long, and what that costs."""
+"""Measures shares, waiting times and costs in a queue of one tenant with a large backlog and many others."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ _TIMES = 100
 _VISITORS = 20
 _BACKLOG = 100
 _MARGIN = 1.3
-"""What every tenant has waiting, by what it can get in the time."""
+"""The backlog of a small tenant relative to its fair share in the time."""
 
 
 def run(
     bootstrap_servers: str, fair: bool = True, others: int = 200, rate: int = 1_000, seconds: float = 25.0
 ) -> Figures:
-    """One tenant has 100 times the backlog of each of the others, and consumers do so much and no more.
+    """Consume at a limited rate while one tenant has 100 times the backlog of each of the others.
 
     Meanwhile visitors publish a message each, every second.
 
     Args:
         bootstrap_servers: the broker.
         fair: whether the queue has groups; else it is a plain one.
-        others: how many tenants beside the great one.
-        rate: messages a second that the consumers handle.
-        seconds: how long they do.
+        others: the number of small tenants.
+        rate: messages a second that the consumer handles.
+        seconds: how long it does, s.
     """
     name = f"shares-{time.time_ns()}"
     options = 'group_by = "/tenant"\ngroup_limit = 1000' if fair else ""
@@ -54,14 +54,14 @@ def run(
 
 
 def said(tenant: str, at: float = 0.0) -> bytes:
-    """A message of a tenant; `at` is when it was published, on this process's clock, s."""
+    """Return a message of a tenant; `at` is when it was published, on this process's clock, s."""
     return b'{"tenant":"%s","at":%.6f,"note":"%s"}' % (tenant.encode(), at, b"x" * 150)
 
 
 def _consume(
     subscriber: QueueSubscriber, worker: Worker, visitors: Visitors, others: int, rate: int, seconds: float
 ) -> Figures:
-    """Handle so many messages a second, and note whose they were."""
+    """Handle `rate` messages a second, and note their tenants."""
     served: list[tuple[float, str]] = []
     waits_s: dict[float, float] = {}
     watch: Stopwatch | None = None
@@ -83,12 +83,12 @@ def _consume(
     visitors.end()
     figures = watch.figures(len(served)) if watch is not None else {}
     now = time.perf_counter()
-    of_visitors = [waits_s.get(at, now - at) for at in visitors.published]  # what did not come has waited so long
+    of_visitors = [waits_s.get(at, now - at) for at in visitors.published]  # undelivered messages have waited until now
     return {**figures, "jain": _least_jain(served, others, seconds), **spread(of_visitors, 1e3)}
 
 
 def _least_jain(served: Sequence[tuple[float, str]], others: int, seconds: float) -> float:
-    """Jain's index of what the tenants with a backlog got, of any ten seconds the least."""
+    """Return Jain's index of the shares of tenants with a backlog, the lowest of any ten seconds."""
     tenants = [_GREAT, *(f"tenant-{number}" for number in range(others))]
     found = []
     for begin in range(max(1, int(seconds) - _WINDOW_S)):
@@ -99,11 +99,11 @@ def _least_jain(served: Sequence[tuple[float, str]], others: int, seconds: float
 
 
 class Visitors:
-    """Tenants without a backlog, who publish a message each, every second.
+    """Tenants without a backlog, each of which publishes a message every second.
 
     Args:
         bootstrap_servers: the broker.
-        topic: where to.
+        topic: the topic to publish to.
     """
 
     def __init__(self, bootstrap_servers: str, topic: str) -> None:
@@ -114,11 +114,11 @@ class Visitors:
         self._thread = threading.Thread(target=self._publish, daemon=True)
 
     def begin(self) -> None:
-        """Publish from now on."""
+        """Start publishing."""
         self._thread.start()
 
     def end(self) -> None:
-        """Publish no more."""
+        """Stop publishing."""
         self._over.set()
         self._thread.join()
         self._producer.flush(10)

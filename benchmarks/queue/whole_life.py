@@ -1,4 +1,4 @@
-"""lapse: from the log to a leased delivery with payload to a batched acknowledgment, state durable."""
+"""lapse: from the log to a leased delivery with payload to a batched acknowledgment, with durable state."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ def run(
     messages: int = 300_000,
     payload: str = "packed",
     options: str = "",
-    filter: str = "",  # noqa: A002  # the command's word
+    filter: str = "",  # noqa: A002  # the name in the command
     store: str = "memory",
     json: bool = False,
 ) -> Figures:
     """Publish, start a worker, and drain through one subscriber.
 
-    The time runs from the first batch that the subscriber gets to the answer behind its last acknowledgment.
+    The time runs from the subscriber's first batch to the answer after its last acknowledgment.
 
     Args:
         bootstrap_servers: the broker.
-        messages: how many.
+        messages: the number of messages.
         payload: `packed`, `inline`, or `reference`: deliveries name bookmarks, and the client reads the topic.
         options: further lines for the queue in `lapse.toml`.
-        filter: of the subscriber.
+        filter: the subscriber's filter; empty = none.
         store: `memory` or `rocksdb`.
         json: whether payloads are JSON, for expressions.
     """
@@ -70,10 +70,10 @@ def _drain(connection: Connection, name: str, messages: int, worker: Worker, pay
             subscriber.acknowledge(batch)
             if got >= messages:
                 break
-    # Closing waited for the answer to the unsubscription, and with it for every acknowledgment before it.
+    # Closing has waited for the answer to `unsubscribe`, and so for every acknowledgment before it.
     figures = watch.figures(got) if watch is not None else {}
     if ready:
-        # What the worker read before the first delivery is part of its work.
+        # Reading before the first delivery is part of the worker's work.
         figures["worker_us"] = (cpu_s(worker.process) - ready[0]) / messages * 1e6
     with Queue(name, connection=connection) as queue:
         left = queue.depth()["depth"]
@@ -83,7 +83,7 @@ def _drain(connection: Connection, name: str, messages: int, worker: Worker, pay
 
 
 def _note_cpu_when_ready(worker: Worker, into: list[float]) -> None:
-    """Note the CPU that the worker's start took: everything until it has restored its shard."""
+    """Note the CPU of the worker's start, up to the restoration of its shard."""
     worker.until(lambda: "restored" in worker.log.read_text(errors="replace"), every_s=0.01)
     into.append(cpu_s(worker.process))
 

@@ -1,4 +1,4 @@
-"""What a test without Kafka costs: messages that are published and acknowledged with `lapse.testing`; no row (X8)."""
+"""Measures messages that are published and acknowledged with `lapse.testing`, without Kafka; no row (X8)."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from lapse.testing import Lapse
 
 
 def run(messages: int = 1_000, rounds: int = 5) -> Figures:
-    """Publish and acknowledge messages one after the other; CPU seconds by `max_backlog`, of the quickest round.
+    """Publish and acknowledge messages one by one. Return the CPU by `max_backlog` in the fastest round, s.
 
     Args:
-        messages: how many.
-        rounds: how often.
+        messages: the number of messages.
+        rounds: the number of rounds.
     """
     figures: Figures = {}
     for backlog in (1, 10, 100, 1_000):
-        _consume(50, backlog)  # what is imported late is there
+        _consume(50, backlog)  # late imports are done
         figures[f"backlog_{backlog}_cpu_s"] = min(_consume(messages, backlog) for _ in range(rounds))
     return figures
 

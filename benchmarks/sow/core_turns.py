@@ -1,4 +1,4 @@
-"""The core alone: how long a SOW shard is busy at a time, so that nobody else has a turn, with many records."""
+"""Measures in the core alone how long a SOW shard with many records works without a pause."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _AT_ONCE = 500
 
 
 def run(messages: int = 100_000) -> Figures:
-    """Update every record twice, query in any order and in one, delete a tenth, let all expire; each longest turn, ms.
+    """Update every record twice, query with and without an order, delete a tenth, let all expire; longest turns, ms.
 
-    Then schedule as many updates, list half of them and withdraw those, by filter.
+    Then schedule as many updates, list half of them by filter, and withdraw those.
 
-    Besides, what a record weighs beyond its key and payload.
+    Also measure the memory of a record beyond its key and payload.
 
     Args:
-        messages: how many records there are, all due within one second.
+        messages: the number of records, all due within one second.
     """
-    gc.disable()  # the worker has it look rarely
+    gc.disable()  # in a worker it runs rarely
     shard = SowShard(SowSettings(name="turns", expiration=Expiration(True)))
     lifetimes = [[("lapse-expires-at-ms", b"%d" % (_NOW_MS + 60_000 + ms))] for ms in range(1000)]
     longest: dict[str, float] = {"update": 0.0, "query": 0.0, "order": 0.0, "deletion": 0.0, "expiry": 0.0}

@@ -1,4 +1,4 @@
-"""Many records of a SOW topic due within one second: how long until all are gone and everybody is told."""
+"""Measures many records of a SOW topic due within one second: the time until all are gone and subscribers know."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def run(
     store: str = "memory",
     subscribed: bool = True,
 ) -> Figures:
-    """Store records whose deadlines fall into one second that is to come.
+    """Store records whose deadlines fall into one future second.
 
-    The time runs from the first deadline until there is a tombstone of each record on the compacted topic, and a
-    subscription to all of them was told of each that it is out of focus. Nobody reads what it is told.
+    The time runs from the first deadline until the compacted topic has a tombstone of each record, and a subscription
+    to all of them has an out-of-focus notice of each. No client reads these notices.
 
     Args:
         bootstrap_servers: the broker.
-        messages: how many are due.
-        lead_s: how long publishing them and taking them in may take; 0 = an estimate.
+        messages: the number of records that are due.
+        lead_s: how long publishing and reading them may take, s; 0 = an estimate.
         store: `memory` or `rocksdb`.
         subscribed: whether there is a subscription.
     """
@@ -47,7 +47,7 @@ def run(
         worker.start()
         if subscribed:
             _subscribe(bootstrap_servers, name)
-        worker.until(lambda: ends.of(told) >= (2 if subscribed else 1), timeout_s=60)  # an epoch, and the answer
+        worker.until(lambda: ends.of(told) >= (2 if subscribed else 1), timeout_s=60)  # the epoch and the answer
         due_s = time.time() + lead_s
         first_ms = int(due_s * 1000)
         headers: list[Headers] = [[("lapse-expires-at-ms", b"%d" % (first_ms + ms))] for ms in range(1000)]
@@ -73,7 +73,7 @@ def run(
 
 
 def _subscribe(bootstrap_servers: str, name: str) -> None:
-    """Subscribe to everything, without anybody who listens."""
+    """Subscribe to all records, without a client that reads the subscription."""
     command = {"command": "subscribe", "id": "1", "subscription": "all", "heartbeat_timeout_ms": 3_600_000}
     producer = Producer({"bootstrap.servers": bootstrap_servers, "acks": "all"})
     producer.produce(topics.commands(name), json.dumps(command).encode(), partition=0)

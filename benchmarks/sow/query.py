@@ -1,4 +1,4 @@
-"""Queries of a SOW topic, and what they do to the updates that subscribers wait for meanwhile."""
+"""Measures queries of a SOW topic, and how they delay updates to subscribers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from lapse.protocol import topic as topics
 from lapse_client import Connection, SowClient
 
 _WARM_UP_S = 20.0
-"""A broker that has just been started compiles its code meanwhile, on the same cores."""
+"""Time before the measurement, s, in which a broker just started compiles its code on the same cores."""
 
 _QUIET_S = 4.0
 _EVERY_S = 0.005
@@ -33,19 +33,19 @@ _QUERIES = 9
 def run(
     bootstrap_servers: str, messages: int = 100_000, order_by: str = "", top_n: int = 0, still: bool = False
 ) -> Figures:
-    """Ask for the records that match a filter, while other records are updated every 5 ms and a subscription is told.
+    """Query the records that match a filter while others are updated every 5 ms and a subscription gets these updates.
 
-    How long an update took is the difference of two timestamps of this machine's clock: the update's own, and that of
-    the subscription's record in the deliveries. Deliveries stopped for as long as an update was waiting and none was
-    delivered; the longest of all is also given without the time for which the machine itself stood still. Both are
-    measured before, too, with nobody asking; before that the broker warms up.
+    The delay of an update is the difference of two timestamps of this machine's clock: the update's own, and that of
+    the subscription's record in the deliveries topic. A pause is a time in which an update waited and none was
+    delivered. The longest pause is also given without the time for which the machine itself stood still. Both are
+    measured without queries, too, after a warm-up of the broker.
 
     Args:
         bootstrap_servers: the broker, unless `still`.
-        messages: how many records the topic has; one in a hundred matches.
-        order_by: in which order they are asked for; empty = in any.
-        top_n: at most so many; 0 = all.
-        still: on a broker of its own that never stops by itself.
+        messages: the number of records; one in a hundred matches.
+        order_by: the order of the query; empty = any.
+        top_n: the query's limit of records; 0 = all.
+        still: whether to use a new broker without pauses of its own.
     """
     if still:
         with still_broker() as own:
@@ -101,7 +101,7 @@ def run(
 
 @contextmanager
 def _updates(bootstrap_servers: str, name: str) -> Iterator[None]:
-    """Update some records, again and again, and have a subscription to them that nobody listens to."""
+    """Update some records again and again, with a subscription to them that no client reads."""
     producer = Producer({"bootstrap.servers": bootstrap_servers, "linger.ms": 0, "acks": "all"})
     command = {"command": "subscribe", "id": "1", "subscription": "some", "filter": "/updated = 1"}
     command["heartbeat_timeout_ms"] = 3_600_000  # type: ignore[assignment]
@@ -127,7 +127,7 @@ def _updates(bootstrap_servers: str, name: str) -> Iterator[None]:
 
 
 def _updates_told(bootstrap_servers: str, told: str, begin: int) -> list[tuple[int, int]]:
-    """When each update was made, and when the subscription's record of it was there, ms since the epoch."""
+    """Return the times of each update and of its delivery to the subscription, ms since the epoch."""
     consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "benchmark-waits"})
     at = TopicPartition(told, 0, begin)
     end = consumer.get_watermark_offsets(at, timeout=20)[1]
@@ -145,18 +145,18 @@ def _updates_told(bootstrap_servers: str, told: str, begin: int) -> list[tuple[i
 
 
 def _between(updates: list[tuple[int, int]], from_ms: float, until_ms: float) -> list[tuple[int, int]]:
-    """Those that were made in some time."""
+    """Return the updates that were made within a period."""
     return [one for one in updates if from_ms <= one[0] <= until_ms]
 
 
 def _p99(updates: list[tuple[int, int]]) -> float:
-    """How long updates waited, ms: 99 of 100 at most so long."""
+    """Return the 99th percentile of the updates' delays, ms."""
     waits = sorted(told_ms - updated_ms for updated_ms, told_ms in updates)
     return float(waits[int(len(waits) * 0.99)])
 
 
 def _longest_pause_ms(updates: list[tuple[int, int]], still: Sequence[tuple[float, float]] = ()) -> float:
-    """The longest time in which an update waited and none was told, less what a core stood still of it, ms."""
+    """Return the longest time in which an update waited and none was delivered, less the cores' standstills, ms."""
     pauses = [(max(before_ms, made_ms), told_ms) for (_, before_ms), (made_ms, told_ms) in pairwise(updates)]
     return max(until_ms - from_ms - still_ms(still, from_ms, until_ms) for from_ms, until_ms in pauses)
 

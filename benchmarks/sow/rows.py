@@ -1,4 +1,4 @@
-"""Rows of SOW topics."""
+"""The rows of SOW topics."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from benchmarks.comparison.row import Column, Contestant, Goal, Row, figure, rat
 
 
 def upserts(load: Load) -> Row:
-    """Upserts, beside stock Faust and Quix Streams."""
+    """Return the row of upserts, beside stock Faust and Quix Streams."""
     ours, faust, quix = "lapse SOW", "stock Faust table", "Quix Streams state"
-    lasting = 5 * load.messages  # each at work for about ten seconds: what a broker or a worker does at first is little
+    lasting = 5 * load.messages  # about ten seconds each, so that starting hardly counts
     return Row(
         "sow",
         "Upserts of a SOW topic, durable",
@@ -28,7 +28,7 @@ def upserts(load: Load) -> Row:
 
 
 def query(load: Load) -> Row:
-    """Queries, and how long they stop the updates of others."""
+    """Return the row of queries, and of how long they delay updates to subscribers."""
     records = min(100_000, load.recovered)
     plain, ordered, top = "in any order", "order_by", "order_by, top_n = 100"
     by = {"messages": records, "order_by": "/qty DESC", "still": True}
@@ -65,7 +65,7 @@ def query(load: Load) -> Row:
 
 
 def core_turns(load: Load) -> Row:
-    """How long a shard is busy at a time."""
+    """Return the row of how long a shard works without a pause."""
     some, many = min(100_000, load.recovered), min(1_000_000, load.recovered)
     few, all_of_them = f"{some:,} records", f"up to {many:,} records"
     kinds = {
@@ -93,7 +93,7 @@ def core_turns(load: Load) -> Row:
 
 
 def expiry(load: Load) -> Row:
-    """Many records that expire within one second."""
+    """Return the row of many records that expire within one second."""
     plain, told = "nobody is subscribed", "a subscription is told of each"
     return Row(
         "sow-expiry",
@@ -110,7 +110,7 @@ def expiry(load: Load) -> Row:
 
 
 def recovery(load: Load) -> Row:
-    """The way back after kill -9, by store."""
+    """Return the row of the recovery after kill -9, by store."""
     records = min(load.recovered, 1_000_000)
     base = {"messages": records, "entity": "sow"}
     kinds = {"memory": base, "RocksDB": {**base, "store": "rocksdb"}, "standby": {**base, "standby": True}}

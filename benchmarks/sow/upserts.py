@@ -13,9 +13,9 @@ from lapse_client import Connection, SowClient
 
 
 def run(bootstrap_servers: str, messages: int = 200_000) -> Figures:
-    """Publish, start a worker, and ask for the last record: the answer waits for everything before it.
+    """Publish, start a worker, and query the last record: the answer waits for all records before it.
 
-    The time runs from the first record that is on the compacted topic, less those that were there by then.
+    The time runs from the first record on the compacted topic. Records that are already there do not count.
     """
     name = f"sow-{time.time_ns()}"
     with (

@@ -1,4 +1,4 @@
-"""The ledger of a queue that has had millions of messages, reckoned by Spark in this process."""
+"""Measures the ledger of a queue that has had millions of messages, computed by Spark in this process."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _MIB = 1 << 20
 
 
 def run(bootstrap_servers: str, messages: int = 2_000_000) -> Figures:
-    """Write a queue's topics, reckon the ledger with Spark as it comes, on all cores, and check it.
+    """Write a queue's topics, compute the ledger with an untuned Spark on all cores, and check it.
 
-    The time is that of `ledger.run` in a new process: nothing is compiled yet, and nothing is in Spark's caches.
+    The time is that of `ledger.run` in a new process: no code is compiled yet, and Spark's caches are empty.
 
     Args:
         bootstrap_servers: the broker.
-        messages: how many were published.
+        messages: the number of published messages.
     """
     queue = f"ledger-{time.time_ns()}"
     began = time.perf_counter()
@@ -59,7 +59,7 @@ def run(bootstrap_servers: str, messages: int = 2_000_000) -> Figures:
 
 
 def _check(found: ledger.Ledger, written: ledger_log.Written) -> None:
-    """A figure that is fast and wrong is none."""
+    """Check the ledger, as a fast but wrong figure is worthless."""
     fates = {fate: number for fate, number in found.fates.items() if number}
     expected = {fate: number for fate, number in written.fates.items() if fate != "queued"}
     agrees = (found.published, fates, found.dead_lettered) == (written.published, expected, dict(written.letters))
@@ -68,7 +68,7 @@ def _check(found: ledger.Ledger, written: ledger_log.Written) -> None:
 
 
 def _peak_bytes(process: psutil.Process) -> int:
-    """The most memory that a process ever had; where the system does not tell, what it has now."""
+    """Return the peak of a process's memory, or its current memory if the system does not record the peak."""
     status = Path(f"/proc/{process.pid}/status")
     if status.is_file():
         for line in status.read_text().splitlines():

@@ -1,8 +1,8 @@
-"""The topics of a queue that has had millions of messages: what is in the log, and what a worker has told of it.
+"""Writes the topics of a queue that has had millions of messages: the messages, the events and the dead letters.
 
-Records and events are written as a worker writes them (the same encoders, one event for all messages of a step that
-share a fate, a step told twice after a crash), without the worker: it would need minutes for each million. All
-figures are known, so that a ledger over them can be checked.
+They are written as a worker writes them: with the same encoders, one event for all messages of a step that share a
+fate, and a step repeated after a crash. No worker is used, as it would need minutes for each million. All figures are
+known, so that a ledger of the topics can be checked.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from lapse.protocol.event import Event, EventKind
 
 PARTITIONS: Final = 2
 STEP: Final = 10_000
-"""Messages whose fates are told together: as many as a runner takes in at most."""
+"""Messages whose fates are in one step: as many as a runner reads at most."""
 
 _PAYLOAD: Final = b'{"id":123456789,"price":101.25,"qty":40,"symbol":"ABC","note":""}'
 _HEADERS: Final = [("lapse-ttl-ms", b"3600000")]
 _SUBSCRIPTIONS: Final = 4
 _QUEUED: Final = "queued"
-# How a run of neighbours ends, how often, and how long such a run is at most.
+# The fate of a run of neighbouring messages, its probability, and the greatest length of the run.
 _RUNS: Final = (
     (EventKind.ACKNOWLEDGED.value, 0.90, 64),
     (EventKind.DEAD_LETTERED.value, 0.06, 8),
@@ -42,13 +42,13 @@ _TOLD_TWICE: Final = 0.01
 
 @dataclass(slots=True)
 class Written:
-    """What a ledger has to find.
+    """The figures that a ledger must find.
 
     Attributes:
-        published: messages.
-        fates: how many ended how; `queued` did not.
-        letters: dead letters by reason, copies left out.
-        ranges: ranges of bookmarks in all events.
+        published: the number of messages.
+        fates: the number of messages by fate; `queued` ones are still in the queue.
+        letters: the number of dead letters by reason, without duplicates.
+        ranges: the number of bookmark ranges in all events.
     """
 
     published: int = 0
@@ -64,10 +64,10 @@ def write(
 
     Args:
         bootstrap_servers: the broker.
-        queue: its name.
-        messages: how many.
-        rate: at most so many in a second; 0 = as fast as it goes.
-        begun: is told when the topics are there.
+        queue: the queue's name.
+        messages: the number of messages.
+        rate: the limit of messages a second; 0 = as fast as possible.
+        begun: called when the topics exist.
     """
     for name in (queue, topic.events(queue), topic.dead_letters(queue)):
         create(bootstrap_servers, name, PARTITIONS)
@@ -100,7 +100,7 @@ def write(
 
 
 def _tell(producer: Producer, written: Written, chance: random.Random, messages: BookmarkRange) -> None:
-    """Decide what becomes of a step's messages, and write the events and letters of it."""
+    """Choose the fates of a step's messages, and write its events and dead letters."""
     queue, partition = messages.topic, messages.partition
     now_ms = time.time_ns() // 1_000_000
     shared: dict[tuple[str, str, tuple[Reason, ...]], list[BookmarkRange]] = {}
@@ -138,7 +138,7 @@ def _tell(producer: Producer, written: Written, chance: random.Random, messages:
 
 
 def _runs(chance: random.Random, messages: BookmarkRange) -> Iterator[tuple[str, BookmarkRange]]:
-    """Runs of neighbours that share a fate, from the first to the last."""
+    """Yield runs of neighbouring messages that share a fate, from the first to the last."""
     fates = [fate for fate, _, _ in _RUNS]
     weights = [weight for _, weight, _ in _RUNS]
     longest = {fate: most for fate, _, most in _RUNS}

@@ -1,4 +1,4 @@
-"""Dead letters read by Spark: rows per CPU second of the reader, beside a query on the topic written by hand."""
+"""Measures dead letters read by Spark, rows per CPU second: the reader beside a hand-written query on the topic."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ _AT_MS: Final = 1_750_000_000_000
 
 
 def run(bootstrap_servers: str, letters: int = 1_000_000, rounds: int = 3) -> Figures:
-    """Write letters of lapse, and read them by both ways in turn; the best round of each counts.
+    """Write dead letters, and read them in both ways by turns. The best round of each counts.
 
     Args:
         bootstrap_servers: the broker.
-        letters: how many.
-        rounds: how often each query runs, after one that only warms.
+        letters: the number of dead letters.
+        rounds: how often each query runs, after one run to warm up.
     """
     queue = f"letters-{time.time_ns()}"
     name = topic.dead_letters(queue)
     create(bootstrap_servers, name, _PARTITIONS)
     _write(bootstrap_servers, queue, letters)
-    # Spark keeps the consumers of a query for minutes, with what they have fetched, and here are dozens of queries.
+    # Spark keeps each query's consumers with their fetched data for minutes, and there are dozens of queries.
     spark = session("lapse letters benchmark", config={"spark.driver.memory": "3g"})
     driver = psutil.Process(spark.sparkContext._gateway.proc.pid)  # type: ignore[union-attr]
     connection = Connection(bootstrap_servers)
@@ -94,7 +94,7 @@ _ALL: Final = [*_BY_NAME, "reasons", "died_at", "letter_topic", "letter_partitio
 
 
 def _columns(raw: DataFrame) -> DataFrame:
-    """The same columns of lapse's letters as somebody writes them who knows that no header is there twice."""
+    """Make the reader's columns by hand, given that no header occurs twice."""
     letter = {"topic": "letter_topic", "partition": "letter_partition", "offset": "letter_offset"}
     kept = [F.col(name).alias(alias) for name, alias in {**letter, "timestamp": "letter_at"}.items()]
     told = raw.select(*kept, "key", "value", F.map_from_entries("headers").alias("_told"))
@@ -108,7 +108,7 @@ def _columns(raw: DataFrame) -> DataFrame:
 
 
 def _whole(data: DataFrame) -> int:
-    """Make every column of every row, and add up, so that nothing is left out."""
+    """Compute every column of every row, and count the rows, so that Spark skips nothing."""
     made = F.count(F.when(F.xxhash64(*_ALL, "key", "value").isNotNull(), 1))
     return int(data.agg(made).collect()[0][0])
 
@@ -128,7 +128,7 @@ _QUESTIONS: Final[dict[str, tuple[_Ask, _Ask]]] = {
     "whole": (_whole, _whole),
     "readable": (_readable, _with_id),
 }
-"""By name: what the reader is asked, and the query by hand."""
+"""The queries by name: one on the reader, and the same by hand."""
 
 
 def _write(bootstrap_servers: str, queue: str, letters: int) -> None:

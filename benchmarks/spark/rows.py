@@ -1,4 +1,4 @@
-"""Rows of the Spark jobs."""
+"""The rows of the Spark jobs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from benchmarks.comparison.row import Column, Contestant, Goal, Row, figure, rat
 
 
 def ledger(load: Load) -> Row:
-    """The ledger of a queue, by its size."""
+    """Return the row of a queue's ledger, by its size."""
     less, most = load.ledger // 10, load.ledger
     small, great = f"{less:,} messages", f"{most:,} messages"
     return Row(
@@ -33,7 +33,7 @@ def ledger(load: Load) -> Row:
 
 
 def letters(load: Load) -> Row:
-    """Dead letters, beside a query written by hand."""
+    """Return the row of dead letters, beside a hand-written query."""
     reader = "letters, read by Spark"
     questions = {"count": "counted", "by_reason": "by reason", "whole": "all columns", "readable": "readable ones"}
     columns = [

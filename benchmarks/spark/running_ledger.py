@@ -1,4 +1,4 @@
-"""The ledger that goes on, of a queue with so many messages a second, by Spark in a process with two cores."""
+"""Measures the running ledger of a queue at a steady rate of messages, by Spark in a process with two cores."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ from lapse_spark.stream.stream import Standing
 
 _CORES = 2
 _WARM_S = 60.0
-"""Spark compiles what it runs; what is behind meanwhile is caught up with. Of a short run, half of it."""
+"""Time that does not count, s, at most half of the run: Spark compiles its code, then catches up."""
 
 
 class _Enough(Exception):
-    """The time is over."""
+    """Raised to stop the ledger when the time is over."""
 
 
 def run(bootstrap_servers: str, rate: int = 10_000, seconds: float = 180.0, every: str = "10 seconds") -> Figures:
     """Follow a queue while its topics are written, and check the account at the end.
 
-    Whether it keeps up shows `most_lag_s`: how many seconds of messages were unread when a batch was planned, at most.
+    `most_lag_s` shows whether it keeps up: the most unread messages when a batch was planned, in seconds of publishing.
 
     Args:
         bootstrap_servers: the broker.
-        rate: messages published in a second; their fates are told as fast.
-        seconds: how long.
-        every: how often a batch begins.
+        rate: messages published a second; their fates are written as fast.
+        seconds: how long to publish, s.
+        every: the interval of batches.
     """
     queue = f"ledger-{time.time_ns()}"
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     writer = context.Process(target=_write, args=(theirs, bootstrap_servers, queue, round(rate * seconds), rate))
     writer.start()
-    ours.recv()  # the topics are there
+    ours.recv()  # the topics exist
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:_CORES])
     spark = session("lapse ledger benchmark", master=f"local[{_CORES}]")
@@ -104,7 +104,7 @@ def _write(pipe: Pipe, bootstrap_servers: str, queue: str, messages: int, rate: 
 
 
 def _check(balance: Balance, written: ledger_log.Written) -> None:
-    """A figure that is fast and wrong is none."""
+    """Check the account, as a fast but wrong figure is worthless."""
     found = balance.ledger
     fates = {fate: number for fate, number in found.fates.items() if number}
     expected = {fate: number for fate, number in written.fates.items() if fate != "queued"}
