@@ -57,7 +57,6 @@ class MemoryShard:
     def __init__(self, entity: Entity, partition: int) -> None:
         self.entity = entity
         self.partition = partition
-        self.reached_ms = 0
         self._cluster = entity.cluster
         self._commands = TP(names.commands(entity.name), partition)
         self._deliveries = names.deliveries(entity.name)
