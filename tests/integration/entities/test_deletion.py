@@ -282,6 +282,38 @@ def test_a_changelog_that_disappears_while_it_is_looked_at_is_looked_for_again(
     assert found.standing(one.name("other")) is Standing.WHOLE
 
 
+@pytest.mark.feature("C4", "C52")
+def test_a_deletion_that_two_workers_finish_at_once_leaves_no_entity_that_lacks_something(
+    deploy: Deploy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One removes the topics, and for the other the broker lists them still; the changelog is the last to be seen."""
+    one = deploy({"orders": {}, "half": {}}).apply()
+    config, name = load(one.config), one.name("half")
+    changelog = topic.changelog(config.lapse.app_id, name)
+    monkeypatch.setattr(Cluster, "_is_retired", lambda _, who, found: who == name and changelog in found.existing)
+    Cluster(config)._remove([topic.commands(name)])
+    until(lambda: topic.commands(name) not in own(one, "half"), "it is removed")
+    look, remove, looks, seen = Cluster._look, Cluster._remove, [], []
+
+    def look_again(cluster: Cluster, *how: Any) -> Topology:
+        looks.append(look(cluster, *how))
+        return looks[0] if len(looks) == 2 else looks[-1]
+
+    def remove_in_any_order(cluster: Cluster, topics: list[str]) -> None:
+        for gone in reversed(topics):
+            remove(cluster, [gone])
+            seen.append(look(cluster, True, 15.0, True))
+
+    monkeypatch.setattr(Cluster, "_look", look_again)
+    monkeypatch.setattr(Cluster, "_remove", remove_in_any_order)
+    found = Cluster(config).topology(served=True)
+    assert found.standing(name) is Standing.DELETED
+    assert found.deleted() == [name]
+    between = [then.existing for then in seen if then.standing(name) is Standing.PARTLY]
+    assert between
+    assert all(changelog in existing for existing in between)
+
+
 @pytest.mark.feature("C77", "C4")
 def test_a_forced_deletion_takes_along_what_the_log_held_when_it_was_decided(deploy: Deploy) -> None:
     """The worker is frozen while messages and command are written, so it has read none of them when it decides."""

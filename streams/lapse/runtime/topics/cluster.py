@@ -186,16 +186,18 @@ class Cluster:
             found = self._look(served, patience_s, rights or served)
             try:
                 cut_short = self._cut_short(found)
-                break
             except _DisappearedError as error:
                 if time.monotonic() > looked_until:
                     raise TopologyError(f"{error}: it is listed, and cannot be found when it is read") from error
                 time.sleep(_AGAIN_S)
-        for name in cut_short:
-            own = names.own(self._config.lapse.app_id, name)
-            private = names.private_deliveries(name, found.existing)
-            self._remove([*private, *(one for one in own if one in found.existing)])
-        return self._look(served, patience_s, rights or served) if cut_short else found
+                continue
+            if not cut_short or time.monotonic() > looked_until:
+                return found
+            for name in cut_short:
+                *own, changelog = (one for one in names.own(self._config.lapse.app_id, name) if one in found.existing)
+                self._remove([*names.private_deliveries(name, found.existing), *own])
+                self._remove([changelog])  # last: it tells others who look meanwhile what becomes of the rest
+            # Another worker may have removed them just now, and the broker may list them a moment longer.
 
     def _cut_short(self, found: Topology) -> list[str]:
         """Return the deleted entities that still have topics."""
@@ -362,6 +364,8 @@ class Cluster:
             consumer.close()
 
     def _remove(self, topics: list[str]) -> None:
+        if not topics:
+            return
         for name, future in self._admin.delete_topics(topics, operation_timeout=_PATIENCE_S).items():
             try:
                 future.result()
