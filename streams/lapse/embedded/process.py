@@ -79,7 +79,7 @@ class Jvm:
 
     @classmethod
     def running(cls, pid: int, started_s: float) -> "Jvm | None":
-        """Return the process `pid` if it is still the one that started at `started_s` (s since the epoch)."""
+        """Return the process `pid` that started at `started_s` (s since the epoch); None if it has ended."""
         try:
             process = psutil.Process(pid)
             same = abs(process.create_time() - started_s) < 1.0
@@ -151,7 +151,7 @@ class Jvm:
         self._process.resume()
 
     def _gone_within(self, timeout_s: float) -> bool:
-        """Wait for the end of the process, and of its supervisor."""
+        """Wait for the end of the process, and of its supervisor; return whether it came in time."""
         try:
             if self._reap is not None:
                 self._reap.wait(timeout_s)

@@ -434,5 +434,5 @@ def _was_deleted(entities: list[str]) -> str:
 
 
 def _not_about_declaring(record: logging.LogRecord) -> bool:
-    """Suppress Faust's message that it creates no topics, because `lapse apply` creates them."""
+    """Return False for Faust's message that it creates no topics, because `lapse apply` creates them."""
     return "Topic creation disabled" not in record.getMessage()

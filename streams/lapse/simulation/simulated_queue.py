@@ -176,7 +176,7 @@ class SimulatedQueue:
             outside.popleft()
 
     def _settle(self, now_ms: int, steps: Mapping[int, Step]) -> list[_Finish]:
-        """Let consumers settle the messages that they finish now."""
+        """Let consumers settle the messages that they finish now; return these consumers with the shards."""
         finished: list[_Finish] = []
         claims: dict[tuple[_Finish, SettleAction], list[Claim]] = {}
         while self._finishes and self._finishes[0][0] <= now_ms:

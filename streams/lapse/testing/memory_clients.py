@@ -141,7 +141,7 @@ class MemoryProducer(_InMemory):
         return (murmur2(key) & 0x7FFFFFFF) % partitions
 
     def poll(self, timeout: float = 0.0) -> int:
-        """Hand out delivery reports; wait for the first one."""
+        """Wait for a delivery report; hand out all that are there, and return how many."""
         if timeout > 0 and not self._reports:
             with self._cluster.changed:
                 self._cluster.changed.wait_for(lambda: self._reports, timeout)

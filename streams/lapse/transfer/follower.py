@@ -188,7 +188,7 @@ class Follower(Mover):
         return not self._formats_differ
 
     def _hold_for(self, text: str, wanted: int, back: bool) -> dict[int, Answer]:
-        """Hold messages that match a filter. Leave out a filter for a while if a shard here refuses it."""
+        """Hold messages that match a filter; return answers by shard. Do not use a refused filter for a while."""
         try:
             return self._hold_spare(text, wanted, back)
         except CommandFailed as error:
@@ -202,7 +202,7 @@ class Follower(Mover):
             return {}
 
     def _hold_spare(self, text: str, wanted: int, handed_over: bool) -> dict[int, Answer]:
-        """Hold at most `wanted` messages that nobody here takes, shard by shard.
+        """Hold at most `wanted` messages that nobody here takes, shard by shard; return the answers.
 
         With `handed_over` only messages that came from another deployment, without it none of them.
         """

@@ -37,7 +37,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         return created
 
     async def _commit(self, offsets: Mapping[TP, int]) -> bool:
-        """Commit offsets of partitions that are still assigned and whose topics exist.
+        """Commit offsets of partitions that are still assigned and whose topics exist; return whether that succeeded.
 
         Faust crashes if none of them is assigned any more, because the topics changed (a queue was deleted) just before
         the commit. For a deleted topic aiokafka would try again for ever, and no other partition would be committed

@@ -72,7 +72,7 @@ class Columns:
             return self._made[first:stop]
 
     def _apart(self, first: int, stop: int) -> Iterator[ReadRecord]:
-        """Make a range of the records from the columns."""
+        """Yield a range of the records, made from the columns."""
         spans, headers = self.spans[:, first:stop], None
         for at, (offset, timestamp_ms, _) in enumerate(self.places[:, first:stop].T.tolist()):
             if headers is None or not spans[ALIKE, at]:

@@ -32,7 +32,7 @@ _NO_LEADER: Final = (None, -1)
 async def ask(
     consumer: AIOKafkaConsumer, question: Question, tps: Sequence[TopicPartition]
 ) -> dict[TopicPartition, int]:
-    """Ask about partitions; leave out those whose leaders do not answer.
+    """Return offsets of partitions, without those whose leaders do not answer.
 
     Args:
         consumer: sends the requests. It must have the metadata of the topics.

@@ -9,7 +9,7 @@ from lapse.config.root import SecurityConfig
 
 
 def password(security: SecurityConfig) -> str | None:
-    """Return the SASL password from `LAPSE_SASL_PASSWORD`, or else from the file."""
+    """Return the SASL password from `LAPSE_SASL_PASSWORD`, or else from the file; None without one."""
     from_environment = os.environ.get("LAPSE_SASL_PASSWORD")
     if from_environment:
         return from_environment

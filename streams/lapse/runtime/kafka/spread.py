@@ -81,7 +81,7 @@ def spread(assignments: Mapping[str, Assignment], owned: Mapping[str, set[TP]], 
 
 
 def _round(units: Sequence[_Unit], had: Mapping[Shard, str], everybody: Sequence[str]) -> dict[Shard, str]:
-    """Let members keep shards within their shares, and give the others to the members with the fewest."""
+    """Return the owner of each shard: members keep shards within their shares, those with the fewest get the others."""
     shares = _Shares(everybody, sum(unit.together.entities * len(unit.partitions) for unit in units))
     given: dict[Shard, str] = {}
     for unit in units:
@@ -138,7 +138,7 @@ class _Shares:
 
 
 def _together(entities: Iterable[set[str]], subscribed: set[str]) -> list[Together]:
-    """Join entities that have a topic in common."""
+    """Return groups of entities, those with a topic in common joined."""
     at: dict[str, int] = {}
     groups: dict[int, tuple[set[str], int]] = {}
     for number, topics in enumerate(entities):

@@ -306,9 +306,9 @@ class BatchConsumer(driver.Consumer):
             return  # not assigned any more: another rebalance ends with a seek
 
     async def _commit_offsets(self, offsets: Mapping[TP, int], start_new_transaction: bool = True) -> bool:
-        """Commit like Faust's, without its table of all partitions for the log.
+        """Commit like Faust's, without its table of all partitions for the log; return whether something was committed.
 
-        `_commit` skips what is not assigned.
+        `_commit` skips partitions that are not assigned.
         """
         done: bool = await self._commit(offsets)
         self._committed_offset.update(offsets)

@@ -169,7 +169,7 @@ class ExpiryRule:
         return [entry.message(self._entity, at, record) for at, record in enumerate(records)]
 
     async def _read(self, entry: Entry) -> list[Any | None]:
-        """Read payloads back, in stretches of the log."""
+        """Return the records of an entry, read in stretches of the log; None for those that Kafka no longer has."""
         found: dict[int, Any] = {}
         at = 0
         while at < len(entry):

@@ -92,7 +92,7 @@ class LetterWriter:
         return dict(sorted(refused.items()))
 
     async def _write_in_order(self, lot: _Lot, first: int, stop: int) -> dict[int, Refusal]:
-        """Write letters of one partition; the next batch is made while one is being sent."""
+        """Write letters of one partition; return those that Kafka refuses. A batch is made while another is sent."""
         refused: dict[int, Refusal] = {}
         sending: asyncio.Task[dict[int, Refusal]] | None = None
         at = first
@@ -116,7 +116,7 @@ class LetterWriter:
         return refused
 
     async def _send(self, lot: _Lot, first: int, stop: int, batch: PackedBatch) -> dict[int, Refusal]:
-        """Send a batch. Divide a refused batch until the refused letters are alone."""
+        """Send a batch; return the refused letters. A refused batch is divided until these are alone."""
         size = batch.size()
         if size > MAX_LETTER_BYTES:
             return {first: Refusal(f"{size:,} bytes are more than Kafka takes in one request")}

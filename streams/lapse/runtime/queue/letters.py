@@ -107,7 +107,7 @@ class QueueLetters:
 
 
 def _portions(records: Sequence[Any | None]) -> Iterator[tuple[int, Sequence[Any | None]]]:
-    """Split records into portions between which others have turns, each with the index of its first record."""
+    """Yield records in portions between which others have turns, each with the index of its first record."""
     parts: Iterable[Sequence[Any | None]] = records.parts if isinstance(records, RowParts) else (records,)
     done = 0
     for part in parts:

@@ -341,7 +341,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
             self.shard.topic_begins(tp.topic, tp.partition, epoch)
 
     def replace(self, topics: Collection[str], now_ms: int) -> bool:
-        """Let a bounded number of messages leave whose topics were created anew (C42)."""
+        """Let a bounded number of messages leave whose topics were created anew (C42); return whether none is left."""
         self.now_ms = max(self.now_ms, now_ms)
         if self._is_busy:
             return False
@@ -354,7 +354,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         return [TP(source.topic, source.partition) for source in self.shard.state.held_sources()]
 
     def log_begins(self, tp: TP, begin_offset: int, now_ms: int) -> bool:
-        """Let a bounded number of messages leave whose records Kafka has removed (C40)."""
+        """Let a bounded number of messages leave whose records Kafka removed (C40); return whether none is left."""
         self.now_ms = max(self.now_ms, now_ms)
         return self.shard.log_begins(tp.topic, tp.partition, begin_offset, self.now_ms, self._step)
 

@@ -89,7 +89,7 @@ def packed_records(
 def _packed_rows(
     messages: Messages, rows: Sequence[FetchedRows], headers: bytes, header_count: int, most_bytes: int
 ) -> list[bytes]:
-    """Do the same for records in columns."""
+    """Do the same as `packed_records` for records in columns."""
     keys, values = _Part.gathered(rows, KEY), _Part.gathered(rows, VALUE)
     own = _Part.own_headers(rows)
     stamps = np.concatenate([part.timestamps_ms for part in rows])

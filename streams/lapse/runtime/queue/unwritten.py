@@ -219,7 +219,7 @@ def _once(read: Read) -> Read:
 
 
 async def read_written(reader: Log, noted: Noted, topics: Iterable[str], partition: int) -> Written:
-    """Read the deliveries since a step. If Kafka has removed a part of them, nothing is known of that topic."""
+    """Return the deliveries since a step, without topics of which Kafka has removed a part of them."""
     written = Written()
     places = [TP(topic, partition) for topic in topics if topic in noted.floors]
     begins, ends = await reader.begins(places), await reader.ends(places)

@@ -199,7 +199,7 @@ class CommandAuthorizer:
         return ""
 
     def _identify(self, signed: Signed, record: Any) -> Denied | None:
-        """Check that a command is from its named sender, recent, and not sent before."""
+        """Return None if a command is from its named sender, recent, and not sent before; else the refusal."""
         where = f"{self._guard.kind} {self._guard.entity}"
         if not signed.user:
             return Denied(f"{where}: the command bears no user. {_SIGN}", "unsigned")
@@ -225,7 +225,7 @@ class CommandAuthorizer:
         return None
 
     def _authorise(self, user: str, command: Command) -> Denied | None:
-        """Check whether a user has the right for a command."""
+        """Return None if a user has the right for a command; else the refusal."""
         entitlement = self._guard.entitlements.get(user, NOTHING)
         lacking = missing(command.command, entitlement, self._needed)
         if not lacking and entitlement.rights:

@@ -148,7 +148,7 @@ class EffectWriter:
         return await self._letters.write(letters)
 
     async def write_letters_again(self, letters: Sequence[Output | Packed]) -> dict[int, Refusal]:
-        """Write refused letters again, beside the steps. A repeat does no harm, because it has the same id (D3)."""
+        """Write refused letters again, beside the steps; return those refused again. Their ids stay the same (D3)."""
         self._watch.check()
         return await self._letters.write(letters)
 

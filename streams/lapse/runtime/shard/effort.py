@@ -102,7 +102,7 @@ class Effort:
 
     @property
     def is_spent(self) -> bool:
-        """Return whether the command has exceeded its limit."""
+        """Whether the command has exceeded its limit."""
         most_s = MOST_S if self._most_s is None else self._most_s
         return self.spent_s > most_s + self.looked * self._each_s
 

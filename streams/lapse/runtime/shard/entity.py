@@ -346,7 +346,7 @@ class Entity(NamedTopics):
                 await caller.stop()
 
     def look_up(self, key: bytes) -> bytes | None:
-        """Return the current value of a table key."""
+        """Return the current value of a table key; None if no shard of this worker has it."""
         now_ms = self.services.clock.now_ms()
         for runner in self.runners.values():
             value = runner.machine.look_up(key, now_ms)
@@ -400,7 +400,7 @@ class Entity(NamedTopics):
     # Private parts
 
     def rule(self, epoch: int, changelog: Changelog) -> ExpiryRule | None:
-        """Return the expiry rule of a shard, if the entity has one (L15)."""
+        """Return the expiry rule of a shard; None if the entity has none (L15)."""
         if self.caller is None:
             return None
         return ExpiryRule(self.name, epoch, self.caller, self.services.aside_reader, changelog.runtime)

@@ -210,19 +210,19 @@ class Inbox:
 
     @property
     def is_empty(self) -> bool:
-        """Return whether no record waits."""
+        """Whether no record waits."""
         return not any(self._batches.values())
 
     @property
     def holds_messages(self) -> bool:
-        """Return whether messages may be here, even if they must wait. With total order, that depends on other logs."""
+        """Whether messages may be here, even if they must wait. With total order, that depends on other logs."""
         if self._machine.merged_by_time:
             return True
         return any(batches for tp, batches in self._batches.items() if tp != self.commands)
 
     @property
     def has_commands(self) -> bool:
-        """Return whether commands or ticks wait."""
+        """Whether commands or ticks wait."""
         return bool(self._batches[self.commands])
 
     def has_messages(self, taken: int) -> bool:
@@ -307,7 +307,7 @@ class Inbox:
 
     @property
     def _knows_sweep(self) -> bool:
-        """Return whether a sweep was received and waits."""
+        """Whether a sweep was received and waits."""
         return self._sweeps is not None and self.until_ms < NEVER and self._sweeps.any
 
     def withholds(self, tp: TP) -> bool:
@@ -322,7 +322,7 @@ class Inbox:
         return done
 
     def _offer(self, tp: TP, records: Sequence[Any]) -> int:
-        """Hand messages over, noted as under way; one by one if some of them may have stopped the worker."""
+        """Hand messages over, one by one if some may have stopped the worker; return how many the machine took."""
         machine, (topic, partition) = self._machine, tp
         under_way, first, last = machine.under_way, records[0].offset, records[-1].offset
         if not under_way.is_suspect(topic, partition, first, last):
@@ -402,7 +402,7 @@ class Inbox:
             self._reader.relieve(self)
 
     def _take_merged(self, most: int, until_ms: int) -> int:
-        """Hand over messages of all partitions by timestamp, then by topic, partition and offset (C33).
+        """Hand over messages by timestamp, then by topic, partition and offset (C33); return how many.
 
         A partition that is not read yet up to its end at take-over, or after a pause, holds back later messages of the
         others.

@@ -83,7 +83,7 @@ class Intake:
 
     @property
     def has_commands(self) -> bool:
-        """Return whether commands can be taken in now, that is, none of them waits for earlier messages (C1, C76)."""
+        """Whether commands can be taken in now, that is, none of them waits for earlier messages (C1, C76)."""
         held = self._inbox.held_ms is not None or (self._machine.waits_for_ends and self._gate.is_closed)
         return self._inbox.has_commands and not held
 

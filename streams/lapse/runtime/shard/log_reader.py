@@ -238,7 +238,7 @@ class LogReader:
         return await self._ask(AIOKafkaConsumer.beginning_offsets, tps)
 
     async def _ask(self, question: Question, tps: list[TopicPartition]) -> dict[TopicPartition, int]:
-        """Ask for many partitions at once. Leave out those without a topic or an answering leader.
+        """Return offsets of many partitions, without those that have no topic or no answering leader.
 
         One silent leader must not delay the others (C52).
         """

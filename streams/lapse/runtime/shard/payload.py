@@ -140,7 +140,7 @@ class SourceWindow:
         self._size = sum(chunk.size for chunk in self._chunks)
 
     def get(self, offset: int, used: bool = True) -> Record | None:
-        """Return the record at an offset. With `used` it counts as handed out; a chunk without others is dropped."""
+        """Return the record at an offset; None if it is not here. With `used` it counts as handed out, as in `run`."""
         at = bisect_right(self._chunks, offset, key=_first_of) - 1
         if at < 0:
             return None

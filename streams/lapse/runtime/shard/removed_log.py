@@ -46,7 +46,7 @@ class RemovedLog:
 
     @property
     def is_left(self) -> bool:
-        """Return whether messages must still leave because their records are removed."""
+        """Whether messages must still leave because their records are removed."""
         return bool(self._begins)
 
     def begins(self, tp: TP, offset: int) -> None:

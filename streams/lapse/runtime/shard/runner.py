@@ -362,7 +362,7 @@ class Runner:
         return await self._writer.write_letters(letters)
 
     async def _write_expired(self, letters: Sequence[Output | Packed], behind: Mapping[TP, int]) -> dict[int, Refusal]:
-        """Write letters of expired messages beside the journal of the step before (C60).
+        """Write letters of expired messages beside the journal of the step before (C60); return those that are refused.
 
         After a crash the same ticks are in the log, and nothing is handed out before they are read. So these messages
         expire again, with the same letter ids. That requires their arrivals in the journal, because the instant of an

@@ -238,7 +238,7 @@ class SowMachine(ShardMachine[SowShard, Step, StepInFlight[Step]]):
     # Topics
 
     def taking_over(self, now_ms: int) -> Portions[Items]:
-        """Begin an epoch."""
+        """Begin an epoch; nothing must be journaled before its first step."""
         self._took_over_ms = now_ms
         self._end_of_others(now_ms)
         self.shard.take_over(now_ms, self._step)
@@ -284,7 +284,7 @@ class SowMachine(ShardMachine[SowShard, Step, StepInFlight[Step]]):
         }
 
     def look_up(self, key: bytes, now_ms: int) -> bytes | None:
-        """Return a record's payload by its key."""
+        """Return a record's payload by its key; None without a record, or if it has expired."""
         entry = self.shard.state.entries.get(journal.RECORD + key)
         return None if entry is None or self.shard.state.is_due(entry, now_ms) else payload_of(entry)
 

@@ -232,7 +232,7 @@ class Cluster:
         return Topology(self._config, existing, limits, retentions, self._access(), copies, brokers, lacks)
 
     def _access(self) -> Access | None:
-        """Return the cluster's rights on topics, if users are configured."""
+        """Return the cluster's rights on topics; None if no users are configured."""
         if not self._config.users:
             return None
         try:

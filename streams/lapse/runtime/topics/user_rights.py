@@ -46,7 +46,7 @@ def _grants(config: Config, sources: Mapping[str, Sequence[str]]) -> Iterator[Gr
 
 
 def _workers(config: Config) -> str | None:
-    """Return the principal of the workers, as far as the configuration names it."""
+    """Return the principal of the workers; None if the configuration does not name it."""
     security = config.security
     if security.principal is None and security.protocol.startswith("SASL") and security.username:
         return f"User:{security.username}"
