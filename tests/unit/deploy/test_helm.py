@@ -156,6 +156,22 @@ def test_lapse_toml_is_what_the_chart_needs(values: dict[str, Any] | None, tmp_p
         assert found["ConfigMap", "lapse-apply"]["data"] == found["ConfigMap", "lapse"]["data"]
 
 
+def test_nothing_that_hangs_or_ends_holds_up_others() -> None:
+    found = manifests(rendered(EVERYTHING))
+    jobs = [one["spec"] for (kind, _), one in found.items() if kind == "CronJob"]
+    assert jobs
+    for job in jobs:  # where a run hung for good, no other one would ever begin
+        assert job["concurrencyPolicy"] == "Forbid"
+        assert 0 < job["jobTemplate"]["spec"]["activeDeadlineSeconds"] < 86_400
+    budgets = [one["spec"] for (kind, _), one in found.items() if kind == "PodDisruptionBudget"]
+    assert len(budgets) == 2
+    # While the brokers are away no pod is ready: a node can be drained all the same.
+    assert {budget["unhealthyPodEvictionPolicy"] for budget in budgets} == {"AlwaysAllow"}
+    pod = found["Deployment", "lapse-gateway"]["spec"]["template"]["spec"]
+    (_, drains) = pod["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
+    assert pod["terminationGracePeriodSeconds"] == 30 + int(drains)
+
+
 def test_selectors_find_what_they_are_for() -> None:
     found = manifests(rendered(EVERYTHING))
     workers, gateways = found["StatefulSet", "lapse-worker"], found["Deployment", "lapse-gateway"]
