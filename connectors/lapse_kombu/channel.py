@@ -401,10 +401,10 @@ class Channel(virtual.Channel):
         return message
 
     def _heard(self, queue: str, raw: dict[str, Any]) -> TaskMessage | None:
-        """What kombu is given for a message that nobody keeps; one that kombu did not write is passed over."""
+        """Convert a transient queue's message to kombu's. Skip one that kombu did not write, and return None."""
         try:
             return self.Message(raw, channel=self)
-        except Exception as error:  # noqa: BLE001  # as above
+        except Exception as error:  # noqa: BLE001  # any bytes may have been written
             logger.warning("%s: a message is passed over: %s: %s", queue, type(error).__name__, error)
             return None
 

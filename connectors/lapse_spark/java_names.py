@@ -1,8 +1,8 @@
-"""Names of Java that Python has asked for before.
+"""Caches Java classes and methods that py4j has looked up by name.
 
-Each use of a function of Spark's asks the JVM anew what its name is. For a short one, such as `functions`, Java looks
-through some hundred jars, as no package has it, before it looks among what is imported. A ledger asks some thousand
-times: a tenth of its CPU. What a name means never changes, so it is asked once.
+By default each use of a function of Spark looks its name up in the JVM again. For a short name, such as `functions`,
+Java searches some hundred jars before the imports. A ledger needs some thousand lookups, a tenth of its CPU. The
+meaning of a name never changes, so one lookup is enough.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 
 class _Class(JavaClass):
-    """A class that knows the methods it was asked for."""
+    """A Java class that caches its methods."""
 
     def __getattr__(self, name: str) -> Any:
         found = super().__getattr__(name)
@@ -24,7 +24,7 @@ class _Class(JavaClass):
 
 
 class _Names(JVMView):
-    """What the JVM has, with the classes it was asked for."""
+    """A view of the JVM that caches classes."""
 
     def __getattr__(self, name: str) -> Any:
         found = super().__getattr__(name)
@@ -35,7 +35,7 @@ class _Names(JVMView):
 
 
 def remember(spark: SparkSession) -> None:
-    """Have a session's Python ask for each class, and each of its methods, once."""
+    """Make a session look up each Java class and method only once."""
     view = spark.sparkContext._jvm
     if type(view) is JVMView:
         view.__class__ = _Names

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from lapse_client.delivery.arrivals import Waiting
 
 _PATIENCE_S: Final = 1.0
-"""How long a cancelled start waits for its end, in seconds. After that it goes on in a thread."""
+"""How long a cancelled start waits for its end, in seconds. After that it continues in a thread."""
 
 C = TypeVar("C", bound=Client[Any])
 T = TypeVar("T")
@@ -39,7 +39,7 @@ class AsyncClient(Generic[C]):
         return self
 
     async def close(self) -> None:
-        """Unsubscribe and disconnect. May be called twice. If it is cancelled, it goes on in a thread."""
+        """Unsubscribe and disconnect. May be called twice. If it is cancelled, it continues in a thread."""
         await self._closed()
 
     async def _closed(self) -> None:

@@ -28,8 +28,10 @@ COMMANDS: Final = ".commands"
 
 _RETRY_S: Final = 0.1
 _PROPAGATION_S: Final = 2.0
+"""How long to look for a topic that a broker does not list, in seconds: it may not have learnt of a new one yet."""
+
 _ALONE_S: Final = 0.3
-"""The same for a single broker, in seconds: it need not learn of topics from others."""
+"""The same for a single broker, which learns of new topics sooner."""
 
 _ELECTING: Final = frozenset(
     {

@@ -24,7 +24,7 @@ _LOOK_S: Final = 1.0
 """How long the first try takes at most, in seconds. Then we check whether the brokers refuse this client.
 
 Each further try may take twice as long. A cluster with thousands of topics may need seconds for an answer, and each try
-begins anew.
+starts again.
 """
 
 _LEAST_S: Final = 0.05

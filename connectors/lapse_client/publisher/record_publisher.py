@@ -252,7 +252,7 @@ class RecordPublisher(Client[None]):
             PublishFailed: a record was not accepted, or not within the publisher's timeout.
         """
         give_up = time.monotonic() + self._timeout_s
-        # Poll instead of `flush`: that would raise SystemError if a fatal error comes meanwhile.
+        # Poll instead of calling `flush`, which raises SystemError after a fatal error.
         while (left := len(self._producer)) and time.monotonic() < give_up:
             self.poll(_POLL_S)
         self._raise_failure()

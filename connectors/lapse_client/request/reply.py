@@ -16,7 +16,7 @@ from lapse_client.kafka.transport import Transport
 from lapse_client.payload.serde import DeserializerLike, payload_of
 
 _LOOK_S: Final = 0.001
-"""Pause between two looks at the clock of `lapse.testing`, in seconds."""
+"""How often to read the clock of `lapse.testing`, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ class PendingReply:
         timeout_s: how long to wait from now on, in seconds.
         transport: transport of the connection.
         now_ms: returns the broker's time, ms since the epoch.
-        forget: called when nobody waits any more.
+        forget: called when the request no longer waits for a reply.
 
     Attributes:
         future: gets the reply or an error. The timeout does not end it.

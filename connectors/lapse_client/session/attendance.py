@@ -29,7 +29,7 @@ _PING: Final = Command(command="depth", top_n=0)
 
 _LONG: Final = frozenset({"purge", "rewind", "delete"})
 """Commands that may keep a shard busy for long, as every command with a filter may. A shard carries out commands in
-order, so it cannot answer a check meanwhile."""
+order, so until then it cannot answer a check."""
 
 
 class Attendance:

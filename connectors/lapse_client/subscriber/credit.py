@@ -56,8 +56,8 @@ class Credits:
         shards: the number of shards.
         max_backlog: most deliveries that may be unsettled at once, over all shards.
         idle_ms: see `IDLE_MS`.
-        after_caps: whether to deal out nothing until every shard has said how much its queue allows. With several
-            queues, the smallest limit must hold from the first delivery on (Q3).
+        after_caps: whether to grant no credit until every shard has sent its queue's limit. With several queues, the
+            smallest limit must hold from the first delivery on (Q3).
     """
 
     def __init__(self, shards: int, max_backlog: int, idle_ms: float = IDLE_MS, *, after_caps: bool = False) -> None:
@@ -74,7 +74,7 @@ class Credits:
         self._settled = [0] * shards  # settled since the last `subscribe` was sent
         self._owed = [0] * shards  # settled beyond its credit, and perhaps not known to the shard yet
         self._active_at_ms = [0.0] * shards
-        self._leases: list[dict[float, int]] = [{} for _ in range(shards)]  # what is outstanding, by the ends of leases
+        self._leases: list[dict[float, int]] = [{} for _ in range(shards)]  # outstanding deliveries by end of lease
         self._earliest_ms = _FOREVER  # no lease ends before that
         self._to_tell: set[int] = set(range(shards))
         self._idle_moves = 0
@@ -132,7 +132,7 @@ class Credits:
         self._ask_for_owed(shard)
 
     def _unlease(self, shard: int, count: int, ends_ms: float) -> int:
-        """Take deliveries out of those that are outstanding with this end of the lease; returns how many were there."""
+        """Remove up to `count` outstanding deliveries whose leases end at `ends_ms`; return how many were removed."""
         leases = self._leases[shard]
         held = leases.pop(ends_ms, 0)
         if held > count:

@@ -19,7 +19,7 @@ class Refusals:
     close its subscriber.
 
     Args:
-        on_refused: the application's; None = nobody is told.
+        on_refused: the application's callback; None = none.
     """
 
     def __init__(self, on_refused: Callable[[SettlementResult], None] | None) -> None:
@@ -27,7 +27,7 @@ class Refusals:
         self._of_thread = threading.local()
 
     def tell(self, results: Sequence[SettlementResult]) -> None:
-        """Tell of results: now, or at the end of the outermost `held_back` of this thread."""
+        """Report results now, or at the end of this thread's outermost `held_back`."""
         if self._on_refused is None:
             return
         waiting: list[SettlementResult] | None = getattr(self._of_thread, "waiting", None)
@@ -42,7 +42,7 @@ class Refusals:
 
     @contextmanager
     def held_back(self) -> Iterator[None]:
-        """Hold back what this thread has to tell, for as long as it holds a lock."""
+        """Delay this thread's reports until the end of the block, because the thread holds a lock."""
         if getattr(self._of_thread, "waiting", None) is not None:
             yield
             return

@@ -279,7 +279,7 @@ class AtomicWork:
                         f"the outcome is not known: {cause}. Whoever gets the messages next will know it",
                         outcome_unknown=True,
                     ) from error
-            except BaseException:  # Ctrl-C, before the call or after it: where it has committed, this does nothing
+            except BaseException:  # Ctrl-C before or after the call; after a commit, an abort does nothing
                 self._abort(producer)
                 raise
             else:
@@ -288,7 +288,7 @@ class AtomicWork:
     def _abort(self, producer: Producer) -> None:
         try:
             producer.abort_transaction(_CONTROL_S)
-        except KafkaException as error:  # Kafka aborts it after its timeout, and nobody sees its records
+        except KafkaException as error:  # Kafka aborts it after its timeout; readers never see its records
             self._lost(error.args[0])
             log.info("a transaction is left to Kafka to abort: %s", error)
 

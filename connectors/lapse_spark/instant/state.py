@@ -67,7 +67,7 @@ def _absent(entity: str, app_id: str | None, topics: Mapping[str, int], ours: Co
 def state(*, cluster: Cluster, as_json: bool, entity: str, at: int, output: str | None) -> None:
     """Show the messages of a queue, or the records of a SOW topic, as they were at an instant.
 
-    Exits with 1 where some may be missing.
+    Exits with 1 if some may be missing.
     """
     cluster.await_broker()
     ours = cluster.connection.of_lapse()

@@ -59,8 +59,8 @@ def demo(
 ) -> None:
     """Send a year of real flights through a queue.
 
-    Its clients are killed at random, and the books are checked: what was published was acknowledged, or has a dead
-    letter, or is still queued.
+    Clients are killed at random. At the end every published flight must be acknowledged, dead-lettered or still in the
+    queue.
 
     Uses the broker that KAFKA_BOOTSTRAP_SERVERS names, else one of its own. Exits with 1 unless every flight is
     accounted for.

@@ -44,7 +44,7 @@ def start(
 ) -> None:
     """Start a broker, and return once it answers.
 
-    It goes on in the background until `lapse kafka stop`, and keeps its data for the next start.
+    The broker runs in the background until `lapse kafka stop`, and keeps its data for the next start.
     """
     place = _place(data)
     try:

@@ -26,9 +26,9 @@ from lapse.runtime.topics.topology import TopologyError
 def partitions(name: str, config: Path, dry_run: bool, as_json: bool) -> None:
     """Give the queue NAME a shard for each partition of its topics.
 
-    Add the partitions with Kafka's own tools first, up to a multiple of what there was, and wait until all producers
-    know them: five minutes, unless metadata.max.age.ms says otherwise. Running workers open the new shards by
-    themselves, each as soon as the older ones have settled what they had. The command may be repeated.
+    First add the partitions with Kafka's own tools, up to a multiple of the old number. Then wait until all producers
+    know them: five minutes, unless their metadata.max.age.ms differs. Running workers open each new shard as soon as
+    the messages of the older shards are settled. The command may be repeated.
     """
     try:
         settings = _deployment(config)

@@ -179,13 +179,13 @@ def simulate(
 ) -> None:
     """Simulate what would become of a queue's messages.
 
-    QUEUE is a queue of lapse.toml. Its shards are the worker's own; time is virtual, consumers and arrivals come from
-    distributions. No broker is needed. The same options give the same figures.
+    QUEUE is a queue of lapse.toml. Its shards run the worker's own code in virtual time. Arrivals and consumers are
+    drawn from distributions. No broker is needed. The same options give the same figures.
 
     With --recorded, messages arrive as they did on the cluster, and consumers are as fast as they were.
 
-    With --replay, it replays everything that the cluster recorded of the queue, with the commands and the clock of
-    then, and compares the events that come with those on its events topic. The exit code is 1 if they differ.
+    With --replay, the queue's recorded messages and commands are replayed with the recorded times, and the resulting
+    events are compared with those on its events topic. Exits with 1 if they differ.
     """
     _choose(replay, from_topics, gaps is not None, since is not None, until is not None)
     if gaps is None:

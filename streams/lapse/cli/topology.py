@@ -78,11 +78,10 @@ def _told(
 def apply(config: Path, yes: bool, as_json: bool) -> None:
     """Create the topics that lapse.toml needs.
 
-    Raises max.message.bytes of those that are too low for what is written to them, sets cleanup.policy of lapse's own
-    topics as it has to be, and gives users the rights on topics that they need. Shows the difference first, and asks.
-    Doing it again changes nothing.
+    Also raises max.message.bytes where it is too low, sets cleanup.policy of lapse's own topics, and gives users the
+    rights on topics that they need. Shows the differences first, and asks. A second run changes nothing.
 
-    Writes what the entities are to the definitions topic, which all workers follow, unless the file has
+    Writes the definitions of the entities to a topic that all workers follow, unless the file has
     definitions = "file".
     """
     settings = _loaded(config)
@@ -186,9 +185,9 @@ def _planned(path: Path, config: Config) -> Plan | None:
 def check(config: Path, as_json: bool) -> None:
     """Say whether the cluster fits lapse.toml.
 
-    The file is checked first, and the keys of users, as a worker started here would. Says where the file differs from
-    what is defined, and checks entities that are only defined. Changes nothing; exits with 1 if the cluster does not
-    fit the file. Warnings alone do not change that.
+    First checks the file and the keys of users, as a worker does at its start. Then compares the file with the
+    definitions, and checks entities that only the definitions have. Changes nothing. Exits with 1 if the cluster does
+    not fit the file, but not for warnings alone.
     """
     settings = _loaded(config)
     _, topology = _look(settings, rights=True)
