@@ -166,14 +166,14 @@ class Lineage:
             if told.command == "transfer" and told.to:
                 target[queue] = told.to.rpartition(" at ")[2]
             elif told.command == "transfer_confirm":
-                for text in told.bookmarks:
-                    for here, there in _pairs(text):
-                        if bookmark == (there if back else here):
-                            cluster = target.get(queue, "")
-                            elsewhere = "" if cluster == self._cluster else cluster
-                            written_ms = message.timestamp()[1]
-                            yield Step("transferred", written_ms, queue, here, there, elsewhere, transfer)
-                            return
+                for one in filter(None, map(_hand_over, told.bookmarks)):
+                    other = one.message_of(bookmark) if back else one.record_of(bookmark)
+                    if other is not None:
+                        here, there = (other, bookmark) if back else (bookmark, other)
+                        cluster = target.get(queue, "")
+                        elsewhere = "" if cluster == self._cluster else cluster
+                        yield Step("transferred", message.timestamp()[1], queue, here, there, elsewhere, transfer)
+                        return
 
     def _written(self, meant: Callable[[bytes], bool], at_ms: int) -> Message | None:
         """Return the record written at about `at_ms` whose message id fulfils `meant`; None if there is none."""
@@ -217,12 +217,12 @@ def _named(what: str, name: bytes, at_ms: int, after: Bookmark) -> Iterator[Step
     yield Step(what, at_ms, entity, before, after, detail=text if what == "redriven" else "")
 
 
-def _pairs(text: str) -> Iterator[tuple[Bookmark, Bookmark]]:
+def _hand_over(text: str) -> HandOver | None:
+    """Return what a confirmation says; None if it is none. Anybody may write there, so no range is gone through."""
     try:
-        one = HandOver.parse(text)
+        return HandOver.parse(text)
     except ValueError:
-        return
-    yield from zip(one.messages, one.records, strict=True)
+        return None
 
 
 def _is_behind(version: Bookmark, bookmark: Bookmark) -> bool:

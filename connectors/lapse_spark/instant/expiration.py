@@ -57,8 +57,16 @@ def setting(definitions: Iterable[Replayed], entity: str, at_ms: int) -> str | N
         if record.key != entity.encode() or record.value is None:
             continue
         if said is None or record.timestamp_ms <= at_ms:
-            said = str(orjson.loads(record.value)["settings"].get("expiration", _OFF))
+            said = _said(record.value) or said
     return said
+
+
+def _said(definition: bytes) -> str | None:
+    """Return what a definition says; None if the record is no definition, which workers pass over as well."""
+    try:
+        return str(orjson.loads(definition)["settings"].get("expiration", _OFF))
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
 
 
 def _topics(there: Collection[str], app_id: str | None) -> list[str]:

@@ -30,6 +30,14 @@ class HandOver:
     def __str__(self) -> str:
         return f"{self.messages}{_BECOMES}{self.records}"
 
+    def record_of(self, message: Bookmark) -> Bookmark | None:
+        """Return the record that replaces a message; None if the message is not one of these."""
+        return _counterpart(message, self.messages, self.records)
+
+    def message_of(self, record: Bookmark) -> Bookmark | None:
+        """Return the message that a record replaces; None if the record is not one of these."""
+        return _counterpart(record, self.records, self.messages)
+
     @classmethod
     def parse(cls, text: str) -> HandOver:
         """Parse `topic:partition:first[-last]>topic:partition:first[-last]`.
@@ -44,6 +52,12 @@ class HandOver:
         if len(both.messages) != len(both.records):
             raise ValueError(f"hand-over {text!r}: {len(both.messages)} messages cannot be {len(both.records)} records")
         return both
+
+
+def _counterpart(one: Bookmark, among: BookmarkRange, others: BookmarkRange) -> Bookmark | None:
+    if one[:2] != (among.topic, among.partition) or not among.first <= one.offset <= among.last:
+        return None
+    return Bookmark(others.topic, others.partition, others.first + one.offset - among.first)
 
 
 def joined(pairs: Iterable[tuple[Bookmark, Bookmark]]) -> list[HandOver]:

@@ -6,6 +6,7 @@ compacted topic of the deployment that hands over, before anything is held.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -16,6 +17,8 @@ from lapse.protocol.bookmark import BookmarkRange
 from lapse_client.kafka import compacted_topic
 from lapse_client.kafka.connection import Connection
 from lapse_client.kafka.span import span
+
+logger = logging.getLogger(__name__)
 
 TOPIC: Final = "lapse.transfers"
 _PATIENCE_S: Final = 30.0
@@ -85,9 +88,7 @@ class Orders:
         topics, key, found = self._connection.partitions(), self._key(transfer), None
         for message in span(self._connection, {TOPIC: topics[TOPIC]}) if TOPIC in topics else ():
             if message.key() == key:
-                kept = orjson.loads(message.value() or b"{}")
-                named = {int(shard): tuple(texts) for shard, texts in kept.pop("named").items()}
-                found = Order(named, **kept)
+                found = _read(message.value()) or found
         return None if found is None else self._still_there(found)
 
     def _still_there(self, order: Order) -> Order:
@@ -114,3 +115,25 @@ class Orders:
 
     def _key(self, transfer: str) -> bytes:
         return f"{self._queue}/{transfer}".encode()
+
+
+def _read(value: bytes | None) -> Order | None:
+    """Return the order in a record; None if it holds none, as a foreign record may."""
+    try:
+        kept = orjson.loads(value or b"")
+        named = {int(shard): tuple(texts) for shard, texts in kept["named"].items()}
+        for texts in named.values():
+            for text in texts:
+                BookmarkRange.parse(text)
+        first, last = kept.get("unfinished", (0, 0))
+        return Order(
+            named,
+            str(kept.get("filter", "")),
+            bool(kept.get("listed")),
+            bool(kept.get("cancelled")),
+            (int(first), int(last)),
+            {str(name): str(topic_id) for name, topic_id in kept.get("topics", {}).items()},
+        )
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        logger.warning("%s: a record that is no order is passed over: %s", TOPIC, error)
+        return None

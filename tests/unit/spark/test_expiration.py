@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,14 @@ def test_the_definition_of_the_instant_counts_or_else_the_next_one(at: int, said
         record("orders", 40, {"expiration": "45s"}),
     ]
     assert setting(told, "orders", T + at) == said
+
+
+@pytest.mark.feature("D7", "X7")
+@pytest.mark.parametrize("value", [b"", b"no", b"[]", b"1", b'{"settings": 1}', b"{}", b'{"settings": null}'])
+def test_a_record_that_is_no_definition_says_nothing(value: bytes) -> None:
+    foreign = replace(record("orders", 20, {}), value=value)
+    assert setting([record("orders", 10, {"expiration": "45s"}), foreign], "orders", T + 30) == "45s"
+    assert setting([foreign], "orders", T + 30) is None
 
 
 @pytest.mark.feature("D7", "L6")
