@@ -121,6 +121,7 @@ class MemoryShard:
 
         Raises:
             Crash: it crashed.
+            RuntimeError: the work of one instant has no end.
         """
         if not self._bring() and self._rested_ms == self._cluster.now_ms:
             return False

@@ -109,7 +109,7 @@ class SpillError(OSError):
 def _room(size: int) -> int:
     """Return the space on disk for a value: few different sizes, so that holes are reused.
 
-    At most a quarter is wasted.
+    Less than a block is wasted, or less than a quarter of the size of a value beyond four blocks.
     """
     unit = max(_BLOCK, 1 << (size - 1).bit_length() >> 3) if size else _BLOCK
     return -(-size // unit) * unit or unit
