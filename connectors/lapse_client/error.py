@@ -161,7 +161,7 @@ _MAY_BE_DONE = ". The command is in the log: one that runs later carries it out"
 
 
 class AnswerTimeout(LapseError, TimeoutError):
-    """No shard answered in time.
+    """One or more shards did not answer a command in time.
 
     Args:
         entity: the queue or SOW topic.
@@ -185,7 +185,7 @@ class NoRecord(LapseError):
 
 
 class NoReply(LapseError, TimeoutError):
-    """No reply to a request came in time. It is unknown whether a consumer has worked on the request."""
+    """No reply to a request came in time. It is unknown whether a consumer has processed the request."""
 
     def __init__(self, to: str, seconds: float) -> None:
         super().__init__(
@@ -197,8 +197,8 @@ class TransactionFailed(LapseError):
     """A transaction was not committed. Its outputs are not visible, and its messages are delivered again.
 
     Attributes:
-        outcome_unknown: Kafka has not said whether it was committed. Outputs and acknowledgments agree all the same,
-            because the client that gets the messages next finds out.
+        outcome_unknown: whether it may be committed after all, because Kafka has not answered. Outputs and
+            acknowledgments agree in either case: the client that gets the messages next finds out.
     """
 
     def __init__(self, why: str, *, outcome_unknown: bool = False) -> None:

@@ -52,7 +52,7 @@ class QueueSubscriber(AsyncClient[sync_subscriber.QueueSubscriber]):
         """Send acknowledgments, return all other messages, and wait for the answers.
 
         Running handlers of `run` finish first. If a handler calls this method, `run` stops, and then closes. If it is
-        cancelled, it does not wait for handlers, and goes on in a thread.
+        cancelled, it does not wait for handlers, and continues in a thread.
         """
         self._twin.stop()
         if asyncio.current_task() in self._working:

@@ -49,7 +49,7 @@ class Delivery:
 
     @property
     def shard(self) -> Shard:
-        """The shard that handed it out, and that gets its settlement."""
+        """The shard that delivered the message, and that gets its settlement."""
         return self.lot.shard
 
     @property
@@ -59,7 +59,7 @@ class Delivery:
 
     @property
     def place(self) -> bytes:
-        """The bookmark as bytes, as commands have it."""
+        """The bookmark as bytes, in the form of commands."""
         return b"%b:%d" % (self.lot.source, self.lot.offsets[self.at])
 
     @property

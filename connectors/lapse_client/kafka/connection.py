@@ -67,7 +67,7 @@ class Connection:
         transport: how the cluster is reached; through librdkafka by default.
         tracer_provider: OpenTelemetry's tracer provider for clients' spans; None = the program's global one, if set.
         insists: whether calls wait until their timeout even if no worker runs, because one may be about to start. A
-            warning is logged within 5 s. If False, calls fail at that time.
+            warning is logged within 5 s. If False, calls fail then instead.
     """
 
     bootstrap_servers: str = field(default_factory=_servers)
@@ -193,10 +193,10 @@ class Connection:
         return UnknownEntity("topic", name, (), found) if found else None
 
     def blind(self, what: str, prefix: str) -> LapseError | None:
-        """Return an error if the brokers hide topics with a prefix from this user, because a list of them may lack all.
+        """Return an error if the brokers hide topics with a prefix from this user, so that a list of them is useless.
 
         Args:
-            what: what the topics are, for the error's text.
+            what: the kind of the topics, for the error's text.
             prefix: prefix of the topics' names.
         """
         if self.transport.settles or not self._metadata.hidden([f"{prefix}{uuid4().hex}"]):

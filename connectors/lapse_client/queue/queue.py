@@ -37,7 +37,7 @@ class Queue(Client[None]):
     def depth(self, *, filter: str | None = None) -> dict[str, Any]:  # noqa: A002  # the command's word
         """Return figures over all shards: messages by state, `depth`, `subscriptions`, `oldest_age_ms`.
 
-        With a filter, an expression, only messages by state, of those that match.
+        With a filter (an expression), return only the numbers by state of the messages that match.
         All figures are whole numbers. `oldest_age_ms` is None if there is no message. `paused` is 1 while deliveries
         are paused, and missing otherwise.
         """

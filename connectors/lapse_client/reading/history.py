@@ -47,7 +47,7 @@ class History:
         missing: a text that says why there is no record; empty if there is one.
         size: size of its value in bytes; None for a tombstone, or without a record.
         moments: the moments of its life, in order.
-        silent: queues that did not answer the question what the message waits for.
+        silent: queues that did not answer when they were asked what the message waits for.
     """
 
     bookmark: Bookmark

@@ -198,7 +198,7 @@ class SowClient(Client[SowRecord]):
 
         Args:
             filter: an expression. `TRUE` means all updates that are not deletes.
-            bookmarks: `topic:partition:first[-last]`. An update that has taken effect meanwhile stays.
+            bookmarks: `topic:partition:first[-last]`. An update that has already taken effect stays.
 
         Raises:
             ValueError: neither of the two is given, or both; or a bookmark is not valid.

@@ -156,12 +156,19 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
         Args:
             timeout: time without a delivery after which the iteration stops, in seconds; None = only `stop` or
                 `close` stops it.
+
+        Raises:
+            EntityDeleted: the queue was deleted.
+            LapseError: another error ended the subscription, such as `CommandFailed` or `ConnectionFailed`.
+            Closed: the subscriber was never started.
         """
         while (delivery := self.receive(timeout)) is not None:
             yield delivery
 
     def batches(self, max_size: int = 1_000, timeout: float | None = None) -> Iterator[list[Delivery]]:
         """Iterate over lists of the deliveries that have arrived. This is the fast way, together with `acknowledge`.
+
+        Raises the errors of `messages`.
 
         Args:
             max_size: most deliveries in one list.
@@ -172,7 +179,7 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
             yield batch
 
     def receive(self, timeout: float | None = None) -> Delivery | None:
-        """Wait for one delivery.
+        """Wait for one delivery. Raises the errors of `messages`.
 
         Args:
             timeout: how long to wait, in seconds; None = until a delivery comes, or `stop` or `close` is called.
@@ -186,7 +193,8 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
         """Call a handler with every delivery until `stop` or `close` is called, and then close the subscriber.
 
         A delivery that the handler leaves unsettled is acknowledged when the handler returns, and cancelled when it
-        raises. The exception is logged, unless it is `Retry`, and the next delivery follows.
+        raises. The exception is logged, unless it is `Retry`, and the next delivery follows. Errors that end the
+        subscription are raised here, as in `messages`.
 
         Args:
             handler: called with each delivery, by any of the threads; its result is ignored.
