@@ -13,19 +13,26 @@ Only this module decides that, in four stages:
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Hashable, Iterable, Mapping, Sequence
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from lapse.core.shard.step import Step
 from lapse.runtime.kafka.output import Output, Packed
 from lapse.runtime.letters.letter_retry import LetterRetry
-from lapse.runtime.letters.refusal import Write, WriteExpired
+from lapse.runtime.letters.refusal import Refusal, Write, WriteExpired
 from lapse.runtime.shard.effects import StepInFlight
 from lapse.runtime.shard.figures import ShardFigures
 from lapse.runtime.tp import TP
 
 logger = logging.getLogger(__name__)
+
+PART: Final = 512
+"""The least number of letters that are written while the next letters of the step are made."""
+
+_TURNS_TO_KAFKA: Final = 6
+"""The greatest number of turns of the loop until a write is on its way."""
 
 S = TypeVar("S", bound=Step[Any, Any, Any])
 """A step of the core."""
@@ -46,8 +53,8 @@ LetterKey = TypeVar("LetterKey", bound=Hashable)
 class LetterSource(Protocol[AnyFlight, AnyStep, Removed, LetterKey]):
     """The knowledge of a kind of shard about its dead letters."""
 
-    async def letters_of(self, at_work: AnyFlight) -> tuple[Sequence[Output | Packed], Sequence[Removed]]:
-        """Return the letters of a step and their subjects, in the same order; call the rule with what left."""
+    def letters_of(self, at_work: AnyFlight) -> AsyncIterator[tuple[Sequence[Output | Packed], Sequence[Removed]]]:
+        """Make the letters of a step, each with its subject, in parts of about `PART`; call the rule with what left."""
 
     def expired(self, at_work: AnyFlight) -> Mapping[TP, int] | None:
         """Return, for each source of a step's letters, the offset behind the last message, if all of them expired.
@@ -99,23 +106,31 @@ class ShardLetters(Generic[F, S, Removed, LetterKey]):
             write: writes letters, and returns those that Kafka refuses.
             write_expired: the same, for a step whose letters are all of expired messages.
         """
-        letters, about = await self.source.letters_of(at_work)
-        if not letters:
-            return
-        self._figures.letters_waiting = len(about)
-        if write_expired is None or (expired := self.source.expired(at_work)) is None:
-            refused = await write(letters)
-        else:
-            refused = await write_expired(letters, expired)
+        expired = None if write_expired is None else self.source.expired(at_work)
+        refused: list[tuple[Removed, str]] = []
+        sent: Sequence[Removed] = ()
+        sending: Awaitable[dict[int, Refusal]] | None = None
+        async for letters, about in self.source.letters_of(at_work):
+            if sending is not None:
+                refused += _refused(sent, await sending)
+            self._figures.letters_waiting, sent = len(about), about
+            sending = write(letters) if write_expired is None or expired is None else write_expired(letters, expired)
+            for _ in range(_TURNS_TO_KAFKA if len(about) >= PART else 0):
+                await asyncio.sleep(0)
+        if sending is not None:
+            refused += _refused(sent, await sending)
         self._figures.letters_waiting = 0
-        if not refused:
-            return
-        why = next(iter(refused.values())).why
-        logger.warning("%s: %d dead letters refused, to be tried again: %s", self._shard, len(refused), why)
-        kept = [(about[at], refusal.why) for at, refusal in refused.items()]
-        self.retry.add(self.source.keep_pending(kept, at_work.core))
+        if refused:
+            what, why = len(refused), refused[0][1]
+            logger.warning("%s: %d dead letters refused, to be tried again: %s", self._shard, what, why)
+            self.retry.add(self.source.keep_pending(refused, at_work.core))
 
     def let_go(self, step: S) -> None:
         """Remove pending subjects whose letters were written. A barrier may wait for that (C48)."""
         for letter_key in self.retry.safe():
             self.source.letter_written(letter_key, step)
+
+
+def _refused(sent: Sequence[Removed], refused: Mapping[int, Refusal]) -> list[tuple[Removed, str]]:
+    """Return the subjects of refused letters, each with the reason."""
+    return [(sent[at], refusal.why) for at, refusal in refused.items()]

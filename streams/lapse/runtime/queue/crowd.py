@@ -27,6 +27,9 @@ _MOST: Final = 4_096
 """The limits and the first value of how many messages leave in one step. With fewer, a shard would mostly wait for
 Kafka."""
 
+_FILL: Final = 0.85
+"""A step that took less than this part of its time was too small."""
+
 _ANY: Final = 1 << 30
 """No limit."""
 
@@ -131,6 +134,6 @@ class Crowd:
         if self._was_small:
             self._small_s += (_LEARNS if self._small_s else 1.0) * (seconds - self._small_s)
         if self._was_full:
-            self._portion.took(seconds, max(_STEP_S, _SMALL_STEPS * self._small_s))
+            self._portion.took(seconds, max(_STEP_S, _SMALL_STEPS * self._small_s), fill=_FILL)
         if self._room == self._given:
             self._room = self._given = self._portion.size

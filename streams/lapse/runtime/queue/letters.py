@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from lapse.core.queue.shard import QueueShard
@@ -12,6 +12,7 @@ from lapse.core.reason import Reason
 from lapse.core.rows import Rows
 from lapse.runtime.kafka.output import Packed
 from lapse.runtime.letters.expiry_rule import ExpiryRule
+from lapse.runtime.letters.shard_letters import PART
 from lapse.runtime.queue.in_flight import QueueStepInFlight
 from lapse.runtime.queue.output import QueueOutput
 from lapse.runtime.queue.records import left_behind
@@ -21,7 +22,7 @@ from lapse.runtime.tp import TP
 _AT_ONCE: Final = 128
 """How many letters are packed before others have a turn."""
 
-_ROWS_AT_ONCE: Final = 4_096
+_ROWS_AT_ONCE: Final = 1_024
 """The same number for records in columns."""
 
 _TIME_ALONE: Final = (Reason.TIME_LIMIT,)
@@ -48,8 +49,10 @@ class QueueLetters:
         self._output = output
         self._rule = rule
 
-    async def letters_of(self, at_work: QueueStepInFlight) -> tuple[Sequence[Packed], Sequence[OfLetter]]:
-        """Return the letters of a step with their subjects; call the expiry rule with all messages that left."""
+    async def letters_of(
+        self, at_work: QueueStepInFlight
+    ) -> AsyncIterator[tuple[Sequence[Packed], Sequence[OfLetter]]]:
+        """Make the letters of a step with their subjects; call the expiry rule with all messages that left."""
         letters: list[Packed] = []
         about: list[OfLetter] = []
         for removal in at_work.core.removals:
@@ -58,13 +61,18 @@ class QueueLetters:
             found = await left_behind(removal, self._payloads)
             if removal.letter:
                 for first, some in _portions(found):
-                    if first:
+                    if len(about) >= PART:
+                        yield letters, about
+                        letters, about = [], []
+                    elif first:
                         await asyncio.sleep(0)
-                    letters.append(self._output.letters(removal, removal.messages.cut(first, first + len(some)), some))
-                about += [(removal, at) for at in range(len(removal.messages))]
+                    stop = first + len(some)
+                    letters.append(self._output.letters(removal, removal.messages.cut(first, stop), some))
+                    about += [(removal, at) for at in range(first, stop)]
             if self._rule is not None:
                 at_work.ahead += self._rule.removed(removal, list(found))
-        return letters, about
+        if letters:
+            yield letters, about
 
     def expired(self, at_work: QueueStepInFlight) -> Mapping[TP, int] | None:
         """Return the offset behind the last expired message of each source; None if some left for another reason."""
@@ -112,6 +120,7 @@ def _portions(records: Sequence[Any | None]) -> Iterator[tuple[int, Sequence[Any
     done = 0
     for part in parts:
         at_once = _ROWS_AT_ONCE if isinstance(part, Rows) else _AT_ONCE
+        at_once = -(-len(part) // -(-len(part) // at_once)) if part else at_once  # equal portions
         for first in range(0, len(part), at_once):
             some = part[first : first + at_once]
             yield done, some

@@ -49,17 +49,19 @@ class Portion:
                 return stop + 1
         return last
 
-    def took(self, seconds: float, turn_s: float = TURN_S) -> None:
+    def took(self, seconds: float, turn_s: float = TURN_S, fill: float = 0.5) -> None:
         """Choose the size of the next portion by the CPU time of the last one.
 
         Args:
             seconds: what it took, s.
             turn_s: what it should take, s.
+            fill: the next one grows if this one took less than this part of `turn_s`.
         """
         if seconds > turn_s:
             self.size = max(self._least, int(self.size * turn_s / seconds))
-        elif seconds < turn_s / 2:
-            self.size = min(self._most, self.size * 2)
+        elif seconds < turn_s * fill:
+            grown = 2 * self.size if 2 * seconds <= turn_s else int(self.size * turn_s / seconds)
+            self.size = min(self._most, grown)
 
 
 class Effort:

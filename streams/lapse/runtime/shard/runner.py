@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 from lapse.runtime.journal.store import Fenced, JournalStore
@@ -357,20 +357,25 @@ class Runner:
         if effects.counted_to >= 0 and self.machine.written(effects, self._clock.now_ms()):
             self._news.set()
 
-    async def _write_letters(self, letters: Sequence[Output | Packed]) -> dict[int, Refusal]:
-        await self._writing.end()  # its journal shows that this process still owns the shard
+    async def _send_letters(self, letters: Sequence[Output | Packed], beside: bool = False) -> dict[int, Refusal]:
+        if not beside:
+            await self._writing.end()  # its journal shows that this process still owns the shard
         return await self._writer.write_letters(letters)
 
-    async def _write_expired(self, letters: Sequence[Output | Packed], behind: Mapping[TP, int]) -> dict[int, Refusal]:
+    def _write_letters(self, letters: Sequence[Output | Packed]) -> Awaitable[dict[int, Refusal]]:
+        return asyncio.create_task(self._send_letters(letters))
+
+    def _write_expired(
+        self, letters: Sequence[Output | Packed], behind: Mapping[TP, int]
+    ) -> Awaitable[dict[int, Refusal]]:
         """Write letters of expired messages beside the journal of the step before (C60); return those that are refused.
 
         After a crash the same ticks are in the log, and nothing is handed out before they are read. So these messages
         expire again, with the same letter ids. That requires their arrivals in the journal, because the instant of an
         arrival may come from the clock.
         """
-        if any(self._durable.get(tp, 0) < offset for tp, offset in behind.items()):
-            return await self._write_letters(letters)
-        return await self._writer.write_letters(letters)
+        known = all(self._durable.get(tp, 0) >= offset for tp, offset in behind.items())
+        return asyncio.create_task(self._send_letters(letters, beside=known))
 
     def _is_over(self, until: asyncio.Future[None] | None) -> bool:
         """Return whether work for the next step must stop: `until` is done, or the shard must pause."""

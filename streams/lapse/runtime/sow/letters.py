@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from lapse.core.sow import pending_letters
@@ -11,6 +11,7 @@ from lapse.core.sow.shard import SowShard
 from lapse.core.sow.step import Removal, Step
 from lapse.protocol import header
 from lapse.runtime.kafka.output import Packed
+from lapse.runtime.letters.shard_letters import PART
 from lapse.runtime.shard.effects import StepInFlight
 from lapse.runtime.sow.output import SowOutput
 from lapse.runtime.tp import TP
@@ -40,15 +41,23 @@ class SowLetters:
         """Return the names of the pending letters of an earlier epoch, in the order of removal."""
         return sorted(self._shard.state.pending, key=lambda name: self._removal(name).at_ms)
 
-    async def letters_of(self, at_work: StepInFlight[Step]) -> tuple[Sequence[Packed], Sequence[Removal]]:
-        """Return the letters of a step with their removals, in the order of removal."""
-        removals = at_work.core.letters
+    async def letters_of(
+        self, at_work: StepInFlight[Step]
+    ) -> AsyncIterator[tuple[Sequence[Packed], Sequence[Removal]]]:
+        """Make the letters of a step with their removals, in the order of removal."""
         letters: list[Packed] = []
-        for first in range(0, len(removals), _AT_ONCE):
-            if first:
+        about: list[Removal] = []
+        for first in range(0, len(at_work.core.letters), _AT_ONCE):
+            if len(about) >= PART:
+                yield letters, about
+                letters, about = [], []
+            elif first:
                 await asyncio.sleep(0)
-            letters += self._output.letters(list(map(_with_key, removals[first : first + _AT_ONCE])))
-        return letters, removals
+            some = at_work.core.letters[first : first + _AT_ONCE]
+            letters += self._output.letters(list(map(_with_key, some)))
+            about += some
+        if letters:
+            yield letters, about
 
     def expired(self, at_work: StepInFlight[Step]) -> Mapping[TP, int] | None:
         """Return None, because an update in the step before may have replaced a record that expires in this one."""

@@ -37,13 +37,14 @@ class LetterBroker(Broker):
     def __init__(self) -> None:
         super().__init__()
         self.letters: list[int] = []
-        self.beside: list[int] = []
+        self.beside: set[int] = set()
+        """Numbers of the journals that were on their way then."""
         self.unjournaled: list[int] = []
 
     async def write(self, letters: Any) -> dict[int, Refusal]:
         offsets = [int(letter.value or b"-1") for letter in outputs_of(letters)]
         journal_under_way = self.happened.count("commit") > self.happened.count("committed")
-        self.beside += offsets if journal_under_way else []
+        self.beside |= {self.happened.count("commit")} if journal_under_way else set()
         self.unjournaled += [offset for offset in offsets if offset >= self.done and journal_under_way]
         self.letters += offsets
         await self._write("letters")
@@ -77,7 +78,36 @@ def test_letters_of_a_crowd_are_written_beside_the_journal_of_the_step_before() 
         run(machine, broker, lambda: len(broker.letters) == _COUNT and not machine.shard.depth()["depth"], _records(50))
     )
     assert sorted(broker.letters) == list(range(_COUNT)), "each once"
-    assert len(broker.beside) > _COUNT / 2, "each part waits for the journal of the one before"
+    assert len(broker.beside) > broker.happened.count("commit") / 2, "each step waits for the journal of the one before"
+
+
+@pytest.mark.feature("C60", "D3")
+def test_letters_of_a_step_are_written_while_its_next_letters_are_made() -> None:
+    """And the step goes on only when all of them are safe."""
+    broker = LetterBroker()
+    machine = _machine()
+    made: list[int] = []
+    made_meanwhile: list[bool] = []
+    make = machine._output.letters
+
+    def letters(removal: Any, messages: Any, records: Any) -> Any:
+        made.append(len(messages))
+        return make(removal, messages, records)
+
+    machine._output.letters = letters  # type: ignore[method-assign]
+
+    async def write(letters: Any) -> dict[int, Refusal]:
+        before, due = sum(made), machine._at_work.core.removals
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
+        made_meanwhile.append(sum(made) > before)
+        assert not due, "the step that removes more has not begun"
+        return await LetterBroker.write(broker, letters)
+
+    broker.write = write  # type: ignore[method-assign]
+    asyncio.run(run(machine, broker, lambda: len(broker.letters) == _COUNT, _records(50)))
+    assert sorted(broker.letters) == list(range(_COUNT)), "each once"
+    assert sum(made_meanwhile) > len(made_meanwhile) / 3
 
 
 @pytest.mark.feature("D3", "L2")
