@@ -71,7 +71,7 @@ class ShardOwner(Protocol):
         """Do not fetch the sources of a shard until it is taken over."""
 
     def let_go(self, partition: int) -> None:
-        """Fetch the sources of a shard again that will not be taken over."""
+        """Fetch again the sources of a shard that will not be taken over."""
 
     async def prepare(self, partition: int, epoch: int) -> None:
         """Tell the readers of deliveries that an epoch begins, before it is claimed."""

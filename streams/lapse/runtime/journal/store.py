@@ -52,7 +52,7 @@ class JournalStore(LeanService, FaustStore[Any, Any]):
         self._troubled = TroubledShards(self.table_name, self._try_again)
         self._trying: set[asyncio.Task[None]] = set()
         self._held: dict[int, int] = {}
-        """By shard, this worker's epoch, if a shard that it already has is taken over anew."""
+        """By shard, this worker's epoch, if it has a shard already and takes it over anew."""
         self.early: set[int] = set()
         """Shards that were assigned before all topics of their queue had a partition for them (C81)."""
         self._gone = False
@@ -219,7 +219,7 @@ class JournalStore(LeanService, FaustStore[Any, Any]):
         return since.epoch == epoch
 
     async def _is_still_mine(self, partition: int) -> bool:
-        """Return the same; True if no broker answers, because the next write will show it."""
+        """Return the same as `_claimed_epochs`; True if no broker answers, because the next write will show it."""
         try:
             return await self._claimed_epochs(partition)
         except TROUBLE as error:
@@ -442,7 +442,7 @@ def _ended(epoch: int) -> str:
 
 
 def _bytes_of(items: Items) -> int:
-    """Return about how many bytes they take in a log."""
+    """Return about how many bytes items take in a log."""
     return sum(len(value or b"") + len(key) + 64 for key, value in items)
 
 

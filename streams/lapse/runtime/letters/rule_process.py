@@ -149,7 +149,7 @@ class RuleProcess:
 
 
 def _frames(messages: Sequence[ExpiredMessage]) -> Iterable[list[ExpiredMessage]]:
-    """Divide messages into frames of limited size."""
+    """Yield messages in frames of limited size."""
     frame: list[ExpiredMessage] = []
     size = 0
     for message in messages:

@@ -190,7 +190,7 @@ class QueueEntity(Entity):
         return Segments(spill_store, self.config.state_memory << 20)
 
     def unwritten(self, machine: Machine, noted: dict[str, Any] | None) -> Unwritten | None:
-        """Return a function that finds deliveries that the previous owner journaled but did not write (C55)."""
+        """Return a function that finds deliveries that were journaled but not written; see `Entity.unwritten` (C55)."""
         since = noted_of(noted)
         if since is None:
             return None

@@ -1,7 +1,7 @@
 """The horizon of a sweep: it takes no message that was published behind its instant (C1, C37).
 
 A shard reads commands and messages from different logs, so a purge may be read after messages that are younger.
-Timestamps show which are. The state does not have these, so Kafka is asked, unless all messages are known older.
+Timestamps show which are. The state does not have these, so Kafka is asked, unless all messages are known to be older.
 """
 
 from __future__ import annotations

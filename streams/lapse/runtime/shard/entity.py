@@ -253,7 +253,7 @@ class Entity(NamedTopics):
         self.let_go(partition)
 
     def let_go(self, partition: int) -> None:
-        """Fetch the sources of a shard again that were held during its take-over."""
+        """Fetch again the sources of a shard that were held during its take-over."""
         self._consumer().let_go((self.name, partition), self._brought(partition))
 
     def hold(self, partition: int) -> None:
