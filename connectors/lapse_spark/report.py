@@ -1,11 +1,13 @@
 """Reports: an HTML file that needs no server or network, with the same content for a terminal, and as JSON.
 
-page = Report("A year of flights", subtitle="336,776 messages through one queue")
-page.figure("published", 336_776)
-page.section("Dead letters", "Counted by Spark from the topics alone.")
-page.bars(hours, {"time_limit": [...], "max_deliveries": [...]}, title="Dead letters by hour")
-page.table(["carrier", "letters"], rows, title="By carrier")
-page.write(Path("report.html"))
+::
+
+    page = Report("A year of flights", subtitle="336,776 messages through one queue")
+    page.figure("published", 336_776)
+    page.section("Dead letters", "Counted by Spark from the topics alone.")
+    page.bars(hours, {"time_limit": [...], "max_deliveries": [...]}, title="Dead letters by hour")
+    page.table(["carrier", "letters"], rows, title="By carrier")
+    page.write(Path("report.html"))
 """
 
 from __future__ import annotations

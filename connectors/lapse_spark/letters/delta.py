@@ -116,7 +116,7 @@ class DeltaOutput(Output):
         self._vacuum(table)
 
     def compact(self, table: str) -> int:
-        """Merge many files into few; return how many were replaced (0 = nothing to do). The job may run meanwhile.
+        """Merge many files into few; return how many were replaced (0 = nothing to do). The job may keep running.
 
         The old files stay for a week for present readers. A later call removes them.
 

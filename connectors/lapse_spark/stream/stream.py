@@ -224,7 +224,7 @@ def _together(standings: Sequence[Standing]) -> Standing:
 def interruption() -> Iterator[threading.Event]:
     """Set an event at SIGINT or SIGTERM. A second signal ends the process at once.
 
-    An exception from a signal handler would break the conversation with the JVM at any point.
+    An exception from a signal handler could interrupt an exchange with the JVM at any point.
     """
     asked = threading.Event()
     if threading.current_thread() is not threading.main_thread():
