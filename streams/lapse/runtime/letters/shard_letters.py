@@ -54,7 +54,7 @@ class LetterSource(Protocol[AnyFlight, AnyStep, Removed, LetterKey]):
     """The knowledge of a kind of shard about its dead letters."""
 
     def letters_of(self, at_work: AnyFlight) -> AsyncIterator[tuple[Sequence[Output | Packed], Sequence[Removed]]]:
-        """Make the letters of a step, each with its subject, in parts of about `PART`; call the rule with what left."""
+        """Yield the letters of a step and their subjects, in parts of about `PART`; call the rule with what left."""
 
     def expired(self, at_work: AnyFlight) -> Mapping[TP, int] | None:
         """Return, for each source of a step's letters, the offset behind the last message, if all of them expired.

@@ -52,7 +52,7 @@ class QueueLetters:
     async def letters_of(
         self, at_work: QueueStepInFlight
     ) -> AsyncIterator[tuple[Sequence[Packed], Sequence[OfLetter]]]:
-        """Make the letters of a step with their subjects; call the expiry rule with all messages that left."""
+        """Yield the letters of a step with their subjects; call the expiry rule with all messages that left."""
         letters: list[Packed] = []
         about: list[OfLetter] = []
         for removal in at_work.core.removals:

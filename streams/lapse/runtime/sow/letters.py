@@ -44,7 +44,7 @@ class SowLetters:
     async def letters_of(
         self, at_work: StepInFlight[Step]
     ) -> AsyncIterator[tuple[Sequence[Packed], Sequence[Removal]]]:
-        """Make the letters of a step with their removals, in the order of removal."""
+        """Yield the letters of a step with their removals, in the order of removal."""
         letters: list[Packed] = []
         about: list[Removal] = []
         for first in range(0, len(at_work.core.letters), _AT_ONCE):
