@@ -13,7 +13,7 @@ from kombu.utils.json import dumps, loads
 _MS: Final = 1000
 
 _SHOWN: Final = 200
-"""So much of another program's error is shown, characters."""
+"""How much of another library's error is shown, characters."""
 
 
 class TaskMessage(virtual.Message):
@@ -63,7 +63,7 @@ def read(value: bytes | None) -> dict[str, Any]:
         message = loads(value or b"")
     except ValueError:
         raise
-    except Exception as error:  # nested too deeply, or a value that one of kombu's own decoders cannot take
+    except Exception as error:  # too much nesting, or a value that kombu's decoders do not accept
         raise ValueError(f"no message of kombu: {type(error).__name__}: {str(error)[:_SHOWN]}") from error
     if not isinstance(message, dict) or not isinstance(message.get("properties"), dict) or message.get("body") is None:
         raise ValueError("no message of kombu: a JSON object with `body` and `properties` is expected")
@@ -74,7 +74,7 @@ def read(value: bytes | None) -> dict[str, Any]:
 
 
 def _parts(message: Mapping[str, Any]) -> tuple[tuple[str, object, type | tuple[type, ...]], ...]:
-    """What kombu and Celery take for granted: name, value and type of each part."""
+    """Return name, value and expected type of each part whose type kombu and Celery do not check."""
     properties = message["properties"]
     return (
         ("body", message["body"], (str, bytes)),

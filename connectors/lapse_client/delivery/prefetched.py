@@ -71,7 +71,7 @@ class Prefetched(Waiting[Delivery]):
             return next(iter(self._pop_some(1)), None)
 
     def drop(self, unwanted: Callable[[Lot], bool]) -> Counter[float]:
-        """Drop unwanted lots, and return how many messages were dropped, by the ends of their leases."""
+        """Drop unwanted lots, and return how many messages were dropped, by end of lease."""
         dropped: Counter[float] = Counter()
         with self._lock:
             back, lots, first = self._back, self._lots, self._at

@@ -18,7 +18,7 @@ LATER_MS: Final = 1_000
 """First delay of a message if the deserializer failed for another reason, such as an unreachable registry, in ms."""
 
 MOST_LATER_MS: Final = 64_000
-"""Longest such delay, in ms. It doubles from delivery to delivery: each counts, and a queue may limit their number."""
+"""Longest such delay, in ms. It doubles with each delivery, because a queue may limit the number of deliveries."""
 
 
 class TypedDelivery(Delivery):

@@ -54,7 +54,7 @@ _NOT_FOUND: Final = range(40_400, 40_500)
 """Error codes of a schema registry for unknown schemas. A proxy, or another server, answers 404 without such a code."""
 
 _REGISTRY_CLIENT: Final = ".schema_registry_client"
-"""How the name of the module ends in which Confluent's deserializers ask a registry."""
+"""Suffix of the module with Confluent's registry client. Errors raised there are not about the payload."""
 
 
 def write(serializer: SerializerLike, value: Any, topic: str) -> bytes | None:
@@ -113,13 +113,13 @@ def read(deserializer: DeserializerLike, data: bytes | None, topic: str) -> Any:
 
 
 def _is_misfit(error: Exception) -> bool:
-    """Tell an error about the payload from one about the way to a registry, which no message must die of."""
+    """Return whether an error is about the payload. Errors of reaching a registry must not kill messages."""
     if hasattr(error, "http_status_code"):
         return getattr(error, "error_code", None) in _NOT_FOUND
-    if not isinstance(error, _MISFITS) or isinstance(error, OSError):  # errors of requests and ssl are both
+    if not isinstance(error, _MISFITS) or isinstance(error, OSError):  # errors of requests and ssl may be both
         return False
     names = (frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__))
-    return not any(name.endswith(_REGISTRY_CLIENT) for name in names)  # a login page is no answer of a registry
+    return not any(name.endswith(_REGISTRY_CLIENT) for name in names)  # the registry's answer may be a login page
 
 
 def payload_of(deserializer: DeserializerLike | None, data: bytes | None, topic: str, what: object) -> Any:

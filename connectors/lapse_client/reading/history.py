@@ -32,7 +32,7 @@ _LONGEST_CHAIN: Final = 50
 """The most messages whose lives are combined."""
 
 _NO_EVENTS: Final = (".commands", ".deliveries", ".decisions")
-"""Ends of topics of an entity whose own name begins as topics of events do."""
+"""Suffixes of topics without events. An entity's name may begin like a topic of events, so the prefix is not enough."""
 
 ABORTED: Final = "aborted"
 
@@ -106,7 +106,7 @@ def history(
 
 
 def _with_events(topics: Mapping[str, int]) -> Iterator[str]:
-    """Yield entities with events. Those of a deleted entity stay, as its dead letters do."""
+    """Yield the entities with topics of events, deleted entities included, as their events and letters stay."""
     prefix = topic.events("")
     for name in topics:
         if name.startswith(prefix) and not name.endswith(_NO_EVENTS):

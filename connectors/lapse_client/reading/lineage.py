@@ -218,7 +218,7 @@ def _named(what: str, name: bytes, at_ms: int, after: Bookmark) -> Iterator[Step
 
 
 def _hand_over(text: str) -> HandOver | None:
-    """Return what a confirmation says; None if it is none. Anybody may write there, so no range is gone through."""
+    """Parse a confirmation; None if it is none. Any client may write one, so its ranges are never iterated over."""
     try:
         return HandOver.parse(text)
     except ValueError:

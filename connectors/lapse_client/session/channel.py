@@ -349,7 +349,7 @@ class Channel(Generic[T]):
             if kind == _EPOCH:
                 self._ask_again(shard)
                 listener.on_taken_over(shard)
-                if (shards := fields.get(header.SHARDS) or b"").isdigit():  # else no worker wrote it
+                if (shards := fields.get(header.SHARDS) or b"").isdigit():  # a worker's record has digits here
                     listener.on_size(shard.entity, int(shards))
             elif kind == _ANSWER:
                 if kept:  # an answer must not overtake earlier deliveries

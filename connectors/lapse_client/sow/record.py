@@ -85,7 +85,7 @@ class SowRecord:
 
 
 def read(shard: Shard, message: Message, fields: Fields, deserializer: DeserializerLike | None = None) -> SowRecord:
-    """Decode a record of the deliveries topic. One that no worker wrote is logged, and gets the kind ""."""
+    """Decode a record of the deliveries topic. If no worker wrote it, log it, and return the kind ""."""
     try:
         return _read(shard, message, fields, deserializer)
     except (ValueError, AttributeError) as error:  # AttributeError: a header without a value

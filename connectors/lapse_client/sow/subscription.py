@@ -43,7 +43,7 @@ _UNANSWERED_MS: Final = 15_000
 _BEGIN: Final = "group-begin"
 _END: Final = "group-end"
 _UPDATES: Final = frozenset({"sow", "publish", "delta", "oof"})
-"""Kinds of records for the application. Others are no worker's."""
+"""Kinds of records that the application gets. Records of unknown kinds were not written by a worker."""
 
 
 class SowSubscription(Client[SowRecord]):

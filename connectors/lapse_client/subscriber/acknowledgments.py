@@ -23,7 +23,7 @@ class Acknowledgments:
     Args:
         shards: the shards of the subscription.
         enough: returns how many acknowledgments of a shard are worth a command.
-        send: sends a shard's ranges of bookmarks, with the number of their messages by the ends of their leases;
+        send: sends a shard's ranges of bookmarks, with the number of their messages by end of lease;
             called by the thread that adds or flushes them.
 
     Attributes:

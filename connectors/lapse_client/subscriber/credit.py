@@ -123,7 +123,7 @@ class Credits:
 
     @_locked
     def settled(self, shard: int, settled: Mapping[float, int], now_ms: float) -> None:
-        """Count deliveries of a shard that are settled, or not leased any more, by the ends of their leases."""
+        """Record deliveries of a shard as settled, or as no longer leased. `settled` counts them by end of lease."""
         count = sum(self._unlease(shard, some, ends_ms) for ends_ms, some in settled.items())
         self._owed[shard] += min(count, self._counted(shard) - self._held[shard])
         self.outstanding[shard] -= count
@@ -141,7 +141,7 @@ class Credits:
 
     @_locked
     def renewed(self, shard: int, ends_ms: float, until_ms: float) -> None:
-        """Count a lease that ended at `ends_ms` until `until_ms`. If it counted as over, it is outstanding again."""
+        """Move the end of a lease from `ends_ms` to `until_ms`. If it counted as over, it is outstanding again."""
         if shard in self._gone:
             return
         self.outstanding[shard] += 1 - self._unlease(shard, 1, ends_ms)
@@ -149,7 +149,7 @@ class Credits:
 
     @_locked
     def end_leases(self, past_ms: float, now_ms: float) -> None:
-        """Count deliveries as returned whose leases ended at `past_ms` or before, by the broker's clock."""
+        """Record deliveries as returned if their leases ended at `past_ms` or before, by the broker's clock."""
         if past_ms < self._earliest_ms:
             return
         for shard, leases in enumerate(self._leases):

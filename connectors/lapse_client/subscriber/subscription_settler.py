@@ -175,7 +175,7 @@ class SubscriptionSettler:
         renewed = [delivery for delivery in deliveries if str(delivery.bookmark) in settled]
         with self._acknowledgments.lock:
             for delivery in renewed:
-                if not delivery.settled_as:  # else it is counted by the end that its lease had then
+                if not delivery.settled_as:  # a settled one was counted by its old end of lease
                     self._credits.renewed(delivery.shard.index, delivery.lease_ends_ms, answer.lease_until_ms)
                 delivery.lease_ends_ms = answer.lease_until_ms
                 delivery.lot.is_renewed = True

@@ -42,7 +42,7 @@ class Settles(Protocol):
     """The parts of a subscription's settler that atomic work needs.
 
     Attributes:
-        refusals: tells the application of refused settlements.
+        refusals: reports refused settlements to the application.
     """
 
     refusals: Refusals

@@ -62,7 +62,7 @@ def setting(definitions: Iterable[Replayed], entity: str, at_ms: int) -> str | N
 
 
 def _said(definition: bytes) -> str | None:
-    """Return what a definition says; None if the record is no definition, which workers pass over as well."""
+    """Return a definition's `expiration`; None if the record is no definition. Workers skip such records, too."""
     try:
         return str(orjson.loads(definition)["settings"].get("expiration", _OFF))
     except (ValueError, TypeError, KeyError, AttributeError):
