@@ -10,7 +10,7 @@ LapseError
 ├── EntityDeleted          the queue or SOW topic was deleted while it was used
 ├── NoRecord               Kafka has no record at this bookmark, or has it no longer
 ├── NoReply                no reply to a request came in time (also a TimeoutError)
-├── AnswerTimeout          no shard answered in time (also a TimeoutError)
+├── AnswerTimeout          one or more shards did not answer in time (also a TimeoutError)
 ├── TransactionFailed      outputs and acknowledgment were not committed, or the outcome is unknown
 ├── AlreadySettled         this delivery was settled before
 ├── Closed                 the object is closed, or was never started

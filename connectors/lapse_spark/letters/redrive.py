@@ -1,8 +1,8 @@
 """Redrive: it sends dead letters back to their origin or to another topic (D5, C29, C30).
 
 Letters are first chosen, counted and shown, and then sent. By default a redriven record has no lifetime. Its headers
-name the queue that it left, count its redrives, and have a message id of its own, so that a queue drops a record that
-a repeated Spark task sends twice (X6).
+name the queue that it left, and count its redrives. It has a message id of its own. So a queue drops the second copy
+of a record that a repeated Spark task has sent twice (X6).
 """
 
 from __future__ import annotations
