@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import time
@@ -269,7 +270,7 @@ class Channel(virtual.Channel):
         else:
             backlog = self.qos.prefetch_count or _NO_LIMIT
             subscriber = self._subscriber(queue, backlog)
-            self._consumed[consumer_tag] = Consumption(queue, subscriber, backlog, callback, no_ack=no_ack)
+            self._consumed[consumer_tag] = Consumption(queue, subscriber, backlog, callback, self.qos, no_ack=no_ack)
         self._consumers.add(consumer_tag)
 
     def basic_qos(self, prefetch_size: int = 0, prefetch_count: int = 0, apply_global: bool = False) -> None:
@@ -290,6 +291,7 @@ class Channel(virtual.Channel):
         consumption = self._consumed.pop(consumer_tag, None)
         self._consumers.discard(consumer_tag)
         if isinstance(consumption, Consumption):
+            consumption.give_back()
             self._leave(consumption.subscriber)
 
     def basic_get(self, queue: str, no_ack: bool = False, **_: Any) -> TaskMessage | None:
@@ -340,6 +342,15 @@ class Channel(virtual.Channel):
         wait_s = float(self._option("get_timeout") or _GET_S) if timeout is None else timeout
         if not self.may_hand_out or not self.drain(wait_s):
             raise Empty
+
+    def reserve(self) -> None:
+        """Have leases kept of what has come, while tasks of other queues are at work. May be called from any thread."""
+        if self.qos.can_consume():
+            return
+        for consumption in list(self._consumed.values()):
+            if isinstance(consumption, Consumption):
+                with contextlib.suppress(LapseError):  # whoever waits for its messages is told
+                    consumption.reserve()
 
     def settled(self, subscriber: QueueSubscriber) -> None:
         """Close a cancelled consumer's subscription once all of its messages are settled."""

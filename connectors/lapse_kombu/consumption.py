@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from lapse_client import Delivery, QueueSubscriber
 from lapse_kombu.transient import Transient
+from lapse_kombu.unsettled import Unsettled
 
 
 class Consumption:
@@ -17,13 +19,23 @@ class Consumption:
         subscriber: the started subscriber.
         backlog: the subscriber's `max_backlog`.
         callback: called with each message.
+        unsettled: keeps leases.
         no_ack: whether messages are acknowledged as they are handed out.
     """
 
     def __init__(
-        self, queue: str, subscriber: QueueSubscriber, backlog: int, callback: Callable[[Any], object], *, no_ack: bool
+        self,
+        queue: str,
+        subscriber: QueueSubscriber,
+        backlog: int,
+        callback: Callable[[Any], object],
+        unsettled: Unsettled,
+        *,
+        no_ack: bool,
     ) -> None:
         self.queue = queue
+        self._unsettled = unsettled
+        self._waiting: deque[Delivery] = deque()
         self.subscribe(subscriber, backlog)
         self.callback = callback
         self.no_ack = no_ack
@@ -35,7 +47,29 @@ class Consumption:
 
     def take(self, most: int, timeout_s: float) -> list[Delivery]:
         """Return up to `most` deliveries, waiting for the first one."""
-        return self.subscriber.subscription.take(most, timeout_s)
+        return self._reserved(most) or self.subscriber.subscription.take(most, timeout_s)
+
+    def reserve(self) -> None:
+        """Have leases kept of what has come and may not be handed out yet. May be called from any thread."""
+        if came := self.subscriber.subscription.take(self.backlog, 0.0):
+            self._unsettled.reserve(came, self.subscriber)
+            self._waiting.extend(came)
+
+    def give_back(self) -> None:
+        """Return what was never handed out."""
+        while self._waiting:
+            self._unsettled.give_back(self._waiting.popleft())
+
+    def _reserved(self, most: int) -> list[Delivery]:
+        """Return up to `most` deliveries that waited, without those whose leases are over: others may have them."""
+        found: list[Delivery] = []
+        while self._waiting and len(found) < most:
+            delivery = self._waiting.popleft()
+            if delivery.lease_ends_ms > self.subscriber.subscription.session.clock.past_ms():
+                found.append(delivery)
+            else:
+                self._unsettled.give_back(delivery)
+        return found
 
 
 class Listening:

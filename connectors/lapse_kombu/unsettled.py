@@ -58,6 +58,8 @@ class Unsettled(virtual.QoS):
         self.channel = channel
         self.prefetch_count = prefetch_count or 0
         self._held: dict[str, Held] = {}
+        self._reserved: dict[int, Held] = {}
+        """What has come and is not handed out, by the `id` of its delivery."""
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._renewing: threading.Thread | None = None
@@ -72,13 +74,23 @@ class Unsettled(virtual.QoS):
 
     def hold(self, tag: str, delivery: Delivery, subscriber: QueueSubscriber) -> None:
         """Register a delivery under its tag until it is settled."""
-        now_ms = subscriber.subscription.session.clock.past_ms()
-        lease_ms = 0 if delivery.lease_until_ms is None else delivery.lease_until_ms - now_ms
         with self._lock:
-            self._held[tag] = Held(delivery, subscriber, max(0, lease_ms) / 1000, time.monotonic())
+            known = id(delivery) in self._reserved
+            self._held[tag] = self._reserved.pop(id(delivery)) if known else _begun(delivery, subscriber)
             if self._renewing is None and not self._closed.is_set():
                 self._renewing = threading.Thread(target=self._renew, name="lapse kombu leases", daemon=True)
                 self._renewing.start()
+
+    def reserve(self, deliveries: Iterable[Delivery], subscriber: QueueSubscriber) -> None:
+        """Keep the leases of deliveries that wait until more may be handed out."""
+        with self._lock:
+            self._reserved.update((id(delivery), _begun(delivery, subscriber)) for delivery in deliveries)
+
+    def give_back(self, delivery: Delivery) -> None:
+        """Return a delivery that was not handed out to its queue."""
+        with self._lock:
+            self._reserved.pop(id(delivery), None)
+        delivery.cancel(0)
 
     def append(self, message: Any, delivery_tag: str) -> None:
         """Do nothing: `Channel` registers each delivery itself."""
@@ -105,7 +117,7 @@ class Unsettled(virtual.QoS):
     def has(self, subscriber: QueueSubscriber) -> bool:
         """Return whether unsettled messages of a subscriber are registered."""
         with self._lock:
-            return any(held.subscriber is subscriber for held in self._held.values())
+            return any(held.subscriber is subscriber for held in self._all())
 
     def restore_unacked(self) -> None:
         """Return all unsettled messages to their queues."""
@@ -123,11 +135,15 @@ class Unsettled(virtual.QoS):
         with self._lock:
             return self._held.pop(tag, None)
 
+    def _all(self) -> list[Held]:
+        return [*self._held.values(), *self._reserved.values()]
+
     def _renew(self) -> None:
         while not self._closed.wait(_LOOK_S):
+            self.channel.reserve()
             now = time.monotonic()
             with self._lock:
-                due = [held for held in self._held.values() if held.is_due(now)]
+                due = [held for held in self._all() if held.is_due(now)]
             for subscriber in {id(held.subscriber): held.subscriber for held in due}.values():
                 self._renew_some(subscriber, [held for held in due if held.subscriber is subscriber], now)
 
@@ -138,3 +154,9 @@ class Unsettled(virtual.QoS):
                 held.delivery.renew()
             except LapseError as error:  # settled or closed meanwhile
                 logger.debug("%s is not renewed: %s", held.delivery.bookmark, error)
+
+
+def _begun(delivery: Delivery, subscriber: QueueSubscriber) -> Held:
+    now_ms = subscriber.subscription.session.clock.past_ms()
+    lease_ms = 0 if delivery.lease_until_ms is None else delivery.lease_until_ms - now_ms
+    return Held(delivery, subscriber, max(0, lease_ms) / 1000, time.monotonic())

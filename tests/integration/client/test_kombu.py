@@ -266,21 +266,35 @@ def test_a_queue_that_is_deleted_under_its_consumer_is_declared_again(
 
 @pytest.mark.feature("X3", "Q5", "Q6")
 def test_leases_are_renewed_while_a_message_is_worked_on(here: Deployment, connection: kombu.Connection) -> None:
-    """The queue's leases last two seconds here, and the work takes three."""
+    """The queue's leases last two seconds here, and the work takes three. What waits behind it keeps its lease, too."""
     name = here.name("slow")
-    queue = kombu.Queue(name, routing_key=name)
+    queues = [kombu.Queue(here.name(stem), routing_key=here.name(stem)) for stem in ("slow", "patient")]
     held: list[Any] = []
     with connection.channel() as channel:
-        channel.Producer().publish("slow", routing_key=name, declare=[queue])
-        consumer = kombu.Consumer(channel, [queue], callbacks=[lambda _, message: held.append(message)])
+
+        def received(count: int) -> bool:
+            with contextlib.suppress(TimeoutError):
+                channel.connection.drain_events(channel.connection, timeout=1)
+            return len(held) == count
+
+        producer = channel.Producer()
+        producer.publish("slow", routing_key=name, declare=queues)
+        consumer = kombu.Consumer(channel, queues, callbacks=[lambda _, message: held.append(message)])
         consumer.qos(prefetch_count=1)
         with consumer:
-            until(lambda: held or channel.connection.drain_events(channel.connection, timeout=5), "received")
+            until(lambda: received(1), "received")
+            producer.publish("patient", routing_key=here.name("patient"))
+            with here.queue("patient") as patient:
+                until(lambda: patient.depth()["leased"], "it waits at the consumer")
             time.sleep(3)
             with contextlib.closing(connection.clone()) as other:
                 assert other.default_channel.basic_get(name) is None, "it is still ours"
             held[0].ack()
-    until(lambda: here.queue("slow").__enter__().depth()["depth"] == 0, "acknowledged")
+            until(lambda: received(2), "the next one's turn")
+            assert not held[1].delivery_info["redelivered"]
+            held[1].ack()
+    with here.queue("slow") as slow:
+        until(lambda: slow.depth()["depth"] == 0, "acknowledged")
 
 
 @pytest.mark.feature("X3")
