@@ -71,7 +71,7 @@ class Child:
         return code
 
     def stop(self, timeout_s: float) -> None:
-        """Terminate it, and kill it if it has not ended within `timeout_s` seconds."""
+        """Terminate the process, and kill it if it has not ended within `timeout_s` seconds."""
         if self._process.poll() is None:
             self._process.terminate()
             try:
