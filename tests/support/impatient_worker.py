@@ -22,7 +22,7 @@ from lapse.runtime.topics.difference import Difference
 
 
 def dying(mend: Callable[..., None], died: Path) -> Callable[..., None]:
-    """Return `mend` so that it kills the process once, after it created the topics of an entity called `cut…`."""
+    """Return `create_and_grant` so that it kills the process once, after it created the topics of an entity called `cut…`."""
 
     def mend_and_die(cluster: object, differences: list[Difference]) -> None:
         mend(cluster, differences)
@@ -36,7 +36,7 @@ def dying(mend: Callable[..., None], died: Path) -> Callable[..., None]:
 def main() -> None:
     path, data_dir, idle_ms = sys.argv[1:]
     config = load(Path(path))
-    vars(definer)["mend"] = dying(definer.mend, Path(path).parent / "died")
+    vars(definer)["create_and_grant"] = dying(definer.create_and_grant, Path(path).parent / "died")
     vars(lapse.config.entity)["LEAST_IDLE_MS"] = int(idle_ms)
     idle = {"auto_delete_on_idle": int(idle_ms)}
     impatient = {

@@ -84,7 +84,7 @@ class Broker:
         return RecordMetadata(topic, partition, COMMANDS, 0, -1, 0, 0)
 
     def received(self, *_: Any) -> None: ...
-    def relieve(self, *_: Any) -> None: ...
+    def fetch_caught_up(self, *_: Any) -> None: ...
     def saturate(self, *_: Any) -> None: ...
     def forget(self, *_: Any) -> None: ...
 
@@ -94,7 +94,7 @@ class Broker:
     async def next_offset(self, tp: TP) -> int:
         return COUNT
 
-    async def ends_there(self, tps: list[TP]) -> dict[TP, int]:
+    async def existing_ends(self, tps: list[TP]) -> dict[TP, int]:
         return dict.fromkeys(tps, COUNT)
 
 

@@ -16,7 +16,7 @@ from lapse.cli.config_option import CONFIG
 from lapse.cli.definition import live, opened
 from lapse.config import Config, ConfigError, load
 from lapse.config.definition import WORD, Kind
-from lapse.runtime.topics.definition_draft import Draft, Refused, Request, draft, mend, patched
+from lapse.runtime.topics.definition_draft import Draft, Refused, Request, create_and_grant, draft, patched
 from lapse.runtime.topics.definitions import DefinitionsTopic, OutdatedChange
 from lapse.runtime.topics.deleted_entities import settled
 from lapse.runtime.topics.difference import Difference
@@ -170,11 +170,11 @@ def _tried(
     name = asked.name
     cluster, differences, _ = made.differences()
     if made.differs is None and any(one.create is not None and name in one.bars for one in differences):
-        made = made.anew(asked)
+        made = made.as_new_entity(asked)
     made = made.with_topics(differences, created)
     created.update(made.after.made)
     if not dry_run:
-        mend(cluster, differences)
+        create_and_grant(cluster, differences)
         if made.differs is not None:
             topic.publish([made.after])
     return made, differences

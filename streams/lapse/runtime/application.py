@@ -115,10 +115,10 @@ class LapseApp(faust.App):
             self.definitions.start()
         if self.definer is not None:
             self.definer.start()
-        self.beside(self.entity_cleanup.finish())
+        self.run_beside(self.entity_cleanup.finish())
         self.late_entities.start()
         if self.key_watch is not None:
-            self.beside(self.key_watch.run())
+            self.run_beside(self.key_watch.run())
         await super().on_start()
 
     def readiness(self) -> Readiness:
@@ -144,12 +144,12 @@ class LapseApp(faust.App):
         await super()._on_partitions_assigned(assigned, generation_id)
         topics = consumer.subscribed()
         if before:
-            self.beside(self._look_again())
+            self.run_beside(self._look_again())
         if any(tp.topic in topics for tp in before - assigned):
             await consumer.rejoin()  # another worker gets a lost partition in the next rebalance
         elif (assignor := cast("SteadyAssignor", self.assignor)).withheld:
             assignor.withheld = False
-            self.beside(self._balance_again(generation_id))
+            self.run_beside(self._balance_again(generation_id))
 
     async def _look_again(self) -> None:
         """Ask for the topics' numbers of partitions, which the leader of the group may not know yet (C81)."""
@@ -200,10 +200,10 @@ class LapseApp(faust.App):
         """Resume the shards that this worker kept."""
         for runner in self._runners():
             runner.resume()
-        self.beside(self.entity_cleanup.withdraw())
-        self.beside(self._rest())
+        self.run_beside(self.entity_cleanup.withdraw())
+        self.run_beside(self._close_take_over_connections())
 
-    async def _rest(self) -> None:
+    async def _close_take_over_connections(self) -> None:
         """Close the connections for take-overs, once none is under way."""
         tables = self.tables
         assert isinstance(tables, SelfRestoredTables)
@@ -231,7 +231,7 @@ class LapseApp(faust.App):
                 if whole is None:
                     logger.warning("%s: its topics have changed; its shards are taken over anew", entity.name)
                 else:
-                    entity.become(whole)
+                    entity.use_config(whole)
                 try:
                     await entity.renew()
                 except Exception as error:  # noqa: BLE001  # crash-only
@@ -255,7 +255,7 @@ class LapseApp(faust.App):
             topology.entities(), topology, lambda name, there: make(name, there, config), together_ms
         )
 
-    def beside(self, work: Coroutine[Any, Any, None]) -> None:
+    def run_beside(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a task beside the shards. If it fails, the process ends."""
         task = asyncio.create_task(work)
         self._beside.add(task)
@@ -367,7 +367,7 @@ def _equip(app: LapseApp, config: Config, keys: Keys | None, decided: Decided | 
     )
     app.metrics = MetricsServer(app.entities, app.services.clock, app.readiness)
     app.metrics_address = worker.metrics_host, worker.metrics_port
-    app.users = _said_of(keys)
+    app.users = _user_line(keys)
 
 
 def _maker(app: LapseApp, config: Config, keys: Keys | None) -> Callable[..., Entity]:
@@ -381,7 +381,7 @@ def _maker(app: LapseApp, config: Config, keys: Keys | None) -> Callable[..., En
             entity.guard = Guard(name, kind, keys.users, whole.entitled(name), keys.workers, clock.now_ms)
         entity.expect(topology.existing)
         entity.declare(app, app.reading, store_url(config))
-        entity.on_end = lambda one: app.beside(app.entity_cleanup.clean_up(one))
+        entity.on_end = lambda one: app.run_beside(app.entity_cleanup.clean_up(one))
         app.entities[name] = entity
         return entity
 
@@ -406,16 +406,16 @@ def _definer(
         guard = Guard(name, "deployment", keys.users, config.creators(), keys.workers, app.services.clock.now_ms)
     messages = WorkerMessages(name, app.services, guard, Serving(app, follower))
 
-    async def tell_served(entity: str) -> None:
+    async def announce_served(entity: str) -> None:
         tables: Any = app.tables
         await tables.restored()
-        await messages.tell_served(entity)
+        await messages.announce_served(entity)
 
-    follower.on_served = lambda entity: app.beside(tell_served(entity))
+    follower.on_served = lambda entity: app.run_beside(announce_served(entity))
     return Definer(config, decided.beside, app.services, guard, messages)
 
 
-def _said_of(keys: Keys | None) -> str:
+def _user_line(keys: Keys | None) -> str:
     """Return the log line about users. All entities are guarded if users are configured, and otherwise none (X4)."""
     if keys is None:
         return (

@@ -115,7 +115,7 @@ def readiness(
     return Readiness(joined, len(assigned), len(assigned) - len(awaited), awaited, barred, away_s, added, behind)
 
 
-def beside(app: Wsgi, look: Callable[[], Readiness], loop: asyncio.AbstractEventLoop) -> Wsgi:
+def with_health_paths(app: Wsgi, look: Callable[[], Readiness], loop: asyncio.AbstractEventLoop) -> Wsgi:
     """Add `/health` and `/ready` to an application.
 
     Args:

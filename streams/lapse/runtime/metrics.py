@@ -105,16 +105,22 @@ class Figures(Collector):
             for partition, runner in list(entity.runners.items()):
                 await asyncio.sleep(0)  # a turn for others: there may be many shards
                 if entity.runners.get(partition) is runner:
-                    rows.append(await self._look_at((entity.name, str(partition)), runner.machine))
-        return [*self._standing(rows), *_done(rows), *_distributions(rows), *self._rules(rows), *self._whole()]
+                    rows.append(await self._read_shards((entity.name, str(partition)), runner.machine))
+        return [
+            *self._current_values(rows),
+            *_counts(rows),
+            *_distributions(rows),
+            *self._rules(rows),
+            *self._worker_values(),
+        ]
 
-    async def _look_at(self, shard: tuple[str, str], machine: Machine) -> _Row:
+    async def _read_shards(self, shard: tuple[str, str], machine: Machine) -> _Row:
         now_ms = self._clock.stamp_ms()
         gauges = machine.gauges(now_ms)
         oldest_ms = await machine.oldest_ms(now_ms)
         return _Row(shard, machine, gauges, 0 if oldest_ms is None else max(0, now_ms - oldest_ms) / 1000)
 
-    def _standing(self, rows: list[_Row]) -> Iterator[Metric]:
+    def _current_values(self, rows: list[_Row]) -> Iterator[Metric]:
         """Yield current values."""
         messages = GaugeMetricFamily("lapse_queue_messages", "Messages by state (Q15).", labels=[*_SHARD, "state"])
         oldest = GaugeMetricFamily("lapse_queue_oldest_age_seconds", "Age of the first message.", labels=_SHARD)
@@ -155,7 +161,7 @@ class Figures(Collector):
         yield from (messages, oldest, paused, held_up, holders, most)
         yield from (subscriptions, records, segments, loads, waiting, skew)
 
-    def _whole(self) -> Iterator[Metric]:
+    def _worker_values(self) -> Iterator[Metric]:
         """Yield the values of the worker as a whole."""
         found = self._look()
         shards = GaugeMetricFamily(
@@ -211,7 +217,7 @@ class Figures(Collector):
         yield from (calls, waiting)
 
 
-def _done(rows: list[_Row]) -> Iterator[Metric]:
+def _counts(rows: list[_Row]) -> Iterator[Metric]:
     """Yield the counts since this worker took each shard over."""
     for kind, (name, text) in _COUNTED.items():
         family = CounterMetricFamily(name, text, labels=_SHARD)
@@ -299,7 +305,7 @@ class MetricsServer:
         registry = CollectorRegistry()
         loop = asyncio.get_running_loop()
         registry.register(Figures(self._entities, self._clock, self._look, loop))
-        self.endpoint.serve(health.beside(make_wsgi_app(registry), self._look, loop))
+        self.endpoint.serve(health.with_health_paths(make_wsgi_app(registry), self._look, loop))
 
     def stop(self) -> None:
         """Stop serving."""

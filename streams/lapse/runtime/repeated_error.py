@@ -24,7 +24,7 @@ class RepeatedError:
         self._logged_s = 0.0
         self._silent = 0
 
-    def came(self, error: BaseException, now_s: float | None = None) -> None:
+    def note(self, error: BaseException, now_s: float | None = None) -> None:
         """Note another failure.
 
         Args:

@@ -18,7 +18,7 @@ from lapse.runtime.kafka.output import Output, Packed
 from lapse.runtime.letters.refusal import Refusal
 from lapse.runtime.queue.machine import QueueMachine
 from lapse.runtime.queue.rewind import PART
-from lapse.runtime.queue.unwritten import noted_of, read_written
+from lapse.runtime.queue.unwritten import parse_noted, read_written
 from lapse.runtime.shard.authorizer_memory import remembering
 from lapse.runtime.shard.command_authorizer import CommandAuthorizer
 from lapse.runtime.shard.effects import Effects
@@ -166,7 +166,7 @@ class ReplayedShard:
 
     def _find_unwritten(self, machine: QueueMachine, epoch: RecordedEpoch, deliveries: Sequence[str]) -> None:
         """Handle deliveries that the previous owner journaled and did not write as in the recording (C55)."""
-        noted = noted_of(self._noted)
+        noted = parse_noted(self._noted)
         if noted is None:
             return
         ends: dict[TP, int] = {}

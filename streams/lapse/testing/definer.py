@@ -11,7 +11,7 @@ from lapse.protocol import topic as names
 from lapse.protocol.answer import Answer
 from lapse.protocol.command import Command, CommandError
 from lapse.runtime.topics.definition_draft import Refused, Request
-from lapse.runtime.topics.definition_request import asked
+from lapse.runtime.topics.definition_request import read_request
 from lapse.testing.cluster import Cluster
 
 NOT_HERE: Final = "not in lapse.testing; test what needs it with a broker (`lapse kafka start`)"
@@ -63,7 +63,7 @@ class MemoryDefiner:
     def _answer(self, command: Command) -> Answer:
         at_ms = self._cluster.now_ms
         try:
-            version, shards, changed = self._defining.define(asked(command, ""))
+            version, shards, changed = self._defining.define(read_request(command, ""))
         except Refused as refused:
             refusal = refused.refusal
             return Answer(

@@ -41,11 +41,11 @@ class MemoryLog:
             return {tp: self._cluster.offset_at(*tp, instant_ms) for tp in tps}
         return {tp: len(self._cluster.log(*tp)) for tp in tps}
 
-    async def ends_there(self, tps: Iterable[TP]) -> dict[TP, int]:
+    async def existing_ends(self, tps: Iterable[TP]) -> dict[TP, int]:
         """See `Log`."""
         return {tp: len(self._cluster.log(*tp)) for tp in tps if self._cluster.has(*tp)}
 
-    async def stood_at(self, tps: Iterable[TP], instant_ms: int) -> dict[TP, int]:
+    async def offset_at(self, tps: Iterable[TP], instant_ms: int) -> dict[TP, int]:
         """See `Log`."""
         return {tp: self._cluster.offset_at(*tp, instant_ms) for tp in tps if self._cluster.has(*tp)}
 

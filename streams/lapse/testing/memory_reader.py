@@ -27,7 +27,7 @@ class MemoryReader:
     def saturate(self, reader: object, tp: TP) -> None:
         """See `Reader`."""
 
-    def relieve(self, reader: object, tp: TP | None = None) -> None:
+    def fetch_caught_up(self, reader: object, tp: TP | None = None) -> None:
         """See `Reader`."""
 
     def forget(self, reader: object) -> None:

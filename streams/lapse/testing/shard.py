@@ -15,7 +15,7 @@ from lapse.runtime.journal.changelog import Changelog, Items, claim_key, epoch_h
 from lapse.runtime.kafka.output import Output, Packed
 from lapse.runtime.letters.refusal import Refusal
 from lapse.runtime.queue.machine import QueueMachine
-from lapse.runtime.queue.unwritten import noted_of, read_written
+from lapse.runtime.queue.unwritten import parse_noted, read_written
 from lapse.runtime.shard.effects import Effects
 from lapse.runtime.shard.inbox import Inbox
 from lapse.runtime.shard.sent_log import PROGRESS_KEY
@@ -65,7 +65,7 @@ class MemoryShard:
         self._epoch = changelog.epoch + 1
         self._claim(changelog)
         known: dict[str, Any] = orjson.loads(changelog.progress() or b"{}")
-        noted = noted_of(known.pop(PROGRESS_KEY, None))
+        noted = parse_noted(known.pop(PROGRESS_KEY, None))
         sources = [*entity.sources(partition)]
         places = {tp: known.get(f"{tp.topic}:{tp.partition}") for tp in [*sources, self._commands]}
         begins = entity.begins([tp for tp in sources if places[tp] is None])
@@ -170,7 +170,7 @@ class MemoryShard:
         while machine.is_due(now_ms) and turns < machine.step_turns:
             machine.advance(now_ms)
             turns += 1
-        machine.took(0.0)
+        machine.note_step_time(0.0)
         more = machine.deliver(now_ms)
         moved = bool(taken or turns or before_ms < now_ms)
 

@@ -42,7 +42,7 @@ from lapse.runtime.sow.machine import SowMachine
 from lapse.runtime.sow.output import SowOutput
 from lapse.runtime.sow.settings import JSON, avro
 from lapse.runtime.topics.definition_draft import Refused, draft
-from lapse.runtime.topics.definition_request import asked
+from lapse.runtime.topics.definition_request import read_request
 from support.packed import outputs_of
 from unit.cli import bad_commands
 from unit.client import bad_calls
@@ -77,9 +77,9 @@ class _Payloads:
         return Reborn(position, record.timestamp, record.key, record.value, record.headers)
 
     async def ends(self, tps: Iterable[Any], instant_ms: int | None = None) -> dict[Any, int]:
-        return await self.stood_at(tps, LATEST if instant_ms is None else instant_ms)
+        return await self.offset_at(tps, LATEST if instant_ms is None else instant_ms)
 
-    ends_there = ends
+    existing_ends = ends
 
     async def begins(self, tps: Iterable[Any]) -> dict[Any, int]:
         return dict.fromkeys(tps, 0)
@@ -94,11 +94,11 @@ class _Payloads:
     def log(self) -> Self:
         return self
 
-    async def stood_at(self, tps: Iterable[Any], instant_ms: int) -> dict[Any, int]:
+    async def offset_at(self, tps: Iterable[Any], instant_ms: int) -> dict[Any, int]:
         behind = (offset for offset, record in self.records.items() if record.timestamp >= instant_ms)
         return dict.fromkeys(tps, min(behind, default=len(self.records)))
 
-    def passed_by(self, topic: str, partition: int, offsets: list[int]) -> None:
+    def note_unread_payloads(self, topic: str, partition: int, offsets: list[int]) -> None:
         """Nothing is forgotten here."""
 
     async def timestamp_ms(self, topic: str, partition: int, offset: int) -> int | None:
@@ -534,7 +534,7 @@ def told(chapter: Chapter, case: Case) -> str:
 def _told_of_a_definition(case: Case) -> str:
     """Ask for a definition; what the refusal says."""
     try:
-        request = asked(command.decode(case.given[-1].value)[0], "bob")
+        request = read_request(command.decode(case.given[-1].value)[0], "bob")
         draft(request, DEFINED, Config(), Path()).check_state(lambda _: 7)
     except (CommandError, Refused) as error:
         return str(error)

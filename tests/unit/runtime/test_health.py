@@ -37,7 +37,7 @@ def asked(path: str, found: Readiness, loop: asyncio.AbstractEventLoop) -> tuple
     def other(*_: Any) -> list[bytes]:
         return [b'"figures"']
 
-    app = health.beside(other, lambda: found, loop)
+    app = health.with_health_paths(other, lambda: found, loop)
     (body,) = app({"PATH_INFO": path, "REQUEST_METHOD": "GET"}, lambda status, _: answers.append(status))
     return int(answers[0][:3]) if answers else 0, json.loads(body)
 

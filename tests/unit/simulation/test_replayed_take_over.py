@@ -17,7 +17,7 @@ from lapse.runtime.journal.changelog import Changelog, Items, claim_key, epoch_h
 from lapse.runtime.kafka.output import Output, Packed
 from lapse.runtime.letters.refusal import Refusal
 from lapse.runtime.queue.machine import QueueMachine
-from lapse.runtime.queue.unwritten import noted_of, read_written
+from lapse.runtime.queue.unwritten import parse_noted, read_written
 from lapse.runtime.shard.inbox import Inbox
 from lapse.runtime.shard.sent_log import INSTANTS, PROGRESS_KEY
 from lapse.runtime.tp import TP
@@ -75,7 +75,7 @@ class Lives:
         self._machine = machine
         self._inbox = Inbox(MemoryReader(RECORDING), machine, COMMANDS, self._positions, None, lambda: None)
         machine.begin_topics([], {})
-        noted = noted_of(self._noted)
+        noted = parse_noted(self._noted)
         if noted is not None:
             log = MemoryLog(RECORDING)
             at_once(machine.unwritten(noted, lambda: read_written(log, noted, [DELIVERIES.topic], 0), looked_ms))

@@ -13,9 +13,9 @@ from aiokafka.errors import KafkaTimeoutError, LeaderNotAvailableError
 
 from lapse.runtime.journal.changelog import Changelog
 from lapse.runtime.kafka.bounded_close import bounded_close
-from lapse.runtime.kafka.metadata import NeededTopics, client_of, forget, know
+from lapse.runtime.kafka.metadata import NeededTopics, client_of, ensure_metadata, forget
 from lapse.runtime.kafka.offsets_asked import ask
-from lapse.runtime.kafka.together import Together
+from lapse.runtime.kafka.shared_question import SharedQuestion
 
 _AT_ONCE: Final = 8
 """How many changelog partitions are read at the same time."""
@@ -35,7 +35,7 @@ class ChangelogReader:
     Args:
         bootstrap_servers: addresses of the brokers.
         security: aiokafka's settings for TLS and SASL.
-        needed: topics that will be read, see `know`.
+        needed: topics that will be read, see `ensure_metadata`.
 
     Attributes:
         settings: aiokafka's settings for a consumer of changelogs.
@@ -57,7 +57,7 @@ class ChangelogReader:
         self._asking = asyncio.Lock()
         self._idle: list[AIOKafkaConsumer] = []
         self._places = asyncio.Semaphore(_AT_ONCE)
-        self._bounds = Together(self._ask_bounds)
+        self._bounds = SharedQuestion(self._ask_bounds)
 
     async def read(
         self,
@@ -154,7 +154,7 @@ class ChangelogReader:
                 await asker.start()
                 self._asker = asker
             asker = self._asker
-            await know(client_of(asker), (tp.topic for tp in tps), self._needed)
+            await ensure_metadata(client_of(asker), (tp.topic for tp in tps), self._needed)
             ends = await ask(asker, AIOKafkaConsumer.end_offsets, tps)
             begins = await ask(asker, AIOKafkaConsumer.beginning_offsets, list(ends)) if ends else {}
         return {tp: (begins[tp], ends[tp]) for tp in begins}

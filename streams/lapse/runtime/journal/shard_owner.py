@@ -52,7 +52,7 @@ class ShardOwner(Protocol):
     async def last_epoch(self, partition: int) -> int:
         """Return the epoch of a shard's last delivery; 0 if there is none."""
 
-    def born(self, partition: int) -> Items:
+    def first_records(self, partition: int) -> Items:
         """Return the first records of a new journal, beside the first claim (C81)."""
 
     async def look_at_size(self, least: int = 0) -> None:

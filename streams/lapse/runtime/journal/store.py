@@ -135,13 +135,13 @@ class JournalStore(LeanService, FaustStore[Any, Any]):
         for partition in coming:
             self.owner.hold(partition)
         tables: Any = self.app.tables
-        tables.begin(self.table_name, self._have(mine, coming))
+        tables.begin(self.table_name, self._take_over_coming(mine, coming))
 
     def _was_deleted(self) -> set[int]:
         logger.warning("%s: was deleted; there is nothing to take over", self.table_name)
         return set()
 
-    async def _have(self, mine: set[int], coming: list[int]) -> None:
+    async def _take_over_coming(self, mine: set[int], coming: list[int]) -> None:
         """Take over the shards in `coming`, beside those of other tables; follow the changelogs of the others."""
         if coming and not await self.owner.exists():
             for partition in coming:
@@ -268,11 +268,11 @@ class JournalStore(LeanService, FaustStore[Any, Any]):
                 self._pre_read().note(self._owned)
 
     def _try_again(self, partition: int) -> None:
-        task = asyncio.create_task(self._begin_again(partition), name=f"take-over {self.table_name} again")
+        task = asyncio.create_task(self._take_over_again(partition), name=f"take-over {self.table_name} again")
         self._trying.add(task)
         task.add_done_callback(self._trying.discard)
 
-    async def _begin_again(self, partition: int) -> None:
+    async def _take_over_again(self, partition: int) -> None:
         """Take a shard over once more, unless the group has assigned it to another worker meanwhile."""
         tables: Any = self.app.tables
         async with tables.still() as open_:
@@ -305,7 +305,7 @@ class JournalStore(LeanService, FaustStore[Any, Any]):
             await owner.prepare(partition, epoch)
             claim: Items = [(claim_key(epoch), owner.worker_name.encode())]
             if not changelog.next_offset:
-                claim += owner.born(partition)
+                claim += owner.first_records(partition)
             began_s = time.monotonic()
             sent, _ = await owner.journal_producer.send_atomically(topic, partition, claim, epoch_header(epoch))
             claimed = await sent

@@ -46,7 +46,7 @@ class TroubledShards:
     def note(self, partition: int, error: BaseException) -> None:
         """Note that an attempt has failed, and plan the next one."""
         what = f"{self._table}, partition {partition}: cannot be taken over for now, and is tried again"
-        self._errors.setdefault(partition, RepeatedError(logger, what)).came(error)
+        self._errors.setdefault(partition, RepeatedError(logger, what)).note(error)
         delay_s = self._delays_s.get(partition, _FIRST_S)
         self._delays_s[partition] = min(2 * delay_s, _MOST_S)
         self._timers[partition] = asyncio.get_running_loop().call_later(delay_s, self._again, partition)

@@ -224,15 +224,15 @@ class Feeder:
         else:
             self._commands.saturate(reader, tp)
 
-    def relieve(self, reader: object, tp: TP | None = None) -> None:
+    def fetch_caught_up(self, reader: object, tp: TP | None = None) -> None:
         """Fetch one partition, or all, because the shard has caught up."""
         if tp is None:
             self._saturated.clear()
-            self._commands.relieve(reader)
+            self._commands.fetch_caught_up(reader)
         elif tp in self._assigned:
             self._saturated.discard(tp)
         else:
-            self._commands.relieve(reader, tp)
+            self._commands.fetch_caught_up(reader, tp)
 
     def forget(self, reader: object) -> None:
         """Forget the shard, which is given up."""

@@ -125,7 +125,7 @@ class FetchedRecords(fetcher.PartitionRecords):
                 break
             blocks.append(block)
             count += len(block)
-        records = together(blocks)
+        records = joined_blocks(blocks)
         if are_last:
             return records, True
         if most is not None and count > most:
@@ -137,7 +137,7 @@ class FetchedRecords(fetcher.PartitionRecords):
         return records, False
 
 
-def together(blocks: Sequence[Sequence[Record]]) -> Sequence[Record]:
+def joined_blocks(blocks: Sequence[Sequence[Record]]) -> Sequence[Record]:
     """Join records that were taken one after the other, in columns if all of them are."""
     if len(blocks) == 1:
         return blocks[0]

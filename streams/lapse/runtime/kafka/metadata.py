@@ -51,7 +51,7 @@ class NeededTopics:
         finally:
             self._asking.release()
 
-    def learn(self, found: ClusterMetadata) -> None:
+    def keep(self, found: ClusterMetadata) -> None:
         """Keep metadata that a client has just got."""
         self._learned.append((time.monotonic(), found))
 
@@ -60,7 +60,7 @@ class NeededTopics:
         self.names -= set(topics)
         self._learned.clear()
 
-    def tell(self, cluster: ClusterMetadata, topics: set[str]) -> set[str]:
+    def copy_to(self, cluster: ClusterMetadata, topics: set[str]) -> set[str]:
         """Copy recent metadata of topics into a client's cluster; return the topics without any."""
         since = time.monotonic() - _FRESH_S
         self._learned = [(at, found) for at, found in self._learned if at >= since]
@@ -71,7 +71,7 @@ class NeededTopics:
         return topics
 
 
-async def know(client: Any, topics: Iterable[str], needed: NeededTopics | None = None) -> None:
+async def ensure_metadata(client: Any, topics: Iterable[str], needed: NeededTopics | None = None) -> None:
     """Make sure that a client has the metadata of topics. Topics that do not exist are left out.
 
     Only new topics are asked for. Each of a worker's clients knows the topics of all entities, and aiokafka takes too
@@ -90,11 +90,11 @@ async def know(client: Any, topics: Iterable[str], needed: NeededTopics | None =
     unknown |= {topic for topic in needed.names if cluster.partitions_for_topic(topic) is None}
     client._topics = client._topics | unknown  # included in each further refresh of metadata
     async with needed.asking():
-        if unknown := needed.tell(cluster, unknown):
+        if unknown := needed.copy_to(cluster, unknown):
             found = ClusterMetadata()
             if await client._metadata_update(found, unknown):
                 _add(cluster, found, found._partitions.keys())
-                needed.learn(found)
+                needed.keep(found)
 
 
 def forget(client: Any, topics: Iterable[str]) -> None:

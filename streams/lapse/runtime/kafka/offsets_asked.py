@@ -39,7 +39,7 @@ async def ask(
         question: for example `AIOKafkaConsumer.end_offsets`.
         tps: the partitions.
     """
-    if len(_led(consumer, tps)) == len(set(tps)):
+    if len(_leaders(consumer, tps)) == len(set(tps)):
         try:
             async with asyncio.timeout(ALL_AT_ONCE_S):
                 return dict(await question(consumer, list(tps)))
@@ -47,13 +47,13 @@ async def ask(
             logger.debug("not all of %d partitions have told their offsets: %s", len(tps), error)
     await client_of(consumer).force_metadata_update()
     by_leader: dict[int, list[TopicPartition]] = defaultdict(list)
-    for tp, leader in _led(consumer, tps).items():
+    for tp, leader in _leaders(consumer, tps).items():
         by_leader[leader].append(tp)
     found = await asyncio.gather(*(_ask_one(consumer, question, some) for some in by_leader.values()))
     return {tp: offset for some in found for tp, offset in some.items()}
 
 
-def _led(consumer: AIOKafkaConsumer, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+def _leaders(consumer: AIOKafkaConsumer, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
     """Return the leaders of the partitions that have one."""
     leader = client_of(consumer).cluster.leader_for_partition
     return {tp: found for tp in tps if (found := leader(tp)) not in _NO_LEADER}

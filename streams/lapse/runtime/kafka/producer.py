@@ -12,11 +12,11 @@ from aiokafka.producer.sender import Sender
 from aiokafka.structs import RecordMetadata, TopicPartition
 
 from lapse.runtime.kafka import connection  # noqa: F401  # every client of the process connects as it says
-from lapse.runtime.kafka.metadata import NeededTopics, forget, know
+from lapse.runtime.kafka.metadata import NeededTopics, ensure_metadata, forget
 from lapse.runtime.kafka.output import MAX_BATCH_BYTES, Headers, Output, Packed
 from lapse.runtime.kafka.packed_run import joined
 from lapse.runtime.kafka.record_batch import PackedBatch, RecordBatch, Row, wall_ms
-from lapse.runtime.kafka.together import Together
+from lapse.runtime.kafka.shared_question import SharedQuestion
 
 MAX_FOREIGN_BATCH_BYTES: Final = 900_000
 """The largest RecordBatch for topics whose limit lapse does not know: just below Kafka's default, bytes."""
@@ -99,7 +99,7 @@ class BatchProducer:
         bootstrap_servers: addresses of the brokers.
         security: aiokafka's settings for TLS and SASL.
         stamp_ms: returns the timestamp of records, ms since the epoch, which counts on topics with `CreateTime`.
-        needed: topics that will be written, see `know`.
+        needed: topics that will be written, see `ensure_metadata`.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class BatchProducer:
         self._bootstrap_servers = bootstrap_servers
         self._security = security
         self._producer: AIOKafkaProducer | None = None
-        self._metadata = Together(self._learn)
+        self._metadata = SharedQuestion(self._learn)
 
     async def start(self) -> None:
         """Connect."""
@@ -202,7 +202,7 @@ class BatchProducer:
             await self._metadata.of(unknown)
 
     async def _learn(self, topics: list[str]) -> dict[str, bool]:
-        await know(self.producer.client, topics, self._needed)
+        await ensure_metadata(self.producer.client, topics, self._needed)
         return {}
 
     async def learn_size(self, topics: Iterable[str], partitions: int) -> None:

@@ -22,7 +22,7 @@ class Assignment(Protocol):
         """Partitions by topic."""
 
 
-class Together(NamedTuple):
+class TopicGroup(NamedTuple):
     """Entities that are assigned together.
 
     Attributes:
@@ -34,7 +34,7 @@ class Together(NamedTuple):
     entities: int
 
 
-Shard = tuple[Together, int]
+Shard = tuple[TopicGroup, int]
 """A partition of entities that are assigned together."""
 
 _ROUNDS: Final = 8
@@ -44,7 +44,7 @@ _ROUNDS: Final = 8
 class _Unit(NamedTuple):
     """Entities that are assigned together, the members that can have them, and their partitions."""
 
-    together: Together
+    group: TopicGroup
     members: list[str]
     partitions: list[int]
 
@@ -58,47 +58,47 @@ def spread(assignments: Mapping[str, Assignment], owned: Mapping[str, set[TP]], 
         entities: the topics of each entity.
     """
     subscribed = {topic for one in assignments.values() for topic in one.actives}
-    found = [_Unit(one, *_readers(one, assignments)) for one in _together(entities, subscribed)]
+    found = [_Unit(one, *_readers(one, assignments)) for one in _topic_groups(entities, subscribed)]
     units = [one for one in found if one.members and one.partitions]
-    units.sort(key=lambda one: (-len(one.partitions), one.together))  # single partitions last: they fit anywhere
+    units.sort(key=lambda one: (-len(one.partitions), one.group))  # single partitions last: they fit anywhere
     had = {tp: member for member, tps in sorted(owned.items(), reverse=True) for tp in tps}
     shares: dict[Shard, str] = {}
     for unit in units:
         for partition in unit.partitions:
-            tps = (TP(topic, partition) for topic in unit.together.topics)
-            shares[unit.together, partition] = next((had[tp] for tp in tps if tp in had), "")
+            tps = (TP(topic, partition) for topic in unit.group.topics)
+            shares[unit.group, partition] = next((had[tp] for tp in tps if tp in had), "")
     for _ in range(_ROUNDS):
         before, shares = shares, _round(units, shares, list(assignments))
         if shares == before:
             break
     for unit in units:
         for member in unit.members:
-            for topic in unit.together.topics:
+            for topic in unit.group.topics:
                 assignments[member].actives[topic] = []
-    for (together, partition), member in shares.items():
-        for topic in together.topics:
+    for (group, partition), member in shares.items():
+        for topic in group.topics:
             assignments[member].actives[topic].append(partition)
 
 
 def _round(units: Sequence[_Unit], had: Mapping[Shard, str], everybody: Sequence[str]) -> dict[Shard, str]:
     """Return the owner of each shard: members keep shards within their shares, those with the fewest get the others."""
-    shares = _Shares(everybody, sum(unit.together.entities * len(unit.partitions) for unit in units))
+    shares = _Shares(everybody, sum(unit.group.entities * len(unit.partitions) for unit in units))
     given: dict[Shard, str] = {}
     for unit in units:
         shares.begin(len(unit.partitions), len(unit.members))
         for partition in unit.partitions:
-            owner = had[unit.together, partition]
-            keeps = owner in unit.members and shares.may_keep(owner, unit.together.entities)
-            given[unit.together, partition] = owner if keeps else ""
+            owner = had[unit.group, partition]
+            keeps = owner in unit.members and shares.may_keep(owner, unit.group.entities)
+            given[unit.group, partition] = owner if keeps else ""
     for unit in units:
-        of_it = Counter(given[unit.together, partition] for partition in unit.partitions)
+        of_it = Counter(given[unit.group, partition] for partition in unit.partitions)
         for partition in unit.partitions:
-            shard = unit.together, partition
+            shard = unit.group, partition
             if not given[shard]:
                 owner = had[shard]
                 member = min(unit.members, key=lambda one: (of_it[one], shares.load[one], one != owner, one))
                 of_it[member] += 1
-                shares.load[member] += unit.together.entities
+                shares.load[member] += unit.group.entities
                 given[shard] = member
     return given
 
@@ -137,7 +137,7 @@ class _Shares:
         return True
 
 
-def _together(entities: Iterable[set[str]], subscribed: set[str]) -> list[Together]:
+def _topic_groups(entities: Iterable[set[str]], subscribed: set[str]) -> list[TopicGroup]:
     """Return groups of entities, those with a topic in common joined."""
     at: dict[str, int] = {}
     groups: dict[int, tuple[set[str], int]] = {}
@@ -150,15 +150,14 @@ def _together(entities: Iterable[set[str]], subscribed: set[str]) -> list[Togeth
         if mine:
             groups[number] = mine, count
             at.update(dict.fromkeys(mine, number))
-    return sorted(Together(tuple(sorted(topics)), count) for topics, count in groups.values())
+    return sorted(TopicGroup(tuple(sorted(topics)), count) for topics, count in groups.values())
 
 
-def _readers(together: Together, assignments: Mapping[str, Assignment]) -> tuple[list[str], list[int]]:
+def _readers(group: TopicGroup, assignments: Mapping[str, Assignment]) -> tuple[list[str], list[int]]:
     """Return the members that read all of the topics, and the partitions that these have in common."""
-    members = [member for member, one in assignments.items() if all(topic in one.actives for topic in together.topics)]
+    members = [member for member, one in assignments.items() if all(topic in one.actives for topic in group.topics)]
     partitions = {
-        topic: sorted(one for member in members for one in assignments[member].actives[topic])
-        for topic in together.topics
+        topic: sorted(one for member in members for one in assignments[member].actives[topic]) for topic in group.topics
     }
     # Faust may know one topic before another, and its choice then holds until the next look. If one topic has more
     # partitions than another (C81), nobody reads these yet.

@@ -101,7 +101,7 @@ class SelfRestoredTables(TableManager):
             if not consumer.flow_active:
                 consumer.flows.clear()
             # Faust waits for one table before it goes on to the next. If all run at the same time, their requests to
-            # the brokers are joined (`Together`).
+            # the brokers are joined (`SharedQuestion`).
             by_topic: dict[str, set[TP]] = {}
             for tp in assigned:
                 by_topic.setdefault(tp.topic, set()).add(tp)

@@ -239,7 +239,7 @@ class BatchConsumer(driver.Consumer):
         self._readers.setdefault(tp, Readers()).saturated.add(reader)
         self.saturated.add(tp)
 
-    def relieve(self, reader: object, tp: TP | None = None) -> None:
+    def fetch_caught_up(self, reader: object, tp: TP | None = None) -> None:
         """Fetch one partition or all for a shard that has caught up, unless other shards are behind."""
         for one in self.saturated.copy() if tp is None else self.saturated & {tp}:
             saturated = self._readers[one].saturated
@@ -279,7 +279,7 @@ class BatchConsumer(driver.Consumer):
 
     def forget(self, reader: object) -> None:
         """Forget a shard that is given up."""
-        self.relieve(reader)
+        self.fetch_caught_up(reader)
         for tp, readers in list(self._readers.items()):
             readers.received.pop(reader, None)
             if readers.finished.pop(reader, None) is not None:

@@ -165,7 +165,7 @@ def special() -> dict[str, bytes | None]:
     return {name: None if name in _TELLING else _begins(name) for name in names}
 
 
-def dead_of(messages: Messages, records: Sequence[Any | None]) -> Iterator[Dead]:
+def with_records(messages: Messages, records: Sequence[Any | None]) -> Iterator[Dead]:
     """Return messages with their records, as `PackedLetters` takes them."""
     offsets, deliveries = messages.offsets.tolist(), messages.deliveries.tolist()
     cancels = [0] * len(offsets) if messages.cancels is None else messages.cancels.tolist()

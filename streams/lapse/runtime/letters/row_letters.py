@@ -15,7 +15,7 @@ from lapse.protocol.dead_letter import Death
 from lapse.runtime.kafka import columns
 from lapse.runtime.kafka.fetched_rows import FetchedRows
 from lapse.runtime.kafka.packed_run import PackedRun
-from lapse.runtime.letters.packed_letter import PackedLetters, dead_of, special
+from lapse.runtime.letters.packed_letter import PackedLetters, special, with_records
 
 _RENAMED: Final = columns.Renamed(special())
 
@@ -36,10 +36,10 @@ class RowLetters:
     def pack(self, messages: Messages, records: FetchedRows) -> Sequence[bytes]:
         """Return the letters of some messages, in order."""
         if messages.offsets[-1] >= FIRST_REWOUND:
-            return self._by_object.pack(dead_of(messages, records))
+            return self._by_object.pack(with_records(messages, records))
         counts = list(_alike(messages))
         if len(counts) * _FEW > len(messages) and len(counts) > 1:
-            return self._by_object.pack(dead_of(messages, records))
+            return self._by_object.pack(with_records(messages, records))
         runs: list[PackedRun] = []
         left: list[int] = []
         for first, stop in counts:
@@ -53,7 +53,7 @@ class RowLetters:
         letters = list(run)
         some = np.array(left, np.intp)
         objects = list(records)
-        dead = dead_of(messages.some(some), [objects[at] for at in left])
+        dead = with_records(messages.some(some), [objects[at] for at in left])
         for at, letter in zip(left, self._by_object.pack(dead), strict=True):
             letters[at] = letter
         return letters

@@ -86,7 +86,7 @@ class RuleProcess:
             process = await self._started()
         except (RuleEndedError, TimeoutError, OSError) as error:
             # No call was made: these messages wait until the process can be started.
-            self._complain("cannot be started: %s", str(error) or "no answer in time")
+            self._log_error("cannot be started: %s", str(error) or "no answer in time")
             await self.stop()
             await asyncio.sleep(_RESTART_PAUSE_S)
             return 0
@@ -100,17 +100,17 @@ class RuleProcess:
                 answer = await asyncio.wait_for(self._answer(process), self._timeout_s)
             except TimeoutError:
                 self.figures.timed_out += 1
-                self._complain("%s: not done within %.1f s, given up", message.bookmark, self._timeout_s)
+                self._log_error("%s: not done within %.1f s, given up", message.bookmark, self._timeout_s)
                 await self.stop()
                 return at + 1
             except RuleEndedError as error:
                 self.figures.failed += 1
-                self._complain("%s: %s", message.bookmark, error)
+                self._log_error("%s: %s", message.bookmark, error)
                 await self.stop()
                 return at + 1
             if "error" in answer:
                 self.figures.failed += 1
-                self._complain("%s: %s\n%s", message.bookmark, answer["error"], answer["traceback"])
+                self._log_error("%s: %s\n%s", message.bookmark, answer["error"], answer["traceback"])
             else:
                 self.figures.done += 1
         return len(messages)
@@ -138,7 +138,7 @@ class RuleProcess:
         answer: dict[str, Any] = json.loads(line)
         return answer
 
-    def _complain(self, text: str, *arguments: object) -> None:
+    def _log_error(self, text: str, *arguments: object) -> None:
         """Log an error, once a second at most: a rule that always fails must not flood the log."""
         if time.monotonic() - self._logged_at < _LOG_EVERY_S:
             self._unlogged += 1

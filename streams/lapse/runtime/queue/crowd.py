@@ -69,7 +69,7 @@ class Crowd:
         return -(-max(0, self._room) // WEIGHT)
 
     @property
-    def beside(self) -> int:
+    def arrivals_allowed(self) -> int:
         """How many messages may arrive in a step, so that arrivals do not keep a crowd from leaving."""
         return self._portion.size // 2 if self._was_full else _ANY
 
@@ -126,7 +126,7 @@ class Crowd:
         """Set the room of this step to what it was when it was recorded."""
         self._room = self._given = room
 
-    def took(self, seconds: float) -> None:
+    def note_step_time(self, seconds: float) -> None:
         """Choose the room of the next steps by the duration of a step, s, until all was written.
 
         If messages took room of the next step while that step was being written, its room stays.
@@ -134,6 +134,6 @@ class Crowd:
         if self._was_small:
             self._small_s += (_LEARNS if self._small_s else 1.0) * (seconds - self._small_s)
         if self._was_full:
-            self._portion.took(seconds, max(_STEP_S, _SMALL_STEPS * self._small_s), fill=_FILL)
+            self._portion.note_time(seconds, max(_STEP_S, _SMALL_STEPS * self._small_s), fill=_FILL)
         if self._room == self._given:
             self._room = self._given = self._portion.size

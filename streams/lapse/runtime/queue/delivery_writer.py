@@ -47,7 +47,7 @@ class DeliveryWriter:
         self._forwarding = forwarding
 
     @property
-    def forwards_over(self) -> int:
+    def target_partitions(self) -> int:
         """The number of partitions of the target topic; 0 without forwarding, or while the topic is missing (C81)."""
         return 0 if self._forwarding is None else self._forwarding.partitions
 
@@ -79,7 +79,7 @@ class DeliveryWriter:
 
     def _by_reference(self, delivery: Delivery) -> Output | Packed:
         messages = delivery.messages
-        self._payloads.passed_by(messages.topic, messages.partition, np.sort(messages.offsets).tolist())
+        self._payloads.note_unread_payloads(messages.topic, messages.partition, np.sort(messages.offsets).tolist())
         return self._output.reference(delivery)
 
     async def _with_payloads(self, delivery: Delivery, effects: Effects, now_ms: int, step: Step) -> None:

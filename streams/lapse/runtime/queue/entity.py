@@ -19,7 +19,7 @@ from lapse.runtime.queue.forwarding import Forwarding
 from lapse.runtime.queue.growing import Growing
 from lapse.runtime.queue.machine import QueueMachine
 from lapse.runtime.queue.output import QueueOutput
-from lapse.runtime.queue.unwritten import noted_of, read_written
+from lapse.runtime.queue.unwritten import parse_noted, read_written
 from lapse.runtime.shard.entity import Entity
 from lapse.runtime.shard.machine import Machine
 from lapse.runtime.shard.payload import PayloadWindow
@@ -63,26 +63,26 @@ class QueueEntity(Entity):
         """The user's topics that the queue names, with their roles, including the one to which it forwards (C81)."""
         return {**super().targets, **({} if self.forward is None else {self.forward: Role.FORWARDED})}
 
-    def become(self, whole: Config) -> None:
+    def use_config(self, whole: Config) -> None:
         """Use the settings of this configuration.
 
         Where the queue forwards to may depend on another queue's settings.
         """
-        super().become(whole)
+        super().use_config(whole)
         self.forward = whole.forward_topic(self.name)
 
-    def _takes_up(self) -> bool:
+    def _needs_take_over(self) -> bool:
         found = None if self.forward is None else self.shapes.get(self.forward)
         machines = [runner.machine for runner in self.runners.values() if isinstance(runner.machine, QueueMachine)]
-        if found is not None and any(machine.forwards_over != found.partitions for machine in machines):
+        if found is not None and any(machine.target_partitions != found.partitions for machine in machines):
             return True
-        return super()._takes_up()
+        return super()._needs_take_over()
 
     # More shards (C81)
 
-    def born(self, partition: int) -> Items:
+    def first_records(self, partition: int) -> Items:
         """Return the first records of a new shard's journal."""
-        return [] if self.fed else self._growing.born(partition, self.partitions)
+        return [] if self.fed else self._growing.first_records(partition, self.partitions)
 
     async def look_at_size(self, least: int = 0, *, certain: bool = False) -> None:
         """Find out whether the queue has more shards by now; see `Growing.size`."""
@@ -97,13 +97,13 @@ class QueueEntity(Entity):
                 await producer.learn_size(own, count)
             self.partitions = count
 
-    async def outgrown(self) -> bool:
+    async def has_new_shards(self) -> bool:
         """Return whether shards must be taken over anew, because there are more or because a wait is over."""
         if self.fed:
             return False
         if self.added:
             await self.look_at_size()
-        if self._is_open_now() or any(self._growing.outgrown(shard, self.partitions) for shard in self.runners):
+        if self._is_open_now() or any(self._growing.has_new_shards(shard, self.partitions) for shard in self.runners):
             return True
         for shard, runner in list(self.runners.items()):
             assert isinstance(runner.machine, QueueMachine)
@@ -117,7 +117,7 @@ class QueueEntity(Entity):
 
     async def renew(self) -> None:
         """Take over all shards of this worker anew. If there are more shards now, the group assigns the new ones."""
-        grown = any(self._growing.outgrown(shard, self.partitions) for shard in self.runners)
+        grown = any(self._growing.has_new_shards(shard, self.partitions) for shard in self.runners)
         if grown:
             logger.warning("%s: has %d shards from now on", self.name, self.partitions)
         await super().renew()
@@ -191,7 +191,7 @@ class QueueEntity(Entity):
 
     def unwritten(self, machine: Machine, noted: dict[str, Any] | None) -> Unwritten | None:
         """Return a function that finds deliveries that were journaled but not written; see `Entity.unwritten` (C55)."""
-        since = noted_of(noted)
+        since = parse_noted(noted)
         if since is None:
             return None
         assert isinstance(machine, QueueMachine)

@@ -51,7 +51,7 @@ class Growing:
         self._warned: set[int] = set()
         self._reading = asyncio.Lock()
 
-    def born(self, shard: int, shards: int) -> list[tuple[bytes, bytes | None]]:
+    def first_records(self, shard: int, shards: int) -> list[tuple[bytes, bytes | None]]:
         """Return the first records of a new shard's journal."""
         return [(KEY, growth.born(shard, shards).encode())] if shards > 1 else []
 
@@ -59,7 +59,7 @@ class Growing:
         """Return whether this worker's shard still waits for older shards before it reads."""
         return shard in self._own and self._own[shard].waits
 
-    def outgrown(self, shard: int, shards: int) -> bool:
+    def has_new_shards(self, shard: int, shards: int) -> bool:
         """Return whether this worker's shard was taken over when the queue had fewer shards."""
         return shard in self._own and self._own[shard].shards != shards
 

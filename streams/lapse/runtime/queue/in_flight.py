@@ -97,7 +97,7 @@ class QueueStepInFlight(StepInFlight[Step]):
             if clock_ms is not None:
                 self.instants[f"{ARRIVED}:{place}"] = clock_ms
 
-    def took_together(self, ends: Mapping[TP, int]) -> None:
+    def note_merged_take(self, ends: Mapping[TP, int]) -> None:
         """Note the take before this one, because a replay would merge two takes of a step into one (X10).
 
         Args:

@@ -42,7 +42,7 @@ class Judge:
         """The efforts of subscriptions' filters."""
         shard.matching.measured = self.filters.measured
 
-    async def of_command(
+    async def judge_for_command(
         self, commands: QueueCommands, command: Command, text: str, effort: Effort, now_ms: int, step: Step
     ) -> None:
         """Judge the messages among which a command's filter, or its user's row filter, chooses.
@@ -84,7 +84,7 @@ class Judge:
             at = 0
             while at < len(some) and not effort.is_spent:
                 stop = self._portion.end(records, at)
-                with effort.spent_on(stop - at, self._portion):
+                with effort.portion_measured(stop - at, self._portion):
                     self._look_at(
                         [(some[n][1], topic, partition, records[n]) for n in range(at, stop)],
                         [offset for offset, _ in some[at:stop]],
@@ -131,7 +131,7 @@ class Judge:
                 if effort.is_spent:
                     return
                 stop = self._portion.end(records, at)
-                with effort.spent_on(stop - at, self._portion):
+                with effort.portion_measured(stop - at, self._portion):
                     self._look_at_unplaced(topic, partition, offsets[at:stop], records[at:stop], text)
                 at = stop
                 await asyncio.sleep(0)

@@ -15,7 +15,7 @@ from lapse.runtime.letters.expiry_rule import ExpiryRule
 from lapse.runtime.letters.shard_letters import PART
 from lapse.runtime.queue.in_flight import QueueStepInFlight
 from lapse.runtime.queue.output import QueueOutput
-from lapse.runtime.queue.records import left_behind
+from lapse.runtime.queue.records import records_of_departed
 from lapse.runtime.shard.payload import PayloadWindow, RowParts
 from lapse.runtime.tp import TP
 
@@ -58,7 +58,7 @@ class QueueLetters:
         for removal in at_work.core.removals:
             if not (removal.letter or self._rule is not None):
                 continue
-            found = await left_behind(removal, self._payloads)
+            found = await records_of_departed(removal, self._payloads)
             if removal.letter:
                 for first, some in _portions(found):
                     if len(about) >= PART:

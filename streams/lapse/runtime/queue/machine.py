@@ -125,7 +125,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
     @property
     def step_records(self) -> int:
         """The greatest number of messages that a step takes in: beside a crowd no more than may leave (C60)."""
-        return min(_STEP_RECORDS, self.crowd.beside)
+        return min(_STEP_RECORDS, self.crowd.arrivals_allowed)
 
     @property
     def waits_for_ends(self) -> bool:
@@ -173,15 +173,15 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         taken = self.shard.arrive(topic, partition, records, self._step, now_ms, self.crowd.room)
         in_part = taken < len(records) and (taken > 0 or self.shard.placed > placed)
         self._at_work.note_batch(topic, partition, records, -1 if in_part else before, clock_ms)
-        self._horizon.took(topic, partition, records, taken, clock_ms)
+        self._horizon.note_batch(topic, partition, records, taken, clock_ms)
         self.crowd.let_in(self.shard.placed - placed)
         self._at_work.has_arrivals |= bool(taken)
         self.figures.counts["arrived"] += taken
         return taken
 
-    def took_together(self, ends: Mapping[TP, int]) -> None:
-        """See `QueueStepInFlight.took_together`."""
-        self._at_work.took_together(ends)
+    def note_merged_take(self, ends: Mapping[TP, int]) -> None:
+        """See `QueueStepInFlight.note_merged_take`."""
+        self._at_work.note_merged_take(ends)
 
     def set_aside(self, topic: str, partition: int, record: Any, why: str) -> None:
         """Make a dead letter of a record that stopped the worker repeatedly, without decoding it (X7)."""
@@ -207,12 +207,12 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         if not self._waiting:
             self.crowd.reach(at_ms, self._step)
 
-    def _hear(self, heard: ShardMessage, at_ms: int, offset: int) -> None:
+    def _take_shard_message(self, heard: ShardMessage, at_ms: int, offset: int) -> None:
         self.crowd.reach(at_ms, self._step)
         if self.crowd.is_before(at_ms):
-            self._put_off(offset, lambda: self._hear(heard, at_ms, offset))
+            self._put_off(offset, lambda: self._take_shard_message(heard, at_ms, offset))
         else:
-            super()._hear(heard, at_ms, offset)
+            super()._take_shard_message(heard, at_ms, offset)
 
     def _put_off(self, offset: int, next_part: Callable[[], None]) -> None:
         """Continue a command in the next steps. The shard does nothing else meanwhile, so a crash can repeat it."""
@@ -239,7 +239,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         self.crowd.catch_up(lambda: self._commands.named_by(command), admitted.at_ms, self._step)
         super()._carry_out(admitted)
 
-    def _do(self, admitted: Admitted) -> None:
+    def _execute(self, admitted: Admitted) -> None:
         command, at_ms = admitted.command, admitted.at_ms
         self._parts.resume(admitted.offset)
         do_some = self._commands.do_some
@@ -274,7 +274,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
 
     def _do_next_part(self, admitted: Admitted) -> None:
         self.crowd.reach(admitted.at_ms, self._step)
-        self._do(admitted)
+        self._execute(admitted)
         self._collect(admitted.encoding, admitted.offset)
 
     async def _carry_out_waiting(self) -> None:
@@ -317,9 +317,9 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         self._at_work.instants |= {"written": now_ms} if effects.counted_to >= 0 else {}
         return effects.counted_to >= 0 and self.shard.allowance.written(effects.counted_to, now_ms)
 
-    def took(self, seconds: float) -> None:
+    def note_step_time(self, seconds: float) -> None:
         """Choose the size of the next part of a crowd by the duration of the last step (C60)."""
-        self.crowd.took(seconds)
+        self.crowd.note_step_time(seconds)
 
     def deliver(self, now_ms: int) -> bool:
         """Hand out a bounded number of messages, after the waiting commands (C2); return True if there are more."""
@@ -362,13 +362,13 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         """Return the ranges that are lost of some that Kafka removed: those not acknowledged in advance."""
         return self.shard.not_acknowledged(tp.topic, tp.partition, first, last)
 
-    def never_read(self, tp: TP, ranges: Sequence[tuple[int, int]], now_ms: int) -> None:
+    def report_unread(self, tp: TP, ranges: Sequence[tuple[int, int]], now_ms: int) -> None:
         """Report messages that Kafka removed before they were read: one event for all, and no letters (C80)."""
-        self._at_work.unread += self._output.never_read(tp.topic, tp.partition, ranges, now_ms)
+        self._at_work.unread += self._output.report_unread(tp.topic, tp.partition, ranges, now_ms)
 
     # The beginning of an epoch
 
-    def taking_over(self, now_ms: int) -> Portions[Items]:
+    def begin_epoch(self, now_ms: int) -> Portions[Items]:
         """Begin an epoch; its first step applies lowered limits, and repeats barriers that may be unsent."""
         self._at_work.instants["began"] = self.now_ms = max(self.now_ms, now_ms)
         self._horizon.begin(self.now_ms)
@@ -405,9 +405,9 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         await self._deliveries.write(step, effects, self.now_ms, write)
 
     @property
-    def forwards_over(self) -> int:
+    def target_partitions(self) -> int:
         """The number of partitions of the target topic; 0 without forwarding, or while the topic is missing (C81)."""
-        return self._deliveries.forwards_over
+        return self._deliveries.target_partitions
 
     def _write(self, at_work: QueueStepInFlight, effects: Effects) -> None:
         step = at_work.core

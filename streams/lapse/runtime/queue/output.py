@@ -17,7 +17,7 @@ from lapse.protocol.bookmark import BookmarkRange
 from lapse.runtime.kafka.fetched_rows import FetchedRows
 from lapse.runtime.kafka.output import Output, Packed
 from lapse.runtime.kafka.packed_record import NULL, VARINT, packed_header, packed_headers, packed_name
-from lapse.runtime.letters.packed_letter import PackedLetters, dead_of
+from lapse.runtime.letters.packed_letter import PackedLetters, with_records
 from lapse.runtime.letters.row_letters import RowLetters
 from lapse.runtime.queue.packed_delivery import packed_records
 from lapse.runtime.shard.output import ShardOutput
@@ -75,7 +75,7 @@ class QueueOutput(ShardOutput):
             )
         return outputs
 
-    def never_read(self, source: str, partition: int, ranges: Sequence[tuple[int, int]], at_ms: int) -> list[Output]:
+    def report_unread(self, source: str, partition: int, ranges: Sequence[tuple[int, int]], at_ms: int) -> list[Output]:
         """Return events for messages of an underlying partition that Kafka removed before they were read (C80)."""
         named = [BookmarkRange(source, partition, *one) for one in ranges]
         detail = "Kafka removed the record before it was read"
@@ -93,7 +93,7 @@ class QueueOutput(ShardOutput):
         death = self._death(source, removal.reasons, removal.at_ms, removal.detail)
         if isinstance(records, FetchedRows):
             return self._packed(source, RowLetters(death).pack(messages, records))
-        return self._packed(source, PackedLetters(death).pack(dead_of(messages, records)))
+        return self._packed(source, PackedLetters(death).pack(with_records(messages, records)))
 
     def deliveries(self, delivery: Delivery, records: Sequence[Any | None]) -> Packed:
         """Return the records of a delivery: one per message, or packed ones if the subscription wants them (D4)."""

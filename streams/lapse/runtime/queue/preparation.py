@@ -92,7 +92,7 @@ class Preparation:
             return no_filter(command, error)
         self._text = text
         effort = Effort()
-        await self._judge.of_command(self._commands, command, text, effort, now_ms, step)
+        await self._judge.judge_for_command(self._commands, command, text, effort, now_ms, step)
         return effort.refusal(command.command) if effort.is_spent else None
 
     def end(self) -> None:

@@ -22,7 +22,7 @@ async def records_of(messages: Messages, payloads: PayloadWindow) -> Sequence[An
     return [found[at] for at in np.argsort(order).tolist()]
 
 
-async def left_behind(removal: Removal, payloads: PayloadWindow) -> Sequence[Any | None]:
+async def records_of_departed(removal: Removal, payloads: PayloadWindow) -> Sequence[Any | None]:
     """Return the records of messages that left; only None if they left because Kafka lost their records (C40)."""
     messages = removal.messages
     if Reason.LOG_TRUNCATED in removal.reasons:

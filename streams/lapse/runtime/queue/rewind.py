@@ -79,7 +79,7 @@ class RewindAtWork:
             self.rewind = await self._begin(step)
             for number, span in self.rewind.spans.items():
                 self._waiting[number], self._read_to[number] = deque(), span.cursor
-                await self._come_by(number, span)
+                await self._read_earlier_ids(number, span)
         rewind = self.rewind
         await self._read(rewind)
         runs, cursors = self._next(rewind)
@@ -109,7 +109,7 @@ class RewindAtWork:
         firsts = {numbers[tp]: max(begins[tp], found.get(tp, 0)) for tp in there}
         return self._shard.rewinding.begin(self._wish._replace(firsts=firsts), step)
 
-    async def _come_by(self, number: int, span: Span) -> None:
+    async def _read_earlier_ids(self, number: int, span: Span) -> None:
         """Read the records before the rewind, as far back as ids count, since later records may repeat them (X6)."""
         source, rewinding = self._shard.state.sources[number], self._shard.rewinding
         if not rewinding.window_ms or span.cursor >= span.stop:

@@ -48,7 +48,7 @@ class SweepHorizon:
             if source.next_offset:
                 self._latest_ms[name] = NEVER
 
-    def took(self, topic: str, partition: int, records: Sequence[Any], taken: int, clock_ms: int | None) -> None:
+    def note_batch(self, topic: str, partition: int, records: Sequence[Any], taken: int, clock_ms: int | None) -> None:
         """Note a batch.
 
         Args:
@@ -98,7 +98,7 @@ class SweepHorizon:
         if not unsure:
             return None
         try:
-            stood = await self._payloads.log.stood_at(unsure, at_ms + 1)
+            stood = await self._payloads.log.offset_at(unsure, at_ms + 1)
         except TimeoutError:
             return Refusal(
                 ErrorCode.SHARD_UNAVAILABLE,

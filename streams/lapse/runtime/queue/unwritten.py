@@ -50,7 +50,7 @@ class Noted(NamedTuple):
     floors: Mapping[str, int]
 
 
-def noted_of(facts: Mapping[str, Any] | None) -> Noted | None:
+def parse_noted(facts: Mapping[str, Any] | None) -> Noted | None:
     """Read the journal's note; return None if there is none."""
     return None if facts is None else Noted(int(facts["step"]), facts["from"])
 

@@ -36,7 +36,7 @@ class Admission:
         try:
             return admit_all(record) if self._authorizer is None else self._authorizer.read(record)
         except CommandError as error:
-            self._refusals.tell(whose(record), record.offset, str(error))
+            self._refusals.log(whose(record), record.offset, str(error))
             return error
 
     def shard_message(self, record: Any) -> ShardMessage | None:

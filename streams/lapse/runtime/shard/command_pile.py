@@ -20,13 +20,13 @@ class CommandPile:
         relieve: fetches them again.
     """
 
-    def __init__(self, saturate: Callable[[], None], relieve: Callable[[], None]) -> None:
+    def __init__(self, saturate: Callable[[], None], fetch_caught_up: Callable[[], None]) -> None:
         self._saturate = saturate
-        self._relieve = relieve
+        self._relieve = fetch_caught_up
         self._bytes = 0
         self._full = False
 
-    def came(self, records: Iterable[Any]) -> None:
+    def add(self, records: Iterable[Any]) -> None:
         """Count received commands."""
         self._bytes += sum(map(_size, records))
         if self._bytes > MOST_BYTES and not self._full:

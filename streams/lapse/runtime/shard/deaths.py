@@ -69,7 +69,7 @@ class Mark(NamedTuple):
         return f"{self.topic}:{self.partition}:{self.first}" + ("" if self.is_single else f"-{self.last}")
 
 
-class Aside(NamedTuple):
+class SetAside(NamedTuple):
     """A record that is set aside.
 
     Attributes:
@@ -95,7 +95,7 @@ class Deaths:
     def __init__(self) -> None:
         self.suspects: list[Mark] = []
         self.row: list[str] = []
-        self.aside: dict[Name, Aside] = {}
+        self.aside: dict[Name, SetAside] = {}
         self.last = ""
         self.looked = ""
 
@@ -106,18 +106,18 @@ class Deaths:
         self.last = mark.process
         name = (mark.topic, mark.partition, mark.first)
         if mark.is_single and name in self.aside:
-            self.aside[name] = Aside(mark, self.aside[name].deaths + 1)
+            self.aside[name] = SetAside(mark, self.aside[name].deaths + 1)
             return
         in_row = [one for one in self.suspects if one.process in self.row and one.meets(mark)] + [mark]
         self.row = [one.process for one in in_row]
         self.suspects.append(mark)
         logger.warning("%s was under way when the worker before ended; it is taken record by record now", mark)
         if len(in_row) >= _MOST_DEATHS and all(one.is_single for one in in_row[-2:]):
-            self.aside[name] = Aside(mark, len(in_row))
+            self.aside[name] = SetAside(mark, len(in_row))
             self.row = []
             logger.error("%s %s: it is set aside", mark, STOPPED)
 
-    def ended_elsewhere(self) -> None:
+    def forget_reread(self) -> None:
         """Forget records that were only read again: the process before ended for another reason."""
         self.suspects = [mark for mark in self.suspects if not mark.again]
         self.aside = {name: one for name, one in self.aside.items() if not one.mark.again}
@@ -129,7 +129,7 @@ class Deaths:
         Passed records need no note. A topic that is created again has other records at their offsets.
         """
         self.suspects = [mark.passed(shard, positions) for mark in self.suspects]
-        begun = {name: Aside(one.mark.passed(shard, positions), one.deaths) for name, one in self.aside.items()}
+        begun = {name: SetAside(one.mark.passed(shard, positions), one.deaths) for name, one in self.aside.items()}
         self.suspects = [mark for mark in self.suspects if mark.ahead]
         self.aside = {name: one for name, one in begun.items() if one.mark.ahead}
         self._tidy()
@@ -149,7 +149,7 @@ class Deaths:
         try:
             known: dict[str, Any] = json.loads(path.read_text("utf-8"))
             found.suspects = [_mark(one) for one in known["suspects"]]
-            asides = [Aside(_mark(one), deaths) for one, deaths in known["aside"]]
+            asides = [SetAside(_mark(one), deaths) for one, deaths in known["aside"]]
             found.aside = {(one.mark.topic, one.mark.partition, one.mark.first): one for one in asides}
             found.row = [str(process) for process in known["row"]]
             found.last, found.looked = str(known["last"]), str(known["looked"])

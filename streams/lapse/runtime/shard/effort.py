@@ -49,7 +49,7 @@ class Portion:
                 return stop + 1
         return last
 
-    def took(self, seconds: float, turn_s: float = TURN_S, fill: float = 0.5) -> None:
+    def note_time(self, seconds: float, turn_s: float = TURN_S, fill: float = 0.5) -> None:
         """Choose the size of the next portion by the CPU time of the last one.
 
         Args:
@@ -82,7 +82,7 @@ class Effort:
         self.looked = 0
 
     @contextmanager
-    def spent_on(self, count: int, portion: Portion | None = None) -> Iterator[None]:
+    def portion_measured(self, count: int, portion: Portion | None = None) -> Iterator[None]:
         """Measure the work on `count` messages, and choose the next size of `portion` by it."""
         began = time.thread_time()
         yield
@@ -90,7 +90,7 @@ class Effort:
         self.spent_s += seconds
         self.looked += count
         if portion is not None:
-            portion.took(seconds)
+            portion.note_time(seconds)
 
     @contextmanager
     def measured(self) -> Iterator[Callable[[int], None]]:

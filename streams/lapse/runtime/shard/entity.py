@@ -291,7 +291,7 @@ class Entity(NamedTopics):
             await self.services.log_reader.release(tp.topic, tp.partition)
             await self.services.aside_reader.release(tp.topic, tp.partition)
 
-    def become(self, whole: Config) -> None:
+    def use_config(self, whole: Config) -> None:
         """Use the settings of this configuration from the next take-over of the shards on (Q23)."""
         before, config = self.config, whole.queue.get(self.name) or whole.sow[self.name]
         self.config = config
@@ -316,7 +316,7 @@ class Entity(NamedTopics):
         for caller in replaced:
             await caller.stop()
 
-    def _takes_up(self) -> bool:
+    def _needs_take_over(self) -> bool:
         """Return whether shards must be taken over anew because of a new topic, or of added partitions."""
         if 0 < self.letter_partitions() < self._letter_partitions:
             return True
@@ -375,7 +375,7 @@ class Entity(NamedTopics):
 
     # More shards (C81), for queues only
 
-    def born(self, partition: int) -> Items:
+    def first_records(self, partition: int) -> Items:
         """Return the first records of a new shard's journal."""
         return []
 
@@ -383,7 +383,7 @@ class Entity(NamedTopics):
         """Find out whether the entity has more shards by now; at least `least` are known to exist."""
         del least
 
-    async def outgrown(self) -> bool:
+    async def has_new_shards(self) -> bool:
         """Return whether shards must be taken over anew, because there are more or because a new shard may begin."""
         return False
 

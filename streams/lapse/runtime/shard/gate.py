@@ -45,7 +45,7 @@ class Gate:
         if self._closed is None:
             if not inbox.has_commands:
                 return False
-            self._closed = (inbox.received[inbox.commands], await self._log.ends_there(inbox.sources))
+            self._closed = (inbox.received[inbox.commands], await self._log.existing_ends(inbox.sources))
         below, ends = self._closed
         if not await _are_taken_in(inbox, ends, self._on_news):
             return False
@@ -92,7 +92,7 @@ class ArrivalGate:
     async def _read_to(self, reached_ms: int) -> int | None:
         """Return the instant up to which all arrivals are taken in, ms since the epoch; None if not known yet."""
         if self._asked is None:
-            task = asyncio.create_task(self._log.ends_there(self._inbox.sources), name="ends of the underlying logs")
+            task = asyncio.create_task(self._log.existing_ends(self._inbox.sources), name="ends of the underlying logs")
             task.add_done_callback(lambda _: self._on_news())
             self._asked = reached_ms, task
         asked_ms, task = self._asked

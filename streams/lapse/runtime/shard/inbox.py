@@ -36,7 +36,7 @@ class Reader(Protocol):
     def saturate(self, reader: object, tp: TP) -> None:
         """Leave a partition out of the fetch, because a shard cannot keep up with it."""
 
-    def relieve(self, reader: object, tp: TP | None = None) -> None:
+    def fetch_caught_up(self, reader: object, tp: TP | None = None) -> None:
         """Fetch one partition, or all, for a shard that has caught up."""
 
     def forget(self, reader: object) -> None:
@@ -82,7 +82,9 @@ class Inbox:
         self._sweeps = None if catch_up is None or machine.waits_for_updates else Sweeps(catch_up)
         self._swept = False
         """Whether a sweep was carried out, and messages behind it may still have to be taken in."""
-        self._pile = CommandPile(lambda: reader.saturate(self, commands), lambda: reader.relieve(self, commands))
+        self._pile = CommandPile(
+            lambda: reader.saturate(self, commands), lambda: reader.fetch_caught_up(self, commands)
+        )
         self._awaited: tuple[int, dict[TP, int]] = (-1, {})
         """Offset of the command that waits for earlier messages, and what was received of each source when it began
         to wait."""
@@ -143,7 +145,7 @@ class Inbox:
         self._waiting += len(records)
         if tp == self.commands and self._sweeps is not None:
             self._sweeps.note(records)
-            self._pile.came(records)
+            self._pile.add(records)
         if tp != self.commands and self._piled_up(tp) > self._room_for(tp):
             self._reader.saturate(self, tp)
         self._on_news()
@@ -182,7 +184,7 @@ class Inbox:
         if self.received[tp] < offset:
             self.received[tp] = offset
             self._reader.received(self, tp, offset)
-        self.relieve(dropped)
+        self.fetch_caught_up(dropped)
 
     def reached(self, tp: TP, offset: int) -> None:
         """Note that everything below `offset` was received; there may be transaction markers behind the last record."""
@@ -389,7 +391,7 @@ class Inbox:
         elif not under_way.is_hopeless(*name):
             self._machine.command(record, Refusal(ErrorCode.STOPPED_WORKER, STOPPED))
 
-    def relieve(self, taken: int) -> None:
+    def fetch_caught_up(self, taken: int) -> None:
         """Fetch partitions again if few of their records are left, after `taken` were taken."""
         if not taken:
             return
@@ -397,9 +399,9 @@ class Inbox:
         if self._machine.merged_by_time:
             for tp in self.sources:
                 if self._piled_up(tp) < self._room_for(tp) // 2:
-                    self._reader.relieve(self, tp)
+                    self._reader.fetch_caught_up(self, tp)
         elif self._waiting < _SATURATED_RECORDS // 2:
-            self._reader.relieve(self)
+            self._reader.fetch_caught_up(self)
 
     def _take_merged(self, most: int, until_ms: int) -> int:
         """Hand over messages by timestamp, then by topic, partition and offset (C33); return how many.
@@ -433,7 +435,7 @@ class Inbox:
             if taken - before < limit:
                 break
         if taken:
-            self._machine.took_together(ends)
+            self._machine.note_merged_take(ends)
         return taken
 
     def _piled_up(self, tp: TP) -> int:

@@ -60,14 +60,14 @@ class Intake:
             began_s = time.thread_time()
             some = self._inbox.take_messages(at_once)
             cpu_s = time.thread_time() - began_s
-            self._pace.took(some, cpu_s)
+            self._pace.note_time(some, cpu_s)
             taken, spent_s = taken + some, spent_s + cpu_s
             if some < at_once:
                 break
             if taken < most or is_over is not None:
                 await asyncio.sleep(0)  # other tasks have a turn
         if taken:
-            self._timeline.taken(more=self._inbox.has_messages(taken))
+            self._timeline.note_take(more=self._inbox.has_messages(taken))
         return taken
 
     async def commands(self, most: int) -> int:

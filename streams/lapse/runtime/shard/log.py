@@ -36,10 +36,10 @@ class Log(Protocol):
     async def ends(self, tps: Iterable[TP], instant_ms: int | None = None) -> dict[TP, int]:
         """Return where partitions end now, or the offsets that belong to an instant in ms since the epoch."""
 
-    async def ends_there(self, tps: Iterable[TP]) -> dict[TP, int]:
+    async def existing_ends(self, tps: Iterable[TP]) -> dict[TP, int]:
         """Return where partitions end now, without those whose topics are missing."""
 
-    async def stood_at(self, tps: Iterable[TP], instant_ms: int) -> dict[TP, int]:
+    async def offset_at(self, tps: Iterable[TP], instant_ms: int) -> dict[TP, int]:
         """Return the first offset at or after an instant, ms since the epoch, or the log's end; skip missing topics.
 
         Raises:

@@ -15,10 +15,10 @@ from aiokafka.errors import KafkaConnectionError, KafkaTimeoutError
 from confluent_kafka import KafkaException
 
 from lapse.runtime.kafka.bounded_close import bounded_close
-from lapse.runtime.kafka.fetched import together
-from lapse.runtime.kafka.metadata import NeededTopics, client_of, forget, know
+from lapse.runtime.kafka.fetched import joined_blocks
+from lapse.runtime.kafka.metadata import NeededTopics, client_of, ensure_metadata, forget
 from lapse.runtime.kafka.offsets_asked import Question, ask
-from lapse.runtime.kafka.together import Together
+from lapse.runtime.kafka.shared_question import SharedQuestion
 from lapse.runtime.shard.log import AT_ONCE_RECORDS, READ_AHEAD_RECORDS, Record
 from lapse.runtime.topics.topic_id import TopicIds
 from lapse.runtime.tp import TP
@@ -50,7 +50,7 @@ class LogReader:
         bootstrap_servers: addresses of the brokers.
         security: aiokafka's settings for TLS and SASL.
         topic_ids: finds out which topics exist. Nothing can be read from a deleted topic.
-        needed: topics that will be asked for, see `lapse.runtime.kafka.metadata.know`.
+        needed: topics that will be asked for, see `lapse.runtime.kafka.metadata.ensure_metadata`.
     """
 
     def __init__(
@@ -72,8 +72,8 @@ class LogReader:
         self._next: dict[TopicPartition, int] = {}
         self._lock = asyncio.Lock()
         self._missing: set[str] = set()
-        self._ends = Together(self._ask_ends)
-        self._begins = Together(self._ask_begins)
+        self._ends = SharedQuestion(self._ask_ends)
+        self._begins = SharedQuestion(self._ask_begins)
 
     async def read(self, topic: str, partition: int, first: int, last: int) -> Sequence[Record]:
         """Read records from `first` on, at least up to the first one at or behind `last`, or to the log's end.
@@ -134,7 +134,7 @@ class LogReader:
             got_so_far += filter(None, (_from(first, records) for records in got.values()))
             self._next[tp] = await consumer.position(tp)
             if self._next[tp] >= end:
-                return together(got_so_far)
+                return joined_blocks(got_so_far)
             await asyncio.sleep(0)
             if not got:
                 waited += 0.2
@@ -181,7 +181,7 @@ class LogReader:
             KafkaTimeoutError: no answer, or a topic is missing.
         """
         asked = list(tps)
-        ends = _all_of(asked, await self.ends_there(asked))
+        ends = _all_of(asked, await self.existing_ends(asked))
         return ends if instant_ms is None else ends | await self._written_since(asked, instant_ms)
 
     async def _written_since(self, tps: Iterable[TP], instant_ms: int) -> dict[TP, int]:
@@ -192,22 +192,22 @@ class LogReader:
             found = await consumer.offsets_for_times(dict.fromkeys(places, instant_ms)) if places else {}
         return {TP(*tp): at.offset for tp, at in found.items() if at is not None}
 
-    async def stood_at(self, tps: Iterable[TP], instant_ms: int) -> dict[TP, int]:
+    async def offset_at(self, tps: Iterable[TP], instant_ms: int) -> dict[TP, int]:
         """See `Log`."""
         try:
             async with asyncio.timeout(_PATIENCE_S):
-                there = await self.ends_there(tps)
+                there = await self.existing_ends(tps)
                 return there | await self._written_since(there, instant_ms)
         except (KafkaTimeoutError, KafkaConnectionError) as error:
             raise TimeoutError(str(error)) from error
 
-    async def ends_there(self, tps: Iterable[TP]) -> dict[TP, int]:
+    async def existing_ends(self, tps: Iterable[TP]) -> dict[TP, int]:
         """Return where partitions end now, without those whose topics are missing.
 
         Raises:
             KafkaTimeoutError: no answer.
         """
-        return await self._all_there(self._ends, tps)
+        return await self._offsets_of_existing(self._ends, tps)
 
     async def begins(self, tps: Iterable[TP]) -> dict[TP, int]:
         """Return the first offset that Kafka still has of each partition.
@@ -216,9 +216,11 @@ class LogReader:
             KafkaTimeoutError: no answer, or a topic is missing.
         """
         asked = list(tps)
-        return _all_of(asked, await self._all_there(self._begins, asked))
+        return _all_of(asked, await self._offsets_of_existing(self._begins, asked))
 
-    async def _all_there(self, offsets: Together[TopicPartition, int], tps: Iterable[TP]) -> dict[TP, int]:
+    async def _offsets_of_existing(
+        self, offsets: SharedQuestion[TopicPartition, int], tps: Iterable[TP]
+    ) -> dict[TP, int]:
         """Return offsets of all partitions whose topics exist; ask again while a partition has no leader."""
         wanted, began = [TopicPartition(*tp) for tp in tps], time.monotonic()
         found: dict[TopicPartition, int] = {}
@@ -248,7 +250,7 @@ class LogReader:
         there = [tp for tp in tps if tp.topic not in self._missing]
         if not there:
             return {}
-        await know(client_of(consumer), (tp.topic for tp in there), self._needed)
+        await ensure_metadata(client_of(consumer), (tp.topic for tp in there), self._needed)
         found = await ask(consumer, question, there)
         await self._note_missing({tp.topic for tp in there if tp not in found})
         return found

@@ -215,7 +215,7 @@ class ShardMachine(ABC, Generic[C, S, F]):
         if record.key == SHARD_MESSAGE_KEY:
             heard = self._admission.shard_message(record)
             if heard is not None:
-                self._hear(heard, at_ms, record.offset)
+                self._take_shard_message(heard, at_ms, record.offset)
             return
         admitted = self._admission.command(record)
         if isinstance(admitted, CommandError):
@@ -228,7 +228,7 @@ class ShardMachine(ABC, Generic[C, S, F]):
     def _reach(self, at_ms: int) -> None:  # only a SOW topic needs this before a command
         """Do what is due before a command's instant, as far as the step has room for it."""
 
-    def _hear(self, heard: ShardMessage, at_ms: int, offset: int) -> None:
+    def _take_shard_message(self, heard: ShardMessage, at_ms: int, offset: int) -> None:
         """Process a message from another shard, at `offset` of the commands topic."""
         self.shard.agreement.receive(heard, at_ms, self._step)
 
@@ -251,11 +251,11 @@ class ShardMachine(ABC, Generic[C, S, F]):
             if why_not is not None:
                 self._refuse(admitted, why_not)
         else:
-            self._do(admitted)
+            self._execute(admitted)
             self._collect(admitted.encoding, admitted.offset)
 
     @abstractmethod
-    def _do(self, admitted: Admitted) -> None:
+    def _execute(self, admitted: Admitted) -> None:
         """Carry out a command other than `delete`."""
 
     def _collect(self, encoding: Encoding, offset: int) -> None:
@@ -307,11 +307,11 @@ class ShardMachine(ABC, Generic[C, S, F]):
         return self.shard.agreement.stopped
 
     def take_over(self, now_ms: int) -> Items:
-        """Do the same as `taking_over`, in one go."""
-        return whole(self.taking_over(now_ms))
+        """Do the same as `begin_epoch`, in one go."""
+        return whole(self.begin_epoch(now_ms))
 
     @abstractmethod
-    def taking_over(self, now_ms: int) -> Portions[Items]:
+    def begin_epoch(self, now_ms: int) -> Portions[Items]:
         """Begin an epoch; return the items that the journal must hold before the first step."""
 
     def answers_left(self) -> list[Output]:
@@ -377,7 +377,7 @@ class ShardMachine(ABC, Generic[C, S, F]):
         """Return whether a scheduled message is due by `at_ms` that must come behind earlier arrivals (C76)."""
         return False
 
-    def took_together(self, ends: Mapping[TP, int]) -> None:  # not needed by SOW topics, which are not replayed
+    def note_merged_take(self, ends: Mapping[TP, int]) -> None:  # not needed by SOW topics, which are not replayed
         """Note up to which offsets messages of several partitions were taken in, merged by time (C33)."""
 
     def arrivals_are_in(self, to_ms: int) -> None:  # a SOW topic orders updates by instant (C47)
@@ -395,7 +395,7 @@ class ShardMachine(ABC, Generic[C, S, F]):
         """Note that the effects of a step were written at `now_ms`; return whether something waited for that."""
         return False  # few machines need this
 
-    def took(self, seconds: float) -> None:  # not needed by a machine whose steps are short
+    def note_step_time(self, seconds: float) -> None:  # not needed by a machine whose steps are short
         """Note how long the last step took, s, until all was written."""
 
     # Topics
@@ -422,7 +422,7 @@ class ShardMachine(ABC, Generic[C, S, F]):
         """
         return []
 
-    def never_read(self, tp: TP, ranges: Sequence[tuple[int, int]], now_ms: int) -> None:
+    def report_unread(self, tp: TP, ranges: Sequence[tuple[int, int]], now_ms: int) -> None:
         """Report records that Kafka removed before they were read (C80)."""
 
     # Inquiries

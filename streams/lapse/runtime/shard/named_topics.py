@@ -73,10 +73,10 @@ class NamedTopics(ABC):
             logger.warning("%s: topic %s is there now, and is taken up", self.name, topic)
         self._lacking, self._missed = missing & (self._lacking | self._missed), missing
         self._note(shapes)
-        return self._takes_up()
+        return self._needs_take_over()
 
     @abstractmethod
-    def _takes_up(self) -> bool:
+    def _needs_take_over(self) -> bool:
         """Return whether shards must be taken over anew, because they cannot use a topic otherwise."""
 
     def _note(self, shapes: Mapping[str, Shape]) -> None:

@@ -25,7 +25,7 @@ class Pace:
     def __init__(self) -> None:
         self.at_once = _FIRST
 
-    def took(self, messages: int, cpu_s: float) -> None:
+    def note_time(self, messages: int, cpu_s: float) -> None:
         """Adjust the number after some messages took `cpu_s` seconds of CPU."""
         if cpu_s > _LONG_S:
             self.at_once = max(_LEAST, int(messages * _SHORT_S / cpu_s))

@@ -40,7 +40,7 @@ class Pauses:
         if self._watch.pauses != self._seen:
             self._seen = self._watch.pauses
             self.stop()
-            self._asked = asyncio.create_task(self._log.ends_there(sources()), name="ends after a pause")
+            self._asked = asyncio.create_task(self._log.existing_ends(sources()), name="ends after a pause")
             self._asked.add_done_callback(lambda _: on_news())
         if self._asked is None:
             return {}

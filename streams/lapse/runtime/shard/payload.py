@@ -244,9 +244,9 @@ class PayloadWindow:
 
     async def ends(self, tps: Iterable[TP]) -> dict[TP, int]:
         """Return where logs end now, without those of missing topics."""
-        return await self._reader.ends_there(tps)
+        return await self._reader.existing_ends(tps)
 
-    def passed_by(self, topic: str, partition: int, offsets: Sequence[int]) -> None:
+    def note_unread_payloads(self, topic: str, partition: int, offsets: Sequence[int]) -> None:
         """Note that messages were handed out without their payloads."""
         window = self._windows.get((topic, partition))
         if window is None or offsets[-1] >= FIRST_REWOUND:
@@ -259,7 +259,7 @@ class PayloadWindow:
         """Read one record without moving the readers of payloads; return None if Kafka no longer has it."""
         if offset >= FIRST_REWOUND:
             record = await self.one(topic, partition, offset_of(offset))
-            return None if record is None else _reborn(record, offset)
+            return None if record is None else _at_position(record, offset)
         window = self._windows.get((topic, partition))
         record = None if window is None else window.get(offset, used=False)
         if record is None and topic not in self.gone:
@@ -311,7 +311,7 @@ class PayloadWindow:
         offsets = sorted({offset_of(position) for position in positions})
         found = dict(zip(offsets, await self.get(topic, partition, offsets, used), strict=True))
         records = ((position, found[offset_of(position)]) for position in positions)
-        return [None if record is None else _reborn(record, position) for position, record in records]
+        return [None if record is None else _at_position(record, position) for position, record in records]
 
     async def get(
         self, topic: str, partition: int, offsets: Sequence[int], used: bool = True
@@ -394,7 +394,7 @@ class RowParts(Sequence[Any]):
         return chain.from_iterable(self.parts)
 
 
-def _reborn(record: Record, position: int) -> Record:
+def _at_position(record: Record, position: int) -> Record:
     """Return a record as the record of the message at a position."""
     if position < FIRST_REWOUND:
         return record

@@ -38,7 +38,7 @@ class RefusalLog:
         self._periods: dict[str, _Period] = {}
         self._next_s = 0.0
 
-    def tell(self, user: str, offset: int, why: str) -> None:
+    def log(self, user: str, offset: int, why: str) -> None:
         """Log a refusal, or only count it if its user has had enough lines in this minute.
 
         Args:

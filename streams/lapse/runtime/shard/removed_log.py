@@ -62,7 +62,7 @@ class RemovedLog:
             self._begins[tp] = _EVERYTHING
             self._on_news()
 
-    def passed_over(self, tp: TP, expected: int, first: int) -> None:
+    def note_gap(self, tp: TP, expected: int, first: int) -> None:
         """Note that reading went from `expected` to `first` without a record in between."""
         gap = Gap(tp, expected, first - 1)
         self._gaps.note(gap.parts(self._machine.missed(*gap)))
@@ -76,7 +76,7 @@ class RemovedLog:
                 break
             del self._begins[tp]
         for tp, ranges in self._gaps.take().items():
-            self._machine.never_read(tp, ranges, now_ms)
+            self._machine.report_unread(tp, ranges, now_ms)
 
     def _pass_over(self, tp: TP, offset: int) -> bool:
         """Continue behind removed records; return False if waiting messages must be taken in first."""

@@ -139,7 +139,7 @@ class Runner:
             # Write these before the journal drops them. A crash in between repeats it (C55).
             unwritten = [] if self._unwritten is None else [*await self._unwritten(self._clock.now_ms())]
             await self._deliveries.write([*unwritten, *self.machine.answers_left()])
-            began = await in_turns(self.machine.taking_over(self._clock.now_ms()))
+            began = await in_turns(self.machine.begin_epoch(self._clock.now_ms()))
             await self._writer.begin(began, self._inbox.processed)
         except BaseException:  # the next owner begins anew
             self._lose()
@@ -165,7 +165,7 @@ class Runner:
     async def stop(self) -> None:
         """Give the shard up."""
         await self.pause()
-        self._cease()
+        self._stop_tasks()
         if self._task is not None:
             self._task.cancel()
 
@@ -196,10 +196,10 @@ class Runner:
             self._early_stamps.look(tp, records)
             expected, first = self._inbox.received[tp], records[0].offset
             if 0 < expected < first and tp != self._inbox.commands:
-                self._removed.passed_over(tp, expected, first)
+                self._removed.note_gap(tp, expected, first)
             self._inbox.receive(tp, records)
             if tp != self._inbox.commands:
-                self._timeline.came(records[-1].timestamp)
+                self._timeline.note_arrival(records[-1].timestamp)
 
     @property
     def merging(self) -> list[TP]:
@@ -242,10 +242,10 @@ class Runner:
         """Stop, because another worker has the shard. Steps under way are void, and nothing was sent for them."""
         self._stopped = True
         self._writing.abandon()
-        self._cease()
+        self._stop_tasks()
         self._idle.set()
 
-    def _cease(self) -> None:
+    def _stop_tasks(self) -> None:
         """Stop what runs beside the steps."""
         self._ticker.stop()
         self._arrival_gate.stop()
@@ -280,7 +280,7 @@ class Runner:
         taken += await self._intake.commands(2 * machine.step_records - taken)
         while (held_ms := self._inbox.held_ms) is not None and await self._arrival_gate.let_pass(held_ms):
             taken += await self._intake.commands(2 * machine.step_records - taken)
-        self._inbox.relieve(taken)
+        self._inbox.fetch_caught_up(taken)
         await self._arrival_gate.let_pass(self._ticker.reached_ms)
         await self._let_act(machine.step_turns - ahead.turns)
         self._ticker.arm()  # before the letters are written, so that both are on their way together
@@ -304,11 +304,11 @@ class Runner:
             or self._intake.has_messages(taken)
             or bool(self._ahead)
             or machine.unfinished is not None
-            or self._ticker.has_reached_what_is_due
+            or self._ticker.has_due_work
         )
         took_s = time.monotonic() - began
         figures.step_duration.add(took_s)
-        machine.took(took_s)
+        machine.note_step_time(took_s)
         self._ticker.arm()
 
     async def _pass_end_of_commands(self) -> None:
@@ -341,7 +341,7 @@ class Runner:
                 await self._deliver(machine.delivery_turns, until=writing)
                 ahead.delivered = True
         is_full = ahead.taken >= machine.step_records or ahead.turns >= machine.step_turns
-        if not (is_full or self._ticker.has_reached_what_is_due):
+        if not (is_full or self._ticker.has_due_work):
             await self._writing.end()
 
     async def _effect(
@@ -386,7 +386,7 @@ class Runner:
         if not (self.machine.acts_ahead and self._news.is_set()):
             return 0
         taken = await self._intake.messages(most)
-        self._inbox.relieve(taken)
+        self._inbox.fetch_caught_up(taken)
         return taken
 
     async def _go_on(self) -> None:
@@ -405,7 +405,7 @@ class Runner:
             until: begin no turn once this is done, or the shard must pause.
         """
         turns = 0
-        while turns < most and self._ticker.has_reached_what_is_due:
+        while turns < most and self._ticker.has_due_work:
             if self._is_over(until):
                 break
             self.machine.advance(self._ticker.reached_ms)

@@ -43,7 +43,7 @@ class StandingFilters:
         began = time.thread_time() if active else 0.0
         yield
         if active:
-            self._portion.took(time.thread_time() - began)
+            self._portion.note_time(time.thread_time() - began)
 
     def effort(self, text: str) -> Effort:
         """Return the effort that a filter has taken so far."""

@@ -41,13 +41,13 @@ class Timeline:
         self._stages = figures.stages
         self._came_at: float | None = None
 
-    def came(self, timestamp_ms: int) -> None:
+    def note_arrival(self, timestamp_ms: int) -> None:
         """Note that a batch of messages is in the inbox. Its last record has this timestamp, ms since the epoch."""
         self._stages[Stage.READ].add(max(0, self._clock.now_ms() - timestamp_ms) / 1000)
         if self._came_at is None:
             self._came_at = time.monotonic()
 
-    def taken(self, *, more: bool) -> None:
+    def note_take(self, *, more: bool) -> None:
         """Note that a step has taken messages out of the inbox; `more` says whether others are left there."""
         now_s = time.monotonic()
         if self._came_at is not None:

@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from lapse.runtime.shard.deaths import Aside, Deaths, Mark, Name
+from lapse.runtime.shard.deaths import Deaths, Mark, Name, SetAside
 from lapse.runtime.tp import TP
 from lapse.runtime.turns import OneByOne
 
@@ -70,7 +70,7 @@ class UnderWay:
         self._process = process or (b"" if path is None else _own_token())
         self._map: mmap.mmap | None = None
         self._suspects: list[Mark] = []
-        self._aside: dict[Name, Aside] = {}
+        self._aside: dict[Name, SetAside] = {}
 
     def look(self, positions: Mapping[TP, int]) -> None:
         """Find out what the process before was handling when it ended, and which records to suspect or set aside.
@@ -85,7 +85,7 @@ class UnderWay:
         for mark in found.values():
             deaths.count(mark)
         if not found and deaths.looked != self._process.hex():
-            deaths.ended_elsewhere()
+            deaths.forget_reread()
         deaths.looked = self._process.hex()
         deaths.begin(self._shard, positions)
         self._suspects = [mark for mark in deaths.suspects if self._shard in mark.ahead]

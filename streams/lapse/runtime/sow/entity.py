@@ -40,8 +40,8 @@ class SowEntity(Entity):
         self._max_record_bytes = max_record_bytes
         self._read = partitions
 
-    def _takes_up(self) -> bool:
-        return self.partitions_read > self._read or super()._takes_up()
+    def _needs_take_over(self) -> bool:
+        return self.partitions_read > self._read or super()._needs_take_over()
 
     async def machine(self, partition: int, epoch: int, changelog: Changelog, positions: dict[TP, int]) -> SowMachine:
         """Build a shard from its changelog."""

@@ -140,7 +140,7 @@ class SowMachine(ShardMachine[SowShard, Step, StepInFlight[Step]]):
 
     def arrive(self, topic: str, partition: int, records: Sequence[Any]) -> int:
         """Take in records of an underlying topic: all of them, or as many as costly filters allow in the time."""
-        if not self._standing.are_there:
+        if not self._standing.are_used:
             self._arrive(topic, partition, records)
             return len(records)
         taken, began = 0, time.thread_time()
@@ -169,7 +169,7 @@ class SowMachine(ShardMachine[SowShard, Step, StepInFlight[Step]]):
 
     # Commands, queries and time
 
-    def _do(self, admitted: Admitted) -> None:
+    def _execute(self, admitted: Admitted) -> None:
         refusal = self._standing.refusal(admitted.command)
         if refusal is not None:
             self._refuse(admitted, refusal)
@@ -188,7 +188,7 @@ class SowMachine(ShardMachine[SowShard, Step, StepInFlight[Step]]):
         settings = self.shard.settings
         size = self._portion.size
         noted = self.under_way.noted(names.commands(settings.name), settings.partition, offset, offset)
-        with noted, effort.spent_on(size, self._portion):
+        with noted, effort.portion_measured(size, self._portion):
             self.shard.go_on(deletion, self._step, size)
         if effort.is_spent and not deletion.finished:
             deletion.refuse(effort.refusal(deletion.answer.command))
@@ -218,7 +218,7 @@ class SowMachine(ShardMachine[SowShard, Step, StepInFlight[Step]]):
             name, partition = self.shard.settings.name, self.shard.settings.partition
             scan = self._scan.size
             noted = self.under_way.noted(names.commands(name), partition, one.offset, one.offset)
-            with noted, one.effort.spent_on(scan, self._scan):
+            with noted, one.effort.portion_measured(scan, self._scan):
                 self.shard.pull(query, now_ms, self._step, scan)
             if one.effort.is_spent:
                 self.shard.refuse(query, now_ms, self._step, one.effort.refusal(query.command))
@@ -237,7 +237,7 @@ class SowMachine(ShardMachine[SowShard, Step, StepInFlight[Step]]):
 
     # Topics
 
-    def taking_over(self, now_ms: int) -> Portions[Items]:
+    def begin_epoch(self, now_ms: int) -> Portions[Items]:
         """Begin an epoch; nothing must be journaled before its first step."""
         self._took_over_ms = now_ms
         self._end_of_others(now_ms)

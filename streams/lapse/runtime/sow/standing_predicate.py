@@ -55,17 +55,17 @@ class StandingPredicates:
 
         With filters, the first portion is a single record.
         """
-        return self.expired.size if self.are_there else self._most
+        return self.expired.size if self.are_used else self._most
 
     @property
-    def are_there(self) -> bool:
+    def are_used(self) -> bool:
         """Whether subscriptions have filters, which are evaluated on all arriving and leaving records."""
         return any(one.subscription.filter for one in self._state.subscribers.values())
 
     @contextmanager
     def at_work(self, count: int, portion: Portion) -> Iterator[None]:
         """Measure a portion of `count` records, and choose its next size by that."""
-        if not self.are_there:
+        if not self.are_used:
             self._measures = False
             yield
             return
@@ -74,7 +74,7 @@ class StandingPredicates:
         began = time.thread_time()
         yield
         seconds = time.thread_time() - began
-        portion.took(seconds)
+        portion.note_time(seconds)
         self._measures = self._measures or seconds > _SLOW_S * max(count, 10)
 
     def too_costly(self) -> list[tuple[str, Refusal]]:
@@ -115,5 +115,5 @@ class _Measured:
     def __call__(self, view: Any) -> Any:
         if self._uses_payload:
             view.payload  # noqa: B018  # parsed at the first access, which must not count as the filter's work
-        with self._filters.effort(self._text).spent_on(1):
+        with self._filters.effort(self._text).portion_measured(1):
             return self._predicate(view)

@@ -72,7 +72,7 @@ class WorkerClock:
         """Return a timestamp for a record, ms since the epoch, by the broker's clock, else by the wall clock."""
         return self.now_ms() if self.is_measured else int(self._wall() * 1000)
 
-    def seen(self, instant_ms: int) -> None:
+    def note_instant(self, instant_ms: int) -> None:
         """Note that the broker's clock has reached an instant. `now_ms` is not behind it from now on."""
         self._floor_ms = max(self._floor_ms, instant_ms)
 

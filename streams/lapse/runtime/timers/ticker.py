@@ -48,14 +48,14 @@ class Ticker:
         self._last_at = 0.0
 
     @property
-    def has_reached_what_is_due(self) -> bool:
+    def has_due_work(self) -> bool:
         """Whether the machine has something to do by the last tick."""
         return self._machine.is_due(self.reached_ms)
 
     def read(self, record: Any) -> None:
         """Process a tick that was read back."""
         self._under_way = False
-        self._clock.seen(record.timestamp)
+        self._clock.note_instant(record.timestamp)
         self.reached_ms = max(self.reached_ms, record.timestamp)
         self._machine.figures.tick_lag.add(max(0, self._clock.now_ms() - record.timestamp) / 1000)
 
@@ -68,7 +68,7 @@ class Ticker:
             self._timer = None
         due_ms = self._machine.next_due_ms()
         is_behind = due_ms <= self.reached_ms
-        if due_ms >= NEVER or (is_behind and not self.has_reached_what_is_due):
+        if due_ms >= NEVER or (is_behind and not self.has_due_work):
             return  # nothing is due, or it does not wait for time
         delay_s = min(self._clock.seconds_until(due_ms), _MEASURE_EVERY_S)
         spacing_s = self._last_at + (_BEHIND_S if is_behind else _SPACING_S) - time.monotonic()

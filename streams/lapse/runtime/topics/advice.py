@@ -146,7 +146,7 @@ def _shared_names(topology: Topology) -> list[str]:
     entities = set(topology.entities())
     mine = {names.changelog(app_id, name) for name in entities}
     for topic in sorted(existing.keys() - mine):
-        name = _whose(topic, existing) if topic.endswith(_CHANGELOG) else ""
+        name = _entity_of_journal(topic, existing) if topic.endswith(_CHANGELOG) else ""
         if name in entities and existing[topic] == existing[names.commands(name)]:
             found.append(
                 f"{name}: another deployment on this cluster seems to have an entity of this name (there is {topic}). "
@@ -156,7 +156,7 @@ def _shared_names(topology: Topology) -> list[str]:
     return found
 
 
-def _whose(changelog: str, existing: Mapping[str, int]) -> str:
+def _entity_of_journal(changelog: str, existing: Mapping[str, int]) -> str:
     """Return the entity whose journal a topic seems to be: the longest name with a commands topic; empty if none."""
     parts = changelog.removesuffix(_CHANGELOG).split("-")
     endings = ("-".join(parts[at:]) for at in range(1, len(parts)))

@@ -31,8 +31,8 @@ from lapse.runtime.shard.output import ShardOutput
 from lapse.runtime.shard.refusal_log import RefusalLog
 from lapse.runtime.shard.services import Services
 from lapse.runtime.topics.creation_rights import lacking
-from lapse.runtime.topics.definition_draft import Draft, Refused, Request, draft, mend
-from lapse.runtime.topics.definition_request import asked
+from lapse.runtime.topics.definition_draft import Draft, Refused, Request, create_and_grant, draft
+from lapse.runtime.topics.definition_request import read_request
 from lapse.runtime.topics.definitions import DefinitionsTopic, OutdatedChange
 from lapse.runtime.topics.deleted_entities import settled
 from lapse.runtime.topics.topology import TopologyError
@@ -122,7 +122,7 @@ class Definer:
             except (CommitFailedError, IllegalStateError):
                 logger.debug("%s: another worker goes on, and does again what is not answered", self._topic)
             except (KafkaError, OSError) as error:
-                repeated.came(error)
+                repeated.note(error)
                 await asyncio.sleep(_WAIT_MS / 1000)
             finally:
                 await consumer.stop()
@@ -169,7 +169,7 @@ class Definer:
         try:
             admitted = admit_all(record) if self._authorizer is None else self._authorizer.read(record)
         except CommandError as error:
-            self._refusals.tell(whose(record), record.offset, str(error))
+            self._refusals.log(whose(record), record.offset, str(error))
             answer = CommandAnswer(error.id, error.command, error.subscription, record.timestamp, error.refusal)
             return (None if error.silent else answer), error.encoding
         command = admitted.command
@@ -179,7 +179,7 @@ class Definer:
         try:
             answer = await self._define(admitted)
         except Refused as refused:
-            self._refusals.tell(whose(record), record.offset, str(refused))
+            self._refusals.log(whose(record), record.offset, str(refused))
             answer = _answer(admitted, refused.refusal)
         except (TopologyError, KafkaException) as error:
             answer = _answer(admitted, Refusal(ErrorCode.SHARD_UNAVAILABLE, f"{command.entity}: {error}. Ask again"))
@@ -194,9 +194,9 @@ class Definer:
             TopologyError: the cluster refuses, or does not answer.
         """
         user = parted(admitted.command.id)[0] if self._guard is not None else ""
-        request = asked(admitted.command, user)
+        request = read_request(admitted.command, user)
         try:
-            made, shards = await self._definitions.tried_again(lambda: self._publish(request, user))
+            made, shards = await self._definitions.retry_if_outdated(lambda: self._publish(request, user))
         except OutdatedChange as error:
             raise Refused(ErrorCode.OUTDATED, str(error)) from error
         late = await self._messages.await_served(request.name, made.after.version, shards, SERVED_S)
@@ -221,11 +221,11 @@ class Definer:
             live = await self._messages.live(request.name, shards, SERVED_S)
             made.check_state(lambda _: live)
         if made.differs is None and any(one.create is not None and request.name in one.bars for one in differences):
-            made = made.anew(request)
+            made = made.as_new_entity(request)
         made = made.with_topics(differences, self._creations.topics)
         if made.differs is not None and made.differs.before is None:
             await self._creations.note(made.after.made)
-        await asyncio.to_thread(mend, cluster, differences)
+        await asyncio.to_thread(create_and_grant, cluster, differences)
         if made.differs is not None:
             await asyncio.to_thread(self._definitions.publish, [made.after])
         return made, shards

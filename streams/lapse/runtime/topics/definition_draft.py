@@ -92,7 +92,7 @@ class Draft:
         """Whether this request changes something, or did so when it was carried out before."""
         return self.differs is not None or self.repeated
 
-    def anew(self, request: Request) -> Draft:
+    def as_new_entity(self, request: Request) -> Draft:
         """Return the draft of a new entity with the next version, for a deleted entity that is still defined."""
         after = replace(self.after, version=self.after.version + 1, origin=request.origin, command=request.command)
         return replace(self, after=after, differs=DefinitionChange(None, after))
@@ -145,7 +145,7 @@ class Draft:
         return cluster, found, topology.partitions(name)
 
 
-def mend(cluster: Cluster, differences: list[Difference]) -> None:
+def create_and_grant(cluster: Cluster, differences: list[Difference]) -> None:
     """Create the missing topics, change settings and grant rights.
 
     Raises:

@@ -92,7 +92,7 @@ class DefinitionFollower:
         self._served_by: dict[str, int] = {}
         """By entity, the offset of the last definition that was served, or that arrived while it was served."""
         self._follower = TopicFollower(self._topic.name, connection, self._follow, listed=app.services.topics)
-        self.on_served: Callable[[str], None] = _nobody
+        self.on_served: Callable[[str], None] = _ignore
 
     def start(self) -> None:
         """Start to follow."""
@@ -107,7 +107,7 @@ class DefinitionFollower:
         served = self._serving.get(name)
         return 0 if served is None else served.version
 
-    def taken_along(self, entities: Collection[str]) -> list[str]:
+    def topics_deleted_along(self, entities: Collection[str]) -> list[str]:
         """Return topics that are deleted with temporary entities: created with them, and used by no other (C65)."""
         others: dict[str, Definition] = {}
         for other, value in self._found.items():
@@ -177,7 +177,7 @@ class DefinitionFollower:
         """Remove the definitions of entities whose topics were deleted."""
         served = {name: self._served_by.get(name, sys.maxsize) for name in entities}
         try:
-            await self._topic.tried_again(lambda: asyncio.to_thread(self._topic.withdraw, served))
+            await self._topic.retry_if_outdated(lambda: asyncio.to_thread(self._topic.withdraw, served))
         except (OutdatedChange, TopologyError) as error:
             logger.warning("deleted, and still defined: %s: %s", ", ".join(served), error)
 
@@ -294,7 +294,7 @@ class DefinitionFollower:
         return False
 
 
-def _nobody(entity: str) -> None:
+def _ignore(entity: str) -> None:
     """Do nothing."""
 
 

@@ -22,7 +22,7 @@ _ORDERS: Final[Mapping[str, tuple[Kind, bool]]] = {
 }
 
 
-def asked(command: Command, user: str) -> Request:
+def read_request(command: Command, user: str) -> Request:
     """Return the request in a command.
 
     Args:

@@ -217,7 +217,7 @@ class DefinitionsTopic:
         """
         self._change([_Withdrawal(*one) for one in served.items()])
 
-    async def tried_again(self, work: Callable[[], Awaitable[T]]) -> T:
+    async def retry_if_outdated(self, work: Callable[[], Awaitable[T]]) -> T:
         """Call `work`, which changes definitions. Call it again if somebody else changed definitions meanwhile.
 
         Raises:

@@ -77,7 +77,7 @@ class ServingWorker(Protocol):
 class EndedDefinitions(Protocol):
     """The part of the definitions that the end of entities needs."""
 
-    def taken_along(self, entities: Collection[str]) -> list[str]:
+    def topics_deleted_along(self, entities: Collection[str]) -> list[str]:
         """Return the topics that are deleted with entities, besides their own."""
 
     async def unfinished(self, there: AbstractSet[str]) -> list[str]:
@@ -268,7 +268,7 @@ class EntityCleanup:
     async def _end(self, admin: AIOKafkaAdminClient, entities: list[str]) -> None:
         """Remove what goes with entities whose own topics are removed, and then their definitions."""
         if self._definitions is not None:
-            gone = await self._take_along(admin, entities, self._definitions.taken_along(entities))
+            gone = await self._take_along(admin, entities, self._definitions.topics_deleted_along(entities))
             await self._definitions.revoke(entities, gone)
             await self._definitions.withdraw(entities)
 
@@ -317,7 +317,7 @@ class EntityCleanup:
         """Return whether records were ever written to a topic; True if that cannot be found out."""
         (described,) = await admin.describe_topics([topic])
         places = [TP(topic, one["partition"]) for one in described["partitions"]]
-        ends = await self._app.services.aside_reader.ends_there(places)
+        ends = await self._app.services.aside_reader.existing_ends(places)
         return not places or len(ends) < len(places) or any(ends.values())
 
     async def _read_by_groups(self, admin: AIOKafkaAdminClient) -> set[str]:

@@ -119,7 +119,7 @@ class LogWatch:
         renewed = set()
         for entity in entities:
             entity.apart |= entity.name in replaced
-            if entity.attend(shapes) or entity.name in replaced or await entity.outgrown():
+            if entity.attend(shapes) or entity.name in replaced or await entity.has_new_shards():
                 renewed.add(entity.name)
                 await self._renew(entity)
         await self._look_at_unread(entities)
@@ -131,7 +131,7 @@ class LogWatch:
             unread = entity.unread_partitions()
             if not unread and not entity.unread:
                 continue
-            ends = await self._log.ends_there(unread)
+            ends = await self._log.existing_ends(unread)
             begins = await self._log.begins(ends)
             entity.note_unread({tp: end - begins[tp] for tp, end in ends.items()})
 

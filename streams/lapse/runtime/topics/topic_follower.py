@@ -76,7 +76,7 @@ class TopicFollower:
                     batches = await consumer.getmany(timeout_ms=_WAIT_MS)
                     await self._take(batches.get(place, ()))
             except (KafkaError, OSError) as error:
-                repeated.came(error)
+                repeated.note(error)
                 await asyncio.sleep(_WAIT_MS / 1000)
             finally:
                 await consumer.stop()

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
-from lapse.runtime.kafka.together import Together
+from lapse.runtime.kafka.shared_question import SharedQuestion
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class TopicIds:
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self._settings = {"log_level": 0, **settings}
         self._admin: AdminClient | None = None
-        self._together = Together(self._ask)
+        self._together = SharedQuestion(self._ask)
         self._patience_s = _PATIENCE_S
         self._listed: dict[str, int] = {}
         self._listed_at = -math.inf
@@ -132,7 +132,7 @@ class TopicIds:
             found = _shapes(asked.describe_topics(TopicCollection(names), request_timeout=patience_s))
         except KafkaException as error:
             if error.args[0].code() in _LATE:
-                self._part_with(asked)
+                self._replace_connection(asked)
                 self._patience_s = min(2 * patience_s, _MOST_PATIENCE_S)
                 logger.warning(
                     "the brokers have not described %d topics within %g s: %s",
@@ -150,7 +150,7 @@ class TopicIds:
                 self._admin = AdminClient(self._settings)
             return self._admin
 
-    def _part_with(self, asked: AdminClient) -> None:
+    def _replace_connection(self, asked: AdminClient) -> None:
         """Use another connection from now on.
 
         librdkafka waits for a controller for ever once it has heard that there is none, which can be so for a moment

@@ -94,7 +94,7 @@ class WorkerMessages:
         """Stop listening."""
         await self._follower.stop()
 
-    async def tell_served(self, entity: str) -> None:
+    async def announce_served(self, entity: str) -> None:
         """Tell the others which shards of an entity are served here, and in which version."""
         version, shards = self._local.served(entity)
         if shards:
@@ -181,7 +181,7 @@ class WorkerMessages:
             if live_by_shard is not None:
                 live_by_shard.update({int(shard): int(count) for shard, count in said["live"].items()})
         elif kind == _ASK_SERVED:
-            await self.tell_served(entity)
+            await self.announce_served(entity)
         elif kind == _ASK_LIVE:
             live = {str(shard): count for shard, count in self._local.live(entity).items()}
             if live:

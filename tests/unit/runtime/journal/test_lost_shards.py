@@ -51,7 +51,7 @@ class Owner:
     def records(self) -> dict[bytes, bytes]:
         return {}
 
-    def born(self, partition: int) -> Items:
+    def first_records(self, partition: int) -> Items:
         return []
 
     async def exists(self) -> bool:

@@ -27,11 +27,11 @@ from lapse.protocol.header import OF_LETTERS
 from lapse.runtime.kafka import batch_rows, columns
 from lapse.runtime.kafka.batch_rows import rows_of
 from lapse.runtime.kafka.checksum import CheckedRecords, crc32c
-from lapse.runtime.kafka.fetched import FetchedRecords, together
+from lapse.runtime.kafka.fetched import FetchedRecords, joined_blocks
 from lapse.runtime.kafka.fetched_rows import FetchedRows
 from lapse.runtime.kafka.packed_run import PackedRun
 from lapse.runtime.kafka.record_batch import PackedBatch
-from lapse.runtime.letters.packed_letter import PackedLetters, dead_of
+from lapse.runtime.letters.packed_letter import PackedLetters, with_records
 from lapse.runtime.letters.row_letters import RowLetters
 from lapse.runtime.queue.packed_delivery import packed_records
 from lapse.runtime.shard.payload import PayloadWindow, RowParts
@@ -141,7 +141,7 @@ def test_rows_are_packed_as_the_records_are(records: list[Any], cuts: list[int],
 def test_rows_of_several_batches_are_one(logs: list[list[Any]], codecs: list[int]) -> None:
     data = b"".join(encoded(log, codec, base=1_000 * at) for at, (log, codec) in enumerate(zip(logs, codecs)))  # noqa: B905  # codecs are enough
     parts = [rows_of(data, at, stop, batch) for batch, (at, stop) in batches(data)]
-    whole = together([part for part in parts if part is not None])
+    whole = joined_blocks([part for part in parts if part is not None])
     assert isinstance(whole, FetchedRows)
     expected = [fields(one) for batch, _ in batches(data) for one in batch]
     assert [fields(whole[at]) for at in range(len(whole))] == expected
@@ -226,7 +226,7 @@ def test_letters_of_rows_are_those_of_the_records(
     death = Death(
         entity="orders", bookmark=Bookmark("t:0", 3, 0), reasons=reasons, expired_at_ms=5, detail=detail, epoch=4
     )
-    expected = PackedLetters(death).pack(dead_of(messages, objects))
+    expected = PackedLetters(death).pack(with_records(messages, objects))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lapse.runtime.letters.row_letters._FEW", 1)
         letters = RowLetters(death).pack(messages, rows)

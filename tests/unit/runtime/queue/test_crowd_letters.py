@@ -174,7 +174,7 @@ def test_no_more_messages_arrive_with_a_step_than_half_of_what_may_leave_while_a
     asyncio.run(machine.finish(LetterBroker().write))
     machine.advance(T + 100)
     asyncio.run(machine.finish(LetterBroker().write))
-    machine.took(0.01)
+    machine.note_step_time(0.01)
     assert before >= 10_000
     assert 0 < machine.step_records <= 2_048
 
@@ -230,12 +230,12 @@ def test_a_queue_that_checks_what_is_left_reads_its_log_first_though_it_began_wh
             self.shard.agreement.checking = True
             super().begin_step()
 
-    async def ends_there(tps: list[TP]) -> dict[TP, int]:
+    async def existing_ends(tps: list[TP]) -> dict[TP, int]:
         assert broker.runner is not None
         broker.runner.receive(SOURCE, records[1:])
         return dict.fromkeys(tps, len(records))
 
-    broker.ends_there = ends_there  # type: ignore[method-assign]
+    broker.existing_ends = existing_ends  # type: ignore[method-assign]
     command = [Arrived(0, T + 1, None, b'{"command": "pause", "id": "x"}')]
     asyncio.run(run(_machine(Watched), broker, lambda: "the command" in got, records[:1], command))
     assert got == ["1 messages", "9 messages", "the command"]

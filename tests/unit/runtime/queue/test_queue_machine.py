@@ -41,7 +41,7 @@ class Payloads:
         self.has_leader = True
         self.asked = 0
 
-    async def stood_at(self, tps, instant_ms) -> dict[TP, int]:
+    async def offset_at(self, tps, instant_ms) -> dict[TP, int]:
         self.asked += 1
         if not self.has_leader:
             raise TimeoutError
@@ -253,11 +253,11 @@ def test_a_filter_that_takes_too_much_work_over_all_steps_ends_its_subscription_
 def test_the_next_portion_is_chosen_by_how_long_the_last_one_took() -> None:
     portion = effort.Portion(1_000)
     for _ in range(10):
-        portion.took(0.000_1)
+        portion.note_time(0.000_1)
     assert portion.size == 1_000
-    portion.took(0.5)
+    portion.note_time(0.5)
     assert portion.size == 10
-    portion.took(10.0)
+    portion.note_time(10.0)
     assert portion.size == 1
 
 
@@ -294,7 +294,7 @@ def test_a_crowd_leaves_in_parts_whatever_commands_come_and_each_message_once() 
             (sent,) = [some for some in effects.after if isinstance(some, Packed)]
             assert len(sent.records) == 1
         steps.append(len(letters.taken) - before)
-        one.took(steps[-1] / 5_000)
+        one.note_step_time(steps[-1] / 5_000)
         assert steps[-1] <= 3 * 512
     assert sum(steps) == 20_000
     assert steps[:2] == [1_024, 512], "steps that take too long make the parts smaller"
@@ -313,7 +313,7 @@ def test_the_parts_of_a_crowd_are_not_small_where_a_small_part_takes_as_long() -
         one.advance(2_000)
         finish(one, letters)
         steps.append(len(letters.taken) - before)
-        one.took(0.15 + steps[-1] / 200_000)
+        one.note_step_time(0.15 + steps[-1] / 200_000)
     assert sum(steps) == 40_000
     assert max(steps) == 4_096
     assert steps.index(4_096) <= 12, "it is known after some steps how long Kafka takes"
@@ -348,7 +348,7 @@ def test_a_crowd_leaves_in_parts_whatever_is_asked_meanwhile(name: str) -> None:
         effects = finish(one, letters)
         told += [json.loads(some.value) for some in effects.after if isinstance(some, Output)]
         steps.append(len(letters.taken) - before)
-        one.took(steps[-1] / 5_000)
+        one.note_step_time(steps[-1] / 5_000)
         assert steps[-1] <= 3 * 512
     assert sum(steps) == 6_000, "each has its letter, with its own reason"
     if name == "delete":
@@ -379,7 +379,7 @@ def test_a_crowd_of_scheduled_messages_gets_its_places_in_small_parts() -> None:
     while one.shard.is_due(2_000):
         one.advance(2_000)
         finish(one)
-        one.took(0.001)  # so quick that the next part may be as large as any
+        one.note_step_time(0.001)  # so quick that the next part may be as large as any
         placed.append(one.shard.depth()["available"])
     parts = [after - before for before, after in pairwise(placed)]
     assert sum(parts) == 6_000

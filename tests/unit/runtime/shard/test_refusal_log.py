@@ -17,8 +17,8 @@ def test_each_user_has_ten_lines_a_minute_and_then_a_count(
     caplog.set_level(logging.WARNING)
     one = RefusalLog("orders, partition 0")
     for offset in range(3_000):
-        one.tell("mallory", offset, "x" * 100_000)
-    one.tell("alice", 3_000, "field filtr: unknown")
+        one.log("mallory", offset, "x" * 100_000)
+    one.log("alice", 3_000, "field filtr: unknown")
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == 11
     assert all(len(line) < 700 for line in lines)
@@ -27,7 +27,7 @@ def test_each_user_has_ten_lines_a_minute_and_then_a_count(
     caplog.clear()
     now_s += 61
     one.sum_up()
-    one.tell("mallory", 4_000, "again")
+    one.log("mallory", 4_000, "again")
     lines = [record.getMessage() for record in caplog.records]
     assert lines == [
         "orders, partition 0: 2990 more commands of 'mallory' were refused within 61 s",
@@ -39,5 +39,5 @@ def test_each_user_has_ten_lines_a_minute_and_then_a_count(
 def test_any_number_of_names_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
     one = RefusalLog("orders, partition 0")
     for number in range(5_000):
-        one.tell(f"user{number}", number, "no")
+        one.log(f"user{number}", number, "no")
     assert len(caplog.records) == 1_000 + 10

@@ -36,7 +36,7 @@ class Depth:
         self.begun.append((tp, begin_offset))
         return True
 
-    def never_read(self, tp: TP, ranges: list[tuple[int, int]], now_ms: int) -> None:
+    def report_unread(self, tp: TP, ranges: list[tuple[int, int]], now_ms: int) -> None:
         self.told.append((tp, ranges))
 
 
@@ -50,7 +50,7 @@ class Reader:
     def received(self, reader: object, tp: TP, offset: int) -> None:
         self.next[tp] = offset
 
-    def relieve(self, reader: object, tp: TP | None = None) -> None:
+    def fetch_caught_up(self, reader: object, tp: TP | None = None) -> None:
         pass
 
     async def next_offset(self, tp: TP) -> int:

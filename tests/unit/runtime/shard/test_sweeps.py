@@ -20,7 +20,7 @@ from lapse.runtime.tp import TP
 pytestmark = pytest.mark.feature("C1", "C37")
 
 COMMANDS, ORDERS = TP("commands", 0), TP("orders", 0)
-NOBODY = SimpleNamespace(received=lambda *_: None, saturate=lambda *_: None, relieve=lambda *_: None)
+NOBODY = SimpleNamespace(received=lambda *_: None, saturate=lambda *_: None, fetch_caught_up=lambda *_: None)
 
 
 class Machine:
@@ -39,7 +39,7 @@ class Machine:
     def room(self) -> int:
         return 100
 
-    def took_together(self, ends: object) -> None:
+    def note_merged_take(self, ends: object) -> None:
         """Nothing to note."""
 
     def room_for(self, topic: str, partition: int) -> int:
@@ -178,7 +178,7 @@ async def _checks_what_is_left() -> None:
     reader = SimpleNamespace(**vars(NOBODY), next_offset=lambda tp: asyncio.sleep(0, inbox.received[tp]))
     anything: Any = machine
     inbox = Inbox(reader, anything, COMMANDS, {COMMANDS: 0, ORDERS: 0}, None, lambda: None, catch_up=0)  # type: ignore[arg-type]
-    log = SimpleNamespace(ends_there=lambda _: asyncio.sleep(0, ends))
+    log = SimpleNamespace(existing_ends=lambda _: asyncio.sleep(0, ends))
     gate = Gate(inbox, log, lambda: None)  # type: ignore[arg-type]
     intake = Intake(anything, inbox, gate, anything, SimpleNamespace(replaced=()), lambda _: None)  # type: ignore[arg-type]
     machine.waits_for_ends = True  # it begins to check while it runs
@@ -221,7 +221,7 @@ def test_no_more_commands_are_fetched_while_very_many_wait_for_a_sweep(
         **vars(NOBODY)
         | {
             "saturate": lambda _, tp: fetched.append((tp, False)),
-            "relieve": lambda _, tp=None: fetched.append((tp, True)),
+            "fetch_caught_up": lambda _, tp=None: fetched.append((tp, True)),
         }
     )
     inbox = Inbox(reader, machine, COMMANDS, {COMMANDS: 0, ORDERS: 0}, None, lambda: None, catch_up=catch_up)  # type: ignore[arg-type]

@@ -72,15 +72,15 @@ def test_what_comes_in_one_turn_goes_on_one_by_one() -> None:
 def test_the_pace_follows_what_messages_cost() -> None:
     pace = Pace()
     first = pace.at_once
-    pace.took(first, 0.001)
+    pace.note_time(first, 0.001)
     assert pace.at_once == 2 * first, "they are cheap"
-    pace.took(10, 0.001)
+    pace.note_time(10, 0.001)
     assert pace.at_once == 2 * first, "there were not so many"
-    pace.took(2 * first, 0.006)
+    pace.note_time(2 * first, 0.006)
     assert pace.at_once == 2 * first, "just right"
-    pace.took(2 * first, 0.04)
+    pace.note_time(2 * first, 0.04)
     assert pace.at_once == first // 5, "each costs 10 µs"
-    pace.took(first // 5, 30.0)
+    pace.note_time(first // 5, 30.0)
     assert pace.at_once == 100, "not so few that steps cost more than messages"
 
 

@@ -120,5 +120,5 @@ def test_the_clock_never_goes_back_by_itself_and_never_stands_behind_what_was_se
     before_ms = world.clock.now_ms()
     world.measure()
     assert world.clock.now_ms() >= before_ms
-    world.clock.seen(world.broker_now_ms() + 300)
+    world.clock.note_instant(world.broker_now_ms() + 300)
     assert world.clock.now_ms() == world.broker_now_ms() + 300

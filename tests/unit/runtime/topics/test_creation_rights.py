@@ -9,7 +9,7 @@ from lapse.core.error_code import ErrorCode
 from lapse.protocol.command import Command
 from lapse.runtime.topics.creation_rights import forbidden_settings, lacking
 from lapse.runtime.topics.definition_draft import Refused
-from lapse.runtime.topics.definition_request import asked
+from lapse.runtime.topics.definition_request import read_request
 
 USERS = """
 [users.alice]
@@ -105,5 +105,5 @@ def test_no_client_names_code_or_files_elsewhere(settings: dict[str, Any], why: 
 )
 def test_what_is_no_request_is_refused(command: Command, code: ErrorCode, why: str) -> None:
     with pytest.raises(Refused, match=why) as refused:
-        asked(command, "alice")
+        read_request(command, "alice")
     assert refused.value.refusal.code is code

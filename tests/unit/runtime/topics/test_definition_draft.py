@@ -167,26 +167,30 @@ def test_what_a_temporary_queue_takes_along_nobody_else_reads() -> None:
         SimpleNamespace(services=SimpleNamespace(topics=None)), Config(), Decided(Config(), {}, (), Path()), {}
     )
     follower._found = {"reply": reply.encode(), "reader": reader.encode(), "broken": b"{"}
-    assert follower.taken_along(["reply"]) == ["own"]
-    assert follower.taken_along(["reader"]) == []
+    assert follower.topics_deleted_along(["reply"]) == ["own"]
+    assert follower.topics_deleted_along(["reader"]) == []
     follower._found["second"] = replace(reply, name="second").encode()
-    assert follower.taken_along(["reply"]) == [], "the second one reads them"
-    assert follower.taken_along(["reply", "second"]) == ["own"], "they end together"
+    assert follower.topics_deleted_along(["reply"]) == [], "the second one reads them"
+    assert follower.topics_deleted_along(["reply", "second"]) == ["own"], "they end together"
     del follower._found["second"]
     del follower._found["reader"]
-    assert follower.taken_along(["reply"]) == ["own", "read"]
+    assert follower.topics_deleted_along(["reply"]) == ["own", "read"]
     made = ("dlq.reply", "lapse.events.reply", "own")
     follower._found["reply"] = replace(reply, made=made).encode()
-    assert follower.taken_along(["reply"]) == [*made]
+    assert follower.topics_deleted_along(["reply"]) == [*made]
     elsewhere = replace(reply, made=made, settings={**reply.settings, "dead_letter": "letters"})
     follower._found["reply"] = elsewhere.encode()
-    assert follower.taken_along(["reply"]) == ["dlq.reply", "own"], "the letters stay, and the events with them"
+    assert follower.topics_deleted_along(["reply"]) == ["dlq.reply", "own"], (
+        "the letters stay, and the events with them"
+    )
     follower._found["reply"] = replace(reply, made=made).encode()
     follower._found["other"] = Definition("other", "queue", 1, "bob", {"dead_letter": "dlq.reply"}).encode()
-    assert follower.taken_along(["reply"]) == ["lapse.events.reply", "own"], "another queue writes its letters there"
+    assert follower.topics_deleted_along(["reply"]) == ["lapse.events.reply", "own"], (
+        "another queue writes its letters there"
+    )
     lasting = replace(reply, settings={"topics": ["own", "read"]})
     follower._found["reply"] = lasting.encode()
-    assert follower.taken_along(["reply"]) == [], "it is not temporary any more"
+    assert follower.topics_deleted_along(["reply"]) == [], "it is not temporary any more"
 
 
 @pytest.mark.feature("C65")

@@ -27,7 +27,7 @@ def test_who_is_outdone_tries_again_and_gives_up_in_the_end(monkeypatch: pytest.
             return "done"
 
         try:
-            return asyncio.run(topic.tried_again(work)), tried
+            return asyncio.run(topic.retry_if_outdated(work)), tried
         except OutdatedChange as error:
             return str(error), tried
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from lapse.runtime.kafka.together import Together
+from lapse.runtime.kafka.shared_question import SharedQuestion
 
 pytestmark = pytest.mark.feature("Q16")
 
@@ -18,7 +18,7 @@ def test_what_comes_while_one_is_under_way_is_asked_at_once_as_the_next() -> Non
         return {key: key * key for key in keys if key != 13}
 
     async def main() -> None:
-        together = Together(ask)
+        together = SharedQuestion(ask)
         assert await together.of([]) == {}
         first = asyncio.gather(*(together.of([key]) for key in range(5)))
         await asyncio.sleep(0.005)
@@ -37,7 +37,7 @@ def test_a_failed_question_fails_for_all_who_took_part_and_for_nobody_else() -> 
         return dict.fromkeys(keys, 1)
 
     async def main() -> None:
-        together = Together(ask)
+        together = SharedQuestion(ask)
         failed = await asyncio.gather(together.of([0]), together.of([1]), return_exceptions=True)
         assert [type(one) for one in failed] == [TimeoutError, TimeoutError]
         assert await together.of([1]) == {1: 1}

@@ -14,7 +14,7 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
-class Together(Generic[K, V]):
+class SharedQuestion(Generic[K, V]):
     """Asks for many keys at once, one request after the other.
 
     Args:
