@@ -22,7 +22,7 @@ from lapse.runtime.topics.difference import Difference
 
 
 def dying(mend: Callable[..., None], died: Path) -> Callable[..., None]:
-    """Return `create_and_grant` so that it kills the process once, after it created the topics of an entity called `cut…`."""
+    """Return `create_and_grant` that kills the process once, after it created the topics of an entity called `cut…`."""
 
     def mend_and_die(cluster: object, differences: list[Difference]) -> None:
         mend(cluster, differences)
