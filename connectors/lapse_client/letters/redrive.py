@@ -254,9 +254,10 @@ def send(
     the next run sends the rest. If two runs overlap, the later one fences the earlier one.
 
     Args:
-        lines: lines of the plan.
+        lines: lines of the plan. They should come from the generator that `plan` returns, so that letters that another
+            run has sent meanwhile are refused.
         connection: connection to the cluster.
-        redriven: notes the letters that are sent.
+        redriven: notes the letters that are sent; the same object as in the plan's `known`.
         queues: acknowledges letters that are sent (C75); None = at queues with the names of their topics.
         rate: the most letters per second; None = no limit.
         sent: called with each line, and with an empty text if its letter is committed, else with the error.
@@ -277,6 +278,7 @@ def send(
     try:
         redriven.make_topic()
         sender = LetterSender(connection, redriven, queues or LetterQueues(connection), sent)
+        redriven.read()  # the sender has ended other runs, which may have sent letters since the plan was begun (C58)
         size = _BATCH if rate is None else max(1, min(_BATCH, int(rate)))
         for line in lines:
             if line.refused:

@@ -259,10 +259,14 @@ def test_a_redriven_letter_counts_as_settled_in_queues_over_its_topic(served: De
     with served.queue("desk") as queue:
         assert sorted(message.bookmark.rpartition(":")[2] for message in queue.peek()) == ["2", "3", "4"]
     # A run that was killed before it could tell them: the next one does, though it sends nothing.
-    sending = Known.of(served.connection)
+    sending, beside = Known.of(served.connection), Known.of(served.connection)
     letters = DeadLetterReader(name, connection=served.connection)
-    lines = list(plan(letters, Choice(filter="/n = 3"), Target(), 0, sending))
+    third = Choice(filter="/n = 3 AND HEADER('lapse-redriven-count') = '0'")
+    lines = list(plan(letters, third, Target(), 0, sending))
     assert send(lines, served.connection, redriven=sending.redriven, queues=Nobody(served.connection)) == 1
+    # Another run had looked before, and sends only now. A look may also be too early for a commit just before it.
+    late = plan(letters, third, Target(), 0, beside)
+    assert send(late, served.connection, redriven=beside.redriven, queues=Nobody(served.connection)) == 0
     assert "0 letters sent" in dlq(
         served, "redrive", *arguments, "--filter", "/n = 3 AND HEADER('lapse-redriven-count') = '0'"
     )
