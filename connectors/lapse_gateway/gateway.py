@@ -14,6 +14,7 @@ from lapse_gateway.console.entities import Entities
 from lapse_gateway.console.glance import Glances
 from lapse_gateway.console.watch import Watch
 from lapse_gateway.figures import Figures
+from lapse_gateway.metrics import RequestFigures
 from lapse_gateway.rate import RateLimit
 from lapse_gateway.settings import Settings
 from lapse_gateway.subscription import Subscriptions
@@ -56,6 +57,7 @@ class Gateway:
         self.watch = Watch(self.clients)
         self.topics = Watch(self.clients, sow=True)
         self.figures = Figures(settings.figures)
+        self.requests = RequestFigures()
         self.stopping = asyncio.Event()
         self.streams = 0
         """Number of open SOW streams, which have the same limit as subscriptions."""

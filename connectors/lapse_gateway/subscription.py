@@ -133,6 +133,14 @@ class Subscriptions:
         self._beginning = 0
         self._locks: dict[tuple[str, str, str], asyncio.Lock] = {}
 
+    def __len__(self) -> int:
+        return len(self._open)
+
+    @property
+    def held(self) -> int:
+        """The number of deliveries that were handed out and are not settled."""
+        return sum(len(one.held) for one in self._open.values())
+
     async def get(self, caller: Caller, queue: str, name: str, terms: Terms) -> Subscription:
         """Return the subscription of a name, and begin it if necessary. A request counts until `done` is called.
 

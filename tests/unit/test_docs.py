@@ -308,6 +308,8 @@ def test_every_figure_is_documented() -> None:
         name for name in rows(section("operations.md", "### Figures for Prometheus")) if name.startswith("lapse_")
     }
     assert documented == set(re.findall(r'"(lapse_[a-z_]+)"', source))
+    source = (ROOT / "connectors/lapse_gateway/metrics.py").read_text("utf-8")
+    assert set(rows(section("gateway.md", "## Figures"))) == set(re.findall(r'"(lapse_[a-z_]+)"', source))
 
 
 def test_the_readme_leads_to_every_page_by_the_index() -> None:

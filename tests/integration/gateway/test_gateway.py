@@ -8,6 +8,7 @@ from urllib.parse import quote
 import httpx
 import orjson
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from support.figures import free_port
 from support.gateway import Door
@@ -59,6 +60,46 @@ def test_what_is_published_is_received_under_a_lease_and_settled_once(gateway: D
     late = gateway.http.post(gateway.path("orders", "/acknowledge"), headers={"Lapse-Receipt": message["receipt"]})
     assert (late.status_code, late.json()["error"]["code"]) == (409, "not_settled")
     assert gateway.depth("orders")["depth"] == 0
+
+
+def own_figures(gateway: Door) -> dict[tuple[str, ...], float]:
+    """What the gateway tells Prometheus, by name and the values of labels."""
+    answer = httpx.get(f"{gateway.address}/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    return {
+        (sample.name, *(sample.labels[name] for name in sorted(sample.labels))): sample.value
+        for family in text_string_to_metric_families(answer.text)
+        for sample in family.samples
+    }
+
+
+@pytest.mark.feature("Q15")
+def test_prometheus_is_told_of_requests_and_of_what_is_open(gateway: Door) -> None:
+    before = own_figures(gateway)
+    receive = "/v1/queues/{queue}/receive"
+    (deployment,) = {key[1] for key in before if key[0] == "lapse_gateway_subscriptions"}
+    gateway.publish("kept", 1)
+    (message,) = gateway.receive("kept", subscription="counted")
+    assert gateway.http.post(gateway.path("nothing", "/receive"), params={"subscription": "s"}).status_code == 404
+    after = own_figures(gateway)
+
+    def more(*key: str) -> float:
+        return after.get(key, 0) - before.get(key, 0)
+
+    assert more("lapse_gateway_requests_total", deployment, "POST", receive, "200") == 1
+    assert more("lapse_gateway_requests_total", deployment, "POST", receive, "404") == 1
+    assert more("lapse_gateway_request_seconds_count", deployment, "POST", receive) == 2
+    assert more("lapse_gateway_request_seconds_bucket", deployment, "+Inf", "POST", receive) == 2
+    assert more("lapse_gateway_request_seconds_sum", deployment, "POST", receive) > 0
+    assert more("lapse_gateway_subscriptions", deployment) == 1
+    assert more("lapse_gateway_held_messages", deployment) == 1
+    assert {("lapse_gateway_streams", deployment, of) for of in ("sow", "events")} <= after.keys()
+    assert gateway.deployment.name("kept") not in "".join(part for key in after for part in key)
+    gateway.http.post(gateway.path("kept", "/acknowledge"), json={"receipts": [message["receipt"]]}).raise_for_status()
+    assert (
+        own_figures(gateway)["lapse_gateway_held_messages", deployment]
+        == before["lapse_gateway_held_messages", deployment]
+    )
 
 
 @pytest.mark.feature("Q8", "Q5")
