@@ -16,6 +16,19 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 AT_MOST_MS = 20_000
+_UNUSED = (
+    # Pages of the browser's own that each window loads beside the one of a test: half of the CPU of a short test.
+    *("InitialWebUI", "StartingWebUI", "PreloadTopChromeWebUI", "WebUIToolbar", "WebUIReloadButton", "WebUIHomeButton"),
+    *("WebUIBackForwardButton", "WebUILocationBar", "WebUIOmniboxPopup", "WebUIOmniboxFullPopup"),
+    *("WebUIOmniboxAimPopup", "SpareRendererForSitePerProcess"),
+    # What Playwright turns off, and would be on again: the last list counts.
+    *("AvoidUnnecessaryBeforeUnloadCheckSync", "DestroyProfileOnBrowserClose", "HttpsUpgrades", "PaintHolding"),
+    *("HttpsFirstBalancedModeAutoEnable", "LensOverlay", "MediaRouter", "ThirdPartyStoragePartitioning"),
+    *("AvoidCorsURLLoaderRestartOnRedirect", "OptimizationHints", "NetworkTimeServiceQuerying", "AimEnabled"),
+    "PreconnectToSearch",
+)
+OPTIONS = ("--no-sandbox", "--disable-dev-shm-usage", f"--disable-features={','.join(_UNUSED)}")
+"""How Chromium starts; a name that it does not know has no effect."""
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +38,7 @@ def browser() -> Iterator["Browser"]:
     chromium = program("chromium", "chromium-browser", "google-chrome")
     playwright.expect.set_options(timeout=AT_MOST_MS)
     with playwright.sync_playwright() as driver:
-        running = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-dev-shm-usage"])
+        running = driver.chromium.launch(executable_path=chromium, args=OPTIONS)
         yield running
         running.close()
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from markdown_it import MarkdownIt
 
+from support.browser import OPTIONS
 from support.program import program
 
 pytestmark = pytest.mark.slow
@@ -94,7 +95,7 @@ def test_diagrams_and_search_work_in_a_browser_that_sees_no_other_host(site: Pat
     serve = functools.partial(Silent, directory=site)
     with ThreadingHTTPServer(("127.0.0.1", 0), serve) as server, playwright.sync_playwright() as driver:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-dev-shm-usage"])
+        browser = driver.chromium.launch(executable_path=chromium, args=OPTIONS)
         view = browser.new_page()
         asked: list[str] = []
         view.on("request", lambda request: asked.append(request.url))
