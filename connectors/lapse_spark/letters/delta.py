@@ -143,7 +143,7 @@ class DeltaOutput(Output):
     def _named(self, table: str) -> str:
         """Return the table's name in SQL, with its whole path."""
         path = self._path(table)
-        address = path.getFileSystem(self._configuration()).makeQualified(path).toString()
+        address = path.getFileSystem(self._configuration).makeQualified(path).toString()
         return "delta.`{}`".format(address.replace("`", "``"))
 
     def _stream(self) -> str:

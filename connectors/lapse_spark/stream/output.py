@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import date
+from functools import cached_property
 from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -121,7 +122,7 @@ class Output:
         """Replace parts by directories that were merged completely, and delete incomplete ones."""
         for name in self.names(directory, _MERGED):
             merged = self._path(f"{directory}/{name}")
-            system = merged.getFileSystem(self._configuration())
+            system = merged.getFileSystem(self._configuration)
             if not self.names(f"{directory}/{name}", "_SUCCESS"):
                 system.delete(merged, True)
                 continue
@@ -147,7 +148,7 @@ class Output:
             Py4JJavaError: the file does not exist.
         """
         path = self._path(name)
-        stream = path.getFileSystem(self._configuration()).open(path)
+        stream = path.getFileSystem(self._configuration).open(path)
         try:
             return bytes(stream.readAllBytes()).decode()
         finally:
@@ -159,7 +160,7 @@ class Output:
         If a file system cannot rename over an existing file, like HDFS, a reader may for a moment see no file.
         """
         part, whole = self._path(f"_{name}.part"), self._path(name)
-        system = whole.getFileSystem(self._configuration())
+        system = whole.getFileSystem(self._configuration)
         stream = system.create(part, True)
         try:
             stream.write(bytearray(text.encode()))
@@ -172,12 +173,12 @@ class Output:
     def remove(self, name: str) -> None:
         """Delete a file, or a directory with its content, if it exists."""
         path = self._path(name)
-        path.getFileSystem(self._configuration()).delete(path, True)
+        path.getFileSystem(self._configuration).delete(path, True)
 
     def names(self, directory: str, prefix: str) -> list[str]:
         """Return the names with a prefix in a directory; for an empty directory, in any table of the output."""
         jvm_path = self._path(directory)
-        system = jvm_path.getFileSystem(self._configuration())
+        system = jvm_path.getFileSystem(self._configuration)
         if not system.exists(jvm_path):
             return []
         pattern = self._path(f"{directory}/{prefix}*" if directory else f"*/{prefix}*")
@@ -187,7 +188,9 @@ class Output:
         path = getattr(self._spark._jvm, "org.apache.hadoop.fs.Path")
         return path(f"{self.path}/{name}" if name else self.path)
 
+    @cached_property
     def _configuration(self) -> Any:
+        """Hadoop's settings, a thousand of them: each copy takes a millisecond."""
         session: Any = self._spark._jsparkSession
         return session.sessionState().newHadoopConf()
 
