@@ -60,14 +60,14 @@ def adds_up(told: dict[str, Any], flights: int) -> None:
 
 
 @pytest.mark.feature("L3", "L11", "Q5", "Q9", "D1", "D2", "D4")
-def test_five_thousand_flights_on_a_broker_of_its_own(tmp_path: Path) -> None:
-    told, page = demo(tmp_path, None, "--flights", "5000", "--minutes", "0.3", "--seed", "7")
-    adds_up(told, 5_000)
+def test_two_thousand_flights_on_a_broker_of_its_own(tmp_path: Path) -> None:
+    told, page = demo(tmp_path, None, "--flights", "2000", "--minutes", "0.3", "--seed", "7", "--subscribers", "2")
+    adds_up(told, 2_000)
     assert told["ledger"]["fates"]["acknowledged"] > 0
     assert told["ledger"]["fates"]["dead_lettered"] > 0, "cancelled flights at least"
     assert len(told["killed"]) >= 2
     assert all(death["back_ms"] > death["at_ms"] for death in told["killed"]), "whoever was killed came back"
-    assert told["aircraft_updates"] > 4_500
+    assert told["aircraft_updates"] > 1_800
     assert told["aircraft_in_sight_at_end"] == 0, "all lifetimes are over"
     assert told["aircraft_in_sight_at_most"] > 0
     assert "✓ balanced" in page
@@ -125,7 +125,7 @@ def test_a_short_demo_is_gone_through_again_event_by_event_and_leaves_a_given_br
 
 def test_an_interrupted_demo_leaves_nothing_behind(tmp_path: Path) -> None:
     running = subprocess.Popen(
-        [*LAPSE, "--flights", "50000", "--minutes", "2"],
+        [*LAPSE, "--flights", "50000", "--minutes", "2", "--workers", "1", "--subscribers", "1"],
         env=environment(tmp_path, None),
         cwd=tmp_path,
         stdout=subprocess.PIPE,
@@ -139,7 +139,7 @@ def test_an_interrupted_demo_leaves_nothing_behind(tmp_path: Path) -> None:
         if "publisher" in line:
             break
     family = psutil.Process(running.pid).children(recursive=True)
-    assert len(family) >= 7, seen
+    assert len(family) >= 4, seen  # a broker, a worker, a subscriber and the publisher
     running.send_signal(signal.SIGINT)
     rest = running.communicate(timeout=90)[0]
     assert running.returncode == 1

@@ -26,7 +26,11 @@ QUICK_SPARK: Final = (*QUICK, "-XX:ReservedCodeCacheSize=240m", "-XX:MetaspaceSi
 With one compiler Java reserves 48 MiB for compiled code. Many queries of Spark fill that, and Java then spends its time
 on evicting code. With the default metaspace, Java collects its whole heap four times while Spark loads its classes.
 """
-_INTERPRETED: Final = ("-Dspark.sql.codegen.wholeStage=false", "-Dspark.sql.codegen.factoryMode=NO_CODEGEN")
+_INTERPRETED: Final = (
+    "-Dspark.sql.codegen.wholeStage=false",
+    "-Dspark.sql.codegen.factoryMode=NO_CODEGEN",
+    "-Dspark.sql.adaptive.enabled=false",
+)
 _DRIVER_OPTIONS: Final = "SPARK_SUBMIT_OPTS"
 """The environment variable with options for the JVM of each Spark driver."""
 

@@ -18,11 +18,13 @@ from lapse_spark.connection import Connection
 from lapse_spark.ledger import Ledger
 from lapse_spark.read import Span
 from lapse_spark.records.dead_letter import distinct, reasons_text
+from lapse_spark.session import COMMAND_SETTINGS
 
 LATENESS_MS: Final = (1, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000)
 """Upper ends of the classes of lateness, ms. The last class is open."""
 
 _SETTINGS: Final = {
+    **COMMAND_SETTINGS,
     "spark.driver.memory": "1g",
     # Compile quickly, not well. For a few seconds of work, that halves the time.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData",
