@@ -21,6 +21,7 @@ from lapse_spark.account import ledger_command
 from lapse_spark.running import running_ledger
 from lapse_spark.running.intake import Followed
 from lapse_spark.running.running_ledger import Rule
+from support.class_archives import interpreted
 from support.log import until
 from support.standalone import quick_java
 from support.wire import Wire
@@ -209,13 +210,13 @@ def test_what_came_behind_a_batch_that_was_cut_short_is_told_by_the_run_that_doe
 def test_a_ledger_that_is_killed_within_a_batch_counts_nothing_twice_and_ends_on_ctrl_c(account, tmp_path):
     path = tmp_path / "ledger" / account.name
     job = [sys.executable, "-m", "lapse", "spark", "ledger", "--follow", "--queue", account.name, "--json", "--no-ask"]
-    job += ["--topics", account.under, "--bootstrap", account.kafka, "--every", "1s", "--grace", "500ms"]
+    job += ["--topics", account.under, "--bootstrap", account.kafka, "--every", "5s", "--grace", "500ms"]
     job += ["--state", account.path, "--publish-to", account.topic, "--conf", "spark.sql.shuffle.partitions=2"]
     errors = (tmp_path / "errors").open("w+")
 
-    def start():
+    def start(environment):
         return subprocess.Popen(
-            job, stdout=subprocess.PIPE, stderr=errors, env=quick_java(), text=True, start_new_session=True
+            job, stdout=subprocess.PIPE, stderr=errors, env=environment, text=True, start_new_session=True
         )
 
     def reached(published, acknowledged):
@@ -231,7 +232,7 @@ def test_a_ledger_that_is_killed_within_a_batch_counts_nothing_twice_and_ends_on
     account.publish(100)
     account.tell(EventKind.ACKNOWLEDGED, 0, 69)
     account.wire.flush()
-    running = start()
+    running = start(quick_java())
     try:
         until(lambda: reached(100, 70), "what was there is read", 120)
         account.publish(100)
@@ -243,7 +244,7 @@ def test_a_ledger_that_is_killed_within_a_batch_counts_nothing_twice_and_ends_on
         account.publish(20)
         account.tell(EventKind.ACKNOWLEDGED, 150, 159)
         account.wire.flush()
-        running = start()
+        running = start(interpreted(quick_java()))
         until(lambda: reached(220, 160), "what came is read", 120)
         os.killpg(running.pid, signal.SIGINT)
         told, _ = running.communicate(timeout=60)
