@@ -36,12 +36,12 @@ def test_a_killed_broker_comes_back_and_nothing_was_lost(broker: EmbeddedKafka, 
     """
     here = deploy({"flow": FLOWING}, store="rocksdb").apply()
     worker = here.worker(supervised=True).wait_for_shards(2)
-    with Load(here, "flow", 2) as load:
+    with Load(here, "flow", 2, rate=150) as load:
         for _ in range(2):
-            load.flow(300)
+            load.flow(200)
             broker.kill()
             broker.start()
-        load.flow(300, 60)
+        load.flow(200, 60)
         load.drain(90)
     account(here, "flow", set(load.written)).assert_balanced()
     assert worker.running
