@@ -24,6 +24,9 @@ _TEXT_TESTS: Final = {
     "member": "(type({first}) is str and {x} in {a})",
 }
 
+_BEGINS: Final = "(type({first}) is str and {x}[:{b}] == {a})"
+"""The test for one prefix. It is quicker than a call of `startswith`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Predicate:
@@ -53,12 +56,16 @@ def predicate_of(node: Node) -> Predicate | None:
             return _between(operand, low, high)
         case In(operand, items):
             return _membership(operand, items)
+        case Affix(operand, (prefix,), False):
+            return Predicate(operand, _BEGINS, (prefix, len(prefix)), True)
         case Affix(operand, affixes, at_end):
             return Predicate(operand, _TEXT_TESTS["suffix" if at_end else "prefix"], (affixes,), True)
         case Like(operand, text):
             pattern = read_pattern(text)
             if pattern.test == "regex":
                 return None
+            if pattern.test == "prefix" and len(pattern.texts) == 1:
+                return Predicate(operand, _BEGINS, (pattern.texts[0], len(pattern.texts[0])), True)
             constant: Any = pattern.texts
             if pattern.test == "member":
                 constant = frozenset(constant)
