@@ -15,14 +15,15 @@ DASHBOARD = ROOT / "deploy/grafana/lapse.json"
 
 
 def figures_in(text: str) -> set[str]:
-    """Names of figures, as a worker names them: without what Prometheus adds to counters and histograms."""
+    """Names of figures, as workers and gateways name them: without what Prometheus adds to counters and histograms."""
     return {re.sub(r"_(total|bucket)\Z", "", name) for name in re.findall(r"\blapse_[a-z_]+", text)}
 
 
 def documented() -> set[str]:
     text = (ROOT / "docs/operations.md").read_text()
     table = text.split("### Figures for Prometheus")[1].split("\n## ")[0]
-    return set(re.findall(r"`(lapse_[a-z_]+)`", table))
+    table += (ROOT / "docs/gateway.md").read_text().split("\n## Figures")[1].split("\n## ")[0]
+    return {name.removesuffix("_total") for name in re.findall(r"`(lapse_[a-z_]+)`", table)}
 
 
 @pytest.mark.parametrize("file", [ALERTS, DASHBOARD], ids=["alerts", "dashboard"])

@@ -191,6 +191,8 @@ def test_selectors_find_what_they_are_for() -> None:
     assert re.findall(r"\bjob=(\S+?)}", (ROOT / "deploy/prometheus/lapse-alerts.yml").read_text("utf-8")) == [
         f'"{job}"'
     ]
+    of_gateway = found["ServiceMonitor", "lapse-gateway"]["spec"]["selector"]["matchLabels"].items()
+    assert of_gateway <= found["Service", "lapse-gateway"]["metadata"]["labels"].items()
     scaled = found["ScaledObject", "lapse-worker"]["spec"]
     assert (scaled["scaleTargetRef"]["kind"], scaled["scaleTargetRef"]["name"]) == ("StatefulSet", "lapse-worker")
     assert "replicas" not in workers["spec"]  # KEDA's figure counts; an upgrade must not set it back
