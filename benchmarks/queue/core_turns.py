@@ -131,7 +131,7 @@ def _purge(longest: _Longest, messages: int) -> None:
     shard = _shard(messages, [])
     commands = QueueCommands(shard, "turns", lambda _: "")
     purge = Command(command="purge", id="p")
-    while longest.turn(lambda: commands.purge_some(purge, _NOW_MS, Step())):
+    while longest.turn(lambda: commands.carry_out_part(purge, _NOW_MS, Step())):
         pass
 
 

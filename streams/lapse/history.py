@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from lapse.core.lifetime import Expiration
-from lapse.core.queue.answer import shown
+from lapse.core.queue.answer import queued_message
 from lapse.core.queue.journal.restored import restore
 from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.shard import QueueShard
@@ -76,4 +76,4 @@ class ShardHistory:
         settings = QueueSettings(name=self._queue, expiration=Expiration(enabled=self._acts))
         shard = QueueShard(settings, restore(self._then.items()).state)
         for one in shard.peek(0, _ALL, "", self._at_ms, lambda _: ""):
-            yield shown(one)
+            yield queued_message(one)

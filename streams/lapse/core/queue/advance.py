@@ -49,7 +49,7 @@ class Advance:
         self._activity = activity
         self._agreement = agreement
 
-    def to(self, now_ms: int, step: Step, most: int = STEP_MESSAGES) -> int:
+    def process_due(self, now_ms: int, step: Step, most: int = STEP_MESSAGES) -> int:
         """Do what is due at `now_ms`, in the order of C2. If much is due, a part is left for the next call (C60).
 
         Args:
@@ -75,7 +75,7 @@ class Advance:
         self._agreement.advance(now_ms, step)
         return done
 
-    def end_leases_of(self, claims: Iterable[Claim], now_ms: int, step: Step) -> None:
+    def end_named_leases(self, claims: Iterable[Claim], now_ms: int, step: Step) -> None:
         """Put named messages whose lease or delay is over back into the queue, ahead of all others (C2, C60)."""
         if self._timers.next_due_ms() > now_ms:
             return
@@ -84,21 +84,21 @@ class Advance:
                 self._timers.end_leases_in(segment, first, stop, now_ms, step, SIZE)
 
     def next_due_ms(self) -> int:
-        """Return the next instant at which `to` has something to do, ms since the epoch; `NEVER` if there is none."""
+        """Return the next instant at which something is due, ms since the epoch; `NEVER` if there is none."""
         if self._agreement.retired:
             return self._agreement.next_due_ms()
-        return min(self._undecided_due_ms(), self._schedule.next_due_ms())
+        return min(self._in_service_due_ms(), self._schedule.next_due_ms())
 
     def is_due(self, at_ms: int) -> bool:
-        """Return whether `to` has work to do at an instant. Scheduled messages may wait for older arrivals (C76)."""
+        """Return whether something is due at an instant. Scheduled messages may wait for older arrivals (C76)."""
         if self._agreement.retired:
             return self._agreement.next_due_ms() <= at_ms
-        return self._undecided_due_ms() <= at_ms or self._schedule.is_due(at_ms)
+        return self._in_service_due_ms() <= at_ms or self._schedule.is_due(at_ms)
 
     def waits_for_arrivals(self, at_ms: int) -> bool:
         """Return whether a scheduled message is due at an instant but must wait for earlier arrivals (C76)."""
         return self._schedule.waits_for_arrivals(at_ms) and not (self._agreement.frozen or self._agreement.retired)
 
-    def _undecided_due_ms(self) -> int:
+    def _in_service_due_ms(self) -> int:
         """Return the next due instant of a shard in service, schedules left out."""
         return min(self._timers.next_due_ms(), self._subscribing.lost_at_ms, self._agreement.next_due_ms())

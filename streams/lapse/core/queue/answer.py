@@ -14,7 +14,7 @@ from lapse.protocol.bookmark import Bookmark, range_text
 from lapse.protocol.command import Command
 
 
-def shown(one: Queued, all_seen: bool = True) -> QueuedMessage:
+def queued_message(one: Queued, all_seen: bool = True) -> QueuedMessage:
     """Return a message as a peek shows it.
 
     Without `all_seen`, `waits_for` stays empty, since it would reveal messages that the user may not see (X4).
@@ -46,7 +46,7 @@ def open_subscription(one: Subscription, now_ms: int, lease_ms: int) -> OpenSubs
     )
 
 
-def size(outcomes: Sequence[Outcome]) -> int:
+def count_messages(outcomes: Sequence[Outcome]) -> int:
     """Return how many messages the outcomes cover."""
     return sum(outcome.last - outcome.first + 1 for outcome in outcomes)
 
@@ -55,18 +55,18 @@ _MOST_SETTLEMENTS = 10_000
 """The greatest number of ranges with one result in an answer, so that it fits into a record."""
 
 
-def bounded(outcomes: Sequence[Outcome], command: Command, counts: dict[str, int]) -> dict[str, Any]:
+def bounded_fields(outcomes: Sequence[Outcome], command: Command, counts: dict[str, int]) -> dict[str, Any]:
     """Return an answer's settlements and counts. The count `left_out` says how many outcomes did not fit."""
     if command.answer != "all":
         outcomes = [outcome for outcome in outcomes if outcome.result is not Result.SETTLED]
     left_out = len(outcomes) - _MOST_SETTLEMENTS
     if left_out > 0:
         outcomes, counts = outcomes[:_MOST_SETTLEMENTS], {**counts, "left_out": left_out}
-    answered = settlements(outcomes, command)
+    answered = requested_settlements(outcomes, command)
     return {"settlements": answered, "counts": counts} if counts else {"settlements": answered}
 
 
-def settlements(outcomes: Sequence[Outcome], command: Command) -> tuple[Settlement, ...]:
+def requested_settlements(outcomes: Sequence[Outcome], command: Command) -> tuple[Settlement, ...]:
     """Return the settlements that a command asks for: all, or only those that failed."""
     return tuple(
         Settlement(

@@ -113,12 +113,12 @@ def with_counts(facts: dict[str, Any], counts: Counts) -> dict[str, Any]:
     return {**facts, _COUNTS: list(counts)} if counts != NO_COUNTS else facts
 
 
-def counts_of(change: Change) -> Counts:
+def transferred_counts(change: Change) -> Counts:
     """Return the counts from another deployment of a change's message (C73)."""
     return Counts(*change.facts[_COUNTS]) if _COUNTS in change.facts else NO_COUNTS
 
 
-def joined(places: Sequence[int] | NDArray[np.int64]) -> Places:
+def join_places(places: Sequence[int] | NDArray[np.int64]) -> Places:
     """Join ascending, distinct places into ranges."""
     if not len(places):
         return []
@@ -139,6 +139,6 @@ def indexes_in(places: Places, wanted: NDArray[np.int64]) -> NDArray[np.intp]:
     return indexes
 
 
-def total(places: Places) -> int:
+def count_places(places: Places) -> int:
     """Return how many places the ranges hold."""
     return sum(count for _, count in places)

@@ -9,7 +9,7 @@ from typing import Any, Final
 from lapse.core.error_code import ErrorCode
 from lapse.core.expression import ExpressionError
 from lapse.core.near_name import question
-from lapse.core.queue.answer import open_subscription, shown
+from lapse.core.queue.answer import open_subscription, queued_message
 from lapse.core.queue.delivery.dispatch import STEP_MESSAGES
 from lapse.core.queue.inquiry.inquiry import PLACED
 from lapse.core.queue.inquiry.row_filter import finds_spare, peeks_at_some
@@ -71,15 +71,15 @@ class QueueCommands:
             "rewind": self._rewind,
         }
 
-    def selects(self, command: Command) -> bool:
+    def needs_selection(self, command: Command) -> bool:
         """Return whether messages must be judged under a command's own filter before it can be carried out."""
         return bool(command.filter) and command.command in _SELECTING and not _counts_nothing(command)
 
-    def sweeps(self, command: Command) -> bool:
+    def is_sweep(self, command: Command) -> bool:
         """Return whether a command concerns all messages published up to its instant, or all matching ones (C1)."""
         return command.command == "purge" or bool(command.filter and command.command in _SETTLING)
 
-    def looks_ahead(self, command: Command) -> list[tuple[str, int]]:
+    def sources_named_ahead(self, command: Command) -> list[tuple[str, int]]:
         """Return the sources of which an acknowledgment or a transfer names messages that are not active yet (Q13)."""
         if command.command not in _LOOKING_AHEAD or command.filter or self._shard.settings.target_depth is None:
             return []
@@ -87,27 +87,29 @@ class QueueCommands:
             named = (
                 self._settling.claims(command) if command.command == "acknowledge" else self._transfers.claims(command)
             )
-            return self._shard.looks_ahead(named)
+            return self._shard.sources_named_ahead(named)
         except ValueError:
             return []
 
-    def needs_a_look(self, command: Command, row_filter: str | None) -> bool:
+    def needs_preparation(self, command: Command, row_filter: str | None) -> bool:
         """Return whether records must be read or messages judged before a command can be carried out."""
-        if self.selects(command) or self.looks_ahead(command):
+        if self.needs_selection(command) or self.sources_named_ahead(command):
             return True
         if command.command == "depth":
             return not _counts_nothing(command)
-        return self._is_judged(command, row_filter)
+        return self._needs_judgment(command, row_filter)
 
-    def _is_judged(self, command: Command, row_filter: str | None) -> bool:
+    def _needs_judgment(self, command: Command, row_filter: str | None) -> bool:
         """Return whether the messages that a settlement names must be judged under its user's row filter (X4)."""
-        return row_filter is not None and (any(self._unheld(command)) or any(self.unplaced(command)))
+        return row_filter is not None and (
+            any(self._places_not_held(command)) or any(self.offsets_without_place(command))
+        )
 
     def selection(self, command: Command, row_filter: str | None) -> str:
         """Return the filter under which messages must be judged before a command is carried out; empty = none."""
-        if self.selects(command):
+        if self.needs_selection(command):
             return command.filter or ""
-        return (row_filter or "") if self._is_judged(command, row_filter) else ""
+        return (row_filter or "") if self._needs_judgment(command, row_filter) else ""
 
     def to_judge(self, command: Command, text: str, now_ms: int) -> Iterator[Sequence[int]]:
         """Yield places of messages to judge under a selection, some at a time. Judge them before asking for more."""
@@ -115,7 +117,7 @@ class QueueCommands:
             yield self._transfers.to_judge(command, now_ms)
             return
         if not command.filter:
-            yield from self._unheld(command)
+            yield from self._places_not_held(command)
             return
         if command.state and command.state not in PLACED:  # a peek at others
             return
@@ -127,15 +129,15 @@ class QueueCommands:
         asked = command.command in _ABOUT_SCHEDULED and command.filter and not finds_spare(command)
         return self._shard.scheduled_to_judge(text) if asked else iter(())
 
-    def _unheld(self, command: Command) -> Iterator[Sequence[int]]:
+    def _places_not_held(self, command: Command) -> Iterator[Sequence[int]]:
         """Yield places of messages that a settlement names and that its subscription does not hold (X4)."""
-        yield from self._shard.unheld(command.subscription, self.named_by(command))
+        yield from self._shard.places_not_held(command.subscription, self.named_messages(command))
 
-    def unplaced(self, command: Command) -> Iterator[tuple[str, int, list[int]]]:
+    def offsets_without_place(self, command: Command) -> Iterator[tuple[str, int, list[int]]]:
         """Yield topic, partition and offsets of messages that a settlement names and that have no place (X4)."""
-        yield from self._shard.unplaced(command.subscription, self.named_by(command))
+        yield from self._shard.offsets_without_place(command.subscription, self.named_messages(command))
 
-    def named_by(self, command: Command) -> list[Claim]:
+    def named_messages(self, command: Command) -> list[Claim]:
         """Return the messages that a settlement or peek names by bookmarks; none if it has a filter or is malformed."""
         if command.filter or not (command.command in _SETTLING or peeks_at_some(command)):
             return []
@@ -257,12 +259,12 @@ class QueueCommands:
         stayed = {f"skipped_{state}": count for state, count in left.items() if count}
         return {"counts": {"removed": sum(removed.values()), "skipped": sum(left.values()), **removed, **stayed}}
 
-    def do_some(self, command: Command, at_ms: int, step: Step, row_filter: str | None) -> bool:
+    def carry_out_part(self, command: Command, at_ms: int, step: Step, row_filter: str | None) -> bool:
         """Carry out a part of a purge or settlement of very many messages. Return whether another part must follow."""
         self._row_filter = row_filter
-        return self._purge_some(command, at_ms, step) or self._settling.settle_some(command, at_ms, step)
+        return self._purge_part(command, at_ms, step) or self._settling.settle_part(command, at_ms, step)
 
-    def _purge_some(self, command: Command, at_ms: int, step: Step) -> bool:
+    def _purge_part(self, command: Command, at_ms: int, step: Step) -> bool:
         """Carry out a part of a purge of very many messages. Return whether another part must follow (C60).
 
         A part removes up to `PURGED_AT_ONCE` messages with places and `STEP_MESSAGES` scheduled ones. `handle` removes
@@ -335,10 +337,10 @@ class QueueCommands:
         if command.bookmarks:
             found = self._shard.named(self._settling.claims(command), at_ms, self._refused, self._row_filter or "")
             all_seen = self._row_filter is None
-            return {"messages": tuple(shown(one, all_seen) for one in islice(found, MOST_PEEKED))}
+            return {"messages": tuple(queued_message(one, all_seen) for one in islice(found, MOST_PEEKED))}
         skip, limit = command.skip or 0, min(command.top_n if command.top_n is not None else MOST_PEEKED, MOST_PEEKED)
         found = self._shard.peek(skip, limit, command.filter or "", at_ms, self._refused, command.state)
-        messages = [shown(one, self._row_filter is None) for one in found]
+        messages = [queued_message(one, self._row_filter is None) for one in found]
         counted = (command.filter or "") if self._row_filter is not None else ""
         counts = self._shard.depth(counted, at_ms) | ({} if counted else self._shard.held_up(at_ms))
         return {"messages": tuple(messages), "counts": counts}

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from lapse.core.lifetime import NEVER
 from lapse.core.queue.arrival.trait import Traits
-from lapse.core.queue.change import Change, Places, joined, with_counts
+from lapse.core.queue.change import Change, Places, join_places, with_counts
 from lapse.core.queue.inquiry.horizon import Horizon
 from lapse.core.queue.inquiry.matching import YES, Matching
 from lapse.core.queue.life.message_state import FILLS
@@ -30,7 +30,7 @@ Slots = list[tuple[Segment, NDArray[np.intp]]]
 
 
 @cache
-def _among(states: tuple[State, ...]) -> NDArray[np.bool_]:
+def _state_mask(states: tuple[State, ...]) -> NDArray[np.bool_]:
     """Return a column that says of each state whether it is among the given ones."""
     found = np.zeros(len(State), np.bool_)
     found[list(states)] = True
@@ -55,7 +55,7 @@ class Decisions:
         self.horizon = Horizon()
         self.began_ms = 0
 
-    def do(self, change: Change, step: Step) -> None:
+    def apply_change(self, change: Change, step: Step) -> None:
         """Apply a change and add it to the step."""
         dropped = len(self.state.dropped)
         self.state.apply(change)
@@ -74,7 +74,7 @@ class Decisions:
         counts: Counts = NO_COUNTS,
     ) -> None:
         """Give consecutive messages of a source the next places, as a row says; `counts` is for a single message."""
-        self.do(
+        self.apply_change(
             Change(
                 row.changes[-1],
                 [(self.state.next_place, len(deadlines_ms))],
@@ -110,7 +110,7 @@ class Decisions:
 
         `followers` is the number of later messages of the source that already have places.
         """
-        self.refuse_one(self.one(number, offset, deadline_ms), reasons, at_ms, step, detail, followers)
+        self.refuse_one(self.unplaced_message(number, offset, deadline_ms), reasons, at_ms, step, detail, followers)
 
     def refuse_one(
         self,
@@ -122,7 +122,9 @@ class Decisions:
         followers: int = 0,
     ) -> None:
         """Record the removal of one message without a place, given as `Messages` with its counts."""
-        self.depart(messages, np.array([self.state.next_place - followers], np.int64), reasons, at_ms, step, detail)
+        self.record_removal(
+            messages, np.array([self.state.next_place - followers], np.int64), reasons, at_ms, step, detail
+        )
 
     def refuse_all(
         self,
@@ -143,9 +145,11 @@ class Decisions:
             np.zeros(len(messages), np.uint32),
             None,
         )
-        self.depart(removed, np.full(len(messages), self.state.next_place, np.int64), reasons, at_ms, step, detail)
+        self.record_removal(
+            removed, np.full(len(messages), self.state.next_place, np.int64), reasons, at_ms, step, detail
+        )
 
-    def depart(
+    def record_removal(
         self,
         messages: Messages,
         places: NDArray[np.int64],
@@ -159,7 +163,7 @@ class Decisions:
         letter = self.settings.writes_letter(reasons)
         step.removals.append(Removal(messages, reasons, self.decided_ms(at_ms), letter, detail, subscription, places))
 
-    def tell(
+    def record_event(
         self, kind: EventKind, slots: Slots, now_ms: int, step: Step, subscription: str = "", detail: str = ""
     ) -> None:
         """Record an event about messages, one per run of one source."""
@@ -168,7 +172,7 @@ class Decisions:
 
     # Look-ups
 
-    def one(self, number: int, offset: int, deadline_ms: int, counts: Counts = NO_COUNTS) -> Messages:
+    def unplaced_message(self, number: int, offset: int, deadline_ms: int, counts: Counts = NO_COUNTS) -> Messages:
         """Return one message without a place; `number` is its source's, `counts` come from another deployment."""
         source = self.state.sources[number]
         return Messages(
@@ -188,7 +192,7 @@ class Decisions:
     def messages_at(self, places: list[int]) -> list[Messages]:
         """Return messages in runs of one source, in the order of the given places."""
         ascending = sorted(places)
-        found = list(self.messages(self.slots(joined(ascending))))
+        found = list(self.messages(self.slots(join_places(ascending))))
         if ascending == places:
             return found
         # Each message's number in `found`, in the order that is wanted.
@@ -206,10 +210,10 @@ class Decisions:
 
     def slots_in(self, segment: Segment, states: Sequence[State], text: str = "", code: int = YES) -> NDArray[np.intp]:
         """Return a segment's slots in some states; with a filter, only those with the given verdict `code`."""
-        slots = np.flatnonzero(_among(tuple(states))[segment.state[: segment.used]])
+        slots = np.flatnonzero(_state_mask(tuple(states))[segment.state[: segment.used]])
         return slots[self.matching.codes(text, segment.index, slots) == code] if text else slots
 
-    def held_by(self, number: int) -> Slots:
+    def backlog_places(self, number: int) -> Slots:
         """Return the places that fill a subscription's backlog: leased, or sent at most once."""
         found: Slots = []
         for index in sorted(self.state.segments):
@@ -233,5 +237,5 @@ def places_of(slots: Slots) -> Places:
         if len(some) and int(some[-1]) - int(some[0]) == len(some) - 1:
             places.append((base + int(some[0]), len(some)))
         else:
-            places.extend((first + base, count) for first, count in joined(some))
+            places.extend((first + base, count) for first, count in join_places(some))
     return places

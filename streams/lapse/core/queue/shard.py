@@ -121,21 +121,21 @@ class QueueShard:
         return self._target_depth.room_for(topic, partition)
 
     @property
-    def advancing(self) -> bool:
+    def has_early_transfer(self) -> bool:
         """Whether a transfer wants a message that is not active yet (Q13)."""
-        return not self.agreement.frozen and self._target_depth.advancing
+        return not self.agreement.frozen and self._target_depth.has_early_transfer
 
-    def advance_to(self, claims: Iterable[Claim], most: int) -> None:
-        """See `TargetDepth.advance_to`."""
-        self._target_depth.advance_to(claims, most)
+    def activate_up_to(self, claims: Iterable[Claim], most: int) -> None:
+        """See `TargetDepth.activate_up_to`."""
+        self._target_depth.activate_up_to(claims, most)
 
     def with_advancing(self, outcomes: Iterable[Outcome]) -> list[Outcome]:
         """See `TargetDepth.with_advancing`."""
         return list(self._target_depth.with_advancing(outcomes))
 
-    def looks_ahead(self, claims: Iterable[Claim]) -> list[tuple[str, int]]:
+    def sources_named_ahead(self, claims: Iterable[Claim]) -> list[tuple[str, int]]:
         """Return the sources of named messages that are not active yet. The ends of their logs must be known."""
-        return self._settling.looks_ahead(claims)
+        return self._settling.sources_named_ahead(claims)
 
     def note_end(self, topic: str, partition: int, end_offset: int) -> None:
         """Note the end of a source's log."""
@@ -159,12 +159,12 @@ class QueueShard:
 
     def pause(self, now_ms: int, step: Step) -> None:
         """Pause deliveries. Everything else goes on (C21)."""
-        self._decisions.do(Change(ChangeKind.PAUSED), step)
+        self._decisions.apply_change(Change(ChangeKind.PAUSED), step)
         step.events.append(ShardEvent(EventKind.PAUSED, now_ms))
 
     def resume(self, now_ms: int, step: Step) -> None:
         """Resume deliveries (C21)."""
-        self._decisions.do(Change(ChangeKind.RESUMED), step)
+        self._decisions.apply_change(Change(ChangeKind.RESUMED), step)
         step.events.append(ShardEvent(EventKind.RESUMED, now_ms))
 
     def settle(
@@ -182,15 +182,15 @@ class QueueShard:
         self.state.segments.make_room()
         return self._settling.settle(action, subscription, claims, now_ms, step, delay_ms, row_filter, fault)
 
-    def unheld(self, subscription: str, claims: Iterable[Claim]) -> Iterator[list[int]]:
+    def places_not_held(self, subscription: str, claims: Iterable[Claim]) -> Iterator[list[int]]:
         """Yield places of named messages that a subscription does not hold, some at a time (X4)."""
-        return self._visibility.unheld(subscription, claims)
+        return self._visibility.places_not_held(subscription, claims)
 
-    def unplaced(
+    def offsets_without_place(
         self, subscription: str, claims: Iterable[Claim], limit: int = JUDGED_AT_ONCE
     ) -> Iterator[tuple[str, int, list[int]]]:
-        """See `Visibility.unplaced`."""
-        return self._visibility.unplaced(claims, limit)
+        """See `Visibility.offsets_without_place`."""
+        return self._visibility.offsets_without_place(claims, limit)
 
     def renew(
         self,
@@ -361,17 +361,17 @@ class QueueShard:
     # Time
 
     def advance(self, now_ms: int, step: Step, most: int = STEP_MESSAGES) -> int:
-        """See `Advance.to`."""
+        """See `Advance.process_due`."""
         self.allowance.reach(now_ms)
-        return self._advance.to(now_ms, step, most)
+        return self._advance.process_due(now_ms, step, most)
 
     def end_lost(self, now_ms: int, step: Step) -> None:
         """End subscriptions whose heartbeats are missing for too long (Q5)."""
         self.subscribing.end_lost(now_ms, step)
 
-    def end_leases_of(self, claims: Iterable[Claim], now_ms: int, step: Step) -> None:
-        """See `Advance.end_leases_of`."""
-        self._advance.end_leases_of(claims, now_ms, step)
+    def end_named_leases(self, claims: Iterable[Claim], now_ms: int, step: Step) -> None:
+        """See `Advance.end_named_leases`."""
+        self._advance.end_named_leases(claims, now_ms, step)
 
     def next_due_ms(self) -> int:
         """Return the next instant at which `advance` has something to do, ms since the epoch; `NEVER` without one."""
@@ -430,9 +430,9 @@ class QueueShard:
             return False
         return self._dispatch.deliver(now_ms, step)
 
-    def repeat(self, released: Change, step: Step) -> None:
+    def repeat_barrier(self, released: Change, step: Step) -> None:
         """Send a barrier again, since a crash may have prevented its delivery (C35)."""
-        self._dispatch.repeat(released, step)
+        self._dispatch.repeat_barrier(released, step)
 
     def judge(self, records: Sequence[tuple[int, str, int, Record | None]]) -> None:
         """Evaluate the filters in use on messages, as (place, topic, partition, record); a record of None is gone."""

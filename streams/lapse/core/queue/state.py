@@ -15,7 +15,7 @@ from lapse.core.queue.arrival import repeats
 from lapse.core.queue.arrival.source import Source
 from lapse.core.queue.arrival.sources import Sources
 from lapse.core.queue.arrival.trait import NONE
-from lapse.core.queue.change import Change, ChangeKind, Places, counts_of, indexes_in
+from lapse.core.queue.change import Change, ChangeKind, Places, indexes_in, transferred_counts
 from lapse.core.queue.life.message_state import FILLS, MEANINGS, THERE, State, state_of_all
 from lapse.core.queue.life.movement import DEFERRALS, MOVES, Move, write_columns
 from lapse.core.queue.life.table import Impossible
@@ -186,7 +186,7 @@ class QueueState:
     def held_sources(self) -> Iterator[Source]:
         """Yield the sources of which the shard may hold messages, scheduled ones included."""
         for number, source in enumerate(self.sources):
-            if source.stands or self.scheduled.count(number):
+            if source.may_hold_messages or self.scheduled.count(number):
                 yield source
 
     # Changes
@@ -276,7 +276,7 @@ class QueueState:
                 segment.deadlines()[slot : slot + some] = deadlines_ms
                 self.index.note_deadlines(segment, deadlines_ms)
             if change.facts:
-                counts = counts_of(change)
+                counts = transferred_counts(change)
                 segment.delivery_counts()[slot : slot + some] = counts.deliveries
                 if counts.cancels:
                     segment.cancel_counts()[slot : slot + some] = counts.cancels

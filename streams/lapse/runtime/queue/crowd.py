@@ -93,7 +93,7 @@ class Crowd:
             step: gets the results.
         """
         if self.is_full and self._shard.is_due(at_ms):
-            self._shard.end_leases_of(named_by(), at_ms, step)
+            self._shard.end_named_leases(named_by(), at_ms, step)
 
     def is_before(self, at_ms: int, command: str = "") -> bool:
         """Return whether a command must wait, because this step has no room for all that is due at its instant (C60).

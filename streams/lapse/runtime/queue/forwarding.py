@@ -116,7 +116,7 @@ class Forwarding:
         of_topic = next((one for one in refused.values() if one.of_topic), None)
         if of_topic is not None:
             logger.warning("%s, partition %d: forwards nothing until it can: %s", name, partition, of_topic.why)
-            shard.handed_out.undo(FORWARDER, step)
+            shard.handed_out.undo_deliveries(FORWARDER, step)
             shard.unsubscribe(FORWARDER, now_ms, step, of_topic.why)
             return False
         handed_on = [*outputs]

@@ -62,7 +62,7 @@ class Judge:
         if command.filter:
             await self.unplaced(commands.scheduled_to_judge(command, text), text, effort)
         else:
-            await self.unplaced(commands.unplaced(command), text)
+            await self.unplaced(commands.offsets_without_place(command), text)
 
     async def places(self, places: Sequence[int], effort: Effort, now_ms: int, step: Step) -> None:
         """Judge messages by their places.

@@ -145,7 +145,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         """Return how many more messages may become active; one at a time while a transfer waits for one (Q13)."""
         if self.unfinished is not None:
             return 0  # if a crash repeats a purge, it must not purge later arrivals
-        return self.shard.room() or int(self.shard.advancing)
+        return self.shard.room() or int(self.shard.has_early_transfer)
 
     def room_for(self, topic: str, partition: int) -> int:
         """Return how many more messages of an underlying partition may become active."""
@@ -236,14 +236,16 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
 
     def _carry_out(self, admitted: Admitted) -> None:
         command = admitted.command
-        self.crowd.catch_up(lambda: self._commands.named_by(command), admitted.at_ms, self._step)
+        self.crowd.catch_up(lambda: self._commands.named_messages(command), admitted.at_ms, self._step)
         super()._carry_out(admitted)
 
     def _execute(self, admitted: Admitted) -> None:
         command, at_ms = admitted.command, admitted.at_ms
         self._parts.resume(admitted.offset)
-        do_some = self._commands.do_some
-        if self.crowd.is_before(at_ms, command.command) or do_some(command, at_ms, self._step, admitted.row_filter):
+        carry_out_part = self._commands.carry_out_part
+        if self.crowd.is_before(at_ms, command.command) or carry_out_part(
+            command, at_ms, self._step, admitted.row_filter
+        ):
             self._parts.note(admitted.offset)
             self._put_off(admitted.offset, lambda: self._do_next_part(admitted))
             return
@@ -377,7 +379,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         self._end_of_others(now_ms)
         self._deliveries.take_over(now_ms, self._step)
         for change in self._handed_out.released:
-            self.shard.repeat(change, self._step)
+            self.shard.repeat_barrier(change, self._step)
         return items
 
     def letting_go(self) -> Portions[None]:

@@ -62,9 +62,9 @@ class Preparation:
     def is_needed(self, admitted: Admitted) -> bool:
         """Return whether a command must be prepared."""
         command = admitted.command
-        if self._commands.sweeps(command) and self._horizon.is_open(admitted.at_ms):
+        if self._commands.is_sweep(command) and self._horizon.is_open(admitted.at_ms):
             return True
-        return self._commands.needs_a_look(command, admitted.row_filter)
+        return self._commands.needs_preparation(command, admitted.row_filter)
 
     async def begin(self, admitted: Admitted, now_ms: int, step: Step) -> Refusal | None:
         """Prepare a command; return a refusal if it cannot be carried out. Call `end` once the command is done.
@@ -75,9 +75,9 @@ class Preparation:
             step: gets messages that turn out lost or undecodable.
         """
         command, row_filter = admitted.command, admitted.row_filter
-        if self._commands.sweeps(command) and (refusal := await self._horizon.set(admitted.at_ms)) is not None:
+        if self._commands.is_sweep(command) and (refusal := await self._horizon.set(admitted.at_ms)) is not None:
             return refusal
-        for source in self._commands.looks_ahead(command):
+        for source in self._commands.sources_named_ahead(command):
             for tp, end in (await self._payloads.ends([TP(*source)])).items():
                 self._shard.note_end(*tp, end)
         if command.command == "depth" and not row_filter:

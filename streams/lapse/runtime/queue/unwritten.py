@@ -194,14 +194,14 @@ class JournaledDeliveries:
             if record is not None:
                 kept.append(change)
             elif not reached:
-                self._shard.handed_out.unreached(change, now_ms, step)
+                self._shard.handed_out.remove_unreached_barrier(change, now_ms, step)
         self.released = kept
 
     def _barriers(self, receivers: Collection[str]) -> list[Delivery]:
         """Return barriers of the last step for subscriptions that still exist, and do not repeat them again."""
         step = Step()
         for change in self.released:
-            self._shard.repeat(change, step)
+            self._shard.repeat_barrier(change, step)
         self.released = ()
         return [delivery for delivery in step.deliveries if delivery.subscription in receivers]
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from lapse.core import lifetime
 from lapse.core.lifetime import Expiration, ExpirationModel, InvalidLifetime
-from lapse.core.queue.arrival.arrival import sort_out
+from lapse.core.queue.arrival.arrival import classify_records
 from unit.core.queue.oracle import Published
 
 INT64 = 2**63 - 1
@@ -60,7 +60,7 @@ def by_the_book(record: Published, expiration: Expiration) -> tuple:
 @given(st.lists(st.tuples(HEADERS, TIMESTAMPS), max_size=6) | ALIKE, EXPIRATIONS)
 def test_every_record_becomes_what_its_headers_say(told: list, expiration: Expiration) -> None:
     records = [Published(offset, timestamp, headers) for offset, (headers, timestamp) in enumerate(told)]
-    arrivals = sort_out(records, "orders", expiration)
+    arrivals = classify_records(records, "orders", expiration)
     became: dict[int, tuple] = dict.fromkeys(range(len(records)), ("skipped",))
     became.update({o: ("entered", d) for o, d in zip(arrivals.offsets, arrivals.deadlines_ms, strict=True)})
     became.update({one.offset: ("scheduled", one.at_ms, one.deadline_ms) for one in arrivals.scheduled})
@@ -72,7 +72,7 @@ def test_every_record_becomes_what_its_headers_say(told: list, expiration: Expir
 
 @given(st.sets(st.integers(0, 40)).map(sorted))
 def test_runs_are_the_consecutive_offsets(offsets: list[int]) -> None:
-    arrivals = sort_out([Published(offset, 0) for offset in offsets], "orders", Expiration())
+    arrivals = classify_records([Published(offset, 0) for offset in offsets], "orders", Expiration())
     runs = [offsets[first:stop] for first, stop in arrivals.runs()]
     assert [offset for run in runs for offset in run] == offsets
     assert all(run == list(range(run[0], run[0] + len(run))) for run in runs)

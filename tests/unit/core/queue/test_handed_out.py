@@ -115,7 +115,7 @@ def test_what_the_forwarder_could_not_hand_on_goes_on_as_if_it_had_never_been_tr
         one.shard.subscribing.subscribe(FORWARDER, "forwards", 10, NEVER, "", one.now_ms, step)
         one.shard.deliver(one.now_ms, step)
         tried.append([int(offset) for delivery in step.deliveries for offset in delivery.messages.offsets])
-        one.shard.handed_out.undo(FORWARDER, step)
+        one.shard.handed_out.undo_deliveries(FORWARDER, step)
         one.shard.unsubscribe(FORWARDER, one.now_ms, step)
         assert {shown.deliveries for shown in one.shard.peek(0, 9)} == {0}
         assert not step.removals

@@ -189,7 +189,7 @@ class Life:
 
     @property
     def place(self) -> int | None:
-        standing = self.shard.state.sources[0].standing(self.offset)
+        standing = self.shard.state.sources[0].find_run(self.offset)
         return None if standing is None else standing.place + self.offset - standing.offset
 
     @property

@@ -160,25 +160,25 @@ def test_how_far_a_selection_was_judged_is_known_while_it_lasts(matching: Told) 
 
 def test_a_segment_is_hopeless_once_no_filter_can_match_in_it(matching: Told) -> None:
     matching.keep(["even", "other"])
-    assert matching.hopeless(["even"], 0, 1) is False, "it was not tried"
+    assert matching.matches_none(["even"], 0, 1) is False, "it was not tried"
     matching.tell(1, 3, 4)
-    assert matching.hopeless(["even", "other"], 0, 2)
-    assert not matching.hopeless(["even"], 0, 3), "one matches"
-    assert matching.hopeless([], 0, 2) is True, "nobody is there"
-    assert not matching.hopeless(["even", ""], 0, 2), "who has no filter takes all"
+    assert matching.matches_none(["even", "other"], 0, 2)
+    assert not matching.matches_none(["even"], 0, 3), "one matches"
+    assert matching.matches_none([], 0, 2) is True, "nobody is there"
+    assert not matching.matches_none(["even", ""], 0, 2), "who has no filter takes all"
     matching.tell(5, first=SECOND)
-    assert not matching.hopeless(["even"], 1, 2), "the first place of the segment was not tried"
+    assert not matching.matches_none(["even"], 1, 2), "the first place of the segment was not tried"
 
 
 def test_whether_a_filter_was_tried_in_a_segment(matching: Told) -> None:
-    assert matching.untried("even", 0) is True
-    assert matching.untried("", 0) is False
+    assert matching.is_untried("even", 0) is True
+    assert matching.is_untried("", 0) is False
     matching.tell(1)
-    assert matching.untried("even", 0) is False
+    assert matching.is_untried("even", 0) is False
     matching.tell(2, first=SECOND)
     assert matching.known("even", 1, index=1) == [YES]
     matching.drop([1])
-    assert (matching.untried("even", 0), matching.untried("even", 1)) == (False, True)
+    assert (matching.is_untried("even", 0), matching.is_untried("even", 1)) == (False, True)
 
 
 def test_places_that_are_empty_for_good_match_nothing_under_any_filter() -> None:
@@ -194,4 +194,4 @@ def test_places_that_are_empty_for_good_match_nothing_under_any_filter() -> None
     matching.begin_selection("kept", MOST_PAGED)
     assert matching.known("kept", 0, 1, 2, 3) == [NO, YES, NO, YES], "the fourth place is not in use"
     matching.put_away(SimpleNamespace(index=1, used=1, state=state))  # type: ignore[arg-type]
-    assert matching.untried("even", 1), "nothing was known of it"
+    assert matching.is_untried("even", 1), "nothing was known of it"

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lapse.core.queue.change import joined
+from lapse.core.queue.change import join_places
 from lapse.core.queue.journal.places import pack, size_of, unpack
 from lapse.core.queue.journal.queue_journal import QueueJournal
 from lapse.core.queue.journal.restored import restore
@@ -26,8 +26,8 @@ def test_places_are_joined_as_if_one_by_one(some: set[int]) -> None:
             ranges[-1] = (ranges[-1][0], ranges[-1][1] + 1)
         else:
             ranges.append((place, 1))
-    assert joined(places) == joined(np.array(places, np.int64)) == ranges
-    assert all(type(number) is int for one in joined(np.array(places, np.int64)) for number in one)
+    assert join_places(places) == join_places(np.array(places, np.int64)) == ranges
+    assert all(type(number) is int for one in join_places(np.array(places, np.int64)) for number in one)
 
 
 @settings(deadline=None)
@@ -41,7 +41,7 @@ def test_what_is_unpacked_is_what_was_packed(pieces: list[tuple[int, int]], firs
         places.append((at + gap, count))
         at += gap + count
     packed, as_bits = pack(places)
-    assert unpack(packed, as_bits) == joined(
+    assert unpack(packed, as_bits) == join_places(
         [place for start, count in places for place in range(start, start + count)]
     )
     assert len(packed) <= max(size_of(places), 2 * 1040)

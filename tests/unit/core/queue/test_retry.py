@@ -5,7 +5,7 @@ import pytest
 
 from lapse.core.lifetime import NEVER, Expiration
 from lapse.core.queue.change import ChangeKind
-from lapse.core.queue.delivery.retry import Cause, RetryRule, delayed_until, ends_ms
+from lapse.core.queue.delivery.retry import Cause, RetryRule, delay_text, wait_ends_ms
 from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.settlement.settlement import Claim
 from lapse.core.queue.step import Step
@@ -86,9 +86,9 @@ def test_what_the_header_says(values: list[bytes | None], stated: int) -> None:
 
 
 def test_an_instant_is_within_64_bits_and_told_as_a_date() -> None:
-    assert ends_ms(np.array([5, NEVER - 1]), np.array([7, 7])).tolist() == [12, NEVER]
-    assert delayed_until(1_700_000_000_123, 1_700_000_000_123) == "delayed until 2023-11-14T22:13:20.123Z"
-    assert delayed_until(0, NEVER).endswith(f"the last until {NEVER} ms since the epoch")
+    assert wait_ends_ms(np.array([5, NEVER - 1]), np.array([7, 7])).tolist() == [12, NEVER]
+    assert delay_text(1_700_000_000_123, 1_700_000_000_123) == "delayed until 2023-11-14T22:13:20.123Z"
+    assert delay_text(0, NEVER).endswith(f"the last until {NEVER} ms since the epoch")
 
 
 @pytest.mark.feature("Q24", "C69", "Q9")

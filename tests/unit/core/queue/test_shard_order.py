@@ -654,14 +654,14 @@ def test_a_barrier_released_before_a_crash_is_repeated_to_who_is_still_there() -
         (released,) = one.journal._released
         one.log.append(one.epoch, one.journal.begin())
         step = Step()
-        one.shard.repeat(released, step)
+        one.shard.repeat_barrier(released, step)
         assert [(d.subscription, d.barrier, d.messages.offsets.tolist()) for d in step.deliveries] == [
             ("inky", True, [0]),
             ("blinky", True, [0]),
         ]
     one.shard.unsubscribe("inky", 1_000, Step())
     step = Step()
-    one.shard.repeat(released, step)
+    one.shard.repeat_barrier(released, step)
     assert [d.subscription for d in step.deliveries] == ["blinky"]
 
 

@@ -147,8 +147,8 @@ def test_the_first_by_priority_are_those_of_the_general_way(prices, ttls_ms, gon
                 shard.state, shard.matching, shard.settings, Turns(shard.settings.fairness), NOW_MS + later_ms
             )
 
-        dealt = [places for _, places in chooser().deal([clyde], most)]
-        assert chooser().first(most) == (dealt[0] if dealt else [])
+        dealt = [places for _, places in chooser().assign([clyde], most)]
+        assert chooser().first_places(most) == (dealt[0] if dealt else [])
 
 
 @pytest.mark.feature("Q11", "Q14")

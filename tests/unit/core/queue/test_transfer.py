@@ -245,12 +245,12 @@ def test_beyond_the_target_depth_it_is_advanced_to_and_nothing_follows_until_the
     assert [str(one.result) for one in outcomes] == ["unknown"]
     world.shard.note_end("orders", 0, 10)
     assert world.shard.room_for("orders", 0) == 0
-    world.shard.advance_to([wanted], 10)
-    assert world.shard.advancing
+    world.shard.activate_up_to([wanted], 10)
+    assert world.shard.has_early_transfer
     assert [(one.first, str(one.result)) for one in world.shard.with_advancing(outcomes)] == [(5, "advancing")]
     assert world.shard.room_for("orders", 0) == 4
     world.shard.arrive("orders", 0, world.topics["orders", 0][2:6], Step())
-    assert not world.shard.advancing
+    assert not world.shard.has_early_transfer
     outcomes, _ = world.shard.transfer_source.hold("t", "", [wanted], 10, world.now_ms, Step())
     assert [str(one.result) for one in outcomes] == ["settled"]
     assert world.shard.room_for("orders", 0) == 0
@@ -259,8 +259,8 @@ def test_beyond_the_target_depth_it_is_advanced_to_and_nothing_follows_until_the
     world.shard.purge(world.now_ms, Step())
     assert world.shard.room_for("orders", 0) == 2
     # Behind the end of the log there is nothing to wait for.
-    world.shard.advance_to([Claim("orders", 0, 10, 99)], 10)
-    assert not world.shard.advancing
+    world.shard.activate_up_to([Claim("orders", 0, 10, 99)], 10)
+    assert not world.shard.has_early_transfer
 
 
 @pytest.mark.feature("C85", "C51")

@@ -428,13 +428,13 @@ class World:
         step, now_ms = self._open(), self.now_ms
         if row_filter:  # what the user does not hold is judged beforehand, as the runtime does it
             self.shard.matching.begin_selection(row_filter)
-            for places in self.shard.unheld(subscription, claims):
+            for places in self.shard.places_not_held(subscription, claims):
                 self.judge(places)
-            for topic, partition, offsets in self.shard.unplaced(subscription, claims):
+            for topic, partition, offsets in self.shard.offsets_without_place(subscription, claims):
                 there = self._records(topic, partition, offsets)
                 self.shard.judge_bookmarks(row_filter, [(topic, partition, one) for one in there])
         ends = {name: records[-1].offset + 1 for name, records in self.topics.items() if records}
-        for topic, partition in self.shard.looks_ahead(claims) if action == "acknowledge" else []:
+        for topic, partition in self.shard.sources_named_ahead(claims) if action == "acknowledge" else []:
             self.shard.note_end(topic, partition, ends.get((topic, partition), 0))
         if action == "renew":
             outcomes, _ = self.shard.renew(subscription, claims, now_ms, step, lease_ms, row_filter)
@@ -816,7 +816,7 @@ class World:
         """What the last durable step released may not have been sent: it is sent once more (C35)."""
         step = Step()
         for change in self.released:
-            self.shard.repeat(change, step)
+            self.shard.repeat_barrier(change, step)
         sent = [(one.subscription, bookmark) for one in step.deliveries for bookmark, *_ in rows(one.messages)]
         assert all(one.barrier and one.until_ms == 0 for one in step.deliveries)
         assert sent == [

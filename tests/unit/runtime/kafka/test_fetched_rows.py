@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from lapse.core.letter import MARKERS
 from lapse.core.lifetime import NEVER, Expiration, ExpirationModel
-from lapse.core.queue.arrival.arrival import TELLING, sort_out
+from lapse.core.queue.arrival.arrival import TELLING, classify_records
 from lapse.core.queue.step import Messages
 from lapse.core.reason import UNCONFIRMED, Reason
 from lapse.core.rows import Rows
@@ -118,8 +118,8 @@ def test_what_becomes_of_rows_becomes_of_the_records(
     objects, rows = both(encoded(records, by_broker=by_broker))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lapse.core.queue.arrival.arrival._FEW_OF", 0)  # however many have to be looked at
-        found = sort_out(rows, "orders", expiration)
-    assert found == sort_out(objects, "orders", expiration) == sort_out(rows, "orders", expiration)
+        found = classify_records(rows, "orders", expiration)
+    assert found == classify_records(objects, "orders", expiration) == classify_records(rows, "orders", expiration)
 
 
 @pytest.mark.feature("D4")

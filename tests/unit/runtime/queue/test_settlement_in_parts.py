@@ -33,7 +33,7 @@ FILTER = "/n % 2 = 0"
 def parts(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether there was more, of each part of a settlement; a segment makes one."""
     found: list[bool] = []
-    whole = QueueCommands.do_some
+    whole = QueueCommands.carry_out_part
 
     def noted(self, command, at_ms, step, row_filter):
         more = whole(self, command, at_ms, step, row_filter)
@@ -41,7 +41,7 @@ def parts(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
             found.append(more)
         return more
 
-    monkeypatch.setattr(QueueCommands, "do_some", noted)
+    monkeypatch.setattr(QueueCommands, "carry_out_part", noted)
     monkeypatch.setattr(commands, "SETTLED_AT_ONCE", 1_000)
     return found
 
@@ -77,14 +77,14 @@ def test_crashes_between_the_parts_lose_no_count_and_no_bookmark(
 ) -> None:
     monkeypatch.setattr(commands, "SETTLED_AT_ONCE", 1_000)
     monkeypatch.setattr(queue_commands, "PURGED_AT_ONCE", 1_000)
-    falls, whole = iter([False, True, False, True]), QueueCommands.do_some
+    falls, whole = iter([False, True, False, True]), QueueCommands.carry_out_part
 
     def falling(self, command, at_ms, step, row_filter):
         if command.command == how and next(falls, False):
             raise Crash
         return whole(self, command, at_ms, step, row_filter)
 
-    monkeypatch.setattr(QueueCommands, "do_some", falling)
+    monkeypatch.setattr(QueueCommands, "carry_out_part", falling)
     fill(lapse)
     with lapse.subscriber("orders", COUNT) as subscriber, Queue("orders", connection=lapse.connection) as queue:
         subscriber.start()

@@ -39,7 +39,7 @@ _MANY: Final = 16
 """The least number of records for which a first check whether they are alike pays off."""
 
 
-class Later(NamedTuple):
+class ScheduledArrival(NamedTuple):
     """A message that is not visible yet.
 
     Attributes:
@@ -74,14 +74,14 @@ class Arrivals:
 
     offsets: list[int] = field(default_factory=list)
     deadlines_ms: list[int] = field(default_factory=list)
-    scheduled: list[Later] = field(default_factory=list)
+    scheduled: list[ScheduledArrival] = field(default_factory=list)
     invalid: list[tuple[int, str]] = field(default_factory=list)
     expired: list[tuple[int, int]] = field(default_factory=list)
     unconfirmed: set[int] = field(default_factory=set)
     identified: list[tuple[int, bytes, int]] = field(default_factory=list)
     retries: dict[int, int] = field(default_factory=dict)
 
-    def with_retries(self, traits: Traits, offsets: Sequence[int]) -> Traits:
+    def with_retry_delays(self, traits: Traits, offsets: Sequence[int]) -> Traits:
         """Return traits completed by the retry delays of messages, if any of them states one."""
         if self.retries.keys().isdisjoint(offsets):
             return traits
@@ -99,7 +99,7 @@ class Arrivals:
         return list(pairwise(edges))
 
 
-def sort_out(records: Sequence[Record], queue: str, expiration: Expiration) -> Arrivals:
+def classify_records(records: Sequence[Record], queue: str, expiration: Expiration) -> Arrivals:
     """Read each record's lifetime and decide what it becomes.
 
     Args:
@@ -111,11 +111,11 @@ def sort_out(records: Sequence[Record], queue: str, expiration: Expiration) -> A
     ceiling_ms = default_ms if expiration.model is ExpirationModel.CEILING else NEVER
     found = None
     if isinstance(records, Rows):
-        found = _sort_out_rows(records, queue, expiration, default_ms, ceiling_ms)
+        found = _classify_rows(records, queue, expiration, default_ms, ceiling_ms)
         if found is None:
             records = list(records)
     if found is None and len(records) >= _MANY:
-        found = _sort_out_alike(records, default_ms, ceiling_ms)
+        found = _classify_uniform(records, default_ms, ceiling_ms)
     if found is not None:
         return found
     arrivals = Arrivals()
@@ -127,14 +127,14 @@ def sort_out(records: Sequence[Record], queue: str, expiration: Expiration) -> A
             stamp_ms, headers = record.timestamp, record.headers
             deadline_ms = _deadline_ms(headers, stamp_ms, default_ms, ceiling_ms)
         if deadline_ms == _INVOLVED:
-            _sort_out_one(record, queue, expiration, arrivals)
+            _classify_record(record, queue, expiration, arrivals)
             continue
         add_deadline(deadline_ms)
         add_offset(record.offset)
     return arrivals
 
 
-def _sort_out_alike(records: Sequence[Record], default_ms: int, ceiling_ms: int) -> Arrivals | None:
+def _classify_uniform(records: Sequence[Record], default_ms: int, ceiling_ms: int) -> Arrivals | None:
     """Sort out records that all have the same headers. Of these, lapse may read only a plain lifetime.
 
     Most batches are like that, and one computation for all records is fast. The result is None for other batches.
@@ -142,7 +142,7 @@ def _sort_out_alike(records: Sequence[Record], default_ms: int, ceiling_ms: int)
     headers = records[0].headers
     if records[-1].headers != headers or [record.headers for record in records].count(headers) < len(records):
         return None
-    name, stated_ms = _plainly_stated(headers) if headers else _SILENT
+    name, stated_ms = _parse_plain_lifetime(headers) if headers else _SILENT
     offsets = [record.offset for record in records]
     if not name and default_ms == NEVER:
         return Arrivals(offsets, [NEVER] * len(records))
@@ -159,7 +159,7 @@ def _sort_out_alike(records: Sequence[Record], default_ms: int, ceiling_ms: int)
     return Arrivals(offsets, [stamp_ms + relative_ms for stamp_ms in stamps])
 
 
-def _sort_out_rows(rows: Rows, queue: str, expiration: Expiration, default_ms: int, ceiling_ms: int) -> Arrivals | None:
+def _classify_rows(rows: Rows, queue: str, expiration: Expiration, default_ms: int, ceiling_ms: int) -> Arrivals | None:
     """Sort out records in columns. Only records that need it are checked; None = too many of them do."""
     stated_ms, stamps = rows.stated_ms, rows.timestamps_ms
     own_ms = np.where((stated_ms == 0) | (stated_ms > ceiling_ms), ceiling_ms, stated_ms)
@@ -179,7 +179,7 @@ def _sort_out_rows(rows: Rows, queue: str, expiration: Expiration, default_ms: i
     for at in looked_at.tolist():
         arrivals.offsets += offsets[done:at].tolist()
         arrivals.deadlines_ms += deadlines_ms[done:at].tolist()
-        _sort_out_one(rows[at], queue, expiration, arrivals)
+        _classify_record(rows[at], queue, expiration, arrivals)
         done = at + 1
     arrivals.offsets += offsets[done:].tolist()
     arrivals.deadlines_ms += deadlines_ms[done:].tolist()
@@ -188,7 +188,7 @@ def _sort_out_rows(rows: Rows, queue: str, expiration: Expiration, default_ms: i
 
 def _deadline_ms(headers: lifetime.Headers, stamp_ms: int, default_ms: int, ceiling_ms: int) -> int:
     """Return a record's deadline if timestamp and at most one plain lifetime header decide it; else `_INVOLVED`."""
-    name, stated_ms = _plainly_stated(headers) if headers else _SILENT
+    name, stated_ms = _parse_plain_lifetime(headers) if headers else _SILENT
     deadline_ms, relative_ms = NEVER, default_ms
     if name == TTL_MS:
         relative_ms = ceiling_ms if stated_ms == 0 or stated_ms > ceiling_ms else stated_ms
@@ -207,7 +207,7 @@ def _deadline_ms(headers: lifetime.Headers, stamp_ms: int, default_ms: int, ceil
     return deadline_ms if deadline_ms > stamp_ms else _INVOLVED
 
 
-def _plainly_stated(headers: lifetime.Headers) -> tuple[str, int]:
+def _parse_plain_lifetime(headers: lifetime.Headers) -> tuple[str, int]:
     """Return name and number of a plain lifetime header.
 
     The result is `_SILENT` if lapse reads none of the headers, and `_UNCLEAR` if one needs `lifetime.read`. Most
@@ -224,12 +224,12 @@ def _plainly_stated(headers: lifetime.Headers) -> tuple[str, int]:
     return stated
 
 
-def _sort_out_one(record: Record, queue: str, expiration: Expiration, arrivals: Arrivals) -> None:
+def _classify_record(record: Record, queue: str, expiration: Expiration, arrivals: Arrivals) -> None:
     transfer = ""
     for name, value in record.headers:
         if name == REDRIVE_QUEUE and value != queue.encode():
             return
-        if name == TRANSFER and (found := transfer_of(value)):
+        if name == TRANSFER and (found := parse_transfer_header(value)):
             if found[0] != queue:
                 return
             transfer = found[1]
@@ -251,15 +251,17 @@ def _sort_out_one(record: Record, queue: str, expiration: Expiration, arrivals: 
             arrivals.unconfirmed.add(record.offset)
     elif transfer:
         counts = transfer_counts.counts_in(record.headers)
-        arrivals.scheduled.append(Later(record.offset, stated.enqueue_at_ms or 0, deadline_ms, transfer, counts))
+        arrivals.scheduled.append(
+            ScheduledArrival(record.offset, stated.enqueue_at_ms or 0, deadline_ms, transfer, counts)
+        )
     elif stated.enqueue_at_ms is not None and stated.enqueue_at_ms > record.timestamp:
-        arrivals.scheduled.append(Later(record.offset, stated.enqueue_at_ms, deadline_ms))
+        arrivals.scheduled.append(ScheduledArrival(record.offset, stated.enqueue_at_ms, deadline_ms))
     else:
         arrivals.offsets.append(record.offset)
         arrivals.deadlines_ms.append(deadline_ms)
 
 
-def transfer_of(value: bytes | None) -> tuple[str, str] | None:
+def parse_transfer_header(value: bytes | None) -> tuple[str, str] | None:
     """Return queue and transfer id of a `lapse-transfer` header; None if it does not name both."""
     queue, _, name = (value or b"").decode("utf-8", "replace").partition("/")
     return (queue, name) if queue and name else None

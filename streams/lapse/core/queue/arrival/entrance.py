@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 
 from lapse.core.lifetime import NEVER
-from lapse.core.queue.arrival.arrival import Arrivals, sort_out
-from lapse.core.queue.arrival.repeats import sift, without
+from lapse.core.queue.arrival.arrival import Arrivals, classify_records
+from lapse.core.queue.arrival.repeats import find_repeats, without_offsets
 from lapse.core.queue.arrival.source import Source
 from lapse.core.queue.arrival.target_depth import UNLIMITED, TargetDepth
 from lapse.core.queue.arrival.trait import NONE, Traits
@@ -69,7 +69,7 @@ class Entrance:
             due_ms, stop = self._schedule.next_place_ms(), len(records)
             room = self._target_depth.room_for(topic, partition) if self._target_depth.bounded else UNLIMITED
             if due_ms <= now_ms:
-                stop = _from(records, due_ms)
+                stop = _index_at_or_after(records, due_ms)
                 if not stop and (free := self._target_depth.room()):
                     if self.placed - placed >= most:
                         break
@@ -81,8 +81,8 @@ class Entrance:
                 break
             stop = min(stop, room)
             some = records if stop == len(records) else records[:stop]
-            arrivals: Arrivals | None = sort_out(some, self._settings.name, self._settings.expiration_of(topic))
-            if arrivals and arrivals.scheduled and (cut := _due_within(some, arrivals, now_ms)) < stop:
+            arrivals: Arrivals | None = classify_records(some, self._settings.name, self._settings.expiration_of(topic))
+            if arrivals and arrivals.scheduled and (cut := _first_index_after_due(some, arrivals, now_ms)) < stop:
                 stop, some, arrivals = cut, records[:cut], None
             self._take_in(number, topic, partition, some, arrivals, step, now_ms)
             records = records[stop:]
@@ -102,28 +102,28 @@ class Entrance:
         source = self._state.sources[number]
         behind = records[-1].offset + 1
         if self._state.remembered:
-            records, arrivals = self._honour(Trigger.ARRIVE, number, records, step), None
+            records, arrivals = self._drop_acknowledged(Trigger.ARRIVE, number, records, step), None
         if arrivals is None:
-            arrivals = sort_out(records, self._settings.name, self._settings.expiration_of(topic))
+            arrivals = classify_records(records, self._settings.name, self._settings.expiration_of(topic))
         if self._settings.dedup_window_ms and (arrivals.identified or self._state.repeats.chunks):
-            arrivals = self._sift(number, records[-1].timestamp if records else -1, arrivals, step)
+            arrivals = self._drop_repeats(number, records[-1].timestamp if records else -1, arrivals, step)
         self._enter(number, arrivals, self._views(topic, partition, records, arrivals.offsets), step)
         scheduled = [one.offset for one in arrivals.scheduled]
         views = self._views(topic, partition, records, scheduled) if scheduled else []
-        traits = arrivals.with_retries(self._traits(views), scheduled)
+        traits = arrivals.with_retry_delays(self._traits(views), scheduled)
         for at, (offset, at_ms, deadline_ms, transfer, counts) in enumerate(arrivals.scheduled):
             of_one = traits if traits is NONE else traits.slice(at, at + 1)
             if transfer:
                 facts = {"transfer": transfer, "then_ms": at_ms, "held": False}
                 row = route(Trigger.ARRIVE, Guard.FROM_TRANSFER).row(State.UNREAD)
-                of_one = of_one.handed_over()
+                of_one = of_one.as_handed_over()
                 self._schedule.add(row, number, offset, NEVER, deadline_ms, of_one, step, facts, counts)
             else:
                 row = route(Trigger.ARRIVE, Guard.LATER).row(State.UNREAD)
                 self._schedule.add(row, number, offset, at_ms, deadline_ms, of_one, step)
         if scheduled:
-            self._tell_scheduled(source, arrivals, records[-1].timestamp, step)
-        self._refuse(number, records, arrivals, step, now_ms)
+            self._record_scheduled_events(source, arrivals, records[-1].timestamp, step)
+        self._refuse_arrivals(number, records, arrivals, step, now_ms)
         source.next_offset = max(source.next_offset, behind)
 
     def bring_back(
@@ -152,14 +152,14 @@ class Entrance:
         entering = replace(
             arrivals, offsets=[one[0] for one in at_once[:room]], deadlines_ms=[one[1] for one in at_once[:room]]
         )
-        views = self._brought(source, records, entering.offsets)
+        views = self._rewound_views(source, records, entering.offsets)
         self._enter(number, entering, views, step, along[0])
         later = [(along[1], offset, now_ms, deadline_ms, {"ready": True}) for offset, deadline_ms in at_once[room:]]
         later += [
             (along[2], one.offset, one.at_ms, one.deadline_ms, {}) for one in planned.values() if one.at_ms > now_ms
         ]
-        traits = arrivals.with_retries(
-            self._traits(self._brought(source, records, [one[1] for one in later])), [one[1] for one in later]
+        traits = arrivals.with_retry_delays(
+            self._traits(self._rewound_views(source, records, [one[1] for one in later])), [one[1] for one in later]
         )
         for at, (row, offset, at_ms, deadline_ms, facts) in enumerate(later):
             of_one = traits if traits is NONE else traits.slice(at, at + 1)
@@ -171,9 +171,11 @@ class Entrance:
         messages = Messages(source.topic, source.partition, positions, deadlines_ms, none_yet, None)
         step.events.append(ShardEvent(along[0].event, now_ms, messages, detail=why))
 
-    def _brought(self, source: Source, records: Mapping[int, Record], positions: Iterable[int]) -> list[RecordView]:
+    def _rewound_views(
+        self, source: Source, records: Mapping[int, Record], positions: Iterable[int]
+    ) -> list[RecordView]:
         """Return the messages of a rewind as expressions see them; nothing if no expression needs them."""
-        if not self._settings.traits.wanted and not self._matching.active:
+        if not self._settings.traits.is_needed and not self._matching.active:
             return []
         parse = self._settings.parse
         return [RecordView(source.topic, source.partition, records[position], parse) for position in positions]
@@ -184,12 +186,12 @@ class Entrance:
         source = self._state.sources[number]
         if record.offset < source.next_offset:
             return
-        if not self._state.remembered or self._honour(Trigger.SPOIL, number, [record], step):
+        if not self._state.remembered or self._drop_acknowledged(Trigger.SPOIL, number, [record], step):
             reasons = _reasons(Trigger.SPOIL)
             self._decisions.refuse(number, record.offset, NEVER, reasons, record.timestamp, step, why)
         source.next_offset = record.offset + 1
 
-    def _tell_scheduled(self, source: Source, arrivals: Arrivals, now_ms: int, step: Step) -> None:
+    def _record_scheduled_events(self, source: Source, arrivals: Arrivals, now_ms: int, step: Step) -> None:
         """Write one event for all scheduled messages of a batch (L5, D4)."""
         some = [one for one in arrivals.scheduled if not one.transfer]
         if some:
@@ -200,14 +202,14 @@ class Entrance:
             row = route(Trigger.ARRIVE, Guard.LATER).row(State.UNREAD)
             step.events.append(ShardEvent(row.event, now_ms, messages))
 
-    def _sift(self, number: int, now_ms: int, arrivals: Arrivals, step: Step) -> Arrivals:
+    def _drop_repeats(self, number: int, now_ms: int, arrivals: Arrivals, step: Step) -> Arrivals:
         """Leave out messages whose id was seen within the window, and forget older ids (X6, C43)."""
         window_ms, repeats = self._settings.dedup_window_ms, self._state.repeats
-        found = sift(repeats, number, arrivals, window_ms)
+        found = find_repeats(repeats, number, arrivals, window_ms)
         for outdated in list(repeats.outdated(number, max(now_ms, found.newest_ms), window_ms)):
-            self._decisions.do(Change(ChangeKind.FORGOTTEN, offset=outdated), step)
+            self._decisions.apply_change(Change(ChangeKind.FORGOTTEN, offset=outdated), step)
         if found.ids:
-            self._decisions.do(
+            self._decisions.apply_change(
                 Change(
                     ChangeKind.IDENTIFIED,
                     source=number,
@@ -225,14 +227,14 @@ class Entrance:
         messages = Messages(source.topic, source.partition, offsets, None, none_yet, None)
         row = route(Trigger.ARRIVE, Guard.REPEATED).row(State.UNREAD)
         step.events.append(ShardEvent(row.event, found.newest_ms, messages))
-        return without(arrivals, found.repeats)
+        return without_offsets(arrivals, found.repeats)
 
     def _enter(
         self, number: int, arrivals: Arrivals, views: Sequence[RecordView], step: Step, row: Row | None = None
     ) -> None:
         row = route(Trigger.ARRIVE, Guard.VISIBLE).row(State.UNREAD) if row is None else row
         deadlines_ms = np.array(arrivals.deadlines_ms, np.int64)
-        traits = arrivals.with_retries(self._traits(views), arrivals.offsets)
+        traits = arrivals.with_retry_delays(self._traits(views), arrivals.offsets)
         for first, stop in arrivals.runs():
             place = self._state.next_place
             of_some = traits if traits is NONE else traits.slice(first, stop)
@@ -241,17 +243,17 @@ class Entrance:
                 self._matching.judge(range(place, place + stop - first), views[first:stop])
 
     def _traits(self, views: Sequence[RecordView]) -> Traits:
-        return self._settings.traits.read(views) if self._settings.traits.wanted else NONE
+        return self._settings.traits.read(views) if self._settings.traits.is_needed else NONE
 
     def _views(self, topic: str, partition: int, records: Sequence[Record], offsets: Iterable[int]) -> list[RecordView]:
         """Return the messages at some offsets as expressions see them; nothing if no expression needs them."""
-        if not self._settings.traits.wanted and not self._matching.active:
+        if not self._settings.traits.is_needed and not self._matching.active:
             return []
         wanted = set(offsets)
         parse = self._settings.parse
         return [RecordView(topic, partition, record, parse) for record in records if record.offset in wanted]
 
-    def _honour(self, trigger: Trigger, number: int, records: Sequence[Record], step: Step) -> list[Record]:
+    def _drop_acknowledged(self, trigger: Trigger, number: int, records: Sequence[Record], step: Step) -> list[Record]:
         """Leave out messages that were acknowledged before they became active (Q13)."""
         # All offsets up to the last record, since an acknowledged offset may have no record in the log.
         remembered = self._state.remembered
@@ -262,10 +264,12 @@ class Entrance:
             honoured = {offset for of, offset in remembered if of == number and offset in coming}
         row = route(trigger).row(State.REMEMBERED)
         for offset in sorted(honoured):
-            self._decisions.do(Change(row.changes[0], source=number, offset=offset), step)
+            self._decisions.apply_change(Change(row.changes[0], source=number, offset=offset), step)
         return [record for record in records if record.offset not in honoured]
 
-    def _refuse(self, number: int, records: Sequence[Record], arrivals: Arrivals, step: Step, now_ms: int) -> None:
+    def _refuse_arrivals(
+        self, number: int, records: Sequence[Record], arrivals: Arrivals, step: Step, now_ms: int
+    ) -> None:
         """Record the removal of messages that are expired on arrival, or whose lifetime is invalid."""
         if not arrivals.invalid and not arrivals.expired:
             return
@@ -287,12 +291,12 @@ def _reasons(trigger: Trigger, guard: Guard | None = None) -> tuple[Reason, ...]
     return () if reason is None else (reason,)
 
 
-def _from(records: Sequence[Record], due_ms: int) -> int:
+def _index_at_or_after(records: Sequence[Record], due_ms: int) -> int:
     """Return the index of the first record with a timestamp at or after an instant, or the number of records."""
     return next((at for at, record in enumerate(records) if record.timestamp >= due_ms), len(records))
 
 
-def _due_within(records: Sequence[Record], arrivals: Arrivals, now_ms: int) -> int:
+def _first_index_after_due(records: Sequence[Record], arrivals: Arrivals, now_ms: int) -> int:
     """Return the index of the first record before which a message of an earlier record comes due.
 
     The result is the number of records if no message comes due.

@@ -44,7 +44,7 @@ class OffsetRanges:
         self._firsts[low:high] = [first]
         self._lasts[low:high] = [last]
 
-    def within(self, first: int, last: int) -> Iterator[Range]:
+    def parts_between(self, first: int, last: int) -> Iterator[Range]:
         """Yield the parts of the ranges that lie between two offsets, both included."""
         for at in range(bisect_left(self._lasts, first), len(self._firsts)):
             if self._firsts[at] > last:

@@ -10,7 +10,7 @@ from lapse.core.queue.change import Change, ChangeKind
 from lapse.core.repeats import Batch, Repeats, chunk_of, name_of
 
 
-class Sifted(NamedTuple):
+class ComparedBatch(NamedTuple):
     """The outcome of comparing a batch with the ids known so far.
 
     Attributes:
@@ -32,7 +32,7 @@ def apply(repeats: Repeats, change: Change) -> None:
         repeats.forget(change.offset)
 
 
-def sift(repeats: Repeats, source: int, arrivals: Arrivals, window_ms: int) -> Sifted:
+def find_repeats(repeats: Repeats, source: int, arrivals: Arrivals, window_ms: int) -> ComparedBatch:
     """Find the messages of a batch that repeat an earlier message, of this batch or of one before.
 
     A message that is dead-lettered on arrival does not occupy its id (C43).
@@ -48,10 +48,10 @@ def sift(repeats: Repeats, source: int, arrivals: Arrivals, window_ms: int) -> S
             found.add(offset)
         elif offset not in dead:
             batch.occupy(message_id, now_ms)
-    return Sifted(found, batch.chunk().ids, batch.newest_ms)
+    return ComparedBatch(found, batch.chunk().ids, batch.newest_ms)
 
 
-def without(arrivals: Arrivals, repeats: set[int]) -> Arrivals:
+def without_offsets(arrivals: Arrivals, repeats: set[int]) -> Arrivals:
     """Return a batch without the messages at some offsets."""
     kept = [at for at, offset in enumerate(arrivals.offsets) if offset not in repeats]
     return Arrivals(

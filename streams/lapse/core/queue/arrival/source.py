@@ -10,7 +10,7 @@ from lapse.core.generation import FIRST_REWOUND, generation_of, position_of
 from lapse.core.queue.segments.segment import SIZE, Segment
 
 
-class Standing(NamedTuple):
+class PlacedRun(NamedTuple):
     """A run of messages of one source with consecutive offsets at consecutive places. Runs sort by offset.
 
     Offsets here are positions, which include the generation of a message that a rewind brought back.
@@ -21,7 +21,7 @@ class Standing(NamedTuple):
     count: int  # type: ignore[assignment]  # hides tuple.count, which is not needed here
 
 
-class Piece(NamedTuple):
+class PlacedRange(NamedTuple):
     """A range of offsets and its first place; `place` is -1 if the shard has no places for these offsets."""
 
     first: int
@@ -62,28 +62,28 @@ class Source:
         self.begin_offset = 0
         self.since_epoch = 0
         self.generation = 0
-        self._standings: list[Standing] = []
-        self._rewound: list[Standing] = []
+        self._standings: list[PlacedRun] = []
+        self._rewound: list[PlacedRun] = []
 
     @property
-    def stands(self) -> bool:
+    def may_hold_messages(self) -> bool:
         """Whether the shard may still hold messages of this source."""
         return bool(self._standings or self._rewound)
 
-    def seen_to(self, offset: int) -> int:
+    def next_unread_position(self, offset: int) -> int:
         """Return the next unread position, in the generation of the given position."""
         generation = generation_of(offset)
         if not generation:
             return self.next_offset
         return position_of(self.next_offset if generation <= self.generation else 0, generation)
 
-    def _near(self, offset: int) -> list[Standing]:
+    def _runs_near(self, offset: int) -> list[PlacedRun]:
         """Return the list of runs that would contain a position: the rewound ones, or all others."""
         return self._standings if offset < FIRST_REWOUND else self._rewound
 
     def add(self, offset: int, place: int, count: int) -> None:
         """Note the places of a run of messages. All places of a run are in one segment."""
-        standing, near = Standing(offset, place, count), self._near(offset)
+        standing, near = PlacedRun(offset, place, count), self._runs_near(offset)
         if not near or offset > near[-1].offset:
             last = near[-1] if near else None
             if (
@@ -92,7 +92,7 @@ class Source:
                 and last.place + last.count == place
                 and last.place // SIZE == place // SIZE
             ):
-                near[-1] = Standing(last.offset, last.place, last.count + count)
+                near[-1] = PlacedRun(last.offset, last.place, last.count + count)
             else:
                 near.append(standing)
         else:
@@ -105,22 +105,22 @@ class Source:
         """
         for run in segment.runs:
             if run.source == number:
-                near = self._near(run.offset)
-                first = bisect_left(near, run.offset, key=_offset_of)
-                stop = bisect_left(near, run.offset + run.count, key=_offset_of)
+                near = self._runs_near(run.offset)
+                first = bisect_left(near, run.offset, key=_first_offset)
+                stop = bisect_left(near, run.offset + run.count, key=_first_offset)
                 del near[first:stop]
 
-    def standing(self, offset: int) -> Standing | None:
+    def find_run(self, offset: int) -> PlacedRun | None:
         """Return the run that contains a position; None if the message has no place."""
-        near = self._near(offset)
-        at = bisect_right(near, offset, key=_offset_of) - 1
+        near = self._runs_near(offset)
+        at = bisect_right(near, offset, key=_first_offset) - 1
         found = near[at] if at >= 0 else None
         return found if found is not None and offset < found.offset + found.count else None
 
-    def find(self, first: int, last: int) -> Iterator[Piece]:
+    def find(self, first: int, last: int) -> Iterator[PlacedRange]:
         """Cut a range of positions of one generation, both ends included, into pieces with consecutive places."""
-        offset, near = first, self._near(first)
-        at = max(0, bisect_right(near, first, key=_offset_of) - 1)
+        offset, near = first, self._runs_near(first)
+        at = max(0, bisect_right(near, first, key=_first_offset) - 1)
         while offset <= last and at < len(near):
             standing = near[at]
             end = standing.offset + standing.count - 1
@@ -130,14 +130,14 @@ class Source:
             if standing.offset > last:
                 break
             if offset < standing.offset:
-                yield Piece(offset, standing.offset - 1, -1)
+                yield PlacedRange(offset, standing.offset - 1, -1)
                 offset = standing.offset
             stop = min(end, last)
-            yield Piece(offset, stop, standing.place + offset - standing.offset)
+            yield PlacedRange(offset, stop, standing.place + offset - standing.offset)
             offset = stop + 1
         if offset <= last:
-            yield Piece(offset, last, -1)
+            yield PlacedRange(offset, last, -1)
 
 
-def _offset_of(standing: Standing) -> int:
+def _first_offset(standing: PlacedRun) -> int:
     return standing.offset

@@ -50,7 +50,7 @@ class Sources:
         if self._numbers[old.topic, old.partition] == number:
             self.add(Source(old.topic, old.partition))
 
-    def of_topic(self, topic: str) -> list[int]:
+    def numbers_of_topic(self, topic: str) -> list[int]:
         """Return the numbers of a topic's current sources."""
         return [number for (name, _), number in self._numbers.items() if name == topic]
 
@@ -61,7 +61,7 @@ class Sources:
     def by_source(self, segment: Segment, slots: NDArray[np.intp]) -> Iterator[tuple[int, Messages]]:
         """Yield the messages at ascending slots, in runs of one source, each with the source's number."""
         if len(slots) == 1:
-            yield self._one(segment, int(slots[0]))
+            yield self._find_single(segment, int(slots[0]))
             return
         at = 0
         while at < len(slots):
@@ -83,7 +83,7 @@ class Sources:
             )
             at = stop
 
-    def _one(self, segment: Segment, slot: int) -> tuple[int, Messages]:
+    def _find_single(self, segment: Segment, slot: int) -> tuple[int, Messages]:
         """Do the same for one slot. Slicing a column costs less than indexing it."""
         run = segment.run_at(slot)
         source = self._sources[run.source]

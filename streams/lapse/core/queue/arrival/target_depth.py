@@ -51,11 +51,11 @@ class TargetDepth:
         return max(self.room(), way)
 
     @property
-    def advancing(self) -> bool:
+    def has_early_transfer(self) -> bool:
         """Whether a transfer wants a message that is not active yet."""
         return any(self.room_for(*source) > self.room() for source in list(self._wanted))
 
-    def advance_to(self, claims: Iterable[Claim], most: int) -> None:
+    def activate_up_to(self, claims: Iterable[Claim], most: int) -> None:
         """Let messages become active up to those that a transfer names, at most `most` at a time.
 
         The end of the log must be known, so that nothing beyond it is awaited. The request is not journaled, because a

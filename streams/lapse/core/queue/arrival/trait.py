@@ -48,7 +48,7 @@ class Traits:
     groups: NDArray[np.int64] | None = None
     retries: NDArray[np.int64] | None = None
 
-    def handed_over(self) -> Traits:
+    def as_handed_over(self) -> Traits:
         """Return the traits of one message with the flag HANDED_OVER set."""
         flags = np.zeros(1, np.uint8) if self.flags is None else self.flags
         return replace(self, flags=flags | np.uint8(Flag.HANDED_OVER))
@@ -98,7 +98,7 @@ class TraitReader:
     group: Callable[[RecordView], object] | None = None
 
     @property
-    def wanted(self) -> bool:
+    def is_needed(self) -> bool:
         """Whether the queue uses any trait."""
         return self.priority is not None or self.barrier is not None or self.group is not None
 
@@ -115,7 +115,7 @@ class TraitReader:
         if self.barrier is not None and flags is not None:
             flags[[self.barrier(message) for message in messages]] |= np.uint8(Flag.BARRIER)
         if self.group is not None:
-            groups = np.fromiter((group_of(self.group(message)) for message in messages), np.int64, count)
+            groups = np.fromiter((group_hash(self.group(message)) for message in messages), np.int64, count)
         return Traits(ranks, flags, groups)
 
 
@@ -123,19 +123,19 @@ NO_TRAITS: Final = TraitReader()
 """The reader of a queue without priority, barrier and groups."""
 
 
-def group_of(value: object) -> int:
+def group_hash(value: object) -> int:
     """Return a group's hash, the same in every process. 0 is reserved for messages without a group."""
     if value is None:
         return OWN_GROUP
     if isinstance(value, str):
-        return _group_of_text(value)
+        return _group_hash_of_text(value)
     if isinstance(value, float) and value.is_integer():
         value = int(value)  # 1 and 1.0 are equal in expressions
     return _hash(value)
 
 
 @lru_cache(maxsize=16_384)
-def _group_of_text(text: str) -> int:
+def _group_hash_of_text(text: str) -> int:
     return _hash(text)
 
 

@@ -19,13 +19,13 @@ def available(state: QueueState, limit: int, now_ms: int) -> list[int]:
     for segment in state.with_available():
         if now_ms >= 0 and segment.is_late(now_ms):
             continue  # its many expired messages are not examined again at every delivery (C60)
-        found += _of_segment(segment, limit - len(found), now_ms)
+        found += _available_in_segment(segment, limit - len(found), now_ms)
         if len(found) >= limit:
             break
     return found
 
 
-def _of_segment(segment: Segment, limit: int, now_ms: int) -> list[int]:
+def _available_in_segment(segment: Segment, limit: int, now_ms: int) -> list[int]:
     """Return the same for one segment. It is examined in growing parts until `limit` places are found."""
     found: list[int] = []
     free = segment.state[: segment.used] == AVAILABLE

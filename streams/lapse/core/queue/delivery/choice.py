@@ -60,7 +60,7 @@ class Chooser:
         settings: the queue's settings; stored traits count only while the queue uses them.
         turns: the order in which subscriptions were served.
         now_ms: the instant, ms since the epoch; negative = deadlines do not count.
-        filters: segments without a match for any of these are skipped; `deal` takes them from the subscriptions.
+        filters: segments without a match for any of these are skipped; `assign` takes them from the subscriptions.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Chooser:
         self.unknown: list[int] = []
         """Places that must be judged under the filters before any message after them can be assigned."""
 
-    def deal(self, subscriptions: Sequence[Subscription], limit: int) -> list[tuple[Subscription, list[int]]]:
+    def assign(self, subscriptions: Sequence[Subscription], limit: int) -> list[tuple[Subscription, list[int]]]:
         """Assign at most `limit` messages; return each subscription's places in the order of delivery."""
         ring = [one for one in subscriptions if one.space]
         self._filters = {one.filter for one in ring}
@@ -116,7 +116,7 @@ class Chooser:
         if not held_back or not all(one.filter for one in subscriptions):
             return 0
         count = 0
-        for segment, slots in self._one_per_group(self.in_order()):
+        for segment, slots in self._first_of_each_group(self.in_order()):
             if segment.groups is not None:
                 unmatched = segment.groups[slots] != OWN_GROUP
                 for text in {one.filter for one in subscriptions}:
@@ -124,7 +124,7 @@ class Chooser:
                 count += int(np.count_nonzero(unmatched))
         return count
 
-    def first(self, limit: int) -> list[int]:
+    def first_places(self, limit: int) -> list[int]:
         """Return the first `limit` places in the order of delivery, for queues where no filters and groups count."""
         barrier = self._barrier
         if self._ranked:
@@ -146,7 +146,7 @@ class Chooser:
             parts = [best]
             for _ in range(max(1, opened)):  # doubling, so that sorting again costs as much in total as sorting once
                 segment = self._state.segments.look(pending)
-                slots = self._free_by_rank(segment, barrier)[:limit]
+                slots = self._deliverable_by_rank(segment, barrier)[:limit]
                 parts.append(_Ranked(*segment.ranking(slots), slots + segment.base))
                 opened += 1
                 pending = next(indexes, None)
@@ -191,7 +191,7 @@ class Chooser:
         barriers = self._state.index.barriers
         return barriers[0] if barriers and self._traits.barrier is not None else None
 
-    def _free(self, segment: Segment, barrier: int | None) -> NDArray[np.bool_]:
+    def _deliverable_mask(self, segment: Segment, barrier: int | None) -> NDArray[np.bool_]:
         """Return, for each slot, whether it is available, before the barrier and not past its deadline."""
         free: NDArray[np.bool_] = segment.state[: segment.used] == AVAILABLE
         if self._now_ms >= 0 and segment.min_deadline_ms <= self._now_ms and segment.deadline_ms is not None:
@@ -200,24 +200,24 @@ class Chooser:
             free[max(0, barrier - segment.base) :] = False
         return free
 
-    def _free_by_rank(self, segment: Segment, barrier: int | None) -> NDArray[np.intp]:
+    def _deliverable_by_rank(self, segment: Segment, barrier: int | None) -> NDArray[np.intp]:
         order = segment.rank_order()
-        return order[self._free(segment, barrier)[order]].astype(np.intp)
+        return order[self._deliverable_mask(segment, barrier)[order]].astype(np.intp)
 
-    def _hopeless(self, index: int, used: int) -> bool:
+    def _cannot_match(self, index: int, used: int) -> bool:
         """Return whether no subscription can get anything of a segment.
 
         With groups this is never so, since a message that nobody matches holds back its group.
         """
-        return not self.by_group and self._matching.hopeless(self._filters, index, used)
+        return not self.by_group and self._matching.matches_none(self._filters, index, used)
 
     def _by_place(self, barrier: int | None) -> Iterator[Chunk]:
-        for segment in self._state.with_available(self._hopeless):
+        for segment in self._state.with_available(self._cannot_match):
             if barrier is not None and segment.base >= barrier:
                 return
             if self._now_ms >= 0 and segment.is_late(self._now_ms):
                 continue
-            slots = np.flatnonzero(self._free(segment, barrier))
+            slots = np.flatnonzero(self._deliverable_mask(segment, barrier))
             if len(slots):
                 yield segment, slots
 
@@ -231,7 +231,7 @@ class Chooser:
             # Open every segment whose best place may precede the best open one.
             while pending is not None and (not opened or state.index.tops.of(pending) <= opened[0][0]):
                 segment = state.segments.look(pending)
-                slots = self._free_by_rank(segment, barrier)
+                slots = self._deliverable_by_rank(segment, barrier)
                 if len(slots):
                     heapq.heappush(opened, (segment.key(int(slots[0])), pending, segment, slots, 0))
                 pending = next(tops, None)
@@ -241,12 +241,12 @@ class Chooser:
             rivals = [opened[0][0]] if opened else []
             if pending is not None:
                 rivals.append(state.index.tops.of(pending))
-            stop = _before(segment, slots, at, min(rivals)) if rivals else len(slots)
+            stop = _end_before(segment, slots, at, min(rivals)) if rivals else len(slots)
             yield segment, slots[at:stop]
             if stop < len(slots):
                 heapq.heappush(opened, (segment.key(int(slots[stop])), index, segment, slots, stop))
 
-    def _one_per_group(self, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+    def _first_of_each_group(self, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
         """Keep only the first message of each group that has no leased or delayed message."""
         seen = self._state.index.bound_groups()
         for segment, slots in chunks:
@@ -264,7 +264,7 @@ class Chooser:
                 yield segment, np.array(kept, np.intp)
 
 
-def _before(segment: Segment, slots: NDArray[np.intp], at: int, rival: Key) -> int:
+def _end_before(segment: Segment, slots: NDArray[np.intp], at: int, rival: Key) -> int:
     """Return the end of the slots from `at` on that precede a rival's key; the first one always does."""
     low, high = at + 1, len(slots)
     while low < high:

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from lapse.core.letter import FORWARDER
-from lapse.core.queue.change import Change, joined
+from lapse.core.queue.change import Change, join_places
 from lapse.core.queue.decision import Decisions
 from lapse.core.queue.delivery.candidates import available, last_holders
 from lapse.core.queue.delivery.choice import Chooser
@@ -83,7 +83,7 @@ class Dispatch:
                 if next(self._state.with_available(), None) is not None:
                     self._allowance.wait()
                 return False
-        if self._settings.traits.wanted or self._matching.active:
+        if self._settings.traits.is_needed or self._matching.active:
             handed = self._deliver_by_choice(subscriptions, limit, now_ms, step)
             return bool(self.unjudged) or handed == limit < space
         places = available(self._state, limit, self._decisions.deadlines_count_ms(now_ms))
@@ -101,7 +101,7 @@ class Dispatch:
         chooser = Chooser(self._state, self._matching, self._settings, self._turns, -1)
         return chooser.groups_held_back(list(self._state.subscriptions.values()))
 
-    def repeat(self, released: Change, step: Step) -> None:
+    def repeat_barrier(self, released: Change, step: Step) -> None:
         """Send a barrier again, since a crash may have prevented its delivery (C35)."""
         messages = released_message(released)
         for subscription_id in released.facts["receivers"]:
@@ -116,12 +116,12 @@ class Dispatch:
             in_turn = GroupChooser(
                 self._decisions, self._turns, self._waiting_groups(), self._allowance, deadlines_count_ms
             )
-            dealt, unknown = in_turn.deal(subscriptions, limit, now_ms), in_turn.unknown
+            dealt, unknown = in_turn.assign(subscriptions, limit, now_ms), in_turn.unknown
             self._again = in_turn.again
         elif any(one.filter for one in subscriptions if one.space):
-            dealt, unknown = chooser.deal(subscriptions, limit), chooser.unknown
+            dealt, unknown = chooser.assign(subscriptions, limit), chooser.unknown
         else:
-            places = chooser.first(limit)
+            places = chooser.first_places(limit)
             for subscription, share in self._allot(places, subscriptions):
                 self._hand_out(subscription, [places[position] for position in share], now_ms, step)
             return len(places)
@@ -137,7 +137,7 @@ class Dispatch:
             turn, ranked = GroupTurn(self._settings.group_weights), self._settings.traits.priority is not None
             self._lines = state.index.lines = WaitingGroups(state.look, turn, ranked)
             for segment in state.with_available():
-                self._lines.came(segment, np.flatnonzero(segment.state[: segment.used] == AVAILABLE))
+                self._lines.add_available(segment, np.flatnonzero(segment.state[: segment.used] == AVAILABLE))
         return self._lines
 
     def _allot(self, places: list[int], subscriptions: Sequence[Subscription]) -> Shares:
@@ -154,8 +154,8 @@ class Dispatch:
         once = self._settings.semantics is Semantics.AT_MOST_ONCE
         until_ms, since_ms = (0, 0) if once else (now_ms + self._settings.lease_ms, now_ms)
         row = route(Trigger.DELIVER, Guard.AT_MOST_ONCE if once else Guard.AT_LEAST_ONCE).row(State.AVAILABLE)
-        places_in_order = joined(sorted(places))
-        self._decisions.do(
+        places_in_order = join_places(sorted(places))
+        self._decisions.apply_change(
             Change(row.changes[0], places_in_order, offset=since_ms, holder=subscription.number, until_ms=until_ms),
             step,
         )
@@ -166,7 +166,7 @@ class Dispatch:
             if row.tells:
                 step.events.append(ShardEvent(row.tells, now_ms, messages, subscription=subscription.id))
 
-    def _lacks_letters(self, place: int, step: Step) -> bool:
+    def _has_pending_letters(self, place: int, step: Step) -> bool:
         """Return whether the dead letter of a message before a barrier is not safe yet (C48)."""
         if self._state.first_pending() <= place:
             return True
@@ -191,7 +191,7 @@ class Dispatch:
             over = self._settings.expiration.enabled and segment.deadline_of(slot) <= now_ms
             if over or state.first_held() != place or segment.state[slot] != State.AVAILABLE:
                 return True
-            if self._lacks_letters(place, step):
+            if self._has_pending_letters(place, step):
                 return True
             codes = {one.id: int(self._matching.codes(one.filter, index, at)[0]) for one in subscriptions}
             if UNKNOWN in codes.values():
@@ -207,5 +207,7 @@ class Dispatch:
                 step.deliveries.append(Delivery(subscription_id, messages, 0, barrier=True))
             row = route(Trigger.RELEASE).row(State.AVAILABLE)
             step.events.append(ShardEvent(row.event, now_ms, messages, detail=", ".join(receivers)))
-            self._decisions.do(Change(row.changes[0], [(place, 1)], facts={**facts, "receivers": receivers}), step)
+            self._decisions.apply_change(
+                Change(row.changes[0], [(place, 1)], facts={**facts, "receivers": receivers}), step
+            )
         return True

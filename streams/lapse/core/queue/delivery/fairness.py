@@ -55,10 +55,10 @@ class Turns:
             self._served = {one.number: self._served[one.number] for one in subscriptions if one.number in self._served}
         if len(open_ones) == 1:
             only = open_ones[0]
-            self._serve(only)
+            self._note_served(only)
             return [(only, list(range(min(count, only.space))))]
         if last is not None and not {one.number for one in open_ones}.isdisjoint(last):
-            return self._one_by_one(count, open_ones, last)
+            return self._allot_singly(count, open_ones, last)
         if self._fairness is Fairness.FAST:
             return _fast(count, open_ones)
         if self._fairness is Fairness.ROUND_ROBIN:
@@ -84,15 +84,15 @@ class Turns:
             chosen = min(
                 others, key=lambda one: (outstanding[one.number] / one.max_backlog, self._served.get(one.number, -1))
             )
-        self._serve(chosen)
+        self._note_served(chosen)
         return chosen
 
-    def _serve(self, subscription: Subscription) -> None:
+    def _note_served(self, subscription: Subscription) -> None:
         self._last = subscription.number
         self._served[subscription.number] = self._dealt
         self._dealt += 1
 
-    def _one_by_one(self, count: int, subscriptions: Sequence[Subscription], last: Sequence[int]) -> Shares:
+    def _allot_singly(self, count: int, subscriptions: Sequence[Subscription], last: Sequence[int]) -> Shares:
         """Assign each message separately, because some have a last holder."""
         outstanding = {one.number: one.outstanding for one in subscriptions}
         shares: dict[int, list[int]] = {one.number: [] for one in subscriptions}

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from lapse.core.queue.change import Change, ChangeKind, joined
+from lapse.core.queue.change import Change, ChangeKind, join_places
 from lapse.core.queue.decision import Decisions, places_of
 from lapse.core.queue.life.message_state import State
 from lapse.core.queue.life.table import Trigger, route
@@ -39,7 +39,7 @@ class HandedOut:
             holder = self._state.subscription_table.find(change.holder)
             if holder is None:
                 continue
-            places = [place for place in self._held(change) if place not in seen]
+            places = [place for place in self._places_still_held(change) if place not in seen]
             seen.update(places)
             rest = iter(places)
             of_change = [
@@ -61,31 +61,31 @@ class HandedOut:
         """
         once = self._decisions.settings.semantics is Semantics.AT_MOST_ONCE
         row = route(Trigger.UNDELIVER).row(State.SENT if once else State.LEASED)
-        self._state.apply(Change(row.changes[0], joined(sorted(places))))
+        self._state.apply(Change(row.changes[0], join_places(sorted(places))))
 
-    def undo(self, subscription_id: str, step: Step) -> None:
+    def undo_deliveries(self, subscription_id: str, step: Step) -> None:
         """Undo this step's deliveries to a subscription that nobody took: they do not count, messages stay (C81)."""
-        held = self._decisions.held_by(self._state.subscriptions[subscription_id].number)
+        held = self._decisions.backlog_places(self._state.subscriptions[subscription_id].number)
         if not held:
             return
-        undone = {name for one in self._decisions.messages(held) for name in _names(one)}
+        undone = {name for one in self._decisions.messages(held) for name in _message_names(one)}
         step.events[:] = [
             one
             for one in step.events
             if one.kind is not EventKind.DELIVERED_AT_MOST_ONCE
             or one.messages is None
-            or undone.isdisjoint(_names(one.messages))
+            or undone.isdisjoint(_message_names(one.messages))
         ]
         once = self._decisions.settings.semantics is Semantics.AT_MOST_ONCE
         row = route(Trigger.UNDELIVER).row(State.SENT if once else State.LEASED)
-        self._decisions.do(Change(row.changes[0], places_of(held)), step)
+        self._decisions.apply_change(Change(row.changes[0], places_of(held)), step)
 
-    def unreached(self, released: Change, now_ms: int, step: Step) -> None:
+    def remove_unreached_barrier(self, released: Change, now_ms: int, step: Step) -> None:
         """Record the removal of a released barrier whose record Kafka removed before any client got it (C35, C40)."""
         places = np.array([place for place, _ in released.places], np.int64)
-        self._decisions.depart(released_message(released), places, (Reason.LOG_TRUNCATED,), now_ms, step)
+        self._decisions.record_removal(released_message(released), places, (Reason.LOG_TRUNCATED,), now_ms, step)
 
-    def _held(self, change: Change) -> list[int]:
+    def _places_still_held(self, change: Change) -> list[int]:
         """Return the places of a change whose messages still have the holder and lease that it gave them."""
         state = LEASED if change.kind is ChangeKind.LEASED else SENT
         places: list[int] = []
@@ -107,5 +107,5 @@ def released_message(released: Change) -> Messages:
     return Messages(facts["topic"], facts["partition"], offset, None, no_count, None)
 
 
-def _names(messages: Messages) -> list[tuple[str, int, int]]:
+def _message_names(messages: Messages) -> list[tuple[str, int, int]]:
     return [(messages.topic, messages.partition, offset) for offset in messages.offsets.tolist()]

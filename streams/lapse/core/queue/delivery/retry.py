@@ -76,11 +76,11 @@ class RetryRule:
         if stated_ms is not None:
             base_ms = np.where(stated_ms < 0, base_ms, stated_ms)
         alike = list(zip(base_ms.tolist(), deliveries.tolist(), strict=True))
-        grown_ms = {one: _grown_ms(self, *one) for one in set(alike)}
+        grown_ms = {one: _backed_off_ms(self, *one) for one in set(alike)}
         waits_ms = np.array([grown_ms[one] for one in alike], np.int64)
         if not self.jitter:
             return waits_ms
-        spread = 1.0 + self.jitter * (2.0 * _spread(topic, partition, offsets, deliveries) - 1.0)
+        spread = 1.0 + self.jitter * (2.0 * _jitter(topic, partition, offsets, deliveries) - 1.0)
         return np.minimum(np.rint(waits_ms * spread).astype(np.int64), self.max_delay_ms)
 
 
@@ -88,19 +88,19 @@ NO_RETRY: Final = RetryRule()
 """The rule without configuration: a returned message is delivered at once, unless it states a delay."""
 
 
-def ends_ms(since_ms: NDArray[np.int64], waits_ms: NDArray[np.int64]) -> NDArray[np.int64]:
+def wait_ends_ms(since_ms: NDArray[np.int64], waits_ms: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return when waits end, given their starts, ms since the epoch, at most `NEVER`."""
     return np.where(since_ms > NEVER - waits_ms, NEVER, since_ms + waits_ms)
 
 
-def delayed_until(first_ms: int, last_ms: int) -> str:
+def delay_text(first_ms: int, last_ms: int) -> str:
     """Return a text that says until when messages are delayed; the first and last instant are ms since the epoch."""
     if first_ms == last_ms:
-        return f"delayed until {_shown(last_ms)}"
-    return f"delayed, the first until {_shown(first_ms)}, the last until {_shown(last_ms)}"
+        return f"delayed until {_format_instant(last_ms)}"
+    return f"delayed, the first until {_format_instant(first_ms)}, the last until {_format_instant(last_ms)}"
 
 
-def _shown(at_ms: int) -> str:
+def _format_instant(at_ms: int) -> str:
     days, ms = divmod(at_ms, _DAY_MS)
     if days > _LAST_DAY:
         return f"{at_ms} ms since the epoch"
@@ -110,7 +110,7 @@ def _shown(at_ms: int) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _grown_ms(rule: RetryRule, delay_ms: int, deliveries: int) -> int:
+def _backed_off_ms(rule: RetryRule, delay_ms: int, deliveries: int) -> int:
     """Return the wait after a number of deliveries, without jitter, ms."""
     try:
         grown_ms = delay_ms * rule.factor ** max(0, deliveries - 1)
@@ -125,7 +125,7 @@ def _seed(topic: str, partition: int) -> np.uint64:
     return np.uint64(int.from_bytes(name, "little"))
 
 
-def _spread(
+def _jitter(
     topic: str, partition: int, offsets: NDArray[np.int64], deliveries: NDArray[np.uint32]
 ) -> NDArray[np.float64]:
     """Return a number from 0 to 1 for each message and delivery count, the same in every process."""

@@ -38,12 +38,12 @@ class _Visit:
         self.kept: int | None = None
         self.found = next(messages, None)
 
-    def go_on(self) -> Found | None:
+    def move_on(self) -> Found | None:
         """Advance to the next message of the line and return it; None if there is none."""
         self.found = found = next(self._messages, None)
         return found
 
-    def keep(self) -> None:
+    def keep_current(self) -> None:
         """Note that the current message stays in the line."""
         if self.kept is None and self.found is not None:
             self.kept = self.found[0].base + self.found[1]
@@ -87,7 +87,7 @@ class GroupChooser:
         self.unknown: list[int] = []
         """Places that must be judged under the filters before any message after them can be assigned."""
 
-    def deal(
+    def assign(
         self, subscriptions: Sequence[Subscription], limit: int, now_ms: int
     ) -> list[tuple[Subscription, list[int]]]:
         """Assign at most `limit` messages; return each subscription's places in the order of assignment."""
@@ -99,10 +99,10 @@ class GroupChooser:
         lines, dealt = self._lines, 0
         by_rate = self._allowance.by_group
         if by_rate:
-            waits_until_ms = lines.reached(self._allowance.reached_ms(now_ms))
+            waits_until_ms = lines.restore_due(self._allowance.reached_ms(now_ms))
             if waits_until_ms is not None:
                 self._allowance.wait_until(waits_until_ms)
-        while dealt < limit and open_ones and (entry := lines.first()) is not None:
+        while dealt < limit and open_ones and (entry := lines.pop_first()) is not None:
             visit = self._candidate(entry, now_ms)
             if visit is None or visit.found is None:
                 continue
@@ -110,10 +110,10 @@ class GroupChooser:
             place = segment.base + slot
             fitting = self._fitting(segment, slot, open_ones)
             if not fitting:
-                visit.keep()
+                visit.keep_current()
                 if fitting is None:
                     break
-                self._pass_by(line, visit, place)
+                self._skip_unmatched(line, visit, place)
                 continue
             chosen = ring[0] if alone else self._turns.pick(fitting, outstanding, self._last_holder(segment, slot))
             shares[chosen.number].append(place)
@@ -123,8 +123,8 @@ class GroupChooser:
             dealt += 1
             self._given[line[1]] += 1
             if by_rate:
-                self._counted[_of(line[1], place)] += 1
-            following = visit.go_on()
+                self._counted[_rate_key(line[1], place)] += 1
+            following = visit.move_on()
             lines.serve(entry, place + 1 if following is None else following[0].base + following[1])
         if alone and dealt:
             self._turns.pick(ring, outstanding)
@@ -142,29 +142,29 @@ class GroupChooser:
             return None
         visit = self._visits.get(line)
         if visit is None:
-            visit = self._visits[line] = _Visit(lines.messages(line, self._hopeless))
-        self._pass_late(visit)
+            visit = self._visits[line] = _Visit(lines.messages(line, self._cannot_match))
+        self._skip_expired(visit)
         if visit.found is None:
             if visit.kept is None:
                 lines.forget(line)
             return None
         place = visit.found[0].base + visit.found[1]
         if group in self._blocked or (self._barrier is not None and place >= self._barrier):
-            visit.keep()
+            visit.keep_current()
             return None
-        if self._allowance.by_group and self._waits(entry, visit, place, now_ms):
+        if self._allowance.by_group and self._waits_for_rate(entry, visit, place, now_ms):
             return None
-        if place != first or lines.turn.start(group) != tag:
+        if place != first or lines.turn.start_tag(group) != tag:
             lines.enter(line, place)
             return None
         return visit
 
-    def _pass_by(self, line: Line, visit: _Visit, place: int) -> None:
+    def _skip_unmatched(self, line: Line, visit: _Visit, place: int) -> None:
         """Skip a message that no subscription takes. With a limit of one it holds back its group."""
         if self._limit == 1 and line[1] != OWN_GROUP:
             self._blocked.add(line[1])
         else:
-            visit.go_on()
+            visit.move_on()
             self._lines.enter(line, place + 1)
 
     def _is_full(self, group: int) -> bool:
@@ -175,25 +175,25 @@ class GroupChooser:
         leased = index.bound(group) if self._limit == 1 else index.held(group)
         return leased + self._given[group] >= self._limit
 
-    def _waits(self, entry: Entry, visit: _Visit, place: int, now_ms: int) -> bool:
+    def _waits_for_rate(self, entry: Entry, visit: _Visit, place: int, now_ms: int) -> bool:
         """Return whether a message waits for its group's rate. If so, its line comes up again when the rate permits."""
-        of = _of(entry[3], place)
+        of = _rate_key(entry[3], place)
         if self._allowance.group_room(of, now_ms) > self._counted[of]:
             return False
         if entry[3] != OWN_GROUP:
             if self._counted[of]:  # this call's deliveries are counted at its end
-                visit.keep()
+                visit.keep_current()
                 self.again = True
             else:
                 self._lines.set_aside_until(entry, self._allowance.wait_for(of))
             return True
         self._allowance.wait_for(of)
-        visit.keep()
-        visit.go_on()
+        visit.keep_current()
+        visit.move_on()
         self._lines.enter((entry[0], entry[3]), place + 1)
         return True
 
-    def _pass_late(self, visit: _Visit) -> None:
+    def _skip_expired(self, visit: _Visit) -> None:
         """Skip messages whose deadline has passed."""
         while visit.found is not None:
             segment, slot = visit.found
@@ -201,8 +201,8 @@ class GroupChooser:
                 return
             if segment.deadline_ms[slot] > self._now_ms:
                 return
-            visit.keep()
-            visit.go_on()
+            visit.keep_current()
+            visit.move_on()
 
     def _fitting(self, segment: Segment, slot: int, open_ones: Sequence[Subscription]) -> Sequence[Subscription] | None:
         """Return the subscriptions whose filter a message matches; None = it must be judged first."""
@@ -225,11 +225,11 @@ class GroupChooser:
             return NOBODY
         return int(segment.holder[slot])
 
-    def _hopeless(self, index: int, used: int) -> bool:
+    def _cannot_match(self, index: int, used: int) -> bool:
         """Return whether no message of a segment matches any filter, and none holds back its group."""
-        return self._limit > 1 and self._matching.hopeless(self._filters, index, used)
+        return self._limit > 1 and self._matching.matches_none(self._filters, index, used)
 
 
-def _of(group: int, place: int) -> Of:
+def _rate_key(group: int, place: int) -> Of:
     """Return what a delivery is counted under: the message's group, or the message itself without a group (C70)."""
     return (OWN_GROUP, place) if group == OWN_GROUP else (group, -1)

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from lapse.core.queue.arrival.trait import group_of
+from lapse.core.queue.arrival.trait import group_hash
 
 COST: Final = 720_720_000
 """The cost of a message of a group with weight 1. Every weight up to 16 divides it."""
@@ -37,7 +37,7 @@ class GroupTurn:
         self._ends: dict[int, int] = {}
         self._prune_at = _LEAST_PRUNED
 
-    def start(self, group: int) -> int:
+    def start_tag(self, group: int) -> int:
         """Return the tag with which a group would be served now."""
         end = self._ends.get(group, 0)
         return max(self._now, end)
@@ -54,10 +54,10 @@ class GroupTurn:
 
 def _groups(text: str) -> Iterator[int]:
     """Yield the groups that a key of `group_weight` means."""
-    yield group_of(text)
+    yield group_hash(text)
     try:
         value = json.loads(text)
     except ValueError:
         return
     if isinstance(value, int | float):  # a bool is an int, too
-        yield group_of(value)
+        yield group_hash(value)

@@ -73,7 +73,7 @@ class WaitingGroups:
 
     # Changes of messages
 
-    def came(self, segment: Segment, slots: NDArray[np.intp]) -> None:
+    def add_available(self, segment: Segment, slots: NDArray[np.intp]) -> None:
         """Add messages that have become available, given as ascending slots."""
         for line, some in self._lines(segment, slots).items():
             waiting = self._waiting.get(line)
@@ -92,7 +92,7 @@ class WaitingGroups:
             if waiting.entry is None or place < waiting.entry[2]:
                 self._enter(line, waiting, place)
 
-    def freed(self, groups: Iterable[int]) -> None:
+    def release_groups(self, groups: Iterable[int]) -> None:
         """Let groups compete again that may have fewer leased messages than before."""
         for group in groups:
             for entry in self._set_aside.pop(group, ()):
@@ -119,7 +119,7 @@ class WaitingGroups:
 
     # The heap
 
-    def first(self) -> Entry | None:
+    def pop_first(self) -> Entry | None:
         """Remove and return the first valid entry; None if none is left. Its place may be too early: see `messages`."""
         while self._heap:
             entry = heapq.heappop(self._heap)
@@ -140,18 +140,18 @@ class WaitingGroups:
         self._enter(line, self._waiting[line], place)
 
     def _enter(self, line: Line, waiting: _Waiting, place: int) -> None:
-        waiting.entry = entry = (line[0], self.turn.start(line[1]), place, line[1])
+        waiting.entry = entry = (line[0], self.turn.start_tag(line[1]), place, line[1])
         heapq.heappush(self._heap, entry)
 
     def set_aside(self, entry: Entry) -> None:
-        """Keep a removed entry until its group is `freed`."""
+        """Keep a removed entry until its group is released."""
         self._set_aside.setdefault(entry[3], []).append(entry)
 
     def set_aside_until(self, entry: Entry, instant_ms: int) -> None:
-        """Keep a removed entry until an instant is `reached`, ms since the epoch."""
+        """Keep a removed entry until an instant, ms since the epoch."""
         heapq.heappush(self._until, (instant_ms, entry))
 
-    def reached(self, now_ms: int) -> int | None:
+    def restore_due(self, now_ms: int) -> int | None:
         """Restore the entries whose instant has come. Return the next such instant, None if no line waits for one."""
         while self._until and self._until[0][0] <= now_ms:
             heapq.heappush(self._heap, heapq.heappop(self._until)[1])
@@ -172,7 +172,7 @@ class WaitingGroups:
         while waiting.segments:
             segment = self._look(waiting.segments[0])
             if segment is not None:
-                head = self._head(waiting, line, segment)
+                head = self._first_slots(waiting, line, segment)
                 if head:
                     yield from _available(segment, head)
                     break
@@ -183,7 +183,7 @@ class WaitingGroups:
             if segment is not None and segment.available and not hopeless(index, segment.used):
                 yield from _available(segment, self._slots(line, segment))
 
-    def _head(self, waiting: _Waiting, line: Line, segment: Segment) -> list[int]:
+    def _first_slots(self, waiting: _Waiting, line: Line, segment: Segment) -> list[int]:
         """Return the line's slots in the first segment, beginning with the first available one."""
         if waiting.head is None:
             waiting.head = self._slots(line, segment)

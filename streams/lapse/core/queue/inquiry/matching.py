@@ -213,7 +213,7 @@ class Matching:
             if column is not None:
                 column[: segment.used][(state == State.GONE) | (state == State.EXPIRED)] = NO
 
-    def hopeless(self, texts: Iterable[str], index: int, used: int) -> bool:
+    def matches_none(self, texts: Iterable[str], index: int, used: int) -> bool:
         """Return whether none of a segment's messages matches any of the filters."""
         for text in texts:
             column = self._filters[text][1].get(index) if text else None
@@ -221,7 +221,7 @@ class Matching:
                 return False
         return True
 
-    def untried(self, text: str, index: int) -> bool:
+    def is_untried(self, text: str, index: int) -> bool:
         """Return whether a filter was tried on no message of a segment."""
         return bool(text) and index not in self._filters[text][1]
 

@@ -25,15 +25,15 @@ class Visibility:
         self._matching = decisions.matching
         self._locator = locator
 
-    def unheld(self, subscription: str, claims: Iterable[Claim]) -> Iterator[list[int]]:
-        """See `QueueShard.unheld`."""
+    def places_not_held(self, subscription: str, claims: Iterable[Claim]) -> Iterator[list[int]]:
+        """See `QueueShard.places_not_held`."""
         for claim in claims:
             for segment, first, stop, _, _ in self._locator.located(claim, []):
                 places = self._not_held(segment, first, stop, subscription) + segment.base
                 if len(places):
                     yield places.tolist()
 
-    def unplaced(self, claims: Iterable[Claim], limit: int) -> Iterator[tuple[str, int, list[int]]]:
+    def offsets_without_place(self, claims: Iterable[Claim], limit: int) -> Iterator[tuple[str, int, list[int]]]:
         """Yield named messages that have no place: settled, expired, scheduled, or never a message (X4).
 
         Yields:
@@ -58,7 +58,10 @@ class Visibility:
         return not row_filter or claim.first in self._matching.seen(row_filter, claim.topic, claim.partition)
 
     def among(self, found: Iterator[Queued], claims: Sequence[Claim], row_filter: str) -> Iterator[Queued]:
-        """Return those of the named messages that may be seen, judged before by `unheld` and `unplaced` (X4)."""
+        """Return those of the named messages that may be seen (X4).
+
+        They were judged before, as `places_not_held` and `offsets_without_place` returned them.
+        """
         if not row_filter:
             return found
         visible: set[tuple[str, int, int]] = set()

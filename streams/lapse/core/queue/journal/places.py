@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from lapse.core.queue.change import Places, joined
+from lapse.core.queue.change import Places, join_places
 
 _BITS: Final = 12
 _BLOCK: Final = 1 << _BITS
@@ -57,4 +57,4 @@ def unpack(data: bytes, as_bits: bool) -> Places:
     count = len(data) // _BLOCK_BYTES
     blocks = np.frombuffer(data, "<i8", count)
     found = np.flatnonzero(np.unpackbits(np.frombuffer(data, np.uint8, offset=8 * count)))
-    return joined((blocks[found >> _BITS] << _BITS) + (found & (_BLOCK - 1)))
+    return join_places((blocks[found >> _BITS] << _BITS) + (found & (_BLOCK - 1)))

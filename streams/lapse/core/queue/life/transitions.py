@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from lapse.core.generation import offset_of
 from lapse.core.queue.change import COME_BACK, Change, ChangeKind
 from lapse.core.queue.decision import Decisions, Slots, places_of
-from lapse.core.queue.delivery.retry import Cause, delayed_until, ends_ms
+from lapse.core.queue.delivery.retry import Cause, delay_text, wait_ends_ms
 from lapse.core.queue.life.message_state import MEANINGS, State, state_of_all
 from lapse.core.queue.life.table import Guard, Impossible, Row, Trigger, route
 from lapse.core.queue.rewind.departing import goes_elsewhere, went_elsewhere
@@ -88,12 +88,12 @@ class Transitions:
             if goes_elsewhere(trigger, subscription):
                 went_elsewhere(self._decisions, some, step)
             change = Change(row.changes[0], places_of(some), holder=holder, until_ms=until_ms, untils_ms=untils_ms)
-            self._decisions.do(change, step)
+            self._decisions.apply_change(change, step)
             if row.tells:
                 if row.to is State.DELAYED and until_ms:
-                    detail = detail or delayed_until(until_ms, until_ms)
+                    detail = detail or delay_text(until_ms, until_ms)
                 for name, held in whose:
-                    self._decisions.tell(row.tells, held, now_ms, step, name, detail)
+                    self._decisions.record_event(row.tells, held, now_ms, step, name, detail)
             if change.kind in COME_BACK:
                 self.review(some, now_ms, step)
 
@@ -171,7 +171,7 @@ class Transitions:
                 step,
                 guard=Guard.DELAY,
                 subscription=subscription,
-                detail="; ".join(filter(None, (delayed_until(first_ms, last_ms), fault))),
+                detail="; ".join(filter(None, (delay_text(first_ms, last_ms), fault))),
                 until_ms=first_ms,
                 untils_ms=None if first_ms == last_ms else ends,
             )
@@ -198,8 +198,8 @@ class Transitions:
             waits_ms[at:stop] = rule.waits_ms(one.topic, one.partition, one.offsets, one.deliveries, stated_ms)
             at = stop
         if since_ms is None and segment.until_ms is not None:
-            return np.where(waits_ms > 0, ends_ms(segment.until_ms[slots], waits_ms), 0)
-        return np.where(waits_ms > 0, ends_ms(np.full(len(slots), since_ms or 0, np.int64), waits_ms), 0)
+            return np.where(waits_ms > 0, wait_ends_ms(segment.until_ms[slots], waits_ms), 0)
+        return np.where(waits_ms > 0, wait_ends_ms(np.full(len(slots), since_ms or 0, np.int64), waits_ms), 0)
 
     def review(self, slots: Slots, now_ms: int, step: Step) -> None:
         """Remove returned messages that have expired, were truncated, or were delivered or cancelled too often."""
@@ -266,10 +266,10 @@ class Transitions:
         at = 0
         for messages in self._state.sources.messages(segment, slots):
             places = slots[at : at + len(messages)].astype(np.int64) + segment.base
-            self._decisions.depart(messages, places, reasons, now_ms, step, detail, subscription)
+            self._decisions.record_removal(messages, places, reasons, now_ms, step, detail, subscription)
             at += len(messages)
         kind = ChangeKind.EXPIRED if Reason.TIME_LIMIT in reasons else ChangeKind.SETTLED
-        self._decisions.do(Change(kind, places_of([(segment, slots)])), step)
+        self._decisions.apply_change(Change(kind, places_of([(segment, slots)])), step)
 
     def _truncated(self, segment: Segment, slots: NDArray[np.intp]) -> NDArray[np.uint8]:
         """Return a bit of `_REVIEW` for each message whose record Kafka removed during its lease (C80)."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from lapse.core.lifetime import NEVER
 from lapse.core.queue.arrival.trait import OWN_GROUP
-from lapse.core.queue.change import Change, ChangeKind, joined
+from lapse.core.queue.change import Change, ChangeKind, join_places
 from lapse.core.queue.decision import Decisions
 from lapse.core.queue.rates.counted import EVERYTHING, Batch, Of
 from lapse.core.queue.step import Step
@@ -117,7 +117,7 @@ class Allowance:
         self._given[EVERYTHING] += len(places)
         if not self.by_group:
             return
-        for segment, slots in self._decisions.slots(joined(sorted(places))):
+        for segment, slots in self._decisions.slots(join_places(sorted(places))):
             groups = np.zeros(len(slots), np.int64) if segment.groups is None else segment.groups[slots]
             for slot, group in zip(slots.tolist(), groups.tolist(), strict=True):
                 self._given[(OWN_GROUP, segment.base + slot) if group == OWN_GROUP else (group, -1)] += 1
@@ -130,10 +130,10 @@ class Allowance:
         settings = self._decisions.settings
         rates = [one for one in (settings.rate, settings.group_rate) if one is not None]
         for number in counted.outdated(rates, at_ms):
-            self._decisions.do(Change(ChangeKind.UNCOUNTED, offset=number), step)
+            self._decisions.apply_change(Change(ChangeKind.UNCOUNTED, offset=number), step)
         batch, number = Batch(at_ms, tuple(self._given.items())), counted.next_number
         self._given = Counter()
-        self._decisions.do(Change(ChangeKind.COUNTED, offset=number, facts=batch.facts()), step)
+        self._decisions.apply_change(Change(ChangeKind.COUNTED, offset=number, facts=batch.facts()), step)
         if self.counts_as_written:
             counted.write(number)
 
@@ -142,6 +142,6 @@ class Allowance:
         counted = self._state.counted
         if not self.is_bounded:
             for number in list(counted.batches):
-                self._decisions.do(Change(ChangeKind.UNCOUNTED, offset=number), step)
+                self._decisions.apply_change(Change(ChangeKind.UNCOUNTED, offset=number), step)
         elif self.counts_as_written:
             counted.take_over(now_ms, self.written_within_ms, unwritten)

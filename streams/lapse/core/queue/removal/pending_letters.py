@@ -56,7 +56,9 @@ class PendingLetters:
             )
             offset = int(messages.offsets[at])
             source_offsets.append((number, offset))
-            self._decisions.do(Change(row.changes[0], source=number, offset=offset, facts=dying.facts()), step)
+            self._decisions.apply_change(
+                Change(row.changes[0], source=number, offset=offset, facts=dying.facts()), step
+            )
         for fault, some in by_fault.items():
             detail = f"{reasons}; its dead letter was refused and is tried again: {fault}"
             kept = messages.some(np.array(some, np.intp))
@@ -77,6 +79,6 @@ class PendingLetters:
             return
         of = self._state.sources[source]
         step.events.append(dying.removal(of.topic, of.partition, offset).event())
-        self._decisions.do(
+        self._decisions.apply_change(
             Change(route(Trigger.WRITE_LETTER).row(State.PENDING).changes[0], source=source, offset=offset), step
         )

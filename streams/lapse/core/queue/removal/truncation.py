@@ -71,7 +71,7 @@ class Truncation:
             False if messages are left. Then call it again with the next step, and do nothing else in between.
         """
         state = self._state
-        numbers = state.sources.of_topic(topic)
+        numbers = state.sources.numbers_of_topic(topic)
         if not all(self._take_out(number, 1 << 62, Trigger.REPLACE_TOPIC, now_ms, step) for number in numbers):
             return False
         if step.removals:
@@ -79,8 +79,8 @@ class Truncation:
             return False
         for number in numbers:
             for outdated in [at for at, chunk in state.repeats.chunks.items() if chunk.source == number]:
-                self._decisions.do(Change(ChangeKind.FORGOTTEN, offset=outdated), step)
-            self._decisions.do(Change(ChangeKind.REPLACED, source=number), step)
+                self._decisions.apply_change(Change(ChangeKind.FORGOTTEN, offset=outdated), step)
+            self._decisions.apply_change(Change(ChangeKind.REPLACED, source=number), step)
             self.begins(topic, state.sources[number].partition, epoch)
         return True
 
@@ -118,7 +118,7 @@ class Truncation:
                 step.changes[changed_at] = Change(ChangeKind.SETTLED, change.places)
                 del step.events[event_at]
                 places = np.array([place for place, _ in change.places], np.int64)
-                self._decisions.depart(event.messages, places, (Reason.LOG_TRUNCATED,), now_ms, step)
+                self._decisions.record_removal(event.messages, places, (Reason.LOG_TRUNCATED,), now_ms, step)
                 return
 
     def _undeliver(self, segment: Segment, slots: NDArray[np.intp], step: Step) -> None:
@@ -126,7 +126,7 @@ class Truncation:
             some = slots[segment.state[slots] == of_state]
             if len(some):
                 kind = route(Trigger.UNDELIVER).row(of_state).changes[0]
-                self._decisions.do(Change(kind, places_of([(segment, some)])), step)
+                self._decisions.apply_change(Change(kind, places_of([(segment, some)])), step)
 
     def _take_out(self, number: int, begin_offset: int, trigger: Trigger, now_ms: int, step: Step) -> bool:
         """Remove a source's messages below an offset to which a trigger applies. Return False if some are left."""
@@ -153,5 +153,5 @@ class Truncation:
         departing.forget_below(self._decisions, number, begin_offset, step)
         forgets = route(trigger).row(State.REMEMBERED).changes[0]
         for of, offset in [one for one in state.remembered if one[0] == number and one[1] < begin_offset]:
-            self._decisions.do(Change(forgets, source=of, offset=offset), step)
+            self._decisions.apply_change(Change(forgets, source=of, offset=offset), step)
         return True

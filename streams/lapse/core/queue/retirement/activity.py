@@ -24,7 +24,9 @@ class UsableQueueShard:
 
     def keep_used(self, used: Used, step: Step) -> None:
         """Journal a use."""
-        self._decisions.do(Change(ChangeKind.USED, until_ms=used.at_ms, facts={"configured": used.configured}), step)
+        self._decisions.apply_change(
+            Change(ChangeKind.USED, until_ms=used.at_ms, facts={"configured": used.configured}), step
+        )
 
     def is_protected(self) -> bool:
         """Return whether a client is subscribed, a message is scheduled or delayed, or a transfer is unfinished."""

@@ -50,7 +50,7 @@ class RetirableQueueShard:
     def keep(self, retirement: Retirement | None, step: Step) -> None:
         """Journal a retirement, or its end."""
         facts = {} if retirement is None else {"retirement": retirement.encode().decode()}
-        self._decisions.do(Change(ChangeKind.RETIRING, facts=facts), step)
+        self._decisions.apply_change(Change(ChangeKind.RETIRING, facts=facts), step)
 
     def report(self, cause: Cause, force: bool, now_ms: int) -> Report:
         """Report the shard's messages, and whether it can end.

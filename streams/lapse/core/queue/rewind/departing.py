@@ -44,7 +44,7 @@ def note(decisions: Decisions, number: int, ranges: Iterable[Range], step: Step,
             known = rewinds.departed.get((number, stretch)) or Departed()
             (known.never if never else known.elsewhere).add(first, stop)
             facts = known.facts()
-            decisions.do(Change(ChangeKind.DEPARTED, source=number, offset=stretch, facts=facts), step)
+            decisions.apply_change(Change(ChangeKind.DEPARTED, source=number, offset=stretch, facts=facts), step)
             first = stop + 1
 
 
@@ -52,4 +52,4 @@ def forget_below(decisions: Decisions, number: int, begin_offset: int, step: Ste
     """Forget notes about messages whose records Kafka has removed."""
     for source, stretch in list(decisions.state.rewinds.departed):
         if source == number and (stretch + 1) * _CHUNK <= begin_offset:
-            decisions.do(Change(ChangeKind.DEPARTED, source=source, offset=stretch), step)
+            decisions.apply_change(Change(ChangeKind.DEPARTED, source=source, offset=stretch), step)

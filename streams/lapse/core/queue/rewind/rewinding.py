@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lapse.core.generation import MOST_GENERATIONS, offset_of, position_of
-from lapse.core.queue.arrival.arrival import TRANSFER, Arrivals, sort_out
+from lapse.core.queue.arrival.arrival import TRANSFER, Arrivals, classify_records
 from lapse.core.queue.arrival.entrance import Entrance
-from lapse.core.queue.arrival.repeats import sift, without
-from lapse.core.queue.change import Change, ChangeKind, joined
+from lapse.core.queue.arrival.repeats import find_repeats, without_offsets
+from lapse.core.queue.change import Change, ChangeKind, join_places
 from lapse.core.queue.decision import Decisions
 from lapse.core.queue.inquiry.view import RecordView
 from lapse.core.queue.life.message_state import THERE
@@ -148,7 +148,7 @@ class Rewinding:
         if not dry_run:
             self._write(rewind, step)
             for number in self._state.rewinds.outdated() if rewind.done else ():
-                self._decisions.do(Change(ChangeKind.REWIND, holder=number), step)
+                self._decisions.apply_change(Change(ChangeKind.REWIND, holder=number), step)
 
     def _bring_back(
         self,
@@ -181,7 +181,7 @@ class Rewinding:
         reborn = [
             _reborn(record, span.generation, None if rewind.keeps_lifetimes else rewind.at_ms) for record in chosen
         ]
-        found = sort_out(reborn, self._settings.name, self._settings.expiration_of(source.topic))
+        found = classify_records(reborn, self._settings.name, self._settings.expiration_of(source.topic))
         late = _past(found, rewind.at_ms if self._settings.expiration.enabled else -1)
         counts["expired"] += len(late)
         if found.invalid:  # a rewind that an older version began has no such count
@@ -191,16 +191,16 @@ class Rewinding:
         span.brought += len(reborn) - len(gone)
         if not dry_run and len(gone) < len(reborn):
             records_of = {position_of(record.offset, span.generation): record for record in chosen}
-            self._entrance.bring_back(number, without(found, gone), records_of, rewind.id, rewind.at_ms, step)
+            self._entrance.bring_back(number, without_offsets(found, gone), records_of, rewind.id, rewind.at_ms, step)
 
     def _sift(self, number: int, records: Sequence[Record]) -> _Sorted:
         """Compute from records which of them became messages when they arrived."""
         source = self._state.sources[number]
-        arrivals = sort_out(records, self._settings.name, self._settings.expiration_of(source.topic))
+        arrivals = classify_records(records, self._settings.name, self._settings.expiration_of(source.topic))
         dead = len(arrivals.invalid) + len(arrivals.expired)
         repeated: set[int] = set()
         if self.window_ms and (arrivals.identified or self._repeats.chunks):
-            found = sift(self._repeats, number, arrivals, self.window_ms)
+            found = find_repeats(self._repeats, number, arrivals, self.window_ms)
             for outdated in list(self._repeats.outdated(number, found.newest_ms, self.window_ms)):
                 self._repeats.forget(outdated)
             if found.ids:
@@ -239,7 +239,7 @@ class Rewinding:
         dying = (offset_of(position) for of, position in self._state.pending if of == number)
         found += (offset for offset in dying if first <= offset <= last)
         live = np.unique(np.array(found, np.int64))
-        for at, count in joined(live):
+        for at, count in join_places(live):
             if len(span.live) < MOST_LIVE:
                 span.live.add(at, at + count - 1)
         return live
@@ -252,7 +252,7 @@ class Rewinding:
         return offsets[~those]
 
     def _write(self, rewind: Rewind, step: Step) -> None:
-        self._decisions.do(Change(ChangeKind.REWIND, holder=rewind.number, facts=rewind.facts()), step)
+        self._decisions.apply_change(Change(ChangeKind.REWIND, holder=rewind.number, facts=rewind.facts()), step)
 
 
 class _Sorted(NamedTuple):

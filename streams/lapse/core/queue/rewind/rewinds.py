@@ -245,7 +245,7 @@ class Rewinds:
             if span is None or span.generation <= generation:
                 continue
             at, behind = max(offset_of(first), span.first), min(offset_of(last) + 1, span.cursor)
-            for low, high in [*span.live.within(at, behind - 1), (behind, behind)]:
+            for low, high in [*span.live.parts_between(at, behind - 1), (behind, behind)]:
                 if low > at:
                     found.add(position_of(at, generation), position_of(low - 1, generation))
                 at = max(at, high + 1)

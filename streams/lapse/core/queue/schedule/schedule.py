@@ -90,7 +90,7 @@ class Schedule:
         counts: Counts = NO_COUNTS,
     ) -> None:
         """Schedule a message by its row; `facts` says what else holds it back (Q17, C51)."""
-        self._decisions.do(
+        self._decisions.apply_change(
             Change(
                 row.changes[0],
                 source=source,
@@ -173,9 +173,9 @@ class Schedule:
         """Give a message its place. One that was delivered too often elsewhere leaves at once (C23, C73)."""
         scheduled, traits = self._state.scheduled[source, offset], NONE
         handed_over = scheduled.flags & Flag.HANDED_OVER
-        if self._decisions.settings.traits.wanted or scheduled.retry_ms != UNSTATED or handed_over:
+        if self._decisions.settings.traits.is_needed or scheduled.retry_ms != UNSTATED or handed_over:
             traits = scheduled.traits(self._decisions.settings.traits)
-        self._decisions.do(Change(row.changes[0], source=source, offset=offset), step)
+        self._decisions.apply_change(Change(row.changes[0], source=source, offset=offset), step)
         deadlines_ms = np.array([scheduled.deadline_ms], np.int64)
         place = self._state.next_place
         self._decisions.enter(row, source, offset, deadlines_ms, traits, step, scheduled.counts)
@@ -212,7 +212,7 @@ class Schedule:
             guard = Guard.LATER
         elif self._target_depth.bounded and (self._state.scheduled.ready or not self._target_depth.room()):
             at_ms, guard = scheduled.then_ms if scheduled.held else now_ms, Guard.NO_ROOM
-        messages = self._decisions.one(source, offset, scheduled.deadline_ms, scheduled.counts)
+        messages = self._decisions.unplaced_message(source, offset, scheduled.deadline_ms, scheduled.counts)
         row = self._become(route(trigger, guard), source, offset, at_ms, now_ms, step)
         if guard is Guard.NO_ROOM:
             self._tell_held({source: [offset]}, now_ms, step)
@@ -238,13 +238,13 @@ class Schedule:
             departing.note(self._decisions, source, [(offset, offset)], step, never=never)
         if row.reason is None:
             self._tell(row, source, offset, now_ms, step, subscription, detail)
-            self._decisions.do(Change(row.changes[0], source=source, offset=offset), step)
+            self._decisions.apply_change(Change(row.changes[0], source=source, offset=offset), step)
             return
         late = scheduled.deadline_ms <= self._decisions.deadlines_count_ms(now_ms)
         reasons = in_order((row.reason, Reason.TIME_LIMIT) if late else (row.reason,))
         detail = UNCONFIRMED if scheduled.state is State.UNCONFIRMED else ""
-        self._decisions.do(Change(row.changes[0], source=source, offset=offset), step)
-        messages = self._decisions.one(source, offset, scheduled.deadline_ms, scheduled.counts)
+        self._decisions.apply_change(Change(row.changes[0], source=source, offset=offset), step)
+        messages = self._decisions.unplaced_message(source, offset, scheduled.deadline_ms, scheduled.counts)
         self._decisions.refuse_one(messages, reasons, now_ms, step, detail)
 
     def purge(
@@ -282,7 +282,7 @@ class Schedule:
             late = (Reason.TIME_LIMIT,) if one.deadline_ms <= due_ms else ()
             detail = UNCONFIRMED if one.state is State.UNCONFIRMED else ""
             alike.setdefault((source, in_order((*why, *late)), detail), []).append((offset, one.deadline_ms))
-            self._decisions.do(Change(row.changes[0], source=source, offset=offset), step)
+            self._decisions.apply_change(Change(row.changes[0], source=source, offset=offset), step)
         for (source, reasons, detail), messages in alike.items():
             self._decisions.refuse_all(source, messages, reasons, now_ms, step, detail)
         return [one for _, one in gone]
@@ -291,7 +291,7 @@ class Schedule:
         self, row: Row, source: int, offset: int, now_ms: int, step: Step, subscription: str, detail: str
     ) -> None:
         scheduled = self._state.scheduled[source, offset]
-        messages = self._decisions.one(source, offset, scheduled.deadline_ms, scheduled.counts)
+        messages = self._decisions.unplaced_message(source, offset, scheduled.deadline_ms, scheduled.counts)
         step.events.append(ShardEvent(row.event, now_ms, messages, subscription, detail))
 
 

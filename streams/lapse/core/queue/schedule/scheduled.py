@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from lapse.core.lifetime import NEVER
 from lapse.core.queue.arrival.trait import OWN_GROUP, Flag, TraitReader, Traits
-from lapse.core.queue.change import Change, counts_of
+from lapse.core.queue.change import Change, transferred_counts
 from lapse.core.queue.life.message_state import State
 from lapse.core.retry_delay import UNSTATED
 from lapse.core.transfer_counts import NONE as NO_COUNTS
@@ -97,5 +97,5 @@ def scheduled_of(change: Change) -> Scheduled:
         change.facts.get("held", False),
         change.facts.get("ready", False),
         UNSTATED if traits.retries is None else int(traits.retries[0]),
-        counts_of(change),
+        transferred_counts(change),
     )

@@ -110,12 +110,12 @@ class Index:
         if waiting.any():
             _count(self._waiting_groups, groups[waiting], by)
         if self.lines is not None:
-            self.lines.freed(groups[bound].tolist())
+            self.lines.release_groups(groups[bound].tolist())
 
     def became_available(self, segment: Segment, where: Where) -> None:
         """Add available messages to the waiting groups."""
         if self.lines is not None:
-            self.lines.came(segment, slots_of(where))
+            self.lines.add_available(segment, slots_of(where))
 
     def note_until(self, segment: Segment, until_ms: int) -> None:
         """Note the end of a lease or delay."""

@@ -32,7 +32,7 @@ class Locator:
             return
         source = self._state.sources[number]
         # All pieces are found first, since the caller may settle messages meanwhile, which can drop a segment.
-        seen_to = source.seen_to(first)
+        seen_to = source.next_unread_position(first)
         for piece in list(source.find(first, min(last, seen_to - 1))):
             if piece.place < 0:
                 outcomes.extend(self._missing(number, piece.first, piece.last))

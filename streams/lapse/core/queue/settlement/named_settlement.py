@@ -84,7 +84,7 @@ class NamedSettlement:
         """Whether the rest can be settled at once, or a bookmark is invalid."""
         return self._fault is not None or (self.is_read and self._part_end() == len(self._ordered()))
 
-    def read_some(self) -> None:
+    def read_part(self) -> None:
         """Parse the next `READ_AT_ONCE` bookmarks. `claims` raises a fault that is found."""
         self._read(READ_AT_ONCE)
 

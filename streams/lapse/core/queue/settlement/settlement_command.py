@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from lapse.core.queue.answer import bounded, size
+from lapse.core.queue.answer import bounded_fields, count_messages
 from lapse.core.queue.arrival.target_depth import UNLIMITED
 from lapse.core.queue.parts_done import PartsDone
 from lapse.core.queue.settlement import settlement
@@ -60,13 +60,13 @@ class SettlementCommands:
             self._by_bookmarks = command, NamedSettlement(command, self._shard.state)
         return self._by_bookmarks[1]
 
-    def settle_some(self, command: Command, at_ms: int, step: Step) -> bool:
+    def settle_part(self, command: Command, at_ms: int, step: Step) -> bool:
         """Carry out a part of a settlement of very many messages. Return whether another part must follow.
 
         A part by filter ends at the end of a segment. `settle` or `renew` does the last part, and answers for all.
         """
         if command.bookmarks:
-            return self._settle_some_named(command, at_ms, step)
+            return self._settle_named_part(command, at_ms, step)
         if command.command not in _IN_PARTS_BY_FILTER or not command.filter or is_refused(command):
             return False
         claims, at = self._shard.selected_part(command.filter, self._parts.settled_to, SETTLED_AT_ONCE)
@@ -79,7 +79,7 @@ class SettlementCommands:
     def settle(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
         """Acknowledge, cancel or expire messages. Return the fields of the answer."""
         if not command.filter:
-            return bounded(self._settle_named(command, at_ms, step), command, {})
+            return bounded_fields(self._settle_named(command, at_ms, step), command, {})
         parts = self._parts
         if parts.settled_to >= 0:
             claims, _ = self._shard.selected_part(command.filter, parts.settled_to, UNLIMITED)
@@ -87,8 +87,8 @@ class SettlementCommands:
             claims = self.claims(command)
         parts.add(self._carry_out(command, claims, at_ms, step))
         out_of_sight = len(self._shard.selected_scheduled(command.filter))  # a filter does not settle them (C16)
-        counts = {"settled": size(parts.settled), "skipped": parts.skipped + out_of_sight}
-        answered = bounded(parts.settled, command, counts)
+        counts = {"settled": count_messages(parts.settled), "skipped": parts.skipped + out_of_sight}
+        answered = bounded_fields(parts.settled, command, counts)
         parts.clear()
         return answered
 
@@ -106,12 +106,12 @@ class SettlementCommands:
         else:
             outcomes = self._settle_named(command, at_ms, step)
         renewed = any(outcome.result is Result.SETTLED for outcome in outcomes)
-        return bounded(outcomes, command, {}) | {"lease_until_ms": self._renewed_to_ms if renewed else None}
+        return bounded_fields(outcomes, command, {}) | {"lease_until_ms": self._renewed_to_ms if renewed else None}
 
     def _is_too_long(self, command: Command) -> bool:
         return command.lease_ms is not None and command.lease_ms > self._shard.settings.max_lease_ms
 
-    def _settle_some_named(self, command: Command, at_ms: int, step: Step) -> bool:
+    def _settle_named_part(self, command: Command, at_ms: int, step: Step) -> bool:
         if command.command not in _IN_PARTS_BY_BOOKMARKS or command.filter or command.select or command.state:
             return False
         if command.command == "renew" and (not command.subscription or self._is_too_long(command)):
@@ -120,13 +120,13 @@ class SettlementCommands:
         if not named.began and named.is_small:
             return False
         if not named.is_read:
-            named.read_some()
+            named.read_part()
             return True
         if named.is_last:
             return False
         part = self._once(named, named.take())
         if self._shard.is_due(at_ms):
-            self._shard.end_leases_of(part, at_ms, step)  # their due leases may wait behind very many others (C60)
+            self._shard.end_named_leases(part, at_ms, step)  # their due leases may wait behind very many others (C60)
         named.settled(self._carry_out(command, part, at_ms, step))
         return True
 
@@ -144,7 +144,7 @@ class SettlementCommands:
 
     def _carry_out(self, command: Command, claims: list[Claim], at_ms: int, step: Step) -> list[Outcome]:
         if command.filter:
-            self._shard.end_leases_of(claims, at_ms, step)  # their due leases may wait behind very many others (C60)
+            self._shard.end_named_leases(claims, at_ms, step)  # their due leases may wait behind very many others (C60)
         row_filter = "" if command.filter else self._row_filter()
         if command.command == "renew":
             outcomes, self._renewed_to_ms = self._shard.renew(

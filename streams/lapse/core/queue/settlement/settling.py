@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from lapse.core.generation import FIRST_REWOUND
 from lapse.core.lifetime import NEVER
-from lapse.core.queue.arrival.source import Standing
+from lapse.core.queue.arrival.source import PlacedRun
 from lapse.core.queue.arrival.trait import Flag
 from lapse.core.queue.change import Change
 from lapse.core.queue.decision import Decisions
@@ -118,7 +118,7 @@ class Settling:
             step: receives the decisions.
             delay_ms: CANCEL: delay before the next delivery, ms (C19); None = the message's or the queue's (Q24).
             row_filter: messages that do not match it are unknown to the user, unless they hold them. It was judged on
-                `unheld` and `unplaced` before (X4).
+                `places_not_held` and `offsets_without_place` before (X4).
             fault: EXPIRE: what is wrong with the messages, for their letters and events (L14).
 
         Returns:
@@ -272,12 +272,12 @@ class Settling:
                 return
             looked = len(asked.outcomes)
 
-    def _standing(self, claim: Claim) -> Standing | None:
+    def _standing(self, claim: Claim) -> PlacedRun | None:
         """Return the run that contains the first message of a claim; None if it has no place."""
         number = self._state.sources.find(claim.topic, claim.partition)
         if number is None or self._is_of_another_topic(claim):
             return None
-        return self._state.sources[number].standing(claim.first)
+        return self._state.sources[number].find_run(claim.first)
 
     def _settle_together(self, asked: Settlement, claims: Sequence[Claim]) -> None:
         """Settle several claims on messages of one run."""
@@ -343,7 +343,7 @@ class Settling:
         fresh: list[int] = []
         for offset in range(claim.first, claim.last + 1):
             if (number, offset) not in self._state.remembered:
-                self._decisions.do(Change(row.changes[0], source=number, offset=offset), asked.step)
+                self._decisions.apply_change(Change(row.changes[0], source=number, offset=offset), asked.step)
                 fresh.append(offset)
         offsets = np.array(fresh, np.int64)
         messages = Messages(claim.topic, claim.partition, offsets, None, np.zeros(len(fresh), np.uint32), None)
@@ -362,8 +362,8 @@ class Settling:
 
     # Claims
 
-    def looks_ahead(self, claims: Iterable[Claim]) -> list[tuple[str, int]]:
-        """See `QueueShard.looks_ahead`."""
+    def sources_named_ahead(self, claims: Iterable[Claim]) -> list[tuple[str, int]]:
+        """See `QueueShard.sources_named_ahead`."""
         if self._settings.target_depth is None:
             return []
         names: set[tuple[str, int]] = set()
@@ -396,7 +396,7 @@ class Settling:
         return parts[0], parts[1], parts[2]
 
 
-def _follows(claim: Claim, before: Claim, standing: Standing) -> bool:
+def _follows(claim: Claim, before: Claim, standing: PlacedRun) -> bool:
     """Return whether a claim is on later messages of the same run as another one, with the same epoch."""
     return (
         claim[:2] == before[:2]

@@ -74,7 +74,7 @@ class Subscribing:
             row_filter=row_filter,
             began_ms=now_ms if known is None else known.began_ms,
         ).facts()
-        self._decisions.do(Change(ChangeKind.SUBSCRIBED, holder=facts["number"], facts=facts), step)
+        self._decisions.apply_change(Change(ChangeKind.SUBSCRIBED, holder=facts["number"], facts=facts), step)
         self._keep_filters()
         if known is None:
             step.events.append(ShardEvent(EventKind.SUBSCRIBED, now_ms, subscription=subscription, detail=client))
@@ -109,12 +109,12 @@ class Subscribing:
         if known is None:
             return False
         self._state.segments.make_room()
-        at, held = Trigger.LOSE_CONSUMER, self._decisions.held_by(known.number)
+        at, held = Trigger.LOSE_CONSUMER, self._decisions.backlog_places(known.number)
         if lost_at_ms is None:
             self._transitions.happen(at, held, now_ms, step)
         else:
             self._transitions.come_back(at, Cause.LOST, held, now_ms, step, since_ms=lost_at_ms)
-        self._decisions.do(Change(ChangeKind.UNSUBSCRIBED, holder=known.number, facts={"id": known.id}), step)
+        self._decisions.apply_change(Change(ChangeKind.UNSUBSCRIBED, holder=known.number, facts={"id": known.id}), step)
         self._keep_filters()
         step.events.append(ShardEvent(EventKind.UNSUBSCRIBED, now_ms, subscription=subscription, detail=detail))
         return True
@@ -136,7 +136,7 @@ class Subscribing:
             max_backlog = self._capped(known.asked_backlog)
             if max_backlog != known.max_backlog:
                 facts = {**known.facts(), "max_backlog": max_backlog}
-                self._decisions.do(Change(ChangeKind.SUBSCRIBED, holder=known.number, facts=facts), step)
+                self._decisions.apply_change(Change(ChangeKind.SUBSCRIBED, holder=known.number, facts=facts), step)
 
     def _capped(self, backlog: int) -> int:
         return backlog if self._settings.max_backlog is None else min(backlog, self._settings.max_backlog)

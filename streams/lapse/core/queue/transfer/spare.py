@@ -117,9 +117,9 @@ class Spare:
         waiting = 0
         for index in self._state.segments:
             outline = self._state.outline(index)
-            if not outline.available or self._matching.hopeless((text,), index, outline.used):
+            if not outline.available or self._matching.matches_none((text,), index, outline.used):
                 continue
-            if self._matching.untried(text, index):
+            if self._matching.is_untried(text, index):
                 waiting += outline.available
                 continue
             slots = self._decisions.slots_in(self._state.segments.look(index), (State.AVAILABLE,))

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from lapse.core.error_code import ErrorCode
 from lapse.core.generation import position_of
-from lapse.core.queue.answer import settlements, shown
+from lapse.core.queue.answer import queued_message, requested_settlements
 from lapse.core.queue.settlement.settlement import Claim, Outcome, Result
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step
@@ -111,10 +111,10 @@ class TransferCommands:
             else:
                 claims = self._claims(command)
                 if not command.filter:
-                    shard.advance_to(claims, most)
+                    shard.activate_up_to(claims, most)
             outcomes, more = shard.transfer_source.hold(transfer_id, command.to, claims, most, at_ms, step)
             outcomes = shard.with_advancing(outcomes)
-        messages = tuple(shown(one) for one in shard.transfer_source.held(transfer_id))
+        messages = tuple(queued_message(one) for one in shard.transfer_source.held(transfer_id))
         counts = {"held": len(messages), "more": int(more)}
         if advancing := _advancing(outcomes):
             counts["advancing"] = advancing
@@ -123,7 +123,7 @@ class TransferCommands:
             counts |= {"wanted": shard.transfer_source.spare.wanted(), "unseen": int(unseen)}
             asks = self._asks()
         sources = tuple(f"{one.topic}:{one.partition}:{one.next_offset}" for one in shard.state.sources.current())
-        answer = {"settlements": settlements(outcomes, command), "messages": messages, "counts": counts}
+        answer = {"settlements": requested_settlements(outcomes, command), "messages": messages, "counts": counts}
         return {**answer, "sources": sources, **asks, **self._handed_over(transfer_id)}
 
     def to_judge(self, command: Command, now_ms: int) -> list[int]:
@@ -148,7 +148,7 @@ class TransferCommands:
             raise CommandRefused(f"{command.command}: {error}") from error
         given = [_given(one) for one in parsed]
         outcomes = self._shard.transfer_source.confirm(transfer_id, given, at_ms, step)
-        return {"settlements": settlements(outcomes, command)} | self._handed_over(transfer_id)
+        return {"settlements": requested_settlements(outcomes, command)} | self._handed_over(transfer_id)
 
     def _finish(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
         self._shard.transfer_source.finish(self._named(command), step)
@@ -168,9 +168,9 @@ class TransferCommands:
         if command.filter:
             raise CommandRefused("transfer_accept takes bookmarks, and no filter")
         transfer_id, claims = self._named(command), self._claims(command)
-        self._shard.advance_to(claims, MOST_HELD)
+        self._shard.activate_up_to(claims, MOST_HELD)
         outcomes = self._shard.with_advancing(self._shard.transfer_target.accept(transfer_id, claims, at_ms, step))
-        answer: dict[str, Any] = {"settlements": settlements(outcomes, command)}
+        answer: dict[str, Any] = {"settlements": requested_settlements(outcomes, command)}
         if advancing := _advancing(outcomes):
             answer["counts"] = {"advancing": advancing}
         return answer

@@ -142,7 +142,7 @@ class TransferSource:
         if any(len(slots) for _, slots in self._held(transfer_id)) or self._held_scheduled(transfer_id):
             self._remember(transfer, [], step)
         else:
-            self._decisions.do(Change(ChangeKind.TRANSFER, holder=transfer.number), step)
+            self._decisions.apply_change(Change(ChangeKind.TRANSFER, holder=transfer.number), step)
 
     def give_back(self, transfer_id: str, now_ms: int, step: Step) -> int:
         """Put the messages that a transfer holds back into the queue, and forget what it confirmed. Return how many."""
@@ -198,7 +198,7 @@ class TransferSource:
         self._write(Transfer(transfer.id, transfer.number, transfer.target, confirmed), step)
 
     def _write(self, transfer: Transfer, step: Step) -> None:
-        self._decisions.do(Change(ChangeKind.TRANSFER, holder=transfer.number, facts=transfer.facts()), step)
+        self._decisions.apply_change(Change(ChangeKind.TRANSFER, holder=transfer.number, facts=transfer.facts()), step)
 
     def _held(self, transfer_id: str) -> list[tuple[Segment, NDArray[np.intp]]]:
         """Return the places that a transfer holds, in order."""
