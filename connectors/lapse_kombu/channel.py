@@ -349,7 +349,7 @@ class Channel(virtual.Channel):
             return
         for consumption in list(self._consumed.values()):
             if isinstance(consumption, Consumption):
-                with contextlib.suppress(LapseError):  # whoever waits for its messages is told
+                with contextlib.suppress(Exception):  # whoever waits for its messages is told
                     consumption.reserve()
 
     def settled(self, subscriber: QueueSubscriber) -> None:
