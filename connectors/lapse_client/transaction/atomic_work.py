@@ -95,7 +95,7 @@ class AtomicWork:
         """Claims of transactions whose outcome was unknown when they failed."""
 
     def begin(self, deliveries: Sequence[Any]) -> Transaction:
-        """Return a transaction over deliveries.
+        """Return a transaction over deliveries; of one that is named twice the first counts (C16).
 
         Raises:
             InvalidPublication: a delivery has no lease, because it is at most once, or a barrier.
@@ -104,7 +104,7 @@ class AtomicWork:
             if delivery.is_barrier or delivery.lease_until_ms is None:
                 what = "is a barrier" if delivery.is_barrier else "was delivered at most once"
                 raise InvalidPublication(f"{delivery.bookmark} {what}, so there is nothing to acknowledge with outputs")
-        return Transaction(deliveries, self)
+        return Transaction(list({id(delivery): delivery for delivery in deliveries}.values()), self)
 
     def commit(self, transaction: Transaction) -> bool:
         """Commit the outputs, and acknowledge the deliveries.

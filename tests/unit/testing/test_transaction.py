@@ -57,6 +57,21 @@ def test_an_output_is_there_once_and_its_message_is_acknowledged(lapse: Lapse, c
     assert lapse.depth("orders") == 0
 
 
+@pytest.mark.feature("C16")
+def test_a_delivery_that_is_named_twice_is_acknowledged_once(lapse: Lapse) -> None:
+    lapse.queue("orders")
+    lapse.topic("shipments")
+    publish(lapse, "a", "b")
+    with lapse.subscriber("orders", 10) as subscriber:
+        first, second = received(subscriber), received(subscriber)
+        with subscriber.transaction([first, first, second]) as tx:
+            tx.produce("shipments", b"both")
+        assert not tx.repeated
+        assert subscriber.receive(timeout=1) is None
+    assert values(lapse, "shipments") == [b"both"]
+    assert lapse.depth("orders") == 0
+
+
 def ship_nowhere(lapse: Lapse, delivery: Delivery) -> None:
     """To a topic that is deleted after it was looked up."""
     lapse.topic("nowhere")
