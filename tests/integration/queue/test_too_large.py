@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from lapse.protocol import topic
 from support.created_topic import take_at_most
 from support.deployment import Deploy
 from support.log import until
@@ -58,3 +59,34 @@ def test_a_message_that_is_too_large_for_the_target_is_a_letter_and_others_are_f
     assert [one.value() for one in tail.wait(3, 20)] == [b"before", b"after", b"later"]
     until(lambda: deployment.depth("source")["depth"] == 0, "all have left")
     assert worker.running
+
+
+@pytest.mark.feature("C52", "D3", "X7", "Q16")
+def test_what_kafka_refuses_to_a_shard_stops_this_shard_only_until_it_is_mended(deploy: Deploy) -> None:
+    """Events, journal and ticks in turn. Its worker does not end, and nothing of the shard is lost."""
+    deployment = deploy({"orders": {"expiration": "enabled", "lease_period": "2s"}, "other": {}}).apply()
+    name = deployment.name("orders")
+    worker = deployment.worker().wait_for_shards(2)
+    own = (topic.events(name), topic.changelog(deployment.app_id, name), topic.commands(name))
+    for number, refusing in enumerate(own, 1):
+        take_at_most(deployment.servers, refusing, 1)
+        deployment.write("orders", b"early", headers=[("lapse-ttl-ms", b"50")])
+        deployment.write("orders", *(b"%d" % value for value in range(5)))
+        refused = f"{name}, partition 0: Kafka refuses what it writes"
+        until(lambda refused=refused, number=number: worker.text.count(refused) >= number, "it is given up")
+        deployment.write("other", b"passes")
+        with deployment.subscriber("other", timeout_s=20) as subscriber:
+            delivery = subscriber.receive(20)
+            assert delivery is not None
+            subscriber.settle("acknowledge", [delivery], wait=True)
+        take_at_most(deployment.servers, refusing, 1 << 20)
+        with deployment.subscriber("orders", 20, timeout_s=60) as subscriber:
+            got = [one for _ in range(5) if (one := subscriber.receive(30)) is not None]
+            assert sorted(one.value for one in got) == [b"%d" % value for value in range(5)]
+            subscriber.settle("acknowledge", got, wait=True)
+        until(lambda: deployment.depth("orders")["depth"] == 0, "all are acknowledged")
+        assert worker.running
+    letters = deployment.tail(topic.dead_letters(name)).wait(len(own))
+    assert {one.value() for one in letters} == {b"early"}
+    assert len({dict(one.headers() or ())["lapse-id"] for one in letters}) == len(own), "each once, as after crashes"
+    assert f"{name}, partition 0: is taken over after all" in worker.text

@@ -119,17 +119,13 @@ class JournalStore(LeanService, FaustStore[Any, Any]):
             self._troubled.forget(partition)
             self.owner.let_go(partition)
         for partition in sorted(self._owned - mine):
-            self._owned.discard(partition)
-            await self.owner.release(partition)
-            self._close(partition)
+            await self._release(partition)
         owned = sorted(self._owned)
         # During a rebalance that this worker missed, another worker may have had a shard.
         for partition, mine_still in zip(owned, await asyncio.gather(*map(self._is_still_mine, owned)), strict=True):
             if not mine_still:
                 logger.warning("%s, partition %d: belonged to another worker meanwhile", self.table_name, partition)
-                self._owned.discard(partition)
-                await self.owner.release(partition)
-                self._close(partition)
+                await self._release(partition)
         coming = sorted(mine - self._owned)
         self.early = set()
         for partition in coming:
@@ -163,14 +159,17 @@ class JournalStore(LeanService, FaustStore[Any, Any]):
             standby, self._standby = self._standby, None
             await standby.stop()
 
+    async def _release(self, partition: int) -> None:
+        self._owned.discard(partition)
+        await self.owner.release(partition)
+        self._close(partition)
+
     async def renew(self) -> None:
         """Take over this worker's shards anew, because the topics that they read have changed (C42, C52, C81)."""
         for partition in sorted(self._owned - self.owner.stopped):
             if partition in self._lost:
                 continue
-            self._owned.discard(partition)
-            await self.owner.release(partition)
-            self._close(partition)
+            await self._release(partition)
             if await self.owner.exists():
                 await self._take_over(partition, self._epochs[partition])
 

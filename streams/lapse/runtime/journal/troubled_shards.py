@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -20,6 +21,9 @@ TROUBLE: Final = (KafkaError, KafkaException, TimeoutError, OSError)
 _FIRST_S: Final = 1.0
 _MOST_S: Final = 10.0
 """How long a shard waits for the next attempt, s: at first, and at most."""
+
+_STEADY_S: Final = 60.0
+"""After so long without trouble, s, a shard waits no longer than at first."""
 
 
 class TroubledShards:
@@ -39,6 +43,7 @@ class TroubledShards:
         self._errors: dict[int, RepeatedError] = {}
         self._delays_s: dict[int, float] = {}
         self._timers: dict[int, asyncio.TimerHandle] = {}
+        self._healed_at: dict[int, float] = {}
 
     def __contains__(self, partition: int) -> bool:
         return partition in self._errors
@@ -47,6 +52,9 @@ class TroubledShards:
         """Note that an attempt has failed, and plan the next one."""
         what = f"{self._table}, partition {partition}: cannot be taken over for now, and is tried again"
         self._errors.setdefault(partition, RepeatedError(logger, what)).note(error)
+        healed_at = self._healed_at.pop(partition, None)
+        if healed_at is not None and time.monotonic() - healed_at > _STEADY_S:
+            self._delays_s.pop(partition, None)
         delay_s = self._delays_s.get(partition, _FIRST_S)
         self._delays_s[partition] = min(2 * delay_s, _MOST_S)
         self._timers[partition] = asyncio.get_running_loop().call_later(delay_s, self._again, partition)
@@ -59,7 +67,8 @@ class TroubledShards:
         """Note that a shard is taken over; return whether it was troubled."""
         was_troubled = partition in self._errors
         if was_troubled:
-            self.forget(partition)
+            self._errors.pop(partition)
+            self._healed_at[partition] = time.monotonic()
             logger.info("%s, partition %d: is taken over after all", self._table, partition)
         return was_troubled
 
@@ -74,4 +83,5 @@ class TroubledShards:
     def forget(self, partition: int) -> None:
         """Forget a shard that this worker does not have."""
         self._errors.pop(partition, None)
+        self._healed_at.pop(partition, None)
         self._delays_s.pop(partition, None)

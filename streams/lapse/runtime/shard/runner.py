@@ -11,9 +11,10 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
+from lapse.runtime.journal import refused_shard
 from lapse.runtime.journal.store import Fenced, JournalStore
 from lapse.runtime.kafka.output import Output, Packed
-from lapse.runtime.kafka.producer import BatchProducer
+from lapse.runtime.kafka.producer import REFUSALS, BatchProducer
 from lapse.runtime.letters.letter_writer import LetterWriter
 from lapse.runtime.letters.refusal import Refusal
 from lapse.runtime.shard.deliveries_under_way import DeliveriesUnderWay
@@ -109,7 +110,7 @@ class Runner:
         self._removed = RemovedLog(entity, machine, self._inbox, log, self._news.set, found.gaps)
         self._arrival_gate = ArrivalGate(machine, self._inbox, log, self._news.set)
         self._timeline = Timeline(clock, machine.figures)
-        self._ticker = Ticker(shown, commands, machine, producer, clock)
+        self._ticker = Ticker(shown, commands, machine, producer, clock, self._news.set)
         gate = Gate(self._inbox, log, self._news.set)
         self._intake = Intake(machine, self._inbox, gate, self._timeline, found.topics, self._ticker.read)
         self._deliveries = DeliveriesUnderWay(shown, machine, producer, found.floors)
@@ -225,6 +226,7 @@ class Runner:
                     self._idle.clear()
                 await self._turns.turn()
                 self._news.clear()
+                self._ticker.check()
                 await self._step()
                 if self.machine.stopped and not self._ahead:
                     await self._stop_for_good()
@@ -235,6 +237,9 @@ class Runner:
         except Fenced as error:
             self._store.lose(self.partition, error)
             self._lose()
+        except REFUSALS as error:
+            self._lose()
+            refused_shard.begin(self._store, self.partition, error)
         except BaseException as error:  # noqa: BLE001  # crash-only: any error ends the process
             end_process(f"{self._shown}: {str(error) or type(error).__name__}", error)
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import Any, Final
 
 from lapse.core.lifetime import NEVER
 from lapse.protocol.tick import TICK_KEY
-from lapse.runtime.kafka.producer import BatchProducer
+from lapse.runtime.kafka.producer import REFUSALS, BatchProducer
 from lapse.runtime.shard.machine import Machine
 from lapse.runtime.timers.clock import WorkerClock
 from lapse.runtime.tp import TP
@@ -30,13 +31,24 @@ class Ticker:
         machine: knows when something is due.
         producer: writes the ticks.
         clock: the broker's clock.
+        on_refused: called when Kafka refuses a tick; `check` tells why.
 
     Attributes:
         reached_ms: the instant of the last tick that was read, ms since the epoch. Timers act up to it.
     """
 
-    def __init__(self, name: str, commands: TP, machine: Machine, producer: BatchProducer, clock: WorkerClock) -> None:
+    def __init__(
+        self,
+        name: str,
+        commands: TP,
+        machine: Machine,
+        producer: BatchProducer,
+        clock: WorkerClock,
+        on_refused: Callable[[], None] = lambda: None,
+    ) -> None:
         self.reached_ms = 0
+        self._on_refused = on_refused
+        self._refusal: Exception | None = None
         self._name = name
         self._commands = commands
         self._machine = machine
@@ -74,6 +86,15 @@ class Ticker:
         spacing_s = self._last_at + (_BEHIND_S if is_behind else _SPACING_S) - time.monotonic()
         self._timer = asyncio.get_running_loop().call_later(max(delay_s, spacing_s, 0), self._tick)
 
+    def check(self) -> None:
+        """Check that Kafka takes the ticks.
+
+        Raises:
+            KafkaError: it has refused one.
+        """
+        if self._refusal is not None:
+            raise self._refusal
+
     def stop(self) -> None:
         """Stop writing ticks."""
         if self._timer is not None:
@@ -101,5 +122,8 @@ class Ticker:
                 self._clock.measured(sent, time.monotonic(), metadata.timestamp)
         except asyncio.CancelledError:
             raise
+        except REFUSALS as error:
+            self._refusal = error
+            self._on_refused()
         except Exception as error:  # noqa: BLE001  # crash-only
             end_process(f"{self._name}: a tick could not be written: {error}", error)

@@ -1,0 +1,47 @@
+"""Refused shards: Kafka refuses what a running shard writes, for a reason of the shard's own topics (C52).
+
+A right was withdrawn, a topic takes no record of that size, or it is gone. That concerns the entity alone. So the
+shard is given up as in a crash, and taken over again until Kafka takes what it writes. All others go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lapse.runtime.journal.store import JournalStore
+
+logger = logging.getLogger(__name__)
+
+_tasks: set[asyncio.Task[None]] = set()
+
+
+def begin(store: JournalStore, partition: int, why: Exception) -> None:
+    """Give a shard up, which has stopped, once no rebalance is under way.
+
+    Args:
+        store: keeps its journal.
+        partition: its number.
+        why: what Kafka has answered.
+    """
+    logger.error(
+        "%s, partition %d: Kafka refuses what it writes: %s. It is given up, and taken over again until that is mended",
+        store.table_name,
+        partition,
+        str(why) or type(why).__name__,
+    )
+    task = asyncio.create_task(_give_up(store, partition, why), name=f"give up {store.table_name}-{partition}")
+    _tasks.add(task)
+    task.add_done_callback(_tasks.discard)
+
+
+async def _give_up(store: JournalStore, partition: int, why: Exception) -> None:
+    tables: Any = store.app.tables
+    async with tables.still() as open_:
+        if open_ and partition in store._owned and partition not in store._lost:
+            await store._release(partition)
+            store.owner.hold(partition)
+            store._held[partition] = store._epochs[partition]  # whoever has claimed a higher one has it
+            store._troubled.note(partition, why)
