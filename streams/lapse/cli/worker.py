@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 CRASHED: Final = 70
 _RESTART_DELAYS_S: Final = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 _STEADY_S: Final = 60.0
+_AGAIN_S: Final = 0.2
+_EMPTY_S: Final = 10.0
+"""How long a definitions topic that was without a leader is not believed to be empty, s."""
+
 _NOTHING: Final = "neither [queue.<name>] nor [sow.<name>]; there is nothing to run"
 
 _SWITCH_INTERVAL_S: Final = 0.001
@@ -180,9 +184,9 @@ def _decided(path: Path, config: Config, endpoint: Endpoint) -> Decided:
     try:
         with ThreadPoolExecutor(1) as beside:  # so that signals are handled while librdkafka waits
             there = beside.submit(awaited, Cluster(config).metadata, endpoint.note_away).result().topics
+            topic = DefinitionsTopic(config)
+            found = beside.submit(_once_there, topic.read_if_there, endpoint.note_away).result()
         endpoint.note_back()
-        topic = DefinitionsTopic(config)
-        found = topic.read_if_there()
         decided = undecided(path, config, topic.name) if found is None else decide(path, config, found)
     except (TopologyError, ValueError) as error:
         raise click.ClickException(str(error)) from error
@@ -192,6 +196,25 @@ def _decided(path: Path, config: Config, endpoint: Endpoint) -> Decided:
         raise click.ClickException(f"{path}: {_NOTHING}. If programs are to create queues, run `lapse apply` first")
     idle = f"nothing is defined that can be served; the worker waits for `lapse apply`, or for programs: {topic.name}"
     return replace(decided, warnings=(*decided.warnings, idle))
+
+
+def _once_there(read: Callable[[], dict[str, bytes] | None], away: Callable[[str], None]) -> dict[str, bytes] | None:
+    """Read the definitions once a broker leads their topic: a worker knows nothing to serve before (C52, Q23).
+
+    A broker that has just come back may tell for a moment that the topic is empty.
+    """
+    from lapse.runtime.topics.definitions import DefinitionsAway
+
+    believes_from = time.monotonic()
+    while True:
+        try:
+            found = read()
+            if found or time.monotonic() >= believes_from:
+                return found
+        except DefinitionsAway as error:
+            away(str(error))
+            believes_from = time.monotonic() + _EMPTY_S
+        time.sleep(_AGAIN_S)
 
 
 def serve(

@@ -5,6 +5,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
 from lapse.embedded import EmbeddedKafka
@@ -110,3 +111,23 @@ def test_copies_are_asked_for_warned_of_and_outlive_a_broker(brokers: list[Embed
         assert delivery is not None
         assert delivery.value == b"kept"
     assert f"{here.name('away')}, partition 0: is taken over after all" in worker.text
+    worker.stop()
+    _waits_for_definitions(brokers[2], admin, deploy({"orders": {}}, servers=servers, definitions="topic"))
+
+
+def _waits_for_definitions(broker: EmbeddedKafka, admin: AdminClient, here: Deployment) -> None:
+    """A worker that starts while nobody leads the definitions topic waits: it knows nothing to serve (Q23)."""
+    name, settings = topic.definitions(here.app_id), {"cleanup.policy": "compact"}
+    created = admin.create_topics([NewTopic(name, 1, replica_assignment=[[3]], config=settings)])
+    created[name].result(15)
+    here.apply()
+    consumer = Consumer({"bootstrap.servers": here.servers, "group.id": name})
+    place = TopicPartition(name, 0)
+    until(lambda: consumer.get_watermark_offsets(place, timeout=15)[1] == 2, "the definition is committed")
+    consumer.close()
+    broker.kill()
+    worker = here.worker()
+    until(lambda: f"{name}: " in worker.text and "The worker waits for it" in worker.text, "the worker waits", 60)
+    broker.start()
+    worker.wait_for_shards(1)
+    assert worker.running

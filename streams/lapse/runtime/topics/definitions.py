@@ -57,12 +57,29 @@ class Unreadable(NamedTuple):
     why: str
 
 
+class DefinitionsAway(TopologyError):
+    """No broker that leads the topic answers. That may be temporary."""
+
+
 class OutdatedChange(Exception):
     """A change is based on an older version of a definition (C64)."""
 
 
 _ABSENT: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
 """Errors that mean that a topic does not exist."""
+
+_AWAY: Final = frozenset(
+    {
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.BROKER_NOT_AVAILABLE,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError._TIMED_OUT,
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+    }
+)
+"""Errors that mean that no leader of the topic answers for now."""
 
 _LACKED: Final = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED: "Create on it, or Write",
@@ -182,8 +199,10 @@ class DefinitionsTopic:
                     return found, offsets
                 elif failure.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:  # librdkafka; no group is needed
                     raise KafkaException(failure)
-            raise TopologyError(f"{self.name}: could not be read to its end within {_PATIENCE_S:g} s")
+            raise DefinitionsAway(f"{self.name}: could not be read to its end within {_PATIENCE_S:g} s")
         except KafkaException as error:
+            if error.args[0].code() in _AWAY:
+                raise DefinitionsAway(f"{self.name}: cannot be read now: {error.args[0].str()}") from error
             if error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
                 # An assignment shows that we have the right Describe.
                 lacked = "Read" if consumer.assignment() else "Describe"
