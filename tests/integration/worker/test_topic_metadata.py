@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient
 
 from lapse.runtime.journal.changelog import Changelog
 from lapse.runtime.journal.changelog_reader import ChangelogReader
-from lapse.runtime.kafka.metadata import NeededTopics, know
+from lapse.runtime.kafka.metadata import NeededTopics, ensure_metadata
 from lapse.runtime.shard.log_reader import LogReader
 from lapse.runtime.topics import topic_id
 from lapse.runtime.topics.topic_id import TopicIds
@@ -39,9 +39,9 @@ def test_a_client_asks_only_for_topics_that_it_does_not_know(
             client._metadata_update = noted
             needed = NeededTopics()
             needed.names.add(soon)
-            await know(client, [old])
-            await know(client, [old, new], needed)
-            await know(client, [new, soon])
+            await ensure_metadata(client, [old])
+            await ensure_metadata(client, [old, new], needed)
+            await ensure_metadata(client, [new, soon])
             assert asked == [{old}, {new, soon}]
             assert client.cluster.partitions_for_topic(old) == {0, 1, 2}
             assert client.cluster.partitions_for_topic(new) == {0, 1, 2}
@@ -77,7 +77,9 @@ def test_what_one_client_has_just_learned_no_other_one_of_its_worker_asks_for(
             AIOKafkaProducer(bootstrap_servers=kafka) as last,
         ):
             clients = [noting(first.client), noting(last.client)]
-            await asyncio.gather(know(clients[0], [one], needed), know(clients[1], [other], needed))
+            await asyncio.gather(
+                ensure_metadata(clients[0], [one], needed), ensure_metadata(clients[1], [other], needed)
+            )
             assert asked == [{one, other}]
             assert {one, other} <= clients[1]._topics
             sent = [await last.send_and_wait(topic, b"v", partition=2) for topic in (one, other)]
@@ -86,7 +88,7 @@ def test_what_one_client_has_just_learned_no_other_one_of_its_worker_asks_for(
             needed.forget([one])
             third = create_topic(unique("third"))
             async with AIOKafkaProducer(bootstrap_servers=kafka) as new:
-                await know(noting(new.client), [third], needed)
+                await ensure_metadata(noting(new.client), [third], needed)
             assert asked[1:] == [{third, other}], "what was forgotten is asked for anew, and only if it is needed"
 
     asyncio.run(run())
