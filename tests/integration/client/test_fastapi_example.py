@@ -4,7 +4,6 @@ import importlib
 from pathlib import Path
 
 import pytest
-from fastapi.testclient import TestClient
 
 from support.deployment import Deploy
 from support.log import until
@@ -14,6 +13,8 @@ EXAMPLES = Path(__file__).parents[3] / "examples"
 
 @pytest.mark.feature("X3", "Q5", "Q24")
 def test_an_application_submits_and_consumes(deploy: Deploy, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fastapi.testclient import TestClient  # here: all processes collect this file
+
     here = deploy({"orders": {"expiration": "enabled", "max_deliveries": 3, "dead_letter": "dlq.orders{}"}}).apply()
     here.worker().wait_for_shards(1)
     monkeypatch.setenv("KAFKA_BOOTSTRAP_SERVERS", here.servers)

@@ -1,17 +1,21 @@
 """Payloads in Confluent's wire format: by Confluent's serdes, with a real registry, over a real queue."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import orjson
 import pytest
-from confluent_kafka.schema_registry import SchemaRegistryClient
-from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
 
 from lapse_client import DeadLetterReader, InvalidPublication, Publisher
 from support.deployment import Deploy, Deployment
 from support.log import until
 from support.schema_registry import schema_registry
+
+if TYPE_CHECKING:
+    from confluent_kafka.schema_registry import SchemaRegistryClient
 
 pytestmark = [
     pytest.mark.feature("X3"),
@@ -27,6 +31,8 @@ ORDER = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "l
 
 @pytest.fixture(scope="module")
 def registry() -> Iterator[SchemaRegistryClient]:
+    from confluent_kafka.schema_registry import SchemaRegistryClient  # here: every process collects it
+
     with schema_registry() as url:
         yield SchemaRegistryClient({"url": url})
 
@@ -39,6 +45,8 @@ def served(deploy: Deploy) -> Deployment:
 
 
 def test_confluents_serdes_write_and_read_and_a_misfit_dies(served: Deployment, registry: SchemaRegistryClient) -> None:
+    from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
+
     queue = served.name("orders")
     serializer = AvroSerializer(registry, orjson.dumps(ORDER).decode())
     with Publisher(served.connection, serializer=serializer) as publisher:

@@ -12,8 +12,6 @@ from typing import Any
 import fastavro
 import pydantic
 import pytest
-from confluent_kafka.schema_registry import SchemaRegistryClient
-from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.serialization import IntegerDeserializer, IntegerSerializer, StringSerializer
 from typing_extensions import TypedDict
 
@@ -279,6 +277,9 @@ class _Answer(BaseHTTPRequestHandler):
 )
 def test_only_a_registry_itself_may_say_that_a_schema_is_unknown(status: int, body: bytes, dies: bool) -> None:
     """Behind a wrong address there is a proxy or a login page, of which no message must die."""
+    from confluent_kafka.schema_registry import SchemaRegistryClient  # here: every process collects it
+    from confluent_kafka.schema_registry.avro import AvroDeserializer
+
     answer = type("Answer", (_Answer,), {"status": status, "body": body})
     with ThreadingHTTPServer(("127.0.0.1", 0), answer) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
