@@ -1,7 +1,8 @@
 """The runner: the task that owns one shard, from its inbox to its outputs.
 
 Every guarantee rests on the order of effects: dead letters and events, then the journal, then deliveries, then the
-acknowledgment of the source offsets. A failed write ends the process, because recovery is the normal path.
+acknowledgment of the source offsets. A failed write ends the process, because recovery is the normal path. If a broker
+refuses a write, it ends this shard only.
 """
 
 from __future__ import annotations
@@ -403,11 +404,9 @@ class Runner:
             await asyncio.sleep(0)
 
     async def _let_act(self, most: int, until: asyncio.Future[None] | None = None) -> int:
-        """Let the machine do what is due by the last tick that was read; return the number of turns.
+        """Let the machine do what is due by the last tick that was read, in up to `most` turns; return how many.
 
-        Args:
-            most: the greatest number of turns.
-            until: begin no turn once this is done, or the shard must pause.
+        Begin no turn once `until` is done, or the shard must pause.
         """
         turns = 0
         while turns < most and self._ticker.has_due_work:
@@ -420,12 +419,7 @@ class Runner:
         return turns
 
     async def _deliver(self, most: int, until: asyncio.Future[None] | None = None) -> None:
-        """Hand out messages in a few turns, until something arrives.
-
-        Args:
-            most: the greatest number of turns. The first is taken in any case.
-            until: begin no further turn once this is done, or the shard must pause.
-        """
+        """Hand out messages in up to `most` turns; after the first, stop for news, or when `until` is done."""
         if self._delivering_since is None:
             self._delivering_since = time.monotonic()
         for turn in range(most):
