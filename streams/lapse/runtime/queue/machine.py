@@ -129,11 +129,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
 
     @property
     def waits_for_ends(self) -> bool:
-        """Whether commands wait until the underlying logs are read: only while it checks that nothing is left (L11).
-
-        Otherwise unread messages cannot change what is due, since each has a deadline of its own (C1). A full shard
-        does not wait, because only a command can make room.
-        """
+        """Whether commands wait until the logs are read: while it checks that nothing is left, with room (C1, L11)."""
         return self.shard.agreement.checking and self.shard.room() > 0
 
     @property
