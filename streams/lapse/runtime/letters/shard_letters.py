@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Hashable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from lapse.core.shard.step import Step
@@ -109,21 +109,26 @@ class ShardLetters(Generic[F, S, Removed, LetterKey]):
         expired = None if write_expired is None else self.source.expired(at_work)
         refused: list[tuple[Removed, str]] = []
         sent: Sequence[Removed] = ()
-        sending: asyncio.Future[dict[int, Refusal]] | None = None
+        sending: Awaitable[dict[int, Refusal]] | None = None
         try:
             async for letters, about in self.source.letters_of(at_work):
                 if sending is not None:
                     refused += _refused(sent, await sending)
                 self._figures.letters_waiting, sent = len(about), about
-                begun = write(letters) if write_expired is None or expired is None else write_expired(letters, expired)
-                sending = asyncio.ensure_future(begun)
+                if write_expired is None or expired is None:
+                    sending = write(letters)
+                else:
+                    sending = write_expired(letters, expired)
                 for _ in range(_TURNS_TO_KAFKA if len(about) >= PART else 0):
                     await asyncio.sleep(0)
             if sending is not None:
                 refused += _refused(sent, await sending)
         finally:
-            if sending is not None:
-                sending.cancel()  # no effect, unless the shard is released, or the next letters cannot be made
+            # These have no effect, unless the shard is released, or the next letters cannot be made.
+            if isinstance(sending, asyncio.Future):
+                sending.cancel()
+            elif isinstance(sending, Coroutine):  # in memory there is no event loop
+                sending.close()
         self._figures.letters_waiting = 0
         if refused:
             what, why = len(refused), refused[0][1]

@@ -28,12 +28,15 @@ class Source:
 def test_a_write_ends_with_the_step_whose_next_letters_cannot_be_made() -> None:
     ends: list[str] = []
 
-    async def write(_: object) -> dict[int, Refusal]:
+    async def sends() -> dict[int, Refusal]:
         try:
             await asyncio.sleep(60)
         finally:
             ends.append("cancelled")
         return {}
+
+    def write(_: object) -> asyncio.Task[dict[int, Refusal]]:
+        return asyncio.create_task(sends())
 
     async def step() -> None:
         source: Any = Source()
