@@ -162,7 +162,7 @@ def _run(path: Path, data_dir: Path | None, log_level: str, log_format: Format) 
 
 def _opened(config: Config, log_level: str, log_format: Format) -> Endpoint:
     """Start the log and the HTTP endpoint. A signal stops the process at once, as nothing is under way yet."""
-    from lapse.runtime import worker_log
+    from lapse.runtime import watchdog, worker_log
     from lapse.runtime.endpoint import Endpoint
 
     logging.config.dictConfig(worker_log.settings(log_level, log_format))
@@ -170,6 +170,7 @@ def _opened(config: Config, log_level: str, log_format: Format) -> Endpoint:
         signal.signal(number, lambda *_: os._exit(0))  # a normal exit would wait for threads that wait for a broker
     endpoint = Endpoint()
     endpoint.open(config.lapse.metrics_host, config.lapse.metrics_port)
+    watchdog.begin(endpoint.healthy)
     return endpoint
 
 

@@ -51,6 +51,7 @@ class Endpoint:
 
     def __init__(self) -> None:
         self._server: WSGIServer | None = None
+        self._app: Wsgi = self._starting
         self._away: tuple[float, str] | None = None
         registry = CollectorRegistry()
         Gauge(*AWAY_FIGURE, registry=registry).set_function(lambda: self._away_s or 0)
@@ -97,8 +98,23 @@ class Endpoint:
 
     def serve(self, app: Wsgi) -> None:
         """Answer with this application from now on."""
+        self._app = app
         if self._server is not None:
             self._server.set_app(app)
+
+    def healthy(self) -> bool:
+        """Whether `/health` is answered with 200; waits for the event loop as that does.
+
+        Raises:
+            RuntimeError: the event loop has ended.
+        """
+        told: list[str] = []
+
+        def note(status: str, _: list[tuple[str, str]]) -> None:
+            told.append(status)
+
+        self._app({"PATH_INFO": "/health", "REQUEST_METHOD": "GET"}, note)
+        return told[0].startswith("200")
 
     def close(self) -> None:
         """Stop answering."""

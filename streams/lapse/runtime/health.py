@@ -131,6 +131,8 @@ def with_health_paths(app: Wsgi, look: Callable[[], Readiness], loop: asyncio.Ab
         path = environ.get("PATH_INFO", "")
         if path not in ("/health", "/ready") or environ.get("REQUEST_METHOD") not in ("GET", "HEAD"):
             return app(environ, start_response)
+        if loop.is_closed():
+            raise RuntimeError("the event loop has ended")
         asked = asyncio.run_coroutine_threadsafe(ask(), loop)
         facts: dict[str, Any]
         try:

@@ -1,18 +1,23 @@
 """What a worker answers before it serves anything, and how long it waits for brokers."""
 
+import asyncio
 import contextlib
 import json
+import os
 import socket
 import threading
 import time
 from collections.abc import Iterator
 from http.client import HTTPConnection
+from pathlib import Path
 from typing import Any
 from wsgiref.simple_server import WSGIServer
 
 import pytest
 
+from lapse.runtime import health, watchdog
 from lapse.runtime.endpoint import Endpoint
+from lapse.runtime.health import Readiness
 from lapse.runtime.topics.cluster import BrokersAway, awaited
 from lapse.runtime.topics.topology import TopologyError
 from support.figures import free_port
@@ -117,3 +122,55 @@ def test_brokers_are_waited_for_and_a_refusal_is_not(monkeypatch: pytest.MonkeyP
     with pytest.raises(TopologyError, match="refused"):
         awaited(look, said.append)
     assert said == ["one", "two"]
+
+
+class _Systemd:
+    """Listens as systemd does."""
+
+    def __init__(self, path: Path) -> None:
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.bind(str(path))
+        self.socket.settimeout(10)
+        self.variables = {"NOTIFY_SOCKET": str(path), "WATCHDOG_USEC": "30000", "WATCHDOG_PID": str(os.getpid())}
+
+
+@pytest.mark.feature("X7")
+def test_systemd_is_told_as_long_as_the_worker_is_healthy(tmp_path: Path) -> None:
+    systemd = _Systemd(tmp_path / "notify")
+    health = iter([True, True, False, False])
+
+    def healthy() -> bool:
+        if (now := next(health, None)) is None:
+            raise RuntimeError("the event loop is closed")
+        return now
+
+    telling = watchdog.begin(healthy, systemd.variables)
+    assert telling is not None
+    telling.join(20)
+    assert not telling.is_alive()
+    assert [systemd.socket.recv(100) for _ in range(2)] == [b"WATCHDOG=1"] * 2
+    systemd.socket.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        systemd.socket.recv(100)
+    systemd.socket.close()
+    for missing in ("NOTIFY_SOCKET", "WATCHDOG_USEC"):
+        assert watchdog.begin(healthy, {**systemd.variables, missing: ""}) is None
+    assert watchdog.begin(healthy, {**systemd.variables, "WATCHDOG_PID": "1"}) is None
+
+
+@pytest.mark.feature("X7")
+def test_a_worker_that_hangs_is_not_healthy_to_systemd_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "PATIENCE_S", 0.05)
+    opened, loop = Endpoint(), asyncio.new_event_loop()
+    assert opened.healthy(), "it starts"
+    opened.serve(health.with_health_paths(lambda *_: (), lambda: Readiness(True, 0, 0, (), {}, None), loop))
+    assert not opened.healthy(), "nobody runs its loop"
+    running = threading.Thread(target=loop.run_forever)
+    running.start()
+    monkeypatch.setattr(health, "PATIENCE_S", 10.0)
+    assert opened.healthy()
+    loop.call_soon_threadsafe(loop.stop)
+    running.join(10)
+    loop.close()
+    with pytest.raises(RuntimeError):
+        opened.healthy()
