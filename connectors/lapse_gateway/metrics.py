@@ -8,10 +8,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
-if TYPE_CHECKING:
-    from lapse_gateway.gateway import Gateway
+from lapse_gateway.subscription import Subscriptions
 
 CONTENT: Final = "text/plain; version=0.0.4; charset=utf-8"
 BOUNDS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -43,7 +42,25 @@ class RequestFigures:
         bands[-1] += seconds
 
 
-def text(gateways: Iterable[Gateway]) -> str:
+class Watched(Protocol):
+    """The part of a gateway with figures.
+
+    Attributes:
+        name: name of the deployment.
+        requests: the counts of its requests.
+        subscriptions: the subscriptions over HTTP.
+        streams: the number of open streams of SOW topics.
+        tails: the number of open streams of events.
+    """
+
+    name: str
+    requests: RequestFigures
+    subscriptions: Subscriptions
+    streams: int
+    tails: int
+
+
+def text(gateways: Iterable[Watched]) -> str:
     """Return the figures of deployments in Prometheus's text format."""
     known = [(("deployment", one.name), one) for one in gateways]
     lines = [*_family("lapse_gateway_requests_total", "counter", "Requests that were answered, by status.")]
