@@ -54,7 +54,7 @@ def test_shards_move_between_workers_that_come_and_go(deploy: Deploy) -> None:
     """Four shards: a second worker joins and takes some; the first is killed, the second has all; a third joins."""
     here = deploy({"flow": {**FLOWING, "partitions": 4}}, session_timeout="2s").apply()
     first = here.worker().wait_for_shards(4)
-    with Load(here, "flow", 4) as load:
+    with Load(here, "flow", 4, rate=200) as load:
         load.flow(300)
         second = here.worker().wait_for_shards(1)
         load.flow(300)
