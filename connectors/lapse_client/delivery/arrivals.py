@@ -7,9 +7,15 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
+
+LONGEST_WAIT_S: Final = 0.5
+"""The longest uninterrupted wait of a thread, in seconds.
+
+Python acts on a Ctrl-C that comes just before a wait only after that wait.
+"""
 
 
 class Waiting(ABC, Generic[T]):
@@ -64,7 +70,7 @@ class Waiting(ABC, Generic[T]):
                     return []
                 self._waiters += 1
                 try:
-                    self._changed.wait(left)
+                    self._changed.wait(LONGEST_WAIT_S if left is None else min(left, LONGEST_WAIT_S))
                 finally:
                     self._waiters -= 1
 

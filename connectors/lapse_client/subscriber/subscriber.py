@@ -12,6 +12,7 @@ from typing import ClassVar, Final
 from confluent_kafka import KafkaException, TopicPartition
 
 from lapse.protocol import topic
+from lapse_client.delivery.arrivals import LONGEST_WAIT_S
 from lapse_client.delivery.delivery import Delivery
 from lapse_client.delivery.lot import Lot
 from lapse_client.delivery.referenced import Referenced
@@ -144,7 +145,8 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
         """
         self.stop()
         if threading.get_ident() not in self._handlers:
-            self._idle.wait()
+            while not self._idle.wait(LONGEST_WAIT_S):
+                pass
             super().close()
 
     def __iter__(self) -> Iterator[Delivery]:
@@ -221,7 +223,8 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
                 thread.start()
             work()
             for thread in others:
-                thread.join()
+                while thread.is_alive():
+                    thread.join(LONGEST_WAIT_S)
         except BaseException as error:  # a second Ctrl-C, or too many threads: `close` then waits for no handler
             subscription.arrivals.end(error)
             raise
