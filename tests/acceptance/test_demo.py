@@ -101,16 +101,16 @@ def test_a_short_demo_is_gone_through_again_event_by_event_and_leaves_a_given_br
         try:
             crew.start()
             start_ms = round(time.time() * 1000) + 500
-            crew.publisher.tell(start_ms=start_ms)
+            crew.publisher.send_line(start_ms=start_ms)
             with Watch(plan) as watch:
                 while not crew.publisher.said.get("done"):
-                    crew.go_on((time.time() * 1000 - start_ms) / 1000)
+                    crew.kill_and_restart((time.time() * 1000 - start_ms) / 1000)
                     time.sleep(0.05)
-                crew.calm()
-                watch.settle_down(crew.publisher.said["published"], 60.0, lambda: crew.go_on(0.0))
+                crew.end_accidents()
+                watch.settle_down(crew.publisher.said["published"], 60.0, lambda: crew.kill_and_restart(0.0))
             crew.stop(crew.subscribers)  # while there are workers that let them go
         finally:
-            crew.stop(crew.everybody)
+            crew.stop(crew.all_members)
         done = command.run("simulate", queue, "--config", str(stage.configuration), "--replay", "--json")
     stage.clear()
     own = {queue, sow}

@@ -93,7 +93,7 @@ COMMANDS: Mapping[str, Lazy] = {
 """All subcommands by name. Keep the summaries equal to the first lines of the commands' help."""
 
 
-class _ToldAsJson(click.ClickException):
+class _JsonError(click.ClickException):
     """The error of a command with `--json`: an object on the last line of standard error."""
 
     def __init__(self, error: click.ClickException) -> None:
@@ -147,7 +147,7 @@ class LazyGroup(click.Group):
 
             error.message = printable(error.message)
             if ctx.meta.get(_AS_JSON):
-                raise _ToldAsJson(error) from error
+                raise _JsonError(error) from error
             raise
 
     def _invoked(self, ctx: click.Context) -> object:

@@ -69,12 +69,12 @@ def connection(bootstrap_servers: str | None, path: Path | None = None, *, insis
         ConnectionFailed: no broker answered within some seconds.
         LapseError: a file in the environment, or `lapse.toml`, cannot be read or is not valid.
     """
-    found = dataclasses.replace(meant(bootstrap_servers, path), insists=insists)
+    found = dataclasses.replace(configured_connection(bootstrap_servers, path), insists=insists)
     found.await_broker(PATIENCE_S)
     return found
 
 
-def meant(bootstrap_servers: str | None, path: Path | None = None) -> Connection:
+def configured_connection(bootstrap_servers: str | None, path: Path | None = None) -> Connection:
     """Return the connection to the command's cluster, whether it answers or not.
 
     The servers come from the option, KAFKA_BOOTSTRAP_SERVERS, the client properties or `lapse.toml`, in this order.
@@ -92,7 +92,7 @@ def meant(bootstrap_servers: str | None, path: Path | None = None) -> Connection
     return found if config is None else _completed(found, config, bootstrap_servers)
 
 
-def told_by(path: Path) -> Connection:
+def connection_from_file(path: Path) -> Connection:
     """Return the connection in another `lapse.toml`, without the environment, which is for the command's own cluster.
 
     Raises:

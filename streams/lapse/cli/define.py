@@ -137,13 +137,13 @@ def _carry_out(asked: Request, path: Path, dry_run: bool, as_json: bool) -> None
         if config.lapse.definitions == "file":
             raise click.ClickException(f"{path}: {_BY_FILE}")
         topic = opened(config)
-        made, differences = _made(asked, topic, config, path.absolute().parent, dry_run)
+        made, differences = _define(asked, topic, config, path.absolute().parent, dry_run)
     except (ConfigError, OutdatedChange, Refused, TopologyError) as error:
         raise click.ClickException(str(error)) from error
     _show(config, made, differences, dry_run, as_json)
 
 
-def _made(
+def _define(
     asked: Request, topic: DefinitionsTopic, config: Config, beside: Path, dry_run: bool
 ) -> tuple[Draft, list[Difference]]:
     """Define an entity; return its draft, and the topics that were missing or different.
@@ -154,13 +154,13 @@ def _made(
     created: set[str] = set()
     for _ in range(_TRIES - 1):
         try:
-            return _tried(asked, topic, config, beside, dry_run, created)
+            return _try_define(asked, topic, config, beside, dry_run, created)
         except OutdatedChange:
             time.sleep(_AGAIN_S * random.uniform(1, 5))  # noqa: S311  # so that two commands do not collide again
-    return _tried(asked, topic, config, beside, dry_run, created)
+    return _try_define(asked, topic, config, beside, dry_run, created)
 
 
-def _tried(
+def _try_define(
     asked: Request, topic: DefinitionsTopic, config: Config, beside: Path, dry_run: bool, created: set[str]
 ) -> tuple[Draft, list[Difference]]:
     """Try it once. Add new topics to `created`, so that the next try knows that they belong to the entity."""

@@ -56,7 +56,7 @@ class Plan:
                 table.add_row(one.after.name, str(one.after.version), ", ".join(one.keys) or "new")
             print_table(table)
         for recovery in self.recoveries:
-            click.echo(recovery.shown())
+            click.echo(recovery.description())
         for name in self.kept:
             click.echo(
                 f"{name} is defined, and not in the file: it stays. `lapse queue delete`, or `sow delete-topic`."

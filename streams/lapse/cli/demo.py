@@ -8,7 +8,7 @@ import click
 import orjson
 from rich.console import Console
 
-from lapse.demo.director import Wishes, run
+from lapse.demo.director import DemoOptions, run
 from lapse.demo.error import DemoFailed
 from lapse.demo.flights import IN_ALL
 from lapse.demo.panel import Show
@@ -67,7 +67,7 @@ def demo(
     """
     # A copy, because standard error is redirected while Spark starts.
     console = Console(file=os.fdopen(os.dup(2), "w", encoding="utf-8")) if as_json else Console()
-    wishes = Wishes(
+    options = DemoOptions(
         seconds=minutes * 60,
         flights=flights,
         seed=seed,
@@ -77,7 +77,7 @@ def demo(
         report=report,
     )
     try:
-        outcome = run(wishes, Show(console))
+        outcome = run(options, Show(console))
     except DemoFailed as error:
         raise click.ClickException(str(error)) from error
     if as_json:

@@ -188,7 +188,7 @@ def _run(stand: Stand, console_port: int, log_level: str, as_json: bool, progres
             "console",
             ["gateway", "--port", str(console_port), "--wait", "--config", str(stand.path)],
             stand.environment,
-            _say,
+            _print_child_line,
         )
         running.callback(lambda: gateway.stop(_STOP_S))
         with progress.status("Creating the topics of lapse.toml ..."):
@@ -197,14 +197,14 @@ def _run(stand: Stand, console_port: int, log_level: str, as_json: bool, progres
         worker = _worker(stand, log_level, running)
         with progress.status("Starting the worker and the console ..."):
             stand.console = _address(gateway)
-            _await(stand, worker)
-        _tell(stand, as_json)
+            _wait_for_entities(stand, worker)
+        _print_addresses(stand, as_json)
         _watch(stand, worker, gateway, log_level, running)
 
 
 def _worker(stand: Stand, log_level: str, running: contextlib.ExitStack) -> Child:
     arguments = ["worker", "--config", str(stand.path), "--log-level", log_level]
-    worker = Child("worker", arguments, stand.environment, _say)
+    worker = Child("worker", arguments, stand.environment, _print_child_line)
     running.callback(lambda: worker.stop(_STOP_S))
     return worker
 
@@ -215,7 +215,7 @@ def _apply(stand: Stand) -> bool:
     arguments = ["apply", "--yes", "--config", str(stand.path)]
     done = Child("apply", arguments, stand.environment, lambda _name, line: said.append(line)).wait() == 0
     for line in said if not done else ():
-        _say("apply", line)
+        _print_child_line("apply", line)
     return done
 
 
@@ -227,7 +227,7 @@ def _address(gateway: Child) -> str:
     return line.removeprefix(_STARTED)
 
 
-def _await(stand: Stand, worker: Child) -> bool:
+def _wait_for_entities(stand: Stand, worker: Child) -> bool:
     """Wait until each entity answers; return whether all do."""
     deadline = time.monotonic() + _SERVES_WITHIN_S
     connection = Connection(bootstrap_servers=stand.servers)
@@ -257,7 +257,7 @@ def _answers(name: str, config: Config, connection: Connection) -> bool:
     return True
 
 
-def _tell(stand: Stand, as_json: bool) -> None:
+def _print_addresses(stand: Stand, as_json: bool) -> None:
     """Print all addresses, and what to try."""
     queues, topics = sorted(stand.config.queue), sorted(stand.config.sow)
     if as_json:
@@ -307,7 +307,7 @@ def _watch(stand: Stand, worker: Child, gateway: Child, log_level: str, running:
         if _apply(stand):
             worker.stop(_STOP_S)
             worker = _worker(stand, log_level, running)
-            if _await(stand, worker):
+            if _wait_for_entities(stand, worker):
                 click.echo(f"lapse dev: {stand.path} is applied.", err=True)
 
 
@@ -319,7 +319,7 @@ def _text(path: Path) -> bytes:
         return b""
 
 
-def _say(name: str, line: str) -> None:
+def _print_child_line(name: str, line: str) -> None:
     """Print a line of a child, on standard error."""
     if click.unstyle(line).strip(_BLANK) and not line.startswith(_STARTED):
         click.echo(f"{name:<8}| {line}", err=True)

@@ -77,7 +77,7 @@ def dlq() -> None:
 @_JSON
 def ls(name: str | None, bootstrap_servers: str | None, as_json: bool) -> None:
     """List dead-letter topics; of one, count its letters by entity and reasons."""
-    with _told():
+    with _translate_errors():
         connection = cluster.connection(bootstrap_servers)
         if name is None:
             rows = [
@@ -102,10 +102,10 @@ def ls(name: str | None, bootstrap_servers: str | None, as_json: bool) -> None:
 @_JSON
 def show(name: str, count: int, bootstrap_servers: str | None, as_json: bool, **chosen: Any) -> None:
     """Print letters, with their messages and why they died."""
-    with _told():
+    with _translate_errors():
         connection = cluster.connection(bootstrap_servers)
         reader = _letters(name, connection)
-        letters = list(islice(_choice(_now(connection, name), **chosen).of(reader), count))
+        letters = list(islice(_choice(_broker_clock(connection, name), **chosen).of(reader), count))
     if as_json:
         for letter in letters:
             click.echo(orjson.dumps(_as_dict(letter)))
@@ -170,10 +170,10 @@ def redrive(
     **chosen: Any,
 ) -> None:
     """Send letters back to where they came from; a dry run unless --yes."""
-    with _told():
+    with _translate_errors():
         connection = cluster.connection(bootstrap_servers)
         target = _target(elsewhere, lifetime)
-        now = _now(connection, name)
+        now = _broker_clock(connection, name)
         choice = replace(_choice(now, **chosen), max_redrives=max_redrives, again=again, overwrite=overwrite)
         letters = _letters(name, connection)
         check_target(target, letters.topic, connection)
@@ -182,20 +182,20 @@ def redrive(
         lines = lines if limit is None else _at_most(lines, limit)
         kept: list[Line] = []
 
-        def noted() -> Iterator[Line]:
+        def kept_lines() -> Iterator[Line]:
             for line in lines:
                 kept.append(line)
                 yield line
 
         if not yes:
-            for _ in noted():
+            for _ in kept_lines():
                 pass
             count = 0
         else:
             with _audited(audit, now) as record:
                 queues = LetterQueues(connection, _readers())
                 count = send(
-                    noted(),
+                    kept_lines(),
                     connection,
                     redriven=known.redriven,
                     queues=queues,
@@ -217,10 +217,10 @@ def redrive(
 @_JSON
 def purge(name: str, until: When, yes: bool, bootstrap_servers: str | None, as_json: bool) -> None:
     """Delete letters that were written before an instant; a dry run unless --yes."""
-    with _told():
+    with _translate_errors():
         connection = cluster.connection(bootstrap_servers)
         letters = LetterPurge(name, connection)
-        spans = letters.plan(at_ms(until, _now(connection, name)))
+        spans = letters.plan(at_ms(until, _broker_clock(connection, name)))
         if yes:
             letters.carry_out(spans)
     rows = [
@@ -262,7 +262,7 @@ def _target(elsewhere: str, lifetime: str) -> Target:
     return Target(topic=elsewhere, lifetime=kind, ttl_ms=ttl_ms)
 
 
-def _now(connection: Connection, name: str) -> Callable[[], int]:
+def _broker_clock(connection: Connection, name: str) -> Callable[[], int]:
     """Return a function for the broker's time, ms since the epoch. Its first call measures the clock."""
     asked = False
 
@@ -400,7 +400,7 @@ def _print(rows: list[dict[str, Any]], as_json: bool, title: str, nothing: str =
 
 
 @contextlib.contextmanager
-def _told() -> Iterator[None]:
+def _translate_errors() -> Iterator[None]:
     """Turn the client's errors into the command's."""
     try:
         yield

@@ -13,7 +13,7 @@ from rich.console import Console
 from lapse.cli import cluster
 from lapse.cli.config_option import CONFIG
 from lapse.config import ConfigError, load
-from lapse.doctor import Finding, Verdict, of_machine, of_service, of_topics
+from lapse.doctor import Finding, Verdict, check_machine, check_service, check_topics
 from lapse.doctor.finding import wrong
 from lapse_client.error import LapseError
 
@@ -45,11 +45,11 @@ def _look(path: Path) -> list[Finding]:
         config = load(path)
     except ConfigError as error:
         return [wrong("configuration", str(error), "Mend it; `lapse dev` writes a sample where there is no file")]
-    found = [*of_machine(config), *of_topics(config)]
+    found = [*check_machine(config), *check_topics(config)]
     if found[-1].about == "Kafka" and found[-1].verdict is Verdict.WRONG:
         return found
     try:
-        return [*found, *of_service(config, cluster.connection(None, path))]
+        return [*found, *check_service(config, cluster.connection(None, path))]
     except LapseError as error:
         return [*found, wrong("Kafka", str(error), "The client cannot connect as the worker can: see its settings")]
 

@@ -156,8 +156,13 @@ def gateway(
         opened = listen(host, port)
         with opened:
             users = _users()
-            found = Gateway(_reached(cluster.meant(bootstrap_servers), wait), settings, users, name=_app_id())
-            found.beside(_others(deployments, settings, found.name))
+            found = Gateway(
+                _wait_for_cluster(cluster.configured_connection(bootstrap_servers), wait),
+                settings,
+                users,
+                name=_app_id(),
+            )
+            found.beside(_other_deployments(deployments, settings, found.name))
             kafka_log.setLevel(logging.ERROR)
             context(found)  # report a wrong certificate before the address
 
@@ -177,7 +182,7 @@ def gateway(
         raise click.ClickException(str(error)) from error
 
 
-def _reached(connection: Connection, wait: bool) -> Connection:
+def _wait_for_cluster(connection: Connection, wait: bool) -> Connection:
     """Check that a cluster answers and shows entities; with `wait`, only log a warning if it does not yet.
 
     Raises:
@@ -205,7 +210,7 @@ _EVERYWHERE: Final = ("0.0.0.0", "::")  # noqa: S104  # the worker's address, no
 _LINE: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
-def _others(deployments: Sequence[tuple[str, Path]], settings: Settings, own: str) -> list[Gateway]:
+def _other_deployments(deployments: Sequence[tuple[str, Path]], settings: Settings, own: str) -> list[Gateway]:
     """Return the deployments beside the first one. If brokers of one do not answer yet, it is served when they do.
 
     Raises:
@@ -218,7 +223,7 @@ def _others(deployments: Sequence[tuple[str, Path]], settings: Settings, own: st
         if name in (own, *(one.name for one in found)):
             raise LapseError(f"--deployment {name}: this name is taken; every deployment needs one of its own")
         its = replace(settings, figures=_figures(path))
-        connection = cluster.told_by(path)
+        connection = cluster.connection_from_file(path)
         found.append(Gateway(connection, its, _users(path), name=name, at=f"/deployments/{name}"))
     return found
 

@@ -14,7 +14,7 @@ from lapse_client.reading.instant import instant_ms
 
 
 @dataclass(frozen=True, slots=True)
-class Ago:
+class TimeAgo:
     """A time before now, by the broker's clock.
 
     Attributes:
@@ -24,7 +24,7 @@ class Ago:
     ms: int
 
 
-When = int | Ago
+When = int | TimeAgo
 """The value of an option: an instant, ms since the epoch, or a time before now."""
 
 
@@ -35,7 +35,7 @@ def at_ms(when: When, now_ms: Callable[[], int]) -> int:
         when: value of the option.
         now_ms: returns the broker's time, ms since the epoch; called only if it is needed.
     """
-    return max(0, now_ms() - when.ms) if isinstance(when, Ago) else when
+    return max(0, now_ms() - when.ms) if isinstance(when, TimeAgo) else when
 
 
 class Instant(click.ParamType):
@@ -45,13 +45,13 @@ class Instant(click.ParamType):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> When:
         """Parse the value into ms since the epoch, or a time before now."""
-        if isinstance(value, int | Ago):
+        if isinstance(value, int | TimeAgo):
             return value
         text = str(value).strip()
         with contextlib.suppress(ValueError):
             return instant_ms(text)
         try:
-            return Ago(duration_ms(text))
+            return TimeAgo(duration_ms(text))
         except ValueError:
             self.fail(f'{text!r}: expected "2026-01-31T12:00:00", ms since the epoch, or "2h" for two hours ago')
 

@@ -14,7 +14,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from lapse.cli import Lazy, LazyGroup, cluster
-from lapse.cli.asking import confirm
+from lapse.cli.confirmation import confirm
 from lapse.cli.instant import INSTANT, When, at_ms
 from lapse.cli.subscribed import print_subscriptions
 from lapse.cli.tables import print_table
@@ -86,7 +86,7 @@ def subscribe(
 ) -> None:
     """Print messages as they are delivered; Ctrl-C ends the command and returns the rest."""
     with (
-        _told(),
+        _translate_errors(),
         QueueSubscriber(
             name, max_backlog, connection=cluster.connection(bootstrap_servers), filter=expression
         ) as subscriber,
@@ -329,7 +329,7 @@ def rewind(
     Messages in the queue stay as they are. The dry run says how many would come back.
     """
     command_id = command_id or uuid4().hex
-    with _told():
+    with _translate_errors():
         connection = cluster.connection(bootstrap_servers)
     with _open(name, bootstrap_servers) as client:
 
@@ -375,7 +375,7 @@ def delete(name: str, force: bool, yes: bool, bootstrap_servers: str | None, as_
 
 
 @contextlib.contextmanager
-def _told() -> Iterator[None]:
+def _translate_errors() -> Iterator[None]:
     """Turn the client's errors into the command's."""
     try:
         yield
@@ -386,7 +386,7 @@ def _told() -> Iterator[None]:
 @contextlib.contextmanager
 def _open(name: str, bootstrap_servers: str | None, *, insists: bool = True) -> Iterator[Queue]:
     """Yield the client of a queue. Commands that only read do not insist on a worker."""
-    with _told(), Queue(name, connection=cluster.connection(bootstrap_servers, insists=insists)) as client:
+    with _translate_errors(), Queue(name, connection=cluster.connection(bootstrap_servers, insists=insists)) as client:
         yield client
 
 

@@ -20,7 +20,7 @@ from lapse.protocol import event, topic
 from lapse.protocol.bookmark import BookmarkRange
 from lapse.runtime.topics.definitions import note, understood
 from lapse.simulation.arrival import Arrivals
-from lapse.simulation.comparison import Comparison, Told, compare, facts
+from lapse.simulation.comparison import Comparison, RecordedEvent, compare, facts
 from lapse.simulation.recorded_journal import RecordedJournal
 from lapse.simulation.recorded_work import RecordedWork, recorded_arrivals, recorded_work
 from lapse.simulation.recording import Recorded, Recording
@@ -113,7 +113,7 @@ def defined(
         raise LapseError(str(error)) from error
 
 
-def stretch(
+def read_arrivals_and_work(
     name: str, config: QueueConfig, connection: Connection, since_ms: int | None, until_ms: int | None
 ) -> tuple[Arrivals, RecordedWork]:
     """Return the recorded arrivals of a queue, and the recorded work of its consumers.
@@ -186,7 +186,7 @@ def replay(
     for partition in range(there[changelog]):
         journal = RecordedJournal(recording.log(changelog, partition)[:], since_ms, until_ms)
         told = [
-            Told(one.timestamp, event.decode(one.value))
+            RecordedEvent(one.timestamp, event.decode(one.value))
             for one in recording.log(topic.events(name), partition)[:]
             if one.value is not None and (until_ms is None or one.timestamp <= until_ms)
         ]
@@ -203,7 +203,7 @@ def show(found: list[Comparison], as_json: bool) -> None:
     if as_json:
         for one in found:
             for told in one.events:
-                click.echo(orjson.dumps(_event(told)))
+                click.echo(orjson.dumps(_event_facts(told)))
             click.echo(orjson.dumps(dict(facts(one))))
     else:
         table = Table("partition", "from (UTC)", "epochs", "steps", "recorded", "replayed", "unjournaled", "the same")
@@ -212,20 +212,20 @@ def show(found: list[Comparison], as_json: bool) -> None:
             table.add_row(str(one.partition), shown(one.began_ms), *map(str, counts), "yes" if one.same else "no")
         print_table(table)
     for one in found:
-        _tell(one.partition, "recorded, and did not come again", one.missing)
-        _tell(one.partition, "came, and is not recorded", one.extra)
+        _print_differences(one.partition, "recorded, and did not come again", one.missing)
+        _print_differences(one.partition, "came, and is not recorded", one.extra)
         if not one.in_order:
             click.echo(f"partition {one.partition}: the same events came in another order", err=True)
     if not all(one.same for one in found):
         raise click.exceptions.Exit(1)
 
 
-def _tell(partition: int, what: str, some: Sequence[event.Event]) -> None:
+def _print_differences(partition: int, what: str, some: Sequence[event.Event]) -> None:
     for told in some[:_DIFFERENCES_SHOWN]:
-        click.echo(f"partition {partition}, {what}: {orjson.dumps(_event(told)).decode()}", err=True)
+        click.echo(f"partition {partition}, {what}: {orjson.dumps(_event_facts(told)).decode()}", err=True)
 
 
-def _event(told: event.Event) -> dict[str, object]:
+def _event_facts(told: event.Event) -> dict[str, object]:
     """Return an event for JSON, without the key, which a queue's events do not have."""
     named = {one.name: getattr(told, one.name) for one in fields(told) if one.name not in ("messages", "key")}
     return {**named, "messages": [_range(one) for one in told.messages]}

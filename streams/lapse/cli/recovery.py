@@ -35,7 +35,7 @@ class Recovery:
         """The id of the rewind. It makes repeated requests carry out the rewind once."""
         return f"{_KEY}-{self.version}"
 
-    def shown(self) -> str:
+    def description(self) -> str:
         """Return a text on what the rewind will do."""
         return f"{self.queue}: another {_KEY}: messages that have left come back, as by `{self._command}`"
 

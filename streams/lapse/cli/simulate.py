@@ -204,7 +204,7 @@ def simulate(
             if replay:
                 recorded.show(recorded.replay(queue, whole, servings, connection, first_ms, last_ms), as_json)
                 return
-            arrivals, work = recorded.stretch(queue, whole.queue[queue], connection, first_ms, last_ms)
+            arrivals, work = recorded.read_arrivals_and_work(queue, whole.queue[queue], connection, first_ms, last_ms)
         except (ConfigError, LapseError) as error:
             raise click.ClickException(str(error)) from error
     else:
@@ -334,12 +334,12 @@ def _drawn(
 
 def _endless(one: Run) -> str:
     return (
-        f"{_named(one.scenario)}: stopped after {one.outcome.deliveries:,} deliveries: the same messages go round and "
-        "round. Set max_deliveries, max_cancels or expiration, so that they leave."
+        f"{_scenario_name(one.scenario)}: stopped after {one.outcome.deliveries:,} deliveries: the same messages go "
+        "round and round. Set max_deliveries, max_cancels or expiration, so that they leave."
     )
 
 
-def _named(scenario: Scenario) -> str:
+def _scenario_name(scenario: Scenario) -> str:
     return ", ".join(f"{name} = {value}" for name, value in scenario.label.items())
 
 

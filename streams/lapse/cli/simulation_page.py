@@ -42,18 +42,18 @@ def write(
     page = Report(f"Simulation of {queue}", subtitle=f"{len(first.outcome):,} messages in {span} of virtual time")
     best = max(runs, key=lambda run: run.outcome.served_share)
     worst = min(runs, key=lambda run: run.outcome.served_share)
-    page.figure("served at best", f"{best.outcome.served_share:.2%}", note=name_of(best, varied))
+    page.figure("served at best", f"{best.outcome.served_share:.2%}", note=run_name(best, varied))
     if len(runs) > 1:
-        page.figure("served at worst", f"{worst.outcome.served_share:.2%}", note=name_of(worst, varied))
+        page.figure("served at worst", f"{worst.outcome.served_share:.2%}", note=run_name(worst, varied))
     page.figure("combinations", len(runs))
     _compared(page, runs, varied, shown)
     if advice:
         _advised(page, advice, goal, shown)
-    _courses(page, runs[:_SERIES], varied, shown)
+    _add_course_charts(page, runs[:_SERIES], varied, shown)
     return page.write(path)
 
 
-def name_of(run: Run, varied: Sequence[str]) -> str:
+def run_name(run: Run, varied: Sequence[str]) -> str:
     """Name a run by the parameters that differ between the runs."""
     label: Mapping[str, str] = run.scenario.label
     return ", ".join(f"{name} = {label[name]}" for name in varied) or "as it is"
@@ -61,7 +61,7 @@ def name_of(run: Run, varied: Sequence[str]) -> str:
 
 def _compared(page: Report, runs: Sequence[Run], varied: Sequence[str], shown: Callable[[float | None], str]) -> None:
     page.section("Compared", "All combinations see the same messages, and the same times of work for each message.")
-    names = [name_of(run, varied) for run in runs]
+    names = [run_name(run, varied) for run in runs]
     lost = list(dict.fromkeys(name for run in runs for name in run.outcome.counts if name not in SERVED))
     fates = {name: [run.outcome.counts.get(name, 0) for run in runs] for name in lost}
     page.bars(names, {"served": [run.outcome.served for run in runs], **fates}, title="Fates", unit="messages")
@@ -111,13 +111,15 @@ def _advised(page: Report, advice: Sequence[Advice], goal: str, shown: Callable[
             page.lines(labels, {"wait 99%": seconds}, title=f"{one.what}: wait, 99%", unit="s")
 
 
-def _courses(page: Report, runs: Sequence[Run], varied: Sequence[str], shown: Callable[[float | None], str]) -> None:
+def _add_course_charts(
+    page: Report, runs: Sequence[Run], varied: Sequence[str], shown: Callable[[float | None], str]
+) -> None:
     page.section("Over time", "The depth of the queue, and what became of messages, in equal steps of virtual time.")
     began_ms = min(run.outcome.began_ms for run in runs)
     end_ms = max(run.outcome.ended_at_ms for run in runs)
     courses = [run.outcome.course(_POINTS, end_ms) for run in runs]
     labels = [shown(at_ms - began_ms) for at_ms in courses[0].at_ms]
-    depths = {name_of(run, varied): list(one.depth) for run, one in zip(runs, courses, strict=True)}
+    depths = {run_name(run, varied): list(one.depth) for run, one in zip(runs, courses, strict=True)}
     page.lines(labels, depths, title="Messages in the queue", unit="messages")
     for run, one in zip(runs, courses, strict=True):
-        page.bars(labels, one.fates, title=f"What became of messages: {name_of(run, varied)}", unit="messages")
+        page.bars(labels, one.fates, title=f"What became of messages: {run_name(run, varied)}", unit="messages")

@@ -12,7 +12,7 @@ import orjson
 from rich.table import Column, Table
 
 from lapse.cli import Lazy, LazyGroup, cluster
-from lapse.cli.asking import confirm
+from lapse.cli.confirmation import confirm
 from lapse.cli.subscribed import print_subscriptions
 from lapse.cli.tables import print_table
 from lapse_client.error import LapseError

@@ -76,7 +76,7 @@ def fitted(table: Table, console: Console, spared: Collection[str] = ("",)) -> R
         for column in table.columns:
             column.overflow = "fold"
         return table
-    narrow = _without(table, spared)
+    narrow = _without_empty_columns(table, spared)
     if _width(console, narrow).minimum > console.width:
         return _blocks(narrow)
     _share(console, narrow)
@@ -100,7 +100,7 @@ def _rows(table: Table) -> list[Sequence[RenderableType]]:
     return list(zip(*(column.cells for column in table.columns), strict=True))
 
 
-def _without(table: Table, spared: Collection[str]) -> Table:
+def _without_empty_columns(table: Table, spared: Collection[str]) -> Table:
     """Return a copy of a table without the columns in which every cell counts as empty."""
     said = [not table.rows or any(str(cell) not in spared for cell in column.cells) for column in table.columns]
     columns = [

@@ -89,7 +89,7 @@ def top(names: tuple[str, ...], every: float, bootstrap_servers: str | None, as_
             if any(queue.fault for queue in queues):
                 raise click.exceptions.Exit(1)
             return
-        with contextlib.suppress(KeyboardInterrupt), _shown(queues) as show:
+        with contextlib.suppress(KeyboardInterrupt), _table_printer(queues) as show:
             while True:
                 look()
                 show(_table(queues))
@@ -138,7 +138,7 @@ def _watched(names: tuple[str, ...], connection: Connection) -> Iterator[tuple[l
 
 
 @contextlib.contextmanager
-def _shown(queues: list[Watched]) -> Iterator[Callable[[Table], None]]:
+def _table_printer(queues: list[Watched]) -> Iterator[Callable[[Table], None]]:
     """Return what prints a table: in place of the last one on a terminal, elsewhere below it."""
     if not Console().is_terminal:
         yield print_table

@@ -12,8 +12,8 @@ import orjson
 from rich.table import Table
 from rich.text import Text
 
-from lapse.cli.asking import confirm
 from lapse.cli.config_option import CONFIG
+from lapse.cli.confirmation import confirm
 from lapse.cli.definition import Plan, plan
 from lapse.cli.tables import print_table
 from lapse.config import Config, ConfigError, key, load
@@ -63,7 +63,7 @@ def _as_dict(one: Difference) -> dict[str, object]:
     }
 
 
-def _told(
+def _changes_as_json(
     created: list[str], changed: list[str], granted: list[str], differences: list[Difference], planned: Plan | None
 ) -> bytes:
     facts: dict[str, object] = {"created": created, "changed": changed, "granted": granted}
@@ -121,7 +121,7 @@ def apply(config: Path, yes: bool, as_json: bool) -> None:
     if as_json:
         created = [topic.name for topic in missing]
         changed = [one.topic for one in low]
-        told = _told(created, changed, [one.topic for one in shut], differences, planned)
+        told = _changes_as_json(created, changed, [one.topic for one in shut], differences, planned)
         facts = orjson.loads(told) | {"rewound": {name: count for name, (count, _) in rewound.items()}}
         click.echo(orjson.dumps(facts if rewound else orjson.loads(told)))
     elif missing or low or shut or defined:

@@ -125,7 +125,7 @@ def transfer(
         if dry_run:
             _preview(source, queue, ranges, expression, as_json)
             return
-        there = link.there()
+        there = link.target_connection()
         there.await_broker(cluster.PATIENCE_S)
         if follow:
             _follow(link, source, queue, there)
@@ -138,7 +138,7 @@ def transfer(
             to = link.to_queue or queue
             with Mover(source, queue, there, to, link.to_topic, name, lambda count: bar.advance(task, count)) as mover:
                 try:
-                    _work(mover, name, Choice(ranges, expression or ""), resume, cancel, as_json)
+                    _finish_or_run(mover, name, Choice(ranges, expression or ""), resume, cancel, as_json)
                 finally:
                     begun = mover.begun
     except (ConfigError, ValueError) as error:
@@ -208,13 +208,13 @@ def _log_handed(count: int) -> None:
 def _source(link: Link, bootstrap_servers: str | None, lapse_toml: Path | None) -> Connection:
     """Connect to the source: as the link's file says, else as the environment and `lapse.toml` do."""
     if lapse_toml is None and (link.from_security is not None or (link.source and link.source != bootstrap_servers)):
-        source = link.here()
+        source = link.source_connection()
         source.await_broker(cluster.PATIENCE_S)
         return source
     return cluster.connection(bootstrap_servers, lapse_toml)
 
 
-def _work(mover: Mover, name: str, choice: Any, resume: str | None, cancel: str | None, as_json: bool) -> None:
+def _finish_or_run(mover: Mover, name: str, choice: Any, resume: str | None, cancel: str | None, as_json: bool) -> None:
     if cancel:
         returned = mover.cancel()
         thrown = mover.outcome.discarded
@@ -270,7 +270,7 @@ def _preview(
             found: dict[str, int] = {}
             for one in client.peek(filter=expression):
                 bookmark = BookmarkRange.parse(one.bookmark)
-                if not ranges or any(_within(bookmark, some) for some in ranges):
+                if not ranges or any(_is_within(bookmark, some) for some in ranges):
                     found[one.state] = found.get(one.state, 0) + 1
         else:
             counts = client.depth()
@@ -285,5 +285,5 @@ def _preview(
         click.echo(f"{count:,} would stay: {state}.")
 
 
-def _within(one: BookmarkRange, some: BookmarkRange) -> bool:
+def _is_within(one: BookmarkRange, some: BookmarkRange) -> bool:
     return (one.topic, one.partition) == (some.topic, some.partition) and some.first <= one.first <= some.last

@@ -81,18 +81,18 @@ def worker(config: Path, data_dir: Path | None, log_level: str, log_format: Form
     Any number of workers share the shards. Stop with Ctrl-C or SIGTERM.
     """
     if supervise:
-        again = [*_again(config, data_dir, log_level, log_format), "--no-supervise"]
-        sys.exit(_supervise(again, partial(_say, log_format)))
+        again = [*_worker_command(config, data_dir, log_level, log_format), "--no-supervise"]
+        sys.exit(_supervise(again, partial(_print_log_line, log_format)))
     try:
         _run(config, data_dir, log_level, log_format)
     except click.ClickException as error:
         if log_format == "text":
             raise
-        _say(log_format, error.format_message())
+        _print_log_line(log_format, error.format_message())
         sys.exit(error.exit_code)
 
 
-def _say(log_format: Format, text: str) -> None:
+def _print_log_line(log_format: Format, text: str) -> None:
     """Print a sentence to standard error, in the form of the log."""
     from lapse.runtime.worker_log import JsonFormatter
 
@@ -100,7 +100,7 @@ def _say(log_format: Format, text: str) -> None:
     click.echo(text if log_format == "text" else JsonFormatter().format(record), err=True)
 
 
-def _again(config: Path, data_dir: Path | None, log_level: str, log_format: Format) -> list[str]:
+def _worker_command(config: Path, data_dir: Path | None, log_level: str, log_format: Format) -> list[str]:
     command = [sys.executable, "-m", "lapse", "worker", "--config", str(config), "--log-level", log_level]
     command += ["--log-format", log_format]
     return [*command, "--data-dir", str(data_dir)] if data_dir is not None else command
@@ -115,13 +115,13 @@ def _supervise(command: list[str], say: Callable[[str], None]) -> int:
     stopping = threading.Event()
     process: subprocess.Popen[bytes] | None = None
 
-    def pass_on(number: int, _frame: FrameType | None) -> None:
+    def forward_signal(number: int, _frame: FrameType | None) -> None:
         stopping.set()
         if process is not None:
             process.send_signal(number)
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, pass_on)
+        signal.signal(number, forward_signal)
     while True:
         began = time.monotonic()
         process = subprocess.Popen(command, preexec_fn=die_with_parent)  # noqa: PLW1509  # one system call
@@ -156,7 +156,7 @@ def _run(path: Path, data_dir: Path | None, log_level: str, log_format: Format) 
     if data_dir is not None:
         config = config.model_copy(update={"lapse": config.lapse.model_copy(update={"data_dir": str(data_dir)})})
     endpoint = _opened(config, log_level, log_format)
-    decided = _decided(path, config, endpoint) if by_topic else None
+    decided = _read_definitions(path, config, endpoint) if by_topic else None
     serve(config if decided is None else decided.config, log_level, log_format, decided, endpoint)
 
 
@@ -174,7 +174,7 @@ def _opened(config: Config, log_level: str, log_format: Format) -> Endpoint:
     return endpoint
 
 
-def _decided(path: Path, config: Config, endpoint: Endpoint) -> Decided:
+def _read_definitions(path: Path, config: Config, endpoint: Endpoint) -> Decided:
     """Read from the definitions topic what this worker serves (Q23)."""
     from lapse.config.definition import decide, undecided
     from lapse.protocol import topic as names

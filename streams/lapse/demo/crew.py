@@ -60,7 +60,7 @@ class Crew:
         self._absent: list[tuple[float, Member, int]] = []
 
     @property
-    def everybody(self) -> list[Member]:
+    def all_members(self) -> list[Member]:
         """All processes, in the order in which they stop."""
         return [self.publisher, *self.subscribers, *self.workers]
 
@@ -82,7 +82,7 @@ class Crew:
                 raise late.failure(f"is not at work after {_PATIENCE_S:.0f} s")
             time.sleep(0.05)
 
-    def go_on(self, since_start_s: float) -> None:
+    def kill_and_restart(self, since_start_s: float) -> None:
         """Carry out due accidents, and start absent processes again.
 
         Args:
@@ -92,7 +92,7 @@ class Crew:
             DemoFailed: the publisher ended early, or processes crash again and again.
         """
         while self._accidents and self._accidents[0].after_s <= since_start_s:
-            self._happen(self._accidents.pop(0))
+            self._cause_accident(self._accidents.pop(0))
         for back_s, member, place in list(self._absent):
             if time.monotonic() >= back_s:
                 self._absent.remove((back_s, member, place))
@@ -109,7 +109,7 @@ class Crew:
         if not self.publisher.alive and not self.publisher.said.get("done"):
             raise self.publisher.failure(f"ended with code {self.publisher.code}")
 
-    def calm(self) -> None:
+    def end_accidents(self) -> None:
         """Prevent further accidents, and let absent processes come back at once."""
         self._accidents.clear()
         self._absent = [(0.0, member, place) for _, member, place in self._absent]
@@ -121,7 +121,7 @@ class Crew:
         for one in members:
             one.stop()
 
-    def _happen(self, accident: Accident) -> None:
+    def _cause_accident(self, accident: Accident) -> None:
         team = self.workers if accident.kind == WORKER else self.subscribers
         # If that one is absent already, as on a slow machine, the next one is killed.
         candidates = [team[(accident.number + step) % len(team)] for step in range(len(team))]

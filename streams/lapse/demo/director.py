@@ -38,7 +38,7 @@ _FREE_BYTES: Final = 500_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
+class DemoOptions:
     """What the user wants.
 
     Attributes:
@@ -60,7 +60,7 @@ class Wishes:
     report: Path
 
 
-def run(wishes: Wishes, show: Show) -> Outcome:
+def run(options: DemoOptions, show: Show) -> Outcome:
     """Run the demo.
 
     Raises:
@@ -68,11 +68,11 @@ def run(wishes: Wishes, show: Show) -> Outcome:
     """
     began = time.monotonic()
     flights.find()
-    stage = Stage(keep=wishes.keep)
+    stage = Stage(keep=options.keep)
     try:
-        _look_for_room(stage.directory, wishes.flights)
-        with _logging_to(stage.log("director")):
-            return _play(wishes, show, stage, began)
+        _check_disk_space(stage.directory, options.flights)
+        with _log_to_file(stage.log("director")):
+            return _play(options, show, stage, began)
     except Exception as error:
         stage.failed = True
         if isinstance(error, LapseError | EmbeddedError):
@@ -83,8 +83,8 @@ def run(wishes: Wishes, show: Show) -> Outcome:
             show.note(left)
 
 
-def _play(wishes: Wishes, show: Show, stage: Stage, began: float) -> Outcome:
-    with ThreadPoolExecutor(1) as aside:
+def _play(options: DemoOptions, show: Show, stage: Stage, began: float) -> Outcome:
+    with ThreadPoolExecutor(1) as executor:
         kafka = stage.broker()
         with show.phase(f"Kafka at {stage.given}" if stage.given else "an embedded Kafka broker"):
             servers = kafka.__enter__()
@@ -94,42 +94,44 @@ def _play(wishes: Wishes, show: Show, stage: Stage, began: float) -> Outcome:
                 bootstrap_servers=servers,
                 queue=queue,
                 sow=sow,
-                flights=wishes.flights,
-                duration_ms=round(wishes.seconds * 1000),
-                workers=wishes.workers,
-                subscribers=wishes.subscribers,
-                seed=wishes.seed,
+                flights=options.flights,
+                duration_ms=round(options.seconds * 1000),
+                workers=options.workers,
+                subscribers=options.subscribers,
+                seed=options.seed,
             )
             with stage.topics(plan):
-                return _perform(plan, wishes, show, stage, aside, began)
+                return _perform(plan, options, show, stage, executor, began)
         finally:
             kafka.__exit__(None, None, None)
 
 
-def _perform(plan: Plan, wishes: Wishes, show: Show, stage: Stage, aside: ThreadPoolExecutor, began: float) -> Outcome:
+def _perform(
+    plan: Plan, options: DemoOptions, show: Show, stage: Stage, executor: ThreadPoolExecutor, began: float
+) -> Outcome:
     crew = Crew(plan, stage)
     try:
         with show.phase(f"{plan.workers} workers, {plan.subscribers} subscribers and a publisher"):
             crew.start()
         said = crew.publisher.said
         start_ms = round(time.time() * 1000) + _START_IN_MS
-        timetable = plan.starting_at(start_ms).timetable(said["first_ms"], said["last_ms"])
-        crew.publisher.tell(start_ms=start_ms)
+        timetable = plan.with_start(start_ms).timetable(said["first_ms"], said["last_ms"])
+        crew.publisher.send_line(start_ms=start_ms)
         with Watch(plan) as watch:
-            with show.phase(f"{said['flights']:,} flights in {wishes.seconds:g} s"), show.running():
+            with show.phase(f"{said['flights']:,} flights in {options.seconds:g} s"), show.running():
                 while not said.get("done"):
-                    crew.go_on((time.time() * 1000 - start_ms) / 1000)
+                    crew.kill_and_restart((time.time() * 1000 - start_ms) / 1000)
                     show.picture(_picture(plan, timetable, crew, watch))
                     time.sleep(_STEP_S)
-            crew.calm()
-            spark = aside.submit(_spark, stage.log("spark"))
+            crew.end_accidents()
+            spark = executor.submit(_spark, stage.log("spark"))
             with show.phase("the last flights leave, and everything that was leased comes back"), show.running():
 
-                def each() -> None:
-                    crew.go_on(0.0)
+                def update_picture() -> None:
+                    crew.kill_and_restart(0.0)
                     show.picture(_picture(plan, timetable, crew, watch))
 
-                watch.settle_down(said["published"], _DRAIN_S, each)
+                watch.settle_down(said["published"], _DRAIN_S, update_picture)
                 served_s = time.time() - start_ms / 1000
                 in_sight = watch.await_nothing_in_sight(plan.aircraft_ttl_ms / 1000 + 3.0)
         crew.stop(crew.subscribers)
@@ -138,17 +140,17 @@ def _perform(plan: Plan, wishes: Wishes, show: Show, stage: Stage, aside: Thread
         for crash in crew.crashes:
             show.note(f"[yellow]{crash}, by itself, and was started again[/yellow]")
         with show.phase("Spark reckons the ledger from the topics"):
-            findings = _reckon(spark, plan, depth)
+            findings = _compute_findings(spark, plan, depth)
     finally:
-        crew.stop(crew.everybody)
-    outcome = _tell(plan, wishes, crew, findings, timetable, watch, in_sight, served_s, began)
+        crew.stop(crew.all_members)
+    outcome = _write_outcome(plan, options, crew, findings, timetable, watch, in_sight, served_s, began)
     stage.evidence = stage.evidence or not outcome.balanced
     return outcome
 
 
-def _tell(
+def _write_outcome(
     plan: Plan,
-    wishes: Wishes,
+    options: DemoOptions,
     crew: Crew,
     findings: Findings,
     timetable: Timetable,
@@ -172,7 +174,7 @@ def _tell(
         findings=findings,
         served_s=served_s,
         total_s=time.monotonic() - began,
-        report=wishes.report.absolute(),
+        report=options.report.absolute(),
     )
     page.write(outcome, outcome.report)
     return outcome
@@ -217,17 +219,17 @@ def _spark(log: Path) -> SparkSession:
             os.close(kept)
 
 
-def _reckon(spark: Future[SparkSession], plan: Plan, depth: int) -> Findings:
-    from lapse.demo.findings import reckon
+def _compute_findings(spark: Future[SparkSession], plan: Plan, depth: int) -> Findings:
+    from lapse.demo.findings import compute_findings
 
     session = spark.result()
     try:
-        return reckon(session, plan, depth)
+        return compute_findings(session, plan, depth)
     finally:
         session.stop()
 
 
-def _look_for_room(directory: Path, count: int) -> None:
+def _check_disk_space(directory: Path, count: int) -> None:
     wanted = _FREE_BYTES + count * _FREE_BYTES_PER_FLIGHT
     free = shutil.disk_usage(directory).free
     if free < wanted:
@@ -238,7 +240,7 @@ def _look_for_room(directory: Path, count: int) -> None:
 
 
 @contextmanager
-def _logging_to(path: Path) -> Iterator[None]:
+def _log_to_file(path: Path) -> Iterator[None]:
     """Let libraries log to a file, so that they do not disturb the picture."""
     handler = logging.FileHandler(path)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))

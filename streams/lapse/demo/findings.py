@@ -41,13 +41,13 @@ class Tally:
     letters: dict[str, Counter[str]] = field(default_factory=dict)
     """By reasons, then by the kind's value."""
 
-    def lettered(self, value: str) -> int:
+    def dead_letter_count(self, value: str) -> int:
         """Dead letters of one value."""
         return sum(counted[value] for counted in self.letters.values())
 
-    def served(self, value: str) -> int:
+    def served_count(self, value: str) -> int:
         """Flights of one value that left no dead letter."""
-        return self.published[value] - self.lettered(value)
+        return self.published[value] - self.dead_letter_count(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +81,7 @@ class Findings:
             "lateness_ms": dict(zip((*map(str, LATENESS_MS), "more"), self.lateness, strict=True)),
             **{
                 f"by_{name}": {
-                    value: {"published": count, "dead_letters": tally.lettered(value)}
+                    value: {"published": count, "dead_letters": tally.dead_letter_count(value)}
                     for value, count in sorted(tally.published.items())
                 }
                 for name, tally in groups.items()
@@ -94,7 +94,7 @@ def spark_session() -> SparkSession:
     return session("lapse demo", config=_SETTINGS)
 
 
-def reckon(spark: SparkSession, plan: Plan, expected_depth: int | None) -> Findings:
+def compute_findings(spark: SparkSession, plan: Plan, expected_depth: int | None) -> Findings:
     """Compute all findings.
 
     Args:

@@ -71,7 +71,7 @@ class Member:
         assert self._process.stdout is not None
         threading.Thread(target=_listen, args=(self._process.stdout, self.said), daemon=True).start()
 
-    def tell(self, **what: Any) -> None:
+    def send_line(self, **what: Any) -> None:
         """Write a line of JSON to its standard input."""
         assert self._process is not None
         assert self._process.stdin is not None

@@ -71,7 +71,7 @@ def _year(page: Report, outcome: Outcome) -> None:
     places = {day: _place(day, weekly) for day in days}
     labels = list(dict.fromkeys(places.values()))
     letters = {name: _added_up(labels, places, counted) for name, counted in _classes(tally).items()}
-    served = _added_up(labels, places, {day: tally.served(day) for day in days})
+    served = _added_up(labels, places, {day: tally.served_count(day) for day in days})
     per = "week" if weekly else "day"
     # Dead letters are at the bottom, on the axis, so that they can be compared.
     page.bars(labels, {**letters, "served": served}, title=f"Flights by {per} of departure", unit="flights")
@@ -91,7 +91,12 @@ def _where(page: Report, outcome: Outcome) -> None:
     _shares(page, findings.carrier, [name for name, _ in findings.carrier.published.most_common()], "carrier")
     _shares(page, findings.origin, sorted(findings.origin.published), "airport")
     rows = [
-        (origin, findings.origin.published[origin], findings.origin.served(origin), findings.origin.lettered(origin))
+        (
+            origin,
+            findings.origin.published[origin],
+            findings.origin.served_count(origin),
+            findings.origin.dead_letter_count(origin),
+        )
         for origin in sorted(findings.origin.published)
     ]
     page.table(["airport", "flights", "served", "dead letters"], rows, title="By airport")

@@ -111,14 +111,14 @@ class Show:
         grid.add_column(style="dim", width=13, no_wrap=True)
         grid.add_column(justify="right", width=10)
         grid.add_column(ratio=1)
-        published, acknowledged, lettered = (self._rates(place) for place in (1, 2, 3))
+        published, acknowledged, dead_letter_count = (self._rates(place) for place in (1, 2, 3))
         grid.add_row("published", f"{now.published:,}", _rate(published, "cyan"))
         grid.add_row("served", f"{now.acknowledged:,}", _rate(acknowledged, "green"))
-        grid.add_row("dead letters", f"{sum(now.letters.values()):,}", _rate(lettered, "red"))
+        grid.add_row("dead letters", f"{sum(now.letters.values()):,}", _rate(dead_letter_count, "red"))
         for reasons, count in sorted(now.letters.items()):
             grid.add_row("", f"{count:,}", Text(reasons, style="dim"))
-        grid.add_row("in the queue", _known(now.depth), Text("flights waiting or being served", style="dim"))
-        grid.add_row("in sight", _known(now.in_sight), Text("aircraft that left lately (SOW topic)", style="dim"))
+        grid.add_row("in the queue", _count_text(now.depth), Text("flights waiting or being served", style="dim"))
+        grid.add_row("in sight", _count_text(now.in_sight), Text("aircraft that left lately (SOW topic)", style="dim"))
         alive, wanted = now.alive
         lamps = Text("● " * alive, style="green") + Text("✗ " * (wanted - alive), style="bold red")
         grid.add_row("subscribers", f"{alive} of {wanted}", lamps)
@@ -142,13 +142,14 @@ def _rate(rates: Sequence[float], style: str) -> Text:
     return Text(f"{rates[-1] if rates else 0:6,.0f}/s ", style="dim") + Text(drawn, style=style)
 
 
-def _known(number: int | None) -> str:
+def _count_text(number: int | None) -> str:
     return "–" if number is None else f"{number:,}"
 
 
 def _line(now: Picture) -> str:
     return (
         f"{now.calendar:%Y-%m-%d} {now.progress:4.0%}  published {now.published:,}  served {now.acknowledged:,}  "
-        f"dead letters {sum(now.letters.values()):,}  queued {_known(now.depth)}  in sight {_known(now.in_sight)}  "
+        f"dead letters {sum(now.letters.values()):,}  queued {_count_text(now.depth)}  "
+        f"in sight {_count_text(now.in_sight)}  "
         f"subscribers {now.alive[0]}/{now.alive[1]}  workers {now.workers[0]}/{now.workers[1]}  killed {now.kills}"
     )

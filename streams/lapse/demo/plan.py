@@ -73,7 +73,7 @@ class Plan:
         """The most unsettled deliveries of a subscriber: what it serves in 0.3 s."""
         return max(_LEAST_BACKLOG, round(_BACKLOG_S / self.service_s))
 
-    def starting_at(self, start_ms: int) -> Plan:
+    def with_start(self, start_ms: int) -> Plan:
         """Return the plan with its beginning set."""
         return replace(self, start_ms=start_ms)
 

@@ -31,8 +31,8 @@ def main(path: Path) -> None:
     plan = Plan.read(path)
     flights = load(plan.flights)
     with Publisher(Connection.from_environment(plan.bootstrap_servers)) as publisher:
-        tell(ready=True, first_ms=flights.first_ms, last_ms=flights.last_ms, flights=len(flights))
-        plan = plan.starting_at(orjson.loads(sys.stdin.readline())["start_ms"])
+        print_line(ready=True, first_ms=flights.first_ms, last_ms=flights.last_ms, flights=len(flights))
+        plan = plan.with_start(orjson.loads(sys.stdin.readline())["start_ms"])
         timetable = plan.timetable(flights.first_ms, flights.last_ms)
         deadlines_ms = timetable.wall_ms(flights.departed_ms).tolist()
         told_ms = now_ms = time.time() * 1000
@@ -44,7 +44,7 @@ def main(path: Path) -> None:
                 now_ms = time.time() * 1000
                 if now_ms - told_ms > _TELL_MS:
                     told_ms = now_ms
-                    tell(published=published[0], aircraft=published[1])
+                    print_line(published=published[0], aircraft=published[1])
             if leaves:
                 publisher.publish(plan.sow, flights.sighting(number), flights.tails[number])
             else:
@@ -52,7 +52,7 @@ def main(path: Path) -> None:
                 publisher.publish(plan.queue, value, key, expires_at_ms=deadlines_ms[number])
             published[leaves] += 1
         publisher.flush()
-    tell(published=published[0], aircraft=published[1], done=True)
+    print_line(published=published[0], aircraft=published[1], done=True)
 
 
 def agenda(flights: Flights, timetable: Timetable) -> Iterator[tuple[int, int, bool]]:
@@ -72,7 +72,7 @@ def agenda(flights: Flights, timetable: Timetable) -> Iterator[tuple[int, int, b
     yield from zip(due_ms[order].tolist(), numbers[order].tolist(), leaves.tolist(), strict=True)
 
 
-def tell(**what: Any) -> None:
+def print_line(**what: Any) -> None:
     """Write a line of JSON to the director."""
     sys.stdout.buffer.write(orjson.dumps(what) + b"\n")
     sys.stdout.buffer.flush()

@@ -54,8 +54,12 @@ def _tally(tally: Tally, name: str, values: list[str]) -> Table:
     for column in ("flights", "served", "dead letters", "share"):
         table.add_column(column, justify="right")
     for value in values:
-        lettered, count = tally.lettered(value), tally.published[value]
+        dead_letter_count, count = tally.dead_letter_count(value), tally.published[value]
         table.add_row(
-            value, f"{count:,}", f"{tally.served(value):,}", f"{lettered:,}", f"{lettered / max(1, count):.1%}"
+            value,
+            f"{count:,}",
+            f"{tally.served_count(value):,}",
+            f"{dead_letter_count:,}",
+            f"{dead_letter_count / max(1, count):.1%}",
         )
     return table

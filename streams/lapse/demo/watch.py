@@ -80,7 +80,7 @@ class Watch:
             thread.join(_PATIENCE_S)
 
     @property
-    def lettered(self) -> int:
+    def dead_letter_count(self) -> int:
         """The number of flights that were not served."""
         return sum(self.letters.values())
 
@@ -98,7 +98,7 @@ class Watch:
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             each()
-            told = self.acknowledged + self.lettered >= published
+            told = self.acknowledged + self.dead_letter_count >= published
             if told and self.depth and not self.depth.get("depth") and not self.depth.get("dying"):
                 return True
             time.sleep(0.1)

@@ -4,8 +4,8 @@ Each check returns findings, and changes nothing.
 """
 
 from lapse.doctor.finding import Finding, Verdict
-from lapse.doctor.machine import of_machine
-from lapse.doctor.service import of_service
-from lapse.doctor.topics import of_topics
+from lapse.doctor.machine import check_machine
+from lapse.doctor.service import check_service
+from lapse.doctor.topics import check_topics
 
-__all__ = ["Finding", "Verdict", "of_machine", "of_service", "of_topics"]
+__all__ = ["Finding", "Verdict", "check_machine", "check_service", "check_topics"]

@@ -31,7 +31,7 @@ _MARKERS: Final = 10
 """Transaction markers have offsets without being records. So few missing offsets are no lag."""
 
 
-def of_lag(config: Config, connection: Connection) -> Iterator[Finding]:
+def check_lag(config: Config, connection: Connection) -> Iterator[Finding]:
     """Compare the position of the group of workers with the ends of the logs.
 
     Args:
@@ -43,12 +43,12 @@ def of_lag(config: Config, connection: Connection) -> Iterator[Finding]:
     reader = connection.consumer(**{"group.id": config.lapse.app_id})
     try:
         tps = [TopicPartition(name, at) for name, count in connection.partitions().items() for at in range(count)]
-        ends = _ends(connection.admin(), finished := _first_finished(reader, tps))
-        behind = _behind(ends, _finished(reader, list(finished)))
+        ends = _end_offsets(connection.admin(), finished := _first_committed_offsets(reader, tps))
+        behind = _unprocessed_counts(ends, _committed_offsets(reader, list(finished)))
         late = time.monotonic() + _PATIENCE_S
         while behind and time.monotonic() < late:
             time.sleep(_LOOK_EVERY_S)
-            behind = _behind(ends, _finished(reader, list(finished)))
+            behind = _unprocessed_counts(ends, _committed_offsets(reader, list(finished)))
     except (KafkaException, LapseError, TimeoutError):
         return  # other checks report a missing right or answer
     finally:
@@ -65,24 +65,24 @@ def of_lag(config: Config, connection: Connection) -> Iterator[Finding]:
         yield fine("lag", f"the workers have taken in what was there, of {len({tp.topic for tp in ends})} topics")
 
 
-def _first_finished(reader: Consumer, tps: list[TopicPartition]) -> dict[TopicPartition, int]:
-    """Return the result of `_finished`, as soon as there is one."""
+def _first_committed_offsets(reader: Consumer, tps: list[TopicPartition]) -> dict[TopicPartition, int]:
+    """Return the result of `_committed_offsets`, as soon as there is one."""
     late = time.monotonic() + _BEGUN_S
     while time.monotonic() < late:
         with suppress(KafkaException):
-            if found := _finished(reader, tps):
+            if found := _committed_offsets(reader, tps):
                 return found
         time.sleep(_LOOK_EVERY_S)
-    return _finished(reader, tps)
+    return _committed_offsets(reader, tps)
 
 
-def _finished(reader: Consumer, tps: list[TopicPartition]) -> dict[TopicPartition, int]:
+def _committed_offsets(reader: Consumer, tps: list[TopicPartition]) -> dict[TopicPartition, int]:
     """Return the offsets before which everything is durable, for partitions with a committed offset."""
     found = reader.committed(tps, timeout=_ANSWERS_S) if tps else []
     return {TopicPartition(one.topic, one.partition): one.offset for one in found if one.offset >= 0}
 
 
-def _ends(admin: AdminClient, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+def _end_offsets(admin: AdminClient, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
     """Return where the logs end now, without partitions that no longer exist."""
     asked = admin.list_offsets(
         {tp: OffsetSpec.latest() for tp in tps},  # type: ignore[no-untyped-call]
@@ -98,7 +98,7 @@ def _ends(admin: AdminClient, tps: Iterable[TopicPartition]) -> dict[TopicPartit
     return found
 
 
-def _behind(ends: Mapping[TopicPartition, int], finished: Mapping[TopicPartition, int]) -> Counter[str]:
+def _unprocessed_counts(ends: Mapping[TopicPartition, int], finished: Mapping[TopicPartition, int]) -> Counter[str]:
     """Return how many records of each topic are not processed."""
     found: Counter[str] = Counter()
     for tp, end in ends.items():

@@ -32,21 +32,27 @@ _PIN: Final = re.compile(r"^([A-Za-z0-9._-]+)==([^;\s]+)")
 """A requirement of one exact version."""
 
 
-def of_machine(config: Config) -> list[Finding]:
+def check_machine(config: Config) -> list[Finding]:
     """Check this machine.
 
     Args:
         config: names the data directory of the worker, and the port of its figures.
     """
-    return [_python(), *_pins(), _java(), _room(Path(config.lapse.data_dir)), *_port(config)]
+    return [
+        _check_python(),
+        *_check_pins(),
+        _check_java(),
+        _check_disk(Path(config.lapse.data_dir)),
+        *_check_port(config),
+    ]
 
 
-def _python() -> Finding:
+def _check_python() -> Finding:
     kafka, _ = confluent_kafka.libversion()
     return fine("versions", f"lapse {__version__}, Python {platform.python_version()}, librdkafka {kafka}")
 
 
-def _pins() -> Iterator[Finding]:
+def _check_pins() -> Iterator[Finding]:
     """Check packages whose private parts lapse uses, so that only the exact version works."""
     for text in metadata.requires("lapse") or ():
         pin = _PIN.match(text)
@@ -61,7 +67,7 @@ def _pins() -> Iterator[Finding]:
             yield wrong("versions", f"{name} is {installed}", f"lapse needs {wanted}: pip install '{name}=={wanted}'")
 
 
-def _java() -> Finding:
+def _check_java() -> Finding:
     try:
         java = find_java()
     except JavaMissing as error:
@@ -69,7 +75,7 @@ def _java() -> Finding:
     return fine("Java", f"{java.version}, {java.executable}")
 
 
-def _room(data_dir: Path) -> Finding:
+def _check_disk(data_dir: Path) -> Finding:
     place = data_dir.absolute()
     while not place.exists():
         place = place.parent
@@ -80,11 +86,11 @@ def _room(data_dir: Path) -> Finding:
     return fine("disk", told)
 
 
-def _port(config: Config) -> Iterator[Finding]:
+def _check_port(config: Config) -> Iterator[Finding]:
     port = config.lapse.metrics_port
     if not port or not is_taken(port):
         return
-    facts = _of_worker(port)
+    facts = _worker_readiness(port)
     if not isinstance(facts, dict) or "ready" not in facts:
         told = f"port {port}, where the worker's figures are to be served, is another program's"
         yield warning("ports", told, "End that program, or give another metrics_port")
@@ -94,7 +100,7 @@ def _port(config: Config) -> Iterator[Finding]:
         yield warning("ports", f"the worker at port {port} is not ready: {facts.get('why')}", "Its log says more")
 
 
-def _of_worker(port: int) -> object:
+def _worker_readiness(port: int) -> object:
     """Return the readiness of the worker at a local port; None if no worker answers there."""
     asked = http.client.HTTPConnection("127.0.0.1", port, timeout=_ANSWERS_S)
     try:

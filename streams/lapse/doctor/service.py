@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from lapse.config import Config
 from lapse.doctor.finding import Finding, fine, warning, wrong
-from lapse.doctor.lag import of_lag
+from lapse.doctor.lag import check_lag
 from lapse_client.error import LapseError, UnknownEntity
 from lapse_client.kafka.connection import Connection
 from lapse_client.queue.queues import Figures, Queues
@@ -26,7 +26,7 @@ _NAMED: Final = 10
 _RUN_ONE: Final = "Is a worker running? Its log says what it waits for"
 
 
-def of_service(config: Config, connection: Connection) -> list[Finding]:
+def check_service(config: Config, connection: Connection) -> list[Finding]:
     """Ask every entity.
 
     Args:
@@ -35,10 +35,10 @@ def of_service(config: Config, connection: Connection) -> list[Finding]:
     """
     if not config.queue and not config.sow:
         return [warning("entities", "lapse.toml names none", "Add [queue.<name>] or [sow.<name>], then `lapse apply`")]
-    return [*_of_entities(config, connection), *of_lag(config, connection), *_clock(config, connection)]
+    return [*_check_entities(config, connection), *check_lag(config, connection), *_clock(config, connection)]
 
 
-class _Asked:
+class _EntityRequest:
     """An entity that was asked for its figures.
 
     Args:
@@ -57,9 +57,9 @@ class _Asked:
         self._kind, self._name = kind, name
         self._began_s = time.monotonic()
         self._ended_s = self._began_s
-        answer.add_done_callback(self._end)
+        answer.add_done_callback(self._record_end)
 
-    def _end(self, _: Future[Figures]) -> None:
+    def _record_end(self, _: Future[Figures]) -> None:
         self._ended_s = time.monotonic()
 
     def is_silent(self) -> bool:
@@ -73,30 +73,30 @@ class _Asked:
             return
         figures = self.answer.result() if self._kind == "queue" else {}
         took_s = self._ended_s - self._began_s
-        told = f"answers after {took_s * 1000:.0f} ms" + (f", {_held(figures)}" if figures else "")
+        told = f"answers after {took_s * 1000:.0f} ms" + (f", {_contents_text(figures)}" if figures else "")
         if took_s > _SLOW_S:
             yield warning(self.what, told, "The worker lags behind, or is busy: see its log, and `lapse top`")
         else:
             yield fine(self.what, told)
-        yield from _stuck(self._name, figures)
+        yield from _stuck_messages(self._name, figures)
 
 
-def _of_entities(config: Config, connection: Connection) -> Iterator[Finding]:
+def _check_entities(config: Config, connection: Connection) -> Iterator[Finding]:
     """Ask all entities at the same time, so that those without a worker are waited for together."""
-    topics, asked = connection.partitions(), list[_Asked]()
+    topics, asked = connection.partitions(), list[_EntityRequest]()
     with ExitStack() as clients:
         for kind, names in (("queue", config.queue), ("SOW topic", config.sow)):
-            there = list[str]()
+            existing = list[str]()
             for name in names:
                 try:
                     connection.shards(kind, name, topics)
-                    there.append(name)
+                    existing.append(name)
                 except LapseError as error:
                     yield _refused(f"{kind} {name}", error)
-            if there:
-                client = Queues(there, sow=kind != "queue", connection=connection, timeout_s=_PATIENCE_S)
+            if existing:
+                client = Queues(existing, sow=kind != "queue", connection=connection, timeout_s=_PATIENCE_S)
                 clients.enter_context(client)
-                asked += [_Asked(kind, name, client.depth(name)) for name in there]
+                asked += [_EntityRequest(kind, name, client.depth(name)) for name in existing]
         wait([one.answer for one in asked], _PATIENCE_S)
         silent = [one.what for one in asked if one.is_silent()]
     for one in asked:
@@ -122,7 +122,7 @@ def _refused(what: str, error: BaseException) -> Finding:
     return wrong(what, f"does not answer: {error}", _RUN_ONE)
 
 
-def _held(figures: dict[str, Any]) -> str:
+def _contents_text(figures: dict[str, Any]) -> str:
     """Return what a queue contains, in words."""
     age_ms = figures.get("oldest_age_ms")
     oldest = f", the oldest waits for {age_ms / 1000:,.1f} s" if age_ms else ""
@@ -130,7 +130,7 @@ def _held(figures: dict[str, Any]) -> str:
     return f"depth {figures.get('depth', 0):,}{oldest}, {subscriptions} subscription{'s' * (subscriptions != 1)}"
 
 
-def _stuck(name: str, figures: dict[str, Any]) -> Iterator[Finding]:
+def _stuck_messages(name: str, figures: dict[str, Any]) -> Iterator[Finding]:
     """Yield findings about messages of a queue that are stuck."""
     if figures.get("dying"):
         yield wrong(

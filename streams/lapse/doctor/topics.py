@@ -22,7 +22,7 @@ _AT_LEAST: Final = ("delete.retention.ms", "min.compaction.lag.ms")
 """Settings that must not be smaller, because a worker trusts its copy on disk for as long."""
 
 
-def of_topics(config: Config) -> list[Finding]:
+def check_topics(config: Config) -> list[Finding]:
     """Check the cluster, like `lapse check` but in more detail.
 
     Args:

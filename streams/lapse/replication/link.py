@@ -41,7 +41,7 @@ class Link(BaseModel):
 
     @field_validator("topics")
     @classmethod
-    def _named(cls, topics: dict[str, str]) -> dict[str, str]:
+    def _check_topics(cls, topics: dict[str, str]) -> dict[str, str]:
         if not topics:
             raise ValueError("names no SOW topic; there is nothing to replicate")
         for name in [*topics, *topics.values()]:
@@ -75,11 +75,11 @@ def checked(tree: dict[str, object], where: str) -> Link:
     try:
         return Link.model_validate(tree)
     except ValidationError as error:
-        faults = [f"{where}: {'.'.join(map(str, fault['loc']))}: {_told(fault)}" for fault in error.errors()]
+        faults = [f"{where}: {'.'.join(map(str, fault['loc']))}: {_fault_text(fault)}" for fault in error.errors()]
         raise ConfigError("\n".join(faults)) from error
 
 
-def _told(fault: Any) -> str:
+def _fault_text(fault: Any) -> str:
     """Return a fault in the terms of the file."""
     if fault["type"] == "missing":
         return "has to be given"

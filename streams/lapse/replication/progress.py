@@ -48,7 +48,7 @@ class Progress:
         value = {"offset": offset, "topics": self._topics[topic]}
         return f"{self._link}:{topic}:{partition}".encode(), orjson.dumps(value)
 
-    def next_of(self, topic: str, partition: int) -> int | None:
+    def next_offset(self, topic: str, partition: int) -> int | None:
         """Return the offset up to which everything was copied; None if nothing was."""
         taken = self._offsets.get((topic, partition))
         if taken is None:

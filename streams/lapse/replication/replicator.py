@@ -210,7 +210,7 @@ class Replicator:
         topics = upstream.list_topics(timeout=_PATIENCE_S).topics
         for name in map(names.sow, self._link.topics):
             for partition in topics[name].partitions:
-                taken = reached.next_of(name, partition)
+                taken = reached.next_offset(name, partition)
                 place = TopicPartition(name, partition, OFFSET_BEGINNING if taken is None else taken)
                 end = consumer.get_watermark_offsets(place, timeout=_PATIENCE_S)[1]
                 if place.offset > end:

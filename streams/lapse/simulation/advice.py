@@ -104,15 +104,15 @@ class Adviser:
         yield self._smallest("subscribers", str(crew.subscribers), counts, consumers)
         yield self._smallest("backlog", str(crew.backlog), counts, backlogs)
         lease = in_words(config.lease_period)
-        yield self._smallest("lease_period", lease, times, lambda text: self._with("lease_period", text))
+        yield self._smallest("lease_period", lease, times, lambda text: self._with_setting("lease_period", text))
         lifetime = str(self._settings.get("expiration", "disabled"))
-        yield self._smallest("expiration", lifetime, times, lambda text: self._with("expiration", text))
+        yield self._smallest("expiration", lifetime, times, lambda text: self._with_setting("expiration", text))
 
     @property
     def _settings(self) -> dict[str, Any]:
         return dict(self._definition.settings)
 
-    def _with(self, key: str, text: str) -> Scenario:
+    def _with_setting(self, key: str, text: str) -> Scenario:
         changed = [Setting(key, text, {key: text})]
         if key == "lease_period":
             changed.append(Setting("max_lease_period", text, {"max_lease_period": None}))
@@ -127,13 +127,13 @@ class Adviser:
             return all(goal.is_met(tried[at].outcome) for goal in self._goals)
 
         found = smallest(len(values), is_met)
-        course = tuple(_told(values[at], run) for at, run in sorted(tried.items()))
+        course = tuple(_try_of(values[at], run) for at, run in sorted(tried.items()))
         if found is None:
             return Advice(what, now, None, None, course)
         return Advice(what, now, values[found], tried[found], course)
 
 
-def _told(value: str, run: Run) -> Try:
+def _try_of(value: str, run: Run) -> Try:
     waits = run.outcome.waits
     return Try(value, run.outcome.served_share, None if waits is None else waits.p99)
 

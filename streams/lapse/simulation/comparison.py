@@ -12,7 +12,7 @@ from lapse.runtime.queue.in_flight import EMITTED
 from lapse.simulation.recorded_journal import RecordedEpoch, RecordedJournal
 
 
-class Told(NamedTuple):
+class RecordedEvent(NamedTuple):
     """A recorded event.
 
     Attributes:
@@ -60,7 +60,7 @@ class Comparison:
 
 
 def compare(
-    partition: int, journal: RecordedJournal, recorded: Sequence[Told], replayed: Sequence[Event]
+    partition: int, journal: RecordedJournal, recorded: Sequence[RecordedEvent], replayed: Sequence[Event]
 ) -> Comparison:
     """Compare the events of a shard.
 
@@ -75,7 +75,7 @@ def compare(
     if began_ms is None:
         return Comparison(partition, None, 0, 0, 0, 0, extra=list(replayed), events=list(replayed))
     ended_ms = {epoch.number: (epoch.steps[-1] if epoch.steps else epoch.begin).at_ms for epoch in journal.epochs}
-    left = _journaled(journal)
+    left = _emitted_by_epoch(journal)
     first = journal.epochs[0]
     again = Counter(replayed)
     common: list[Event] = []
@@ -83,7 +83,7 @@ def compare(
     unjournaled = 0
     for one in recorded:
         epoch = one.event.epoch
-        is_journaled = _counts(one, left)
+        is_journaled = _is_of_journaled_step(one, left)
         if again[one.event]:
             again[one.event] -= 1
             common.append(one.event)
@@ -117,7 +117,7 @@ def compare(
     )
 
 
-class _Left:
+class _UnseenEvents:
     """How many events of an epoch's journal are still to be seen.
 
     Args:
@@ -130,17 +130,17 @@ class _Left:
         self.events = told
 
 
-def _journaled(journal: RecordedJournal) -> dict[int, _Left]:
+def _emitted_by_epoch(journal: RecordedJournal) -> dict[int, _UnseenEvents]:
     """Return for each epoch with its take-over how many events its steps emitted, where the journal says so."""
-    found: dict[int, _Left] = {}
+    found: dict[int, _UnseenEvents] = {}
     for epoch in journal.epochs:
         told = sum(step.instants.get(EMITTED, 0) for step in epoch.steps)
         if epoch.taken_over and told:
-            found[epoch.number] = _Left(epoch, told)
+            found[epoch.number] = _UnseenEvents(epoch, told)
     return found
 
 
-def _counts(one: Told, left: Mapping[int, _Left]) -> bool | None:
+def _is_of_journaled_step(one: RecordedEvent, left: Mapping[int, _UnseenEvents]) -> bool | None:
     """Return whether an event is of a step with a journal, which its order shows; None if unknown.
 
     Its instant does not show that: events of a step may be written before the journal of the step before it.

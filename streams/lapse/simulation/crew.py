@@ -81,7 +81,7 @@ class Work:
         self._times: list[list[float]] = [[] for _ in range(_DRAWN)]
         self._chances = [seeded(f"{seed}:service:{attempt}") for attempt in range(_DRAWN)]
 
-    def takes_ms(self, one: Handed) -> int:
+    def work_ms(self, one: Handed) -> int:
         """Return how long a consumer works on a delivery, ms; at least 1."""
         known_ms = self._crew.recorded_ms.get(one.at)
         return max(1, round(self._drawn_ms(one) if known_ms is None else known_ms))

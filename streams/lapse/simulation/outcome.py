@@ -145,7 +145,7 @@ class Outcome:
     @property
     def stays(self) -> Waits | None:
         """Times from arrival to the end, of served messages."""
-        some = self._of(SERVED)
+        some = self._has_fate(SERVED)
         return Waits.of(self.ended_ms[some] - self.came_ms[some])
 
     def busy_share(self, subscribers: int) -> float:
@@ -193,7 +193,7 @@ class Outcome:
             "endless": self.endless,
         }
 
-    def _of(self, fates: frozenset[str]) -> NDArray[np.bool_]:
+    def _has_fate(self, fates: frozenset[str]) -> NDArray[np.bool_]:
         wanted = [number for name, number in self._numbers.items() if name in fates]
         found: NDArray[np.bool_] = np.isin(self.fates, wanted)
         return found

@@ -75,54 +75,54 @@ def recorded_work(deliveries: Iterable[Any], events: Iterable[Event]) -> Recorde
         moments += [(record.timestamp, 1, row) for row in sorted(rows)]
     moments += [(told.at_ms, 0 if told.event == EventKind.SUBSCRIBED else 2, told) for told in events]
     moments.sort(key=lambda moment: moment[:2])
-    took = _Took()
+    collector = _WorkCollector()
     for at_ms, kind, what in moments:
         if kind == 1:
-            took.delivered(at_ms, what)
+            collector.on_delivery(at_ms, what)
         else:
-            took.told(at_ms, what)
-    return RecordedWork(took.took_ms, took.subscribers, took.backlog)
+            collector.on_event(at_ms, what)
+    return RecordedWork(collector.took_ms, collector.subscribers, collector.backlog)
 
 
-class _Took:
+class _WorkCollector:
     """Processes deliveries and events in the order of time."""
 
     def __init__(self) -> None:
         self.took_ms: dict[Place, int] = {}
         self.subscribers = self.backlog = 0
-        self._there: set[str] = set()
+        self._subscribed: set[str] = set()
         self._handed: dict[Place, tuple[int, str]] = {}
         self._done_ms: dict[str, int] = {}
         self._holds: dict[str, set[Place]] = {}
 
-    def delivered(self, at_ms: int, row: Row) -> None:
+    def on_delivery(self, at_ms: int, row: Row) -> None:
         name, topic, partition, offset, _ = row
         place, consumer = (topic, partition, offset), name.decode("utf-8", "replace")
-        self._let_go(place)
+        self._end_delivery(place)
         self._handed[place] = (at_ms, consumer)
         holds = self._holds.setdefault(consumer, set())
         holds.add(place)
         self.backlog = max(self.backlog, len(holds))
 
-    def told(self, at_ms: int, told: Event) -> None:
+    def on_event(self, at_ms: int, told: Event) -> None:
         if told.event == EventKind.SUBSCRIBED:
-            self._there.add(told.subscription)
-            self.subscribers = max(self.subscribers, len(self._there))
+            self._subscribed.add(told.subscription)
+            self.subscribers = max(self.subscribers, len(self._subscribed))
         elif told.event == EventKind.UNSUBSCRIBED:
-            self._there.discard(told.subscription)
+            self._subscribed.discard(told.subscription)
         elif told.event == EventKind.DELETED:  # later events are of another queue with this name
-            self._there.clear()
+            self._subscribed.clear()
         for some in told.messages:
             for offset in range(some.first, some.last + 1):
                 place = (some.topic, some.partition, offset)
-                handed = self._let_go(place)
+                handed = self._end_delivery(place)
                 if handed is not None and told.event in _DONE:
                     handed_ms, consumer = handed
                     begun_ms = max(handed_ms, self._done_ms.get(consumer, 0))
                     self._done_ms[consumer] = max(at_ms, begun_ms)
                     self.took_ms.setdefault(place, max(0, at_ms - begun_ms))
 
-    def _let_go(self, place: Place) -> tuple[int, str] | None:
+    def _end_delivery(self, place: Place) -> tuple[int, str] | None:
         handed = self._handed.pop(place, None)
         if handed is not None:
             self._holds[handed[1]].discard(place)

@@ -25,7 +25,7 @@ from lapse.runtime.shard.effects import Effects
 from lapse.runtime.shard.inbox import Inbox
 from lapse.runtime.shard.machine import Machine
 from lapse.runtime.tp import TP
-from lapse.simulation import gone_on
+from lapse.simulation import epoch_start
 from lapse.simulation.arriving import ArrivingAsRecorded, cuts
 from lapse.simulation.recorded_journal import RecordedEpoch, RecordedJournal, RecordedStep
 from lapse.simulation.recording import Recording
@@ -85,12 +85,12 @@ class ReplayedShard:
 
     def _epoch(self, epoch: RecordedEpoch) -> Iterator[Event]:
         self._check(epoch)
-        serving = self._served_by(epoch)
+        serving = self._find_serving(epoch)
         if epoch.taken_over:
             self._own.take(claim_key(epoch.number), b"", epoch_header(epoch.number))
         positions = dict(epoch.begin.positions)
         of_messages = {tp: offset for tp, offset in positions.items() if tp != self._commands and offset}
-        began_ms = gone_on.began_ms(epoch)
+        began_ms = epoch_start.began_ms(epoch)
         entity = QueueEntity(self._name, serving.config, self._recording, serving.forward)
         machine = entity.machine(self._partition, epoch.number, self._own, of_messages)
         assert isinstance(machine, QueueMachine)
@@ -110,7 +110,7 @@ class ReplayedShard:
         machine.arrivals_are_in(0)
         self._reached_ms = 0
         if not epoch.taken_over:
-            self._go_on(machine, epoch, serving)
+            self._restore_unjournaled(machine, epoch, serving)
         counted: Effects | None = None
         for step in epoch.steps:
             if counted is not None:
@@ -124,15 +124,15 @@ class ReplayedShard:
                 if output.topic == self._events and output.value is not None:
                     yield event.decode(output.value)
 
-    def _go_on(self, machine: QueueMachine, epoch: RecordedEpoch, serving: Serving) -> None:
+    def _restore_unjournaled(self, machine: QueueMachine, epoch: RecordedEpoch, serving: Serving) -> None:
         """Restore what the owner had read before, where its journal does not say it."""
         log = self._recording.log(*self._commands)
         read = log[: epoch.begin.positions.get(self._commands, 0)]
-        self._reached_ms = gone_on.reached_ms(read)
+        self._reached_ms = epoch_start.reached_ms(read)
         authorizer = None if serving.guard is None else CommandAuthorizer(serving.guard, self._partition)
         # If Kafka has removed some of the commands, a subscription may have been heard since.
-        unheard_ms = gone_on.heard_of_ms(epoch) if log.begins else gone_on.began_ms(epoch)
-        gone_on.hear(machine, read, authorizer, unheard_ms)
+        unheard_ms = epoch_start.latest_known_ms(epoch) if log.begins else epoch_start.began_ms(epoch)
+        epoch_start.restore_last_seen(machine, read, authorizer, unheard_ms)
 
     def _check(self, epoch: RecordedEpoch) -> None:
         """Check that everything that the epoch read is in the recording.
@@ -149,7 +149,7 @@ class ReplayedShard:
                     f"read it from {offset} on; begin later, with --since"
                 )
 
-    def _served_by(self, epoch: RecordedEpoch) -> Serving:
+    def _find_serving(self, epoch: RecordedEpoch) -> Serving:
         """Return how the owner served the queue.
 
         Raises:
@@ -176,7 +176,7 @@ class ReplayedShard:
             ends[place] = next((one.offset for one in since if _epoch(one) >= epoch.number), len(log))
         reader = MemoryLog(self._recording.cut(ends))
         read = lambda: read_written(reader, noted, deliveries, self._partition)  # noqa: E731
-        at_once(machine.unwritten(noted, read, gone_on.looked_ms(epoch)))
+        at_once(machine.unwritten(noted, read, epoch_start.unwritten_search_ms(epoch)))
 
     def _take(self, epoch: int, items: Items) -> None:
         """Keep what the shard journals, which is the beginning of the next epoch's state."""
@@ -195,9 +195,9 @@ class ReplayedShard:
         machine.rewinder.give(instants.get("part", PART))
         machine.begin_step()
         for take in step.takes:
-            self._bring(inbox, step, take)
+            self._feed_records(inbox, step, take)
             self._take_messages(machine, inbox)
-        self._bring(inbox, step, step.positions)
+        self._feed_records(inbox, step, step.positions)
         self._take_messages(machine, inbox)
         if machine.unfinished is not None:
             machine.go_on()
@@ -214,7 +214,7 @@ class ReplayedShard:
             machine.deliver(instants["delivered"])
         return at_once(machine.finish(_write))
 
-    def _bring(self, inbox: Inbox, step: RecordedStep, positions: Mapping[TP, int]) -> None:
+    def _feed_records(self, inbox: Inbox, step: RecordedStep, positions: Mapping[TP, int]) -> None:
         """Bring the records that the step read up to these positions, batch by batch as recorded."""
         unfinished = step.instants.get("unfinished")
         for tp, end in positions.items():

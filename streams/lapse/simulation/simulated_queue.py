@@ -74,8 +74,8 @@ class SimulatedQueue:
         self._order = 0
         self._next = 0
         self._places = {(one.topic, one.partition, one.record.offset): at for at, one in enumerate(arrivals)}
-        self._outcome = Outcome(np.array([_comes_ms(one.at_ms, one.record) for one in arrivals], np.int64))
-        self._there = [0] * count
+        self._outcome = Outcome(np.array([_available_ms(one.at_ms, one.record) for one in arrivals], np.int64))
+        self._message_counts = [0] * count
         self._due_ms: list[int] = []
         """When each shard has something to do by itself, ms since the epoch."""
 
@@ -86,11 +86,12 @@ class SimulatedQueue:
         """Let everything happen; return the outcome."""
         self._begin()
         most = _FEW + _ROUNDS * len(self._arrivals)
-        while (now_ms := self._next_ms()) < NEVER:  # messages that are left live forever, or wait for a consumer
+        # Messages that are left after the last instant live forever, or wait for a consumer.
+        while (now_ms := self._next_instant_ms()) < NEVER:
             if self._outcome.deliveries > most:
                 self._outcome.endless = True
                 break
-            self._happen(now_ms)
+            self._run_instant(now_ms)
         return self._outcome
 
     # One instant
@@ -109,7 +110,7 @@ class SimulatedQueue:
         ]
         self._due_ms = [shard.next_due_ms() for shard in self._shards]
 
-    def _next_ms(self) -> int:
+    def _next_instant_ms(self) -> int:
         due_ms = min(self._due_ms)
         if self._finishes:
             due_ms = min(due_ms, self._finishes[0][0])
@@ -117,7 +118,7 @@ class SimulatedQueue:
             due_ms = min(due_ms, self._arrivals[self._next].at_ms)
         return due_ms
 
-    def _happen(self, now_ms: int) -> None:
+    def _run_instant(self, now_ms: int) -> None:
         steps: dict[int, Step] = defaultdict(Step)
         touched = self._arrive(now_ms)
         for at, shard in enumerate(self._shards):
@@ -141,8 +142,8 @@ class SimulatedQueue:
             if delivers or at in touched:
                 self._due_ms[at] = shard.next_due_ms()
         for one in finished:
-            self._work_on(one.consumer, now_ms)
-        self._outcome.deepest = max(self._outcome.deepest, sum(self._there))
+            self._begin_work(one.consumer, now_ms)
+        self._outcome.deepest = max(self._outcome.deepest, sum(self._message_counts))
 
     def _arrive(self, now_ms: int) -> set[int]:
         """Bring the messages of this instant to their shards; return these shards."""
@@ -159,7 +160,7 @@ class SimulatedQueue:
             else:
                 outside.append((topic, partition, [record]))
             touched.add(at)
-            self._there[at] += 1
+            self._message_counts[at] += 1
         return touched
 
     def _take_in(self, at: int, now_ms: int, step: Step) -> None:
@@ -214,7 +215,7 @@ class SimulatedQueue:
 
     def _waits_for_room(self, at: int) -> bool:
         """Return whether a shard may have something to hand out, and a consumer room that others may have taken."""
-        waiting = self._there[at]
+        waiting = self._message_counts[at]
         for here in self._subscriptions:
             waiting -= here[at].outstanding
         return waiting > 0 and any(self._free(here) > 0 for here in self._subscriptions)
@@ -233,16 +234,16 @@ class SimulatedQueue:
 
     def _hand(self, at: int, delivery: Delivery, now_ms: int) -> None:
         consumer, outcome, messages = self._named[delivery.subscription], self._outcome, delivery.messages
-        for place, count in zip(self._of(messages), messages.deliveries.tolist(), strict=True):
+        for place, count in zip(self._arrival_indexes(messages), messages.deliveries.tolist(), strict=True):
             if outcome.first_ms[place] < 0:
                 outcome.first_ms[place] = now_ms
             if not delivery.barrier:  # a barrier takes no backlog, and nobody settles it (Q12)
                 outcome.deliveries += 1
                 consumer.handed.append(Handed(at, place, count, delivery.until_ms))
                 if len(consumer.handed) == 1:
-                    self._work_on(consumer, now_ms)
+                    self._begin_work(consumer, now_ms)
 
-    def _work_on(self, consumer: Consumer, now_ms: int) -> None:
+    def _begin_work(self, consumer: Consumer, now_ms: int) -> None:
         """Let a consumer begin with its first delivery. Like a client, it drops deliveries whose leases are over."""
         if consumer.working:
             return
@@ -254,11 +255,11 @@ class SimulatedQueue:
         one = consumer.handed[0]
         if self._outcome.begun_ms[one.at] < 0:
             self._outcome.begun_ms[one.at] = now_ms
-        takes_ms = self._work.takes_ms(one)
-        self._outcome.busy_ms += takes_ms
+        work_ms = self._work.work_ms(one)
+        self._outcome.busy_ms += work_ms
         self._order += 1
         consumer.working = True
-        heapq.heappush(self._finishes, (now_ms + takes_ms, self._order, one, consumer))
+        heapq.heappush(self._finishes, (now_ms + work_ms, self._order, one, consumer))
 
     # Results
 
@@ -267,27 +268,27 @@ class SimulatedQueue:
         if step.changes:  # without changes, a timer came for a message that had left
             outcome.ended_at_ms = now_ms
         for removal in step.removals:
-            self._end(at, self._of(removal.messages), "+".join(removal.reasons), removal.at_ms)
+            self._end_messages(at, self._arrival_indexes(removal.messages), "+".join(removal.reasons), removal.at_ms)
         for event in step.events:
             messages: Any = event.messages
             if event.kind in _ENDS:
-                self._end(at, self._of(messages), _ENDS[event.kind], event.at_ms)
+                self._end_messages(at, self._arrival_indexes(messages), _ENDS[event.kind], event.at_ms)
             elif event.kind == EventKind.LEASE_RETURNED:
                 outcome.lapsed += len(messages)
             elif event.kind == EventKind.CANCELLED:
                 outcome.cancelled += len(messages)
 
-    def _end(self, at: int, places: list[int], fate: str, at_ms: int) -> None:
+    def _end_messages(self, at: int, places: list[int], fate: str, at_ms: int) -> None:
         self._outcome.end(places, fate, at_ms)
-        self._there[at] -= len(places)
+        self._message_counts[at] -= len(places)
 
-    def _of(self, messages: Messages) -> list[int]:
+    def _arrival_indexes(self, messages: Messages) -> list[int]:
         """Return the indexes of messages among the arrivals."""
         topic, partition, places = messages.topic, messages.partition, self._places
         return [places[topic, partition, offset] for offset in messages.offsets.tolist()]
 
 
-def _comes_ms(at_ms: int, record: Record) -> int:
+def _available_ms(at_ms: int, record: Record) -> int:
     """Return when a message can first be handed out, ms since the epoch: when it arrives, or when it is scheduled."""
     return max([at_ms, *_scheduled_ms(record.headers)])
 

@@ -127,15 +127,15 @@ class Follower(Mover):
             for text, wanted in demands.items():
                 answers = self._hold_for(text, wanted, back)
                 unseen |= any(answer.counts.get("unseen") for answer in answers.values())
-                if _held(answers):
+                if _has_messages(answers):
                     self._served_last = text
                     break
-            if _held(answers):
+            if _has_messages(answers):
                 break
-        if not _held(answers):
+        if not _has_messages(answers):
             return unseen
         before = self.outcome.transferred
-        self._round(answers)
+        self._hand_over_round(answers)
         if self._foreign:
             self._foreign, self._nothing_back_until = 0, time.monotonic() + _FOREIGN_S
             self._give_back()
@@ -155,7 +155,7 @@ class Follower(Mover):
         Messages that wait at one shard count against the room at another, since a consumer's backlog spans all of them.
         """
         asked = Command(command="transfer", transfer=self._transfer, spare=True, top_n=0)
-        there = self._there.ask(asked).values()
+        there = self._target_side.ask(asked).values()
         wanted = Counter({"": sum(int(answer.counts["wanted"]) for answer in there)})
         for answer in there:
             wanted.update({one.filter: one.wanted for one in answer.demands})
@@ -174,14 +174,14 @@ class Follower(Mover):
             return not self._formats_differ
         self._formats_known_until = time.monotonic() + _FORMATS_S
         asked = Command(command="transfer", transfer=self._transfer, spare=True, top_n=0)
-        here = {answer.value_format for answer in self._here.ask(asked).values()}
+        here = {answer.value_format for answer in self._source_side.ask(asked).values()}
         if here != there and not self._formats_differ:
             logger.warning(
                 "%s reads payloads as %s, and queue %s here as %s. So subscriptions with a filter get nothing "
                 "handed over; set the same value_format on both sides",
                 self.target,
                 ", ".join(sorted(there)),
-                self._here.queue,
+                self._source_side.queue,
                 ", ".join(sorted(here)),
             )
         self._formats_differ = here != there
@@ -207,11 +207,11 @@ class Follower(Mover):
         With `handed_over` only messages that came from another deployment, without it none of them.
         """
         least_life_ms, answers = ceil(self._skew_ms()), {}
-        for shard in self._here.shards:
+        for shard in self._source_side.shards:
             held = replace(
                 self._hold((), text, top_n=wanted), spare=True, least_life_ms=least_life_ms, handed_over=handed_over
             )
-            answer = answers[shard] = self._here.ask_each({shard: held})[shard]
+            answer = answers[shard] = self._source_side.ask_each({shard: held})[shard]
             wanted -= len(answer.messages)
             if wanted <= 0:
                 break
@@ -219,22 +219,22 @@ class Follower(Mover):
 
     def _skew_ms(self) -> float:
         """Return the difference between the clocks of the two clusters, ms."""
-        here, there = self._here.connection.clock, self._there.connection.clock
-        return self._skew.of(here, there, self._here.cluster, self.target)
+        here, there = self._source_side.connection.clock, self._target_side.connection.clock
+        return self._skew.of(here, there, self._source_side.cluster, self.target)
 
     def _clean_up(self, transfer: str) -> None:
         """Finish what an earlier generation has left."""
         self._transfer = transfer
-        answers = self._here.ask(self._hold((), "", top_n=0))
-        self._round({shard: replace(answer, messages=()) for shard, answer in answers.items()})
-        self._here.ask(Command(command="transfer_cancel", transfer=transfer))
+        answers = self._source_side.ask(self._hold((), "", top_n=0))
+        self._hand_over_round({shard: replace(answer, messages=()) for shard, answer in answers.items()})
+        self._source_side.ask(Command(command="transfer_cancel", transfer=transfer))
         self._discard()
 
     def _give_back(self) -> None:
         """Return held messages to the queue. The next generation accepts those that have left already."""
         with contextlib.suppress(LapseError, KafkaException):
-            self._here.ask(Command(command="transfer_cancel", transfer=self._transfer))
+            self._source_side.ask(Command(command="transfer_cancel", transfer=self._transfer))
 
 
-def _held(answers: Mapping[int, Answer]) -> bool:
+def _has_messages(answers: Mapping[int, Answer]) -> bool:
     return any(answer.messages for answer in answers.values())

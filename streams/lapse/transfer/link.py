@@ -42,12 +42,12 @@ class Link(BaseModel):
 
     @field_validator("to_queue", "to_topic")
     @classmethod
-    def _named(cls, name: str | None) -> str | None:
+    def _check_name(cls, name: str | None) -> str | None:
         if name is not None and not names.NAME.match(name):
             raise ValueError(f"{name!r} is no name of a topic")
         return name
 
-    def here(self) -> Connection:
+    def source_connection(self) -> Connection:
         """Return the connection to the deployment that hands over, with settings of the environment if it has none.
 
         Raises:
@@ -59,7 +59,7 @@ class Link(BaseModel):
         found = Connection(options=options, user=user, secret=secret)
         return replace(found, bootstrap_servers=self.source) if self.source else found
 
-    def there(self) -> Connection:
+    def target_connection(self) -> Connection:
         """Return the connection to the deployment that takes over, as user LAPSE_TO_USER with LAPSE_TO_SECRET (X4).
 
         Raises:
@@ -83,11 +83,11 @@ def load(path: Path | None, stated: dict[str, str]) -> Link:
     try:
         return Link.model_validate({**tree, **stated})
     except ValidationError as error:
-        faults = [f"{where}: {'.'.join(map(str, fault['loc']))}: {_shown(fault)}" for fault in error.errors()]
+        faults = [f"{where}: {'.'.join(map(str, fault['loc']))}: {_fault_text(fault)}" for fault in error.errors()]
         raise ConfigError("\n".join(faults)) from error
 
 
-def _shown(fault: ErrorDetails) -> str:
+def _fault_text(fault: ErrorDetails) -> str:
     if fault["loc"] == ("to",) and fault["type"] == "missing":
         return "has to be given: the brokers of the deployment that takes over, by --to or in a file like transfer.toml"
     return fault["msg"].removeprefix("Value error, ")

@@ -97,8 +97,8 @@ class Mover:
         progress: Callable[[int], None] = lambda _: None,
         timeout_s: float = 30.0,
     ) -> None:
-        self._here = Side(here, queue, timeout_s)
-        self._there = Side(there, to_queue, timeout_s)
+        self._source_side = Side(here, queue, timeout_s)
+        self._target_side = Side(there, to_queue, timeout_s)
         self._topic = to_topic
         self._transfer = transfer
         self._progress = progress
@@ -114,7 +114,7 @@ class Mover:
 
     def __enter__(self) -> Self:
         with ExitStack() as opened:
-            here, there = opened.enter_context(self._here), opened.enter_context(self._there)
+            here, there = opened.enter_context(self._source_side), opened.enter_context(self._target_side)
             if (here.cluster, here.queue) == (there.cluster, there.queue):
                 raise TransferError(f"{here.queue} cannot be handed over to itself; name another queue or deployment")
             self._topic = self._topic or there.publish_target
@@ -133,7 +133,7 @@ class Mover:
     @property
     def target(self) -> str:
         """The target, for people and for the shards. A transfer's id belongs to one target."""
-        return f"{self._there.queue} at {self._there.cluster}"
+        return f"{self._target_side.queue} at {self._target_side.cluster}"
 
     def run(self, choice: Choice) -> Outcome:
         """Hand messages over until none of the chosen ones is left, or can be taken.
@@ -144,11 +144,11 @@ class Mover:
             KafkaException: one of the clusters does not answer.
         """
         self._load()
-        order = Order(self._named(choice), choice.filter, bool(choice.bookmarks))
+        order = Order(self._ranges_by_shard(choice), choice.filter, bool(choice.bookmarks))
         self._orders.write(self._transfer, order)
         self.begun = True
         self._carry_out(order)
-        return self._end(resumed=False)
+        return self._finish(resumed=False)
 
     def resume(self) -> Outcome:
         """Finish everything that an earlier run was asked for. This may raise the same errors as `run`.
@@ -158,14 +158,16 @@ class Mover:
         """
         order = self._begun()
         if order is not None and order.cancelled:
-            raise TransferError(f"transfer {self._transfer} was cancelled; what it held is back in {self._here.queue}")
+            raise TransferError(
+                f"transfer {self._transfer} was cancelled; what it held is back in {self._source_side.queue}"
+            )
         self.begun = True
         self._load()
-        while self._round(self._here.ask(self._hold((), "", top_n=0))):
+        while self._hand_over_round(self._source_side.ask(self._hold((), "", top_n=0))):
             pass
         if order is not None:
             self._carry_out(order)
-        return self._end(resumed=True)
+        return self._finish(resumed=True)
 
     def cancel(self) -> int:
         """Return held messages to the queue here, and discard what was put there; return how many came back.
@@ -174,13 +176,13 @@ class Mover:
             TransferError: a message has left already, or no transfer with this id was begun.
         """
         order = self._begun()
-        left = [text for one in self._here.ask(self._hold((), "", top_n=0)).values() for text in one.handed_over]
+        left = [text for one in self._source_side.ask(self._hold((), "", top_n=0)).values() for text in one.handed_over]
         if left:
             raise TransferError(
                 f"transfer {self._transfer} cannot be cancelled: {left[0].partition('>')[0]} has left already; "
                 f"bring it to its end: --resume {self._transfer}"
             )
-        answers = self._here.ask(Command(command="transfer_cancel", transfer=self._transfer))
+        answers = self._source_side.ask(Command(command="transfer_cancel", transfer=self._transfer))
         self._discard()
         self._orders.write(self._transfer, replace(order or Order({}), cancelled=True))
         return sum(answer.counts.get("returned", 0) for answer in answers.values())
@@ -195,9 +197,11 @@ class Mover:
         """
         order = self._orders.read(self._transfer)
         if order is None:
-            answers = self._here.ask(self._hold((), "", top_n=0)).values()
+            answers = self._source_side.ask(self._hold((), "", top_n=0)).values()
             if not any(answer.messages or answer.handed_over for answer in answers):
-                raise TransferError(f"queue {self._here.queue} has begun no transfer {self._transfer}; check the id")
+                raise TransferError(
+                    f"queue {self._source_side.queue} has begun no transfer {self._transfer}; check the id"
+                )
         return order
 
     def _carry_out(self, order: Order) -> None:
@@ -206,8 +210,8 @@ class Mover:
         unread_since: dict[int, float] = {}
         while open_shards:
             commands = {shard: self._hold(texts, order.filter) for shard, texts in open_shards.items()}
-            answers = self._here.ask_each(commands)
-            moved = self._round(answers)
+            answers = self._source_side.ask_each(commands)
+            moved = self._hand_over_round(answers)
             for shard, answer in answers.items():
                 if shard in moved:
                     unread_since.pop(shard, None)
@@ -235,42 +239,44 @@ class Mover:
     def _load(self, work: str = "") -> None:
         """Connect to the other cluster. An earlier process of this transfer can put nothing from now on."""
         assert self._topic is not None
-        there = self._there.connection.partitions(self._topic)
+        there = self._target_side.connection.partitions(self._topic)
         if self._topic not in there:
             raise TransferError(f"the deployment that takes over has no topic {self._topic}; run `lapse apply` there")
         self._copier = Copier(
-            self._here.connection,
-            self._there.connection,
-            self._there.queue,
+            self._source_side.connection,
+            self._target_side.connection,
+            self._target_side.queue,
             self._topic,
             there[self._topic],
             self._transfer,
-            self._here.cluster,
-            f"{self._here.queue} at {self._here.cluster}",
+            self._source_side.cluster,
+            f"{self._source_side.queue} at {self._source_side.cluster}",
             work,
         )
 
-    def _named(self, choice: Choice) -> dict[int, tuple[str, ...]]:
+    def _ranges_by_shard(self, choice: Choice) -> dict[int, tuple[str, ...]]:
         """Return the bookmark ranges to hold, by shard."""
         if choice.bookmarks:
             named: dict[int, list[str]] = {}
             for one in choice.bookmarks:
-                shard = self._here.shard_of(one.partition)
-                if shard not in self._here.shards:
-                    raise TransferError(f"{one}: queue {self._here.queue} has no such partition")
+                shard = self._source_side.shard_of(one.partition)
+                if shard not in self._source_side.shards:
+                    raise TransferError(f"{one}: queue {self._source_side.queue} has no such partition")
                 named.setdefault(shard, []).append(str(one))
             return {shard: tuple(texts) for shard, texts in named.items()}
-        answers = self._here.ask(self._hold((), "", top_n=0))
-        consumer = self._here.connection.consumer()
+        answers = self._source_side.ask(self._hold((), "", top_n=0))
+        consumer = self._source_side.connection.consumer()
         try:
             return {
-                shard: tuple(text for source in answer.sources for text in _so_far(consumer, Bookmark.parse(source)))
+                shard: tuple(
+                    text for source in answer.sources for text in _range_to_end(consumer, Bookmark.parse(source))
+                )
                 for shard, answer in answers.items()
             }
         finally:
             consumer.close()
 
-    def _round(self, answers: dict[int, Answer]) -> set[int]:
+    def _hand_over_round(self, answers: dict[int, Answer]) -> set[int]:
         """Hand over what is held; return the shards that had something."""
         assert self._copier is not None
         held = {
@@ -283,13 +289,13 @@ class Mover:
         pairs = self._put([one for some in held.values() for one in some])
         by_shard: dict[int, list[tuple[Bookmark, Bookmark]]] = {shard: [] for shard in busy}
         for here, there in pairs:
-            by_shard[self._here.shard_of(here.partition)].append((here, there))
-        confirmed = self._here.ask_each({shard: self._confirmation(some) for shard, some in by_shard.items()})
+            by_shard[self._source_side.shard_of(here.partition)].append((here, there))
+        confirmed = self._source_side.ask_each({shard: self._confirmation(some) for shard, some in by_shard.items()})
         gone = [HandOver.parse(text) for answer in confirmed.values() for text in answer.handed_over]
         for answer in confirmed.values():
             self._note_refused(answer)
         self._accept([one.records for one in gone])
-        self._here.ask_each(
+        self._source_side.ask_each(
             {
                 shard: Command(command="transfer_finish", transfer=self._transfer)
                 for shard, answer in confirmed.items()
@@ -344,8 +350,8 @@ class Mover:
         while records:
             by_shard: dict[int, list[str]] = {}
             for one in records:
-                by_shard.setdefault(self._there.shard_of(one.partition), []).append(str(one))
-            answers = self._there.ask_each(
+                by_shard.setdefault(self._target_side.shard_of(one.partition), []).append(str(one))
+            answers = self._target_side.ask_each(
                 {
                     shard: Command(command="transfer_accept", transfer=self._transfer, bookmarks=tuple(texts))
                     for shard, texts in by_shard.items()
@@ -358,7 +364,7 @@ class Mover:
                 if one.result in _UNREAD
             ]
             if records and time.monotonic() > give_up:
-                raise TransferError(f"queue {self._there.queue} has not read {records[0]} for {_ACCEPT_S:.0f} s")
+                raise TransferError(f"queue {self._target_side.queue} has not read {records[0]} for {_ACCEPT_S:.0f} s")
             if records:
                 time.sleep(_PAUSE_S)
 
@@ -371,20 +377,20 @@ class Mover:
             if one.result in ("leased", "transferring") or (order.listed and one.result in _UNREAD):
                 self.outcome.left[one.result] += len(BookmarkRange.parse(one.bookmarks))
 
-    def _end(self, resumed: bool) -> Outcome:
+    def _finish(self, resumed: bool) -> Outcome:
         if self.outcome.left["lost"] or self.outcome.left["too_large"]:
             # The messages go back to the queue, which finds out itself what Kafka no longer has (C40).
-            self._here.ask(Command(command="transfer_cancel", transfer=self._transfer))
+            self._source_side.ask(Command(command="transfer_cancel", transfer=self._transfer))
         if resumed or self._refused:
             self._discard()
         return self.outcome
 
     def _discard(self) -> None:
-        answers = self._there.ask(Command(command="transfer_discard", transfer=self._transfer))
+        answers = self._target_side.ask(Command(command="transfer_discard", transfer=self._transfer))
         self.outcome.discarded += sum(answer.counts.get("removed", 0) for answer in answers.values())
 
 
-def _so_far(consumer: Consumer, source: Bookmark) -> list[str]:
+def _range_to_end(consumer: Consumer, source: Bookmark) -> list[str]:
     """Return the range of an underlying partition up to its present end; empty if it has no records."""
     _, end = log_bounds(consumer, TopicPartition(source.topic, source.partition))
     end = max(end, source.offset)

@@ -89,9 +89,9 @@ class Orders:
         for message in span(self._connection, {TOPIC: topics[TOPIC]}) if TOPIC in topics else ():
             if message.key() == key:
                 found = _read(message.value()) or found
-        return None if found is None else self._still_there(found)
+        return None if found is None else self._without_deleted_topics(found)
 
-    def _still_there(self, order: Order) -> Order:
+    def _without_deleted_topics(self, order: Order) -> Order:
         now = self._topic_ids(order)
         gone = {name for name, topic_id in order.topics.items() if now.get(name) != topic_id}
         named = {

@@ -18,7 +18,7 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 from lapse.cli.sample import SAMPLE
 from lapse.config import load
 from lapse.doctor import Verdict
-from lapse.doctor.lag import of_lag
+from lapse.doctor.lag import check_lag
 from lapse_client import Publisher, QueueSubscriber
 from lapse_client.kafka.connection import Connection
 from support.log import until
@@ -154,20 +154,22 @@ def test_doctor_finds_nothing_wrong_and_then_what_somebody_changed(stand: Stand)
 @pytest.mark.feature("Q15")
 def test_doctor_tells_that_a_worker_lags(stand: Stand) -> None:
     config = load(stand.config)
-    until(lambda: [one.verdict for one in of_lag(config, stand.connection)] == [Verdict.FINE], "it keeps up", 20)
+    until(lambda: [one.verdict for one in check_lag(config, stand.connection)] == [Verdict.FINE], "it keeps up", 20)
     (worker,) = [one for one in stand.tree() if "--no-supervise" in one.cmdline()]
     worker.suspend()
     try:
         with Publisher(connection=stand.connection) as publisher:
             for number in range(20):
                 publisher.publish("orders", b"%d" % number)
-        (lag,) = of_lag(config, stand.connection)
+        (lag,) = check_lag(config, stand.connection)
     finally:
         worker.resume()
     assert (lag.about, lag.verdict) == ("lag", Verdict.WARNING)
     assert "20 records of topic orders" in lag.told
     assert "See its log" in lag.remedy
-    until(lambda: [one.verdict for one in of_lag(config, stand.connection)] == [Verdict.FINE], "it has caught up", 20)
+    until(
+        lambda: [one.verdict for one in check_lag(config, stand.connection)] == [Verdict.FINE], "it has caught up", 20
+    )
 
 
 def test_doctor_without_a_broker_says_what_it_can(stand: Stand) -> None:

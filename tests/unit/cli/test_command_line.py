@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from lapse.cli import main
-from lapse.cli.asking import confirm
+from lapse.cli.confirmation import confirm
 from lapse.cli.dlq import _audited
 
 

@@ -13,7 +13,7 @@ import orjson
 import pytest
 
 from lapse.config import Config
-from lapse.doctor import Finding, Verdict, of_machine
+from lapse.doctor import Finding, Verdict, check_machine
 from lapse.embedded.errors import JavaMissing
 
 Usage = namedtuple("Usage", "total used free")
@@ -21,7 +21,7 @@ Usage = namedtuple("Usage", "total used free")
 
 def found(about: str, **lapse: object) -> list[Finding]:
     config = Config.model_validate({"lapse": {"data_dir": "data", **lapse}, "queue": {"orders": {}}})
-    return [one for one in of_machine(config) if one.about == about]
+    return [one for one in check_machine(config) if one.about == about]
 
 
 @pytest.mark.feature("Q15")

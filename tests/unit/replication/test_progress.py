@@ -13,9 +13,9 @@ def test_a_topic_that_is_made_anew_on_either_side_is_read_from_its_beginning() -
         progress = Progress("A", "B", {"lapse.sow.prices": now, "lapse.sow.orders": "5>6"})
         for key, value in taken:
             progress.take(key, value)
-        assert progress.next_of("lapse.sow.prices", 0) == prices
-        assert progress.next_of("lapse.sow.prices", 1) is None
-        assert progress.next_of("lapse.sow.orders", 1) == 8
+        assert progress.next_offset("lapse.sow.prices", 0) == prices
+        assert progress.next_offset("lapse.sow.prices", 1) is None
+        assert progress.next_offset("lapse.sow.orders", 1) == 8
 
 
 @pytest.mark.feature("S10")
@@ -24,7 +24,7 @@ def test_what_an_older_version_wrote_counts_and_what_is_of_another_link_does_not
     progress.take(b"A>B:lapse.sow.prices:0", b'{"offset": 9}')
     progress.take(*Progress("A", "C", {"lapse.sow.prices": "1>2"}).record("lapse.sow.prices", 0, 3))
     progress.take(*progress.opening())
-    assert progress.next_of("lapse.sow.prices", 0) == 9
+    assert progress.next_offset("lapse.sow.prices", 0) == 9
 
 
 @pytest.mark.feature("S10", "X7")
@@ -35,4 +35,4 @@ def test_what_anybody_may_write_to_the_topic_of_progress_is_passed_over() -> Non
         progress.take(key, b'{"offset": 1}')
     for value in (b"", b"[", b"[" * 5_000, b"[]", b"1", b"null", b"{}", b'{"offset": null}', b'{"offset": "x"}'):
         progress.take(b"A>B:lapse.sow.prices:0", value)
-    assert progress.next_of("lapse.sow.prices", 0) == 9
+    assert progress.next_offset("lapse.sow.prices", 0) == 9

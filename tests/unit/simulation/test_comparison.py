@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lapse.protocol.event import Event
-from lapse.simulation.comparison import Told, compare
+from lapse.simulation.comparison import RecordedEvent, compare
 from lapse.simulation.recorded_journal import RecordedEpoch, RecordedJournal, RecordedStep
 
 pytestmark = pytest.mark.feature("X10")
@@ -21,8 +21,8 @@ def journal(*epochs: RecordedEpoch) -> RecordedJournal:
     return made
 
 
-def told(written_ms: int, epoch: int, kind: str = "expired") -> Told:
-    return Told(written_ms, Event(entity="q", event=kind, at_ms=written_ms, partition=0, epoch=epoch))
+def told(written_ms: int, epoch: int, kind: str = "expired") -> RecordedEvent:
+    return RecordedEvent(written_ms, Event(entity="q", event=kind, at_ms=written_ms, partition=0, epoch=epoch))
 
 
 @pytest.mark.parametrize("taken_over", [True, False])

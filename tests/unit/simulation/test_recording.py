@@ -12,7 +12,7 @@ from lapse.config import QueueConfig
 from lapse.protocol.event import Event
 from lapse.runtime.journal.changelog import claim_key, epoch_header, progress_key
 from lapse.runtime.tp import TP
-from lapse.simulation.comparison import Told, compare
+from lapse.simulation.comparison import RecordedEvent, compare
 from lapse.simulation.recorded_journal import RecordedJournal
 from lapse.simulation.recording import Recorded, RecordedLog, Recording
 from lapse.simulation.replay import NotReplayable, ReplayedShard
@@ -136,7 +136,7 @@ def test_an_empty_journal_has_nothing_to_go_through() -> None:
 
 def test_events_are_the_same_in_the_same_order() -> None:
     journal = RecordedJournal(LIFE)
-    told = [Told(1_002, event(10)), Told(1_007, event(20, 2))]
+    told = [RecordedEvent(1_002, event(10)), RecordedEvent(1_007, event(20, 2))]
     assert compare(0, journal, told, [event(10), event(20, 2)]).same
     turned = compare(0, journal, told, [event(20, 2), event(10)])
     assert not turned.in_order
@@ -147,21 +147,21 @@ def test_events_are_the_same_in_the_same_order() -> None:
 
 
 def test_an_event_told_twice_has_to_come_twice() -> None:
-    told = [Told(1_002, event(10)), Told(1_002, event(10))]
+    told = [RecordedEvent(1_002, event(10)), RecordedEvent(1_002, event(10))]
     assert not compare(0, RecordedJournal(LIFE), told, [event(10)]).same
     assert not compare(0, RecordedJournal(LIFE), told[:1], [event(10), event(10)]).same
 
 
 def test_only_events_behind_an_epoch_s_last_journal_may_be_missing() -> None:
     journal = RecordedJournal(LIFE)
-    behind = compare(0, journal, [Told(1_003, event(10)), Told(1_008, event(9, 2))], [])
+    behind = compare(0, journal, [RecordedEvent(1_003, event(10)), RecordedEvent(1_008, event(9, 2))], [])
     assert (behind.same, behind.unjournaled, behind.recorded) == (True, 2, 2)
-    before = compare(0, journal, [Told(1_002, event(10)), Told(1_007, event(9, 2))], [])
+    before = compare(0, journal, [RecordedEvent(1_002, event(10)), RecordedEvent(1_007, event(9, 2))], [])
     assert (before.same, before.missing) == (False, [event(10), event(9, 2)])
 
 
 def test_events_before_the_stretch_do_not_count() -> None:
     journal = RecordedJournal(LIFE, since_ms=1_004)
-    found = compare(0, journal, [Told(1_002, event(10)), Told(1_007, event(9, 2))], [event(9, 2)])
+    found = compare(0, journal, [RecordedEvent(1_002, event(10)), RecordedEvent(1_007, event(9, 2))], [event(9, 2)])
     assert found.same
     assert found.recorded == 1

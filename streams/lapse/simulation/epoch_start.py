@@ -23,10 +23,10 @@ def began_ms(epoch: RecordedEpoch) -> int:
         return told
     if epoch.taken_over:
         return epoch.begin.at_ms
-    return heard_of_ms(epoch) if epoch.taken_over_ms is None else epoch.taken_over_ms
+    return latest_known_ms(epoch) if epoch.taken_over_ms is None else epoch.taken_over_ms
 
 
-def looked_ms(epoch: RecordedEpoch) -> int:
+def unwritten_search_ms(epoch: RecordedEpoch) -> int:
     """Return when the owner looked for deliveries that were not written (C55), without those whose leases were over.
 
     It is earlier than the beginning of the epoch, behind which the found deliveries are written.
@@ -34,7 +34,7 @@ def looked_ms(epoch: RecordedEpoch) -> int:
     return next((step.instants["looked"] for step in epoch.steps if "looked" in step.instants), began_ms(epoch))
 
 
-def heard_of_ms(epoch: RecordedEpoch) -> int:
+def latest_known_ms(epoch: RecordedEpoch) -> int:
     """Return the latest instant that the shard knew where the replay begins within an epoch, ms since the epoch.
 
     The journal before that point was written later. Meanwhile the shard took in messages with earlier instants.
@@ -51,7 +51,9 @@ def reached_ms(read: Iterable[Any]) -> int:
     return max((record.timestamp for record in read if record.key == TICK_KEY), default=0)
 
 
-def hear(machine: QueueMachine, read: Iterable[Any], authorizer: CommandAuthorizer | None, unheard_ms: int) -> None:
+def restore_last_seen(
+    machine: QueueMachine, read: Iterable[Any], authorizer: CommandAuthorizer | None, unheard_ms: int
+) -> None:
     """Set when each subscription was last heard, because its heartbeat timeout does not begin anew here (Q5).
 
     Args:
