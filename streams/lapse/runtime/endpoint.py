@@ -108,13 +108,13 @@ class Endpoint:
         Raises:
             RuntimeError: the event loop has ended.
         """
-        told: list[str] = []
+        statuses: list[str] = []
 
         def note(status: str, _: list[tuple[str, str]]) -> None:
-            told.append(status)
+            statuses.append(status)
 
         self._app({"PATH_INFO": "/health", "REQUEST_METHOD": "GET"}, note)
-        return told[0].startswith("200")
+        return statuses[0].startswith("200")
 
     def close(self) -> None:
         """Stop answering."""

@@ -33,11 +33,11 @@ def begin(healthy: Callable[[], bool], environment: Mapping[str, str] = os.envir
 
 def _tell(healthy: Callable[[], bool], address: str, every_s: float) -> None:
     pause = threading.Event()
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notifier:
         while True:
             try:
                 if healthy():
-                    told.sendto(b"WATCHDOG=1", f"\0{address[1:]}" if address.startswith("@") else address)
+                    notifier.sendto(b"WATCHDOG=1", f"\0{address[1:]}" if address.startswith("@") else address)
             except (RuntimeError, OSError):
                 return  # the worker ends, or systemd is gone
             pause.wait(every_s)
