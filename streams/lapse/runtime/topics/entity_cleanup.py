@@ -3,9 +3,8 @@
 All shards are stopped by then, so nothing more is written. First, the worker of shard 0 removes these topics from its
 subscription, and the group rebalances. If other workers still read them, the shards are theirs now. These find that all
 is done, stop reading likewise, and so on. The last worker removes the topics, so that nobody reads a missing topic. A
-worker with nothing left to serve is an exception: it removes them without waiting, and the others withdraw the entity
-after their next rebalance. The changelog is removed last: as long as it exists, it shows that the other topics are gone
-for good.
+worker with nothing left to serve leaves the group for that. The changelog is removed last: as long as it exists, it
+shows that the other topics are gone for good.
 
 Underlying topics and dead letters belong to the user and stay. The events stay too, since they say what became of every
 message. Topics that were created with a temporary entity, and that nobody else reads, are deleted with it: underlying
@@ -40,6 +39,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _UNKNOWN_TOPIC: Final = 3
+_BALANCED: Final = frozenset({"Stable", "Empty", "Dead"})
+"""States of a group in which no rebalance is under way. The last two are those of a group without members."""
+
 _PAUSE_S: Final = 0.1
 _PATIENCE_S: Final = 30.0
 _AT_ONCE: Final = 50
@@ -123,11 +125,12 @@ class EntityCleanup:
             ended = [one for one in ended if self._app.entities.get(one.name) is one]
             if not ended:
                 return
+            member = self._app.consumer.member
             await self._let_go(ended)
             admin = AIOKafkaAdminClient(**self._connection)
             try:
                 await admin.start()
-                read = await self._read_elsewhere(admin)
+                read = await self._read_elsewhere(admin, member)
                 for one in ended:
                     if names.commands(one.name) in read:
                         logger.info("%s is deleted; other workers still let go of it", one.name)
@@ -235,16 +238,21 @@ class EntityCleanup:
         while app.rebalancing or not tables.recovery.completed.is_set():  # noqa: ASYNC110
             await asyncio.sleep(_PAUSE_S)
 
-    async def _read_elsewhere(self, admin: AIOKafkaAdminClient) -> set[str]:
-        """Return the topics that workers of the group still read."""
-        if not self._app.entities:
-            return set()  # with nothing left to read, it cannot tell the group that it stopped reading
+    async def _read_elsewhere(self, admin: AIOKafkaAdminClient, member: str) -> set[str]:
+        """Return the topics that workers of the group still read.
+
+        Args:
+            admin: asks the broker.
+            member: this worker's id before it stopped reading. It leaves the group if it has nothing left to read.
+        """
+        leaves = not self._app.entities
         give_up = time.monotonic() + _PATIENCE_S
         while time.monotonic() < give_up:
             (answer,) = await admin.describe_consumer_groups([self._app.conf.id])
             group = answer.to_object()["groups"][0]
-            if group["state"] == "Stable":
-                return {name for member in group["members"] for name in _topics(member["member_metadata"])}
+            members = {one["member_id"]: one["member_metadata"] for one in group["members"]}
+            if group["state"] in _BALANCED and not (leaves and member in members):
+                return {name for metadata in members.values() for name in _topics(metadata)}
             await asyncio.sleep(_PAUSE_S)
         return set()
 
