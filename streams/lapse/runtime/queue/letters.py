@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
+
+import numpy as np
 
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Removal, Step
@@ -58,21 +61,34 @@ class QueueLetters:
         for removal in at_work.core.removals:
             if not (removal.letter or self._rule is not None):
                 continue
-            found = await records_of_departed(removal, self._payloads)
-            if removal.letter:
-                for first, some in _portions(found):
+            for begin, some in self._read_together(removal):
+                found = await records_of_departed(some, self._payloads)
+                for first, records in _portions(found) if removal.letter else ():
                     if len(about) >= PART:
                         yield letters, about
                         letters, about = [], []
                     elif first:
                         await asyncio.sleep(0)
-                    stop = first + len(some)
-                    letters.append(self._output.letters(removal, removal.messages.cut(first, stop), some))
-                    about += [(removal, at) for at in range(first, stop)]
-            if self._rule is not None:
-                at_work.ahead += self._rule.removed(removal, list(found))
+                    stop = first + len(records)
+                    letters.append(self._output.letters(some, some.messages.cut(first, stop), records))
+                    about += [(removal, begin + at) for at in range(first, stop)]
+                if self._rule is not None:
+                    at_work.ahead += self._rule.removed(some, list(found))
         if letters:
             yield letters, about
+
+    def _read_together(self, removal: Removal) -> Iterator[tuple[int, Removal]]:
+        """Yield a removal in parts, each with the index of its first message; the records of a part are read at once.
+
+        So records are read while letters are on their way. If messages are not in the order of the log, all are read
+        at once: else the log would be read for each part.
+        """
+        offsets = removal.messages.offsets
+        if len(offsets) <= _ROWS_AT_ONCE or self._rule is not None or not bool((np.diff(offsets) > 0).all()):
+            yield 0, removal
+            return
+        for first in range(0, len(offsets), _ROWS_AT_ONCE):
+            yield first, replace(removal, messages=removal.messages.cut(first, first + _ROWS_AT_ONCE))
 
     def expired(self, at_work: QueueStepInFlight) -> Mapping[TP, int] | None:
         """Return the offset behind the last expired message of each source; None if some left for another reason."""

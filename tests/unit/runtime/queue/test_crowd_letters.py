@@ -60,8 +60,8 @@ class LetterBroker(Broker):
         await super()._write(what)
 
 
-def _machine(kind: type[QueueMachine] = QueueMachine) -> QueueMachine:
-    payloads: Any = Payloads()
+def _machine(kind: type[QueueMachine] = QueueMachine, payloads: Any = None) -> QueueMachine:
+    payloads = payloads or Payloads()
     return kind(_SETTINGS, restore([]), 1, payloads, QueueOutput("prices", 0, 1, "dlq.prices", 1), "prices")
 
 
@@ -108,6 +108,22 @@ def test_letters_of_a_step_are_written_while_its_next_letters_are_made() -> None
     asyncio.run(run(machine, broker, lambda: len(broker.letters) == _COUNT, _records(50)))
     assert sorted(broker.letters) == list(range(_COUNT)), "each once"
     assert sum(made_meanwhile) > len(made_meanwhile) / 3
+
+
+@pytest.mark.feature("C60", "D3")
+def test_records_of_a_step_are_read_in_parts_so_that_letters_are_written_meanwhile() -> None:
+    read: list[int] = []
+
+    class Noted(Payloads):
+        async def get(self, topic: str, partition: int, offsets: list[int], used: bool = True) -> list[Arrived | None]:
+            read.append(len(offsets))
+            return await super().get(topic, partition, offsets, used)
+
+    broker = LetterBroker()
+    machine = _machine(payloads=Noted())
+    asyncio.run(run(machine, broker, lambda: len(broker.letters) == _COUNT, _records(50)))
+    assert broker.letters == list(range(_COUNT)), "each once, and in order"
+    assert max(read) <= 1_024 < machine.crowd._portion.size
 
 
 @pytest.mark.feature("D3", "L2")
