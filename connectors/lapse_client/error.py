@@ -35,10 +35,10 @@ class LapseError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the error as its text and attributes, because its constructor's arguments are not kept."""
-        return _made_again, (type(self), self.args, self.__dict__)
+        return _unpickle, (type(self), self.args, self.__dict__)
 
 
-def _made_again(kind: type[LapseError], args: tuple[Any, ...], attributes: dict[str, Any]) -> LapseError:
+def _unpickle(kind: type[LapseError], args: tuple[Any, ...], attributes: dict[str, Any]) -> LapseError:
     error = kind.__new__(kind)
     Exception.__init__(error, *args)
     error.__dict__.update(attributes)

@@ -104,7 +104,7 @@ class Tracing:
         first = deliveries[0]
         links = self._links(one.headers for one in deliveries[:_MOST_LINKS])
         span = self._begin("receive", "receive", first.queue, self._trace.SpanKind.CLIENT, links, began_ns)
-        self._tell(span, deliveries)
+        self._set_attributes(span, deliveries)
         span.end()
 
     @contextmanager
@@ -119,7 +119,7 @@ class Tracing:
         if links and not self._trace.get_current_span().get_span_context().is_valid:
             parent = self._trace.set_span_in_context(self._trace.NonRecordingSpan(links[0].context))
         span = self._begin("process", "process", delivery.queue, self._trace.SpanKind.CONSUMER, links, parent=parent)
-        self._tell(span, [delivery])
+        self._set_attributes(span, [delivery])
         token = self._context.attach(self._trace.set_span_in_context(span))
         try:
             yield
@@ -141,7 +141,7 @@ class Tracing:
             return
         links = self._links(one.headers for one in deliveries[:_MOST_LINKS])
         span = self._begin(how, "settle", deliveries[0].queue, self._trace.SpanKind.CLIENT, links)
-        self._tell(span, deliveries)
+        self._set_attributes(span, deliveries)
         try:
             yield
         except Exception as error:
@@ -168,7 +168,7 @@ class Tracing:
         }
         return self._tracer.start_span(f"{name} {destination}", parent, kind, attributes, links, began_ns)
 
-    def _tell(self, span: Span, deliveries: Sequence[Any]) -> None:
+    def _set_attributes(self, span: Span, deliveries: Sequence[Any]) -> None:
         """Set the attributes that name a span's messages."""
         if len(deliveries) > 1:
             span.set_attribute("messaging.batch.message_count", len(deliveries))

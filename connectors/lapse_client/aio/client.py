@@ -139,7 +139,7 @@ async def started(start: Callable[[], object], close: Callable[[], None]) -> Non
         await asyncio.shield(running)
     except asyncio.CancelledError:
         unwanted.set()
-        running.add_done_callback(_heard)
+        running.add_done_callback(_retrieve_exception)
         # Not a daemon: the process waits for it at exit, and the client's timeouts bound it.
         threading.Thread(target=tidy, name="lapse close").start()
         with contextlib.suppress(asyncio.CancelledError):
@@ -147,7 +147,7 @@ async def started(start: Callable[[], object], close: Callable[[], None]) -> Non
         raise
 
 
-def _heard(running: asyncio.Future[None]) -> None:
+def _retrieve_exception(running: asyncio.Future[None]) -> None:
     """Retrieve the exception of a cancelled start, so that asyncio does not report it."""
     if not running.cancelled():
         running.exception()

@@ -27,12 +27,12 @@ class Publisher(AsyncClient[sync_publisher.Publisher]):
     async def request(self, to: str, value: Payload, key: Payload = None, *, timeout: float, **options: Any) -> Reply:  # noqa: ASYNC109  # it is the request's lifetime
         """Publish a request, and wait for its reply; see `lapse_client.Publisher.request`."""
         with await asyncio.to_thread(self._twin.submit_request, to, value, key, timeout=timeout, **options) as pending:
-            while await asyncio.to_thread(pending.waits_for_a_test):
+            while await asyncio.to_thread(pending.wait_for_test_threads):
                 pass
             try:
                 return await asyncio.wait_for(asyncio.wrap_future(pending.future), pending.left_s)
             except TimeoutError:
-                raise pending.nothing() from None
+                raise pending.timeout_error() from None
 
     async def flush(self) -> None:
         """Wait until Kafka has all records."""

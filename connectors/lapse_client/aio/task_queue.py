@@ -30,7 +30,7 @@ class CallQueue(task_queue.TaskQueue):
 
     async def handle(self, delivery: Delivery) -> None:  # type: ignore[override]  # it waits
         """Run the task that a message names. A plain function runs in a thread."""
-        if (call := self.call_of(delivery)) is None:
+        if (call := self.parse_call(delivery)) is None:
             return
         if inspect.iscoroutinefunction(call.func):
             await call()

@@ -41,7 +41,7 @@ class Waiting(ABC, Generic[T]):
             self._ended = True
             self._error = self._error or error
             self._changed.notify_all()
-        self._tell()
+        self._notify()
 
     def take(self, most: int, timeout_s: float | None = 0.0) -> list[T]:
         """Remove and return up to `most` items, waiting for the first one.
@@ -83,7 +83,7 @@ class Waiting(ABC, Generic[T]):
         if self._waiters:
             self._changed.notify_all() if count > 1 else self._changed.notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         if self.on_change is not None:
             self.on_change()
 
@@ -105,7 +105,7 @@ class Arrivals(Waiting[T]):
                 return
             self._items.extend(items)
             self._wake(len(items))
-        self._tell()
+        self._notify()
 
     def pop(self) -> T | None:
         """Remove and return the first item, or None; never waits, and needs no lock."""

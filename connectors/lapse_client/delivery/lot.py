@@ -50,7 +50,7 @@ def landed_ms(message: Message, fields: Mapping[str, bytes]) -> float:
     return _UNKNOWN if ignored or kind != TIMESTAMP_LOG_APPEND_TIME else stamp_ms
 
 
-def _over(deadlines_ms: Sequence[int], landed: float) -> Collection[int]:
+def _overdue_indexes(deadlines_ms: Sequence[int], landed: float) -> Collection[int]:
     """Return the indexes of the deadlines that had passed at an instant."""
     if not len(deadlines_ms) or min(deadlines_ms) > landed:
         return ()
@@ -108,22 +108,22 @@ class Lot(ABC):
         self.delivery_counts = delivery_counts
         self.lease_ends_ms: float = _FOREVER if lease is None else int(lease)
         self._epoch = epoch
-        self.token = self._token_of(delivery_counts[0]) if alike else None
+        self.token = self._fencing_token(delivery_counts[0]) if alike else None
         self.is_renewed = False
         self.overdue: Collection[int] = ()
 
     def __len__(self) -> int:
         return len(self.offsets)
 
-    def left(self, first: int = 0) -> int:
+    def left_count(self, first: int = 0) -> int:
         """Return how many messages from an index on can be handed out."""
         return len(self) - first - sum(at >= first for at in self.overdue)
 
     def token_of(self, at: int) -> bytes:
         """Return the fencing token of a message."""
-        return self._token_of(self.delivery_counts[at]) if self.token is None else self.token
+        return self._fencing_token(self.delivery_counts[at]) if self.token is None else self.token
 
-    def _token_of(self, count: int) -> bytes:
+    def _fencing_token(self, count: int) -> bytes:
         if not count:
             return b""
         return b"%d" % count if self._epoch is None else b"%d@%b" % (count, self._epoch)
@@ -214,7 +214,7 @@ class PackedLot(Lot):
             alike=packed.counts_are_alike,
         )
         self._packed = packed
-        self.overdue = _over(packed.deadlines_ms, landed)
+        self.overdue = _overdue_indexes(packed.deadlines_ms, landed)
 
     def key(self, at: int) -> bytes | None:
         """See `Lot`."""
@@ -278,7 +278,7 @@ class ReferencedLot(Lot):
         self._messages = messages
         self._deadlines_ms = deadlines_ms
         if deadlines_ms:
-            self.overdue = _over([deadlines_ms[offset - some.first] for offset in offsets], landed)
+            self.overdue = _overdue_indexes([deadlines_ms[offset - some.first] for offset in offsets], landed)
 
     def key(self, at: int) -> bytes | None:
         """See `Lot`."""

@@ -39,8 +39,8 @@ class Prefetched(Waiting[Delivery]):
 
     def __len__(self) -> int:
         lots = tuple(self._lots)  # other threads may take lots meanwhile
-        first = lots[0].left(self._at) - lots[0].left() if lots else 0
-        return sum(lot.left() for lot in lots) + first + len(self._back)
+        first = lots[0].left_count(self._at) - lots[0].left_count() if lots else 0
+        return sum(lot.left_count() for lot in lots) + first + len(self._back)
 
     def put(self, lots: list[Lot]) -> None:
         """Add lots in order; none of them is empty. After the end they are dropped.
@@ -54,7 +54,7 @@ class Prefetched(Waiting[Delivery]):
                 return
             self._lots.extend(lots)
             self._wake(2 if len(lots) > 1 else len(lots[0]))
-        self._tell()
+        self._notify()
 
     def put_back(self, deliveries: Sequence[Delivery]) -> None:
         """Add deliveries that were taken before; after the end they are dropped."""
@@ -63,7 +63,7 @@ class Prefetched(Waiting[Delivery]):
                 return
             self._back.extend(deliveries)
             self._wake(len(deliveries))
-        self._tell()
+        self._notify()
 
     def pop(self) -> Delivery | None:
         """Remove and return the first delivery whose lease still holds, if there is one; never waits."""
@@ -83,7 +83,7 @@ class Prefetched(Waiting[Delivery]):
                     self._back.append(delivery)
             for number, lot in enumerate(lots):
                 if unwanted(lot):
-                    dropped[lot.lease_ends_ms] += lot.left(0 if number else first)
+                    dropped[lot.lease_ends_ms] += lot.left_count(0 if number else first)
                     self._at = self._at if number else 0
                 else:
                     self._lots.append(lot)
@@ -100,7 +100,7 @@ class Prefetched(Waiting[Delivery]):
         while self._lots and len(taken) < most:
             lot, first = self._lots[0], self._at
             if lot.lease_ends_ms <= self._past_ms():
-                self._forget(lot.shard, lot.left(first))
+                self._forget(lot.shard, lot.left_count(first))
                 stop = len(lot)
             else:
                 stop = min(len(lot), first + most - len(taken))

@@ -163,12 +163,12 @@ class LogPlace:
         while self._next <= some.last and not self._stopping.is_set():
             if self._at == len(self._fetched) and not self._fetch(some.last):
                 continue
-            first = bisect_left(self._fetched, some.first, self._at, key=_offset_of)
-            stop = bisect_right(self._fetched, some.last, first, key=_offset_of)
+            first = bisect_left(self._fetched, some.first, self._at, key=_message_offset)
+            stop = bisect_right(self._fetched, some.last, first, key=_message_offset)
             found += self._fetched[first:stop]
             self._at = stop
             # Kafka no longer has the range's offsets before the next record.
-            self._next = some.last + 1 if stop < len(self._fetched) else _offset_of(self._fetched[-1]) + 1
+            self._next = some.last + 1 if stop < len(self._fetched) else _message_offset(self._fetched[-1]) + 1
         return found
 
     def _fetch(self, last: int) -> bool:
@@ -193,5 +193,5 @@ class LogPlace:
         return bool(fetched)
 
 
-def _offset_of(message: Message) -> int:
+def _message_offset(message: Message) -> int:
     return message.offset() or 0

@@ -114,12 +114,12 @@ def translated(java: Mapping[str, str]) -> dict[str, str]:
         if name == _JAAS:
             login = _LOGIN.findall(value)
             if len(login) != 2:
-                raise _without_counterpart(name, "It takes a user name and a password")
+                raise _unsupported_option(name, "It takes a user name and a password")
             found |= {f"sasl.{what}": re.sub(r"\\(.)", r"\1", quoted) or plain for what, quoted, plain in login}
         elif name in _PEM:
             found[_PEM[name]] = value
         elif store := _STORE.match(name):
-            found |= _of_store(java, store[1], name, value)
+            found |= _translate_store(java, store[1], name, value)
         elif name == "ssl.endpoint.identification.algorithm":
             found[name] = value or "none"
         else:
@@ -127,7 +127,7 @@ def translated(java: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def _of_store(java: Mapping[str, str], store: str, name: str, value: str) -> dict[str, str]:
+def _translate_store(java: Mapping[str, str], store: str, name: str, value: str) -> dict[str, str]:
     """Translate an option of a key store or trust store: PEM files, and PKCS #12 for the client's own key."""
     kind = java.get(f"ssl.{store}.type", "").upper()
     if name == f"ssl.{store}.type":
@@ -140,10 +140,10 @@ def _of_store(java: Mapping[str, str], store: str, name: str, value: str) -> dic
         return {name: value}
     if store == "keystore" and not kind:
         return {name: value}  # librdkafka's own option of this name, which is for PKCS #12
-    raise _without_counterpart(name, f"Give ssl.{store}.type=PEM and a PEM file; keytool makes one of a store")
+    raise _unsupported_option(name, f"Give ssl.{store}.type=PEM and a PEM file; keytool makes one of a store")
 
 
-def _without_counterpart(name: str, what_to_do: str) -> ValueError:
+def _unsupported_option(name: str, what_to_do: str) -> ValueError:
     return ValueError(
         f"option {name} has no counterpart in lapse's client. {what_to_do}; or say it in librdkafka's words, in the "
         "file of LAPSE_KAFKA_CONFIG"

@@ -263,11 +263,13 @@ class Connection:
                 )
             if commands in topics and not (self.transport.settles or self._metadata.hidden([deliveries])):
                 raise LapseError(f"{what} {name}: its topic {deliveries} is missing. `lapse apply` creates it")
-            raise self.unknown(what, name, _of_kind(what, topics), deliveries if commands in topics else commands)
+            raise self.unknown(
+                what, name, _entities_of_kind(what, topics), deliveries if commands in topics else commands
+            )
         if what == "queue" and topic.sow(name) in topics:
-            raise UnknownEntity(what, name, _of_kind(what, topics), other="SOW topic")
+            raise UnknownEntity(what, name, _entities_of_kind(what, topics), other="SOW topic")
         if what == "SOW topic" and topic.sow(name) not in topics and self._is_queue(name):
-            raise UnknownEntity(what, name, _of_kind(what, topics), other="queue")
+            raise UnknownEntity(what, name, _entities_of_kind(what, topics), other="queue")
         return found
 
     def _is_queue(self, name: str) -> bool:
@@ -327,7 +329,7 @@ def arrived(consumer: Consumer, most: int, wait_s: float) -> list[Message]:
     return [] if first is None else [first, *consumer.consume(most - 1, 0)]
 
 
-def _of_kind(what: str, topics: Mapping[str, int]) -> list[str]:
+def _entities_of_kind(what: str, topics: Mapping[str, int]) -> list[str]:
     kinds = {"queue": (False,), "SOW topic": (True,)}.get(what, (False, True))
     return [name for sow in kinds for name in entities(topics, sow=sow)]
 

@@ -18,7 +18,7 @@ Progress = Callable[[int, int], None]
 """Called with the number of offsets read, and the number of all offsets to read."""
 
 
-def _nobody(done: int, total: int) -> None:
+def _ignore_progress(done: int, total: int) -> None:
     """Ignore the progress."""
 
 
@@ -27,7 +27,7 @@ def span(
     topics: Mapping[str, int],
     since_ms: int | None = None,
     until: Callable[[str], int | None] = lambda topic: None,
-    progress: Progress = _nobody,
+    progress: Progress = _ignore_progress,
 ) -> Iterator[Message]:
     """Yield the records of topics that were written at or after an instant, up to their present ends.
 

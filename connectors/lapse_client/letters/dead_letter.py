@@ -91,7 +91,7 @@ _GENERATION: Final = re.compile(r"~([1-9]\d{0,4})/\d+\Z", re.ASCII)
 
 def read(message: Message) -> DeadLetter:
     """Decode a record of a dead-letter topic. A missing or unreadable header counts as not given."""
-    return letter_of(
+    return parse_letter(
         Replayed(
             bookmark=Bookmark(message.topic() or "", message.partition() or 0, message.offset() or 0),
             key=message.key(),
@@ -102,7 +102,7 @@ def read(message: Message) -> DeadLetter:
     )
 
 
-def letter_of(record: Replayed) -> DeadLetter:
+def parse_letter(record: Replayed) -> DeadLetter:
     """Convert a record of a dead-letter topic to a letter."""
     headers = record.headers
     last = dict(headers)
@@ -182,7 +182,7 @@ class DeadLetterReader(PacedReader[DeadLetter]):
         if place.topic == self.topic:
             for record in replay(place, connection=self._connection):
                 if record.bookmark == place:
-                    return letter_of(record)
+                    return parse_letter(record)
                 break
         raise NoRecord(f"{place} is no letter of {self.topic}; `lapse dlq show` lists those that there are")
 
@@ -204,7 +204,7 @@ class DeadLetterReader(PacedReader[DeadLetter]):
             yield letter
 
 
-def _of_origin(family: LetterFamily, headers: Sequence[tuple[str, bytes | None]]) -> dict[str, bytes]:
+def _origin_headers(family: LetterFamily, headers: Sequence[tuple[str, bytes | None]]) -> dict[str, bytes]:
     """Return the headers that name a message's origin: the last of each name, or the first if copies add headers."""
     found = dict(reversed(headers)) if family.piles_up else dict(headers)
     return {name: value for name, value in found.items() if value is not None}
@@ -212,7 +212,7 @@ def _of_origin(family: LetterFamily, headers: Sequence[tuple[str, bytes | None]]
 
 def _origin(family: LetterFamily, headers: Sequence[tuple[str, bytes | None]]) -> Bookmark | None:
     """Return the bookmark of the original message; None if the letter has none, or it is unreadable."""
-    said = _of_origin(family, headers)
+    said = _origin_headers(family, headers)
     texts = {name: value.decode("utf-8", "replace") for name, value in said.items()}
     if family.binary:
         partition, offset = _binary(said, family.partition, 4), _binary(said, family.offset, 8)
@@ -226,7 +226,7 @@ def _origin(family: LetterFamily, headers: Sequence[tuple[str, bytes | None]]) -
 
 
 def _entity(family: LetterFamily, headers: Sequence[tuple[str, bytes | None]], letter_topic: str) -> str:
-    said = _of_origin(family, headers).get(family.entity, b"").decode("utf-8", "replace")
+    said = _origin_headers(family, headers).get(family.entity, b"").decode("utf-8", "replace")
     return said or ("" if family is LAPSE else letter_topic.removeprefix(topic.DEAD_LETTER_PREFIX))
 
 

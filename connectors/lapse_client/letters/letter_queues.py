@@ -38,7 +38,7 @@ class LetterQueues:
         """Acknowledge letters at their queues, and return how many this call settled."""
         places: defaultdict[str, list[str]] = defaultdict(list)
         for letter in letters:
-            for queue in self._queues_over(letter.bookmark.topic):
+            for queue in self._queues_reading(letter.bookmark.topic):
                 places[queue].append(str(letter.bookmark))
         return sum(self._settle(queue, bookmarks) for queue, bookmarks in places.items() if queue not in self._untold)
 
@@ -56,7 +56,7 @@ class LetterQueues:
             )
         return sum(len(one.messages) for one in told if one.settled)
 
-    def _queues_over(self, topic: str) -> list[str]:
+    def _queues_reading(self, topic: str) -> list[str]:
         known = self._over.get(topic)
         if known is None:
             there = self._connection.queues()

@@ -112,7 +112,7 @@ class LetterSender:
             return report
 
         producer.begin_transaction()
-        with _until_it_fails():
+        with _leave_on_refusal():
             for line in lines:
                 options: dict[str, Any] = {} if line.partition is None else {"partition": line.partition}
                 letter, report = line.letter, reported(line)
@@ -138,7 +138,7 @@ class LetterSender:
 
 
 @contextmanager
-def _until_it_fails() -> Iterator[None]:
+def _leave_on_refusal() -> Iterator[None]:
     """Leave the block quietly if a record has failed: the transaction takes no more, and the report has the cause."""
     try:
         yield

@@ -42,12 +42,12 @@ def all_named(connection: Connection, topics: Mapping[str, int]) -> dict[str, st
             for message in span(connection, {name: topics[name]}):
                 entity = (message.key() or b"").decode("utf-8", "replace")
                 found.pop(entity, None)
-                if said := _said(message.value()):
+                if said := _letter_topic_setting(message.value()):
                     found[entity] = said
     return {entity: said for entity, said in found.items() if said in topics}
 
 
-def _said(definition: bytes | None) -> str:
+def _letter_topic_setting(definition: bytes | None) -> str:
     """Return the topic that a definition names for its dead letters; empty if there is none."""
     with suppress(ValueError):
         known = orjson.loads(definition or b"{}")

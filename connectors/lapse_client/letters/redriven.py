@@ -71,37 +71,37 @@ class Redriven:
 
     def sent(self, letter: DeadLetter) -> int:
         """Return how often this letter was sent."""
-        return self._sent[name_of(letter)]
+        return self._sent[letter_name(letter)]
 
     def times(self, letter: DeadLetter) -> int:
         """Return how often the letter's message was sent, by this letter or others."""
-        return max(self._times[self._first_of(letter)], letter.redriven_count)
+        return max(self._times[self._first_letter(letter)], letter.redriven_count)
 
     def note(self, letter: DeadLetter) -> tuple[bytes, bytes]:
         """Return key and value of a note that a letter is sent once more."""
-        name, first = name_of(letter), self._first_of(letter)
+        name, first = letter_name(letter), self._first_letter(letter)
         times = self._sent[name] + 1
         return name.encode(), orjson.dumps({"first": first, "times": times, "letter": str(letter.bookmark)})
 
     def count(self, letter: DeadLetter) -> None:
         """Count a letter as sent once more. Called after Kafka has committed the note."""
-        name = name_of(letter)
-        self._take(name, self._first_of(letter), self._sent[name] + 1)
+        name = letter_name(letter)
+        self._take(name, self._first_letter(letter), self._sent[name] + 1)
 
     def _take(self, name: str, first: str, times: int) -> None:
         self._times[first] += times - self._sent[name]
         self._sent[name] = times
         self._first[name] = first
 
-    def _first_of(self, letter: DeadLetter) -> str:
+    def _first_letter(self, letter: DeadLetter) -> str:
         """Return the name of the first letter of its message."""
         for title, value in letter.headers:
             if title == header.MESSAGE_ID and value is not None and value.startswith(REDRIVEN):
                 before = lapse_id_of(value.decode("utf-8", "replace"))
                 return self._first.get(before, before)
-        return name_of(letter)
+        return letter_name(letter)
 
 
-def name_of(letter: DeadLetter) -> str:
+def letter_name(letter: DeadLetter) -> str:
     """Return the name of a letter in notes: its id, or its bookmark."""
     return letter.lapse_id or str(letter.bookmark)

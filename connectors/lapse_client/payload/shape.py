@@ -60,7 +60,7 @@ class Shape:
             data: bytes = self._adapter.dump_json(checked, warnings="error")
             fields = self._adapter.dump_python(checked) if b"null" in data else None
         except self._unwritable as error:
-            raise self._misfit(error) from error
+            raise self._payload_error(error) from error
         refuse_unwritable_numbers(fields, data)
         return data
 
@@ -73,7 +73,7 @@ class Shape:
         try:
             return self._adapter.validate_json(data)
         except self._faults as error:
-            raise self._misfit(error) from error
+            raise self._payload_error(error) from error
 
     def to_fields(self, value: Any) -> Any:
         """Convert a value to dictionaries, lists and plain values.
@@ -84,7 +84,7 @@ class Shape:
         try:
             return self._adapter.dump_python(self._adapter.validate_python(value), warnings="error")
         except self._unwritable as error:
-            raise self._misfit(error) from error
+            raise self._payload_error(error) from error
 
     def from_fields(self, fields: Any) -> Any:
         """Convert dictionaries, lists and plain values to a value.
@@ -95,9 +95,9 @@ class Shape:
         try:
             return self._adapter.validate_python(fields)
         except self._faults as error:
-            raise self._misfit(error) from error
+            raise self._payload_error(error) from error
 
-    def _misfit(self, error: Any) -> InvalidPayload:
+    def _payload_error(self, error: Any) -> InvalidPayload:
         """Return an error without the values, because letters and logs have other readers than payloads."""
         if not isinstance(error, self._faults):
             found = _UNEXPECTED.findall(str(error))
@@ -115,7 +115,7 @@ class Shape:
         return InvalidPayload(f"the payload is no {self.name}: {'; '.join(told)}")
 
 
-def arguments_of(name: str, function: Callable[..., Any]) -> Any:
+def arguments_shape(name: str, function: Callable[..., Any]) -> Any:
     """Return a type for a function's arguments: a pydantic model with a field for each parameter.
 
     Args:

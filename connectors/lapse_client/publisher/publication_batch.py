@@ -31,12 +31,12 @@ class PublicationBatch:
     def __init__(self, count: int) -> None:
         self.future: Future[list[Outcome]] = Future()
         self._outcomes: list[Outcome] = [LapseError("not told yet")] * count
-        self._told = itertools.count(1)  # its `next` is atomic, so threads need no lock
+        self._reported = itertools.count(1)  # its `next` is atomic, so threads need no lock
         if not count:
             self.future.set_result([])
 
     def tell(self, at: int, outcome: Outcome) -> None:
         """Set the outcome of the publication at an index; called once for each."""
         self._outcomes[at] = outcome
-        if next(self._told) == len(self._outcomes) and self.future.set_running_or_notify_cancel():
+        if next(self._reported) == len(self._outcomes) and self.future.set_running_or_notify_cancel():
             self.future.set_result(self._outcomes)

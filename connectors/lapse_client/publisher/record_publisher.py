@@ -40,7 +40,7 @@ _CAUSE_S: Final = 1.0
 """How long to wait for that cause, in seconds. It usually comes within milliseconds."""
 
 Payload = str | bytes | None
-_Tell = Callable[[Bookmark | PublishFailed], None]
+_OnOutcome = Callable[[Bookmark | PublishFailed], None]
 
 
 class RecordPublisher(Client[None]):
@@ -69,7 +69,7 @@ class RecordPublisher(Client[None]):
         self._producer = self._connection.producer(linger_ms=5)
         self._fatal: KafkaError | None = None
         """The error after which nothing can be sent any more: brokers refuse it, or have lost the producer's state."""
-        self._unexplained: list[tuple[_Tell, Message, KafkaError]] = []
+        self._unexplained: list[tuple[_OnOutcome, Message, KafkaError]] = []
         """Records of `submit` that were dropped before the cause was known."""
         self._failure: tuple[Message, KafkaError] | None = None
         self._failures = 0
@@ -147,7 +147,7 @@ class RecordPublisher(Client[None]):
             else:
                 future.set_result(outcome)
 
-        self._send(to, value, key, built, self._report_to(tell))
+        self._send(to, value, key, built, self._delivery_callback(tell))
         self._await(1)
         return future
 
@@ -171,7 +171,7 @@ class RecordPublisher(Client[None]):
             for at, (value, key, own, options) in enumerate(publications):
                 try:
                     built = self._headers(value, own, **options)
-                    self._send(to, value, key, built, self._report_to(partial(batch.tell, at)))
+                    self._send(to, value, key, built, self._delivery_callback(partial(batch.tell, at)))
                     sent += 1
                 except (InvalidPublication, PublishFailed) as error:
                     batch.tell(at, error)
@@ -179,7 +179,7 @@ class RecordPublisher(Client[None]):
             self._await(sent)
         return batch.future
 
-    def _report_to(self, tell: _Tell) -> Callable[[KafkaError | None, Message], None]:
+    def _delivery_callback(self, tell: _OnOutcome) -> Callable[[KafkaError | None, Message], None]:
         """Return a callback for a record's delivery report that passes the outcome to `tell`."""
 
         def reported(error: KafkaError | None, message: Message) -> None:

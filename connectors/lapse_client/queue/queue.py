@@ -13,7 +13,7 @@ from lapse.protocol.command import MOST_PEEKED, Command
 from lapse_client.kafka.connection import Connection
 from lapse_client.queue.deletion import wait_until_gone
 from lapse_client.queue.open_subscriptions import open_subscriptions
-from lapse_client.queue.queues import figures_of
+from lapse_client.queue.queues import combine_figures
 from lapse_client.session.client import Client
 from lapse_client.session.further_shards import GrowingListener
 from lapse_client.session.session import Session
@@ -41,7 +41,7 @@ class Queue(Client[None]):
         All figures are whole numbers. `oldest_age_ms` is None if there is no message. `paused` is 1 while deliveries
         are paused, and missing otherwise.
         """
-        return figures_of(self._ask(Command.of(command="depth", filter=filter)))
+        return combine_figures(self._ask(Command.of(command="depth", filter=filter)))
 
     def peek(
         self,

@@ -25,7 +25,7 @@ _HIGHEST: Final = frozenset({_OLDEST, _SUBSCRIPTIONS, "paused"})
 Figures = dict[str, Any]
 
 
-def figures_of(answers: Iterable[Answer]) -> Figures:
+def combine_figures(answers: Iterable[Answer]) -> Figures:
     """Combine the shards' answers to `depth` into the figures of the queue; see `Queue.depth`."""
     total: Figures = {}
     for answer in answers:
@@ -127,7 +127,7 @@ class _Inquiry:
         self._answers = [session.channel.send(shard, Command(command="depth")) for shard in shards]
         self._left = len(shards)
         self._ended = False
-        self.future.add_done_callback(self._over)
+        self.future.add_done_callback(self._is_over)
         for answer in self._answers:
             answer.add_done_callback(self._answered)
 
@@ -148,9 +148,9 @@ class _Inquiry:
         if refused is not None:
             self.future.set_exception(CommandFailed(self._shards[refused].entity, answers[refused]))
         else:
-            self.future.set_result(figures_of(answers))
+            self.future.set_result(combine_figures(answers))
 
-    def _over(self, future: Future[Figures]) -> None:
+    def _is_over(self, future: Future[Figures]) -> None:
         if future.cancelled():
             for answer in self._answers:
                 answer.cancel()

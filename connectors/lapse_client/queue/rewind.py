@@ -20,7 +20,7 @@ _LEFT_OUT: Final = {
 }
 
 
-def left_out(counts: Mapping[str, int]) -> str:
+def left_out_text(counts: Mapping[str, int]) -> str:
     """Return a readable list of the messages that a rewind left out; empty if there are none.
 
     Args:

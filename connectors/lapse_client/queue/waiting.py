@@ -17,12 +17,12 @@ _MOST_ASKED: Final = 10
 
 
 def ask(name: Bookmark, queues: Iterable[str], connection: Connection) -> tuple[dict[str, QueuedMessage], list[str]]:
-    """Ask at most ten queues in parallel what a message waits for, in the order of `asked_first`.
+    """Ask at most ten queues in parallel what a message waits for, in the order of `by_default_queue`.
 
     Returns:
         The waiting message by queue, and the queues that did not answer.
     """
-    asked = asked_first(name.topic, queues)[:_MOST_ASKED]
+    asked = by_default_queue(name.topic, queues)[:_MOST_ASKED]
     found: dict[str, QueuedMessage] = {}
     silent: list[str] = []
     if not asked:
@@ -42,7 +42,7 @@ def ask(name: Bookmark, queues: Iterable[str], connection: Connection) -> tuple[
     return found, silent
 
 
-def asked_first(topic: str, queues: Iterable[str]) -> list[str]:
+def by_default_queue(topic: str, queues: Iterable[str]) -> list[str]:
     """Sort queues by name, the one with the topic's name first, because most queues have their topic's name."""
     return sorted(queues, key=lambda queue: (queue != topic, queue))
 

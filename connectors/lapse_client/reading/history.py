@@ -22,7 +22,7 @@ from lapse_client.kafka.headers import headers_of
 from lapse_client.kafka.metadata import METADATA_TIMEOUT_S
 from lapse_client.queue import waiting
 from lapse_client.reading.lineage import Lineage, Step
-from lapse_client.reading.moment import DEAD_LETTER, END, Moment, Watcher, is_of
+from lapse_client.reading.moment import DEAD_LETTER, END, Moment, Watcher, is_about
 from lapse_client.reading.moment_search import MomentSearch
 
 _PRODUCERS_CLOCK_MS: Final = 300_000
@@ -82,7 +82,7 @@ def history(
     name = Bookmark.parse(bookmark) if isinstance(bookmark, str) else bookmark
     cluster = connection or Connection.from_environment()
     topics = cluster.partitions(name.topic)
-    known = sorted({*entities(topics, sow=False), *entities(topics, sow=True), *_with_events(topics)})
+    known = sorted({*entities(topics, sow=False), *entities(topics, sow=True), *_entities_with_events(topics)})
     if entity is not None and entity not in known:
         raise cluster.unknown("queue or SOW topic", entity, known, topic.commands(entity))
     if name.partition >= topics.get(name.topic, 0):
@@ -90,8 +90,8 @@ def history(
     record = _record(cluster, name)
     moments = _Chain(cluster, topics, known if entity is None else [entity], watcher).moments(name, record)
     if entity is not None:
-        moments = [moment for moment in moments if is_of(moment.message, name)]
-    waits, silent = _waits(name, known if entity is None else [entity], topics, moments, cluster)
+        moments = [moment for moment in moments if is_about(moment.message, name)]
+    waits, silent = _waits_for(name, known if entity is None else [entity], topics, moments, cluster)
     moments += waits
     moments.sort(key=lambda moment: (moment.at_ms, _RANK.get(moment.what, 1)))
     missing = ""
@@ -105,7 +105,7 @@ def history(
     return History(bookmark=name, found=not missing, missing=missing, size=size, moments=moments, silent=silent)
 
 
-def _with_events(topics: Mapping[str, int]) -> Iterator[str]:
+def _entities_with_events(topics: Mapping[str, int]) -> Iterator[str]:
     """Yield the entities with topics of events, deleted entities included, as their events and letters stay."""
     prefix = topic.events("")
     for name in topics:
@@ -140,7 +140,7 @@ class _Chain:
                     # Chains of versions have no end, so only the neighbours of each message are named.
                     if other not in seen and not step.cluster and step.what != "replaced":
                         seen.add(other)
-                        ways.append((other, self._found(other)))
+                        ways.append((other, self._find_record(other)))
         for step in steps.values():
             facts = {"from": str(step.before), "to": str(step.after), "cluster": step.cluster, "detail": step.detail}
             told.append(
@@ -162,7 +162,7 @@ class _Chain:
         if record is not None:
             kind, at_ms = record.timestamp()
             since_ms = at_ms - _PRODUCERS_CLOCK_MS if kind == TIMESTAMP_CREATE_TIME else at_ms
-            facts = _said(record)
+            facts = _header_facts(record)
             moments.append(Moment(at_ms=at_ms, entity="", what="arrived", facts=facts, told=bookmark, message=bookmark))
         search = MomentSearch(self._connection, bookmark, self._entities, self._topics, since_ms, self._watcher)
         return [*moments, *search.events(), *search.deliveries(), *search.letters()]
@@ -179,10 +179,10 @@ class _Chain:
                 yield from lineage.transferred(bookmark, moment.entity, facts.get("detail", ""), moment.at_ms)
             elif moment.what == DEAD_LETTER and facts["lapse_id"]:
                 yield from lineage.redriven(bookmark, moment.entity, facts["lapse_id"])
-                yield from lineage.lettered(bookmark, moment.entity, moment.told, moment.at_ms)
+                yield from lineage.letter_step(bookmark, moment.entity, moment.told, moment.at_ms)
         yield from lineage.versions(bookmark, record, self._entities)
 
-    def _found(self, name: Bookmark) -> Message | None:
+    def _find_record(self, name: Bookmark) -> Message | None:
         """Return the record of a message of the chain; None if Kafka no longer has it."""
         try:
             return _record(self._connection, name) if name.partition < self._topics.get(name.topic, 0) else None
@@ -194,7 +194,7 @@ _RANK: Final = {"arrived": 0, DEAD_LETTER: 2}
 """The order of moments in the same millisecond: the record first, the dead letter last."""
 
 
-def _waits(
+def _waits_for(
     name: Bookmark, of: Sequence[str], topics: Mapping[str, int], told: Sequence[Moment], connection: Connection
 ) -> tuple[list[Moment], list[str]]:
     """Return what a message waits for now, such as a barrier for others, or a dying one for its letter (C48).
@@ -257,7 +257,7 @@ def _record(connection: Connection, name: Bookmark, **options: str) -> Message |
         consumer.close()
 
 
-def _said(record: Message) -> dict[str, Any]:
+def _header_facts(record: Message) -> dict[str, Any]:
     """Return the facts about a message's life in its record's headers."""
     own = lifetime.NAMES | {
         header.COMMAND,

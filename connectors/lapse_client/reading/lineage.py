@@ -77,7 +77,7 @@ class Lineage:
         """Yield the steps to a record from its predecessors, by its headers."""
         told = {name: value for name, value in headers_of(record) if value is not None}
         at_ms = record.timestamp()[1]
-        yield from _lettered(record, told, bookmark, at_ms)
+        yield from _letter_steps(record, told, bookmark, at_ms)
         if header.TRANSFER in told:
             # Its message id is a copy of the predecessor's.
             transfer = told[header.TRANSFER].decode("utf-8", "replace").partition("/")[2]
@@ -85,10 +85,10 @@ class Lineage:
             return
         name = told.get(header.MESSAGE_ID, b"")
         if name.startswith(FORWARDED):
-            yield from _named("forwarded", name[len(FORWARDED) :], at_ms, bookmark)
+            yield from _step_of_id("forwarded", name[len(FORWARDED) :], at_ms, bookmark)
         elif name.startswith(REDRIVEN):
             sent = lapse_id_of(name.decode("utf-8", "replace")).encode()
-            yield from _named("redriven", sent, at_ms, bookmark)
+            yield from _step_of_id("redriven", sent, at_ms, bookmark)
 
     def forwarded(self, bookmark: Bookmark, queue: str, at_ms: int) -> Iterator[Step]:
         """Yield the step from a message that a queue forwarded at `at_ms`."""
@@ -97,7 +97,7 @@ class Lineage:
         if found is not None:
             yield Step("forwarded", found.timestamp()[1], queue, bookmark, place(found))
 
-    def lettered(self, bookmark: Bookmark, entity: str, letter: Bookmark, at_ms: int) -> Iterator[Step]:
+    def letter_step(self, bookmark: Bookmark, entity: str, letter: Bookmark, at_ms: int) -> Iterator[Step]:
         """Yield the step from a message to its letter, if a queue has the name of the letter's topic."""
         if topic.commands(letter.topic) in self._topics:
             yield Step(LETTERED, at_ms, entity, bookmark, letter)
@@ -166,7 +166,7 @@ class Lineage:
             if told.command == "transfer" and told.to:
                 target[queue] = told.to.rpartition(" at ")[2]
             elif told.command == "transfer_confirm":
-                for one in filter(None, map(_hand_over, told.bookmarks)):
+                for one in filter(None, map(_parse_confirmation, told.bookmarks)):
                     other = one.message_of(bookmark) if back else one.record_of(bookmark)
                     if other is not None:
                         here, there = (other, bookmark) if back else (bookmark, other)
@@ -196,17 +196,17 @@ def place(message: Message) -> Bookmark:
     return Bookmark(message.topic() or "", message.partition() or 0, message.offset() or 0)
 
 
-def _lettered(record: Message, told: Mapping[str, bytes], bookmark: Bookmark, at_ms: int) -> Iterator[Step]:
+def _letter_steps(record: Message, told: Mapping[str, bytes], bookmark: Bookmark, at_ms: int) -> Iterator[Step]:
     """Yield the step from a message to its letter; for a letter's letter also the step from the first message."""
     letter = read(record)
     if letter.origin is None:
         return
     yield Step(LETTERED, at_ms, letter.entity, letter.origin, bookmark)
-    for step in _named(LETTERED, told.get(header.FIRST_NAMES[header.LAPSE_ID], b""), at_ms, letter.origin):
+    for step in _step_of_id(LETTERED, told.get(header.FIRST_NAMES[header.LAPSE_ID], b""), at_ms, letter.origin):
         yield step._replace(detail="")
 
 
-def _named(what: str, name: bytes, at_ms: int, after: Bookmark) -> Iterator[Step]:
+def _step_of_id(what: str, name: bytes, at_ms: int, after: Bookmark) -> Iterator[Step]:
     """Yield the step in an id `entity/topic:partition:offset/number`; nothing if it has another form."""
     text = name.decode("utf-8", "replace")
     entity, _, rest = text.partition("/")
@@ -217,7 +217,7 @@ def _named(what: str, name: bytes, at_ms: int, after: Bookmark) -> Iterator[Step
     yield Step(what, at_ms, entity, before, after, detail=text if what == "redriven" else "")
 
 
-def _hand_over(text: str) -> HandOver | None:
+def _parse_confirmation(text: str) -> HandOver | None:
     """Parse a confirmation; None if it is none. Any client may write one, so its ranges are never iterated over."""
     try:
         return HandOver.parse(text)

@@ -40,7 +40,7 @@ class Moment:
     message: Bookmark
 
 
-def is_of(found: Bookmark, name: Bookmark) -> bool:
+def is_about(found: Bookmark, name: Bookmark) -> bool:
     """Return whether a message is the wanted one. A wanted bookmark without a generation means all of them (C61)."""
     same = (*found[:2], found.log_offset) == (*name[:2], name.log_offset)
     return same and name.generation in (0, found.generation)

@@ -17,7 +17,7 @@ from lapse_client.kafka.headers import headers_of
 from lapse_client.kafka.span import span
 from lapse_client.letters import dead_letter
 from lapse_client.reading.lineage import place
-from lapse_client.reading.moment import DEAD_LETTER, END, Moment, Watcher, is_of
+from lapse_client.reading.moment import DEAD_LETTER, END, Moment, Watcher, is_about
 
 _AFTERWARDS_MS: Final = 60_000
 """How long after a message's end its events are read, in ms: after a crash they may come twice."""
@@ -103,7 +103,11 @@ class MomentSearch:
         since_ms = min(self._letters.values()) - _AFTERWARDS_MS
         for message in self._span("dead letters", self._letters, since_ms, {}):
             letter = dead_letter.read(message)
-            if letter.origin is not None and is_of(letter.origin, self._bookmark) and letter.entity in self._entities:
+            if (
+                letter.origin is not None
+                and is_about(letter.origin, self._bookmark)
+                and letter.entity in self._entities
+            ):
                 yield Moment(
                     at_ms=letter.timestamp_ms,
                     entity=letter.entity,
@@ -128,7 +132,7 @@ class MomentSearch:
             if (one.topic, one.partition) == self._bookmark[:2]:
                 position = position_of(self._bookmark.log_offset, generation_of(one.first))
                 found = self._bookmark._replace(offset=position)
-                if one.first <= position <= one.last and is_of(found, self._bookmark):
+                if one.first <= position <= one.last and is_about(found, self._bookmark):
                     return found
         return None
 
@@ -161,7 +165,7 @@ class MomentSearch:
             if name is None:
                 return None
             facts["delivery_count"] = packed.delivery_counts[offsets.index(name.offset)]
-        elif (name := self._named(fields.get(header.BOOKMARK))) is None:
+        elif (name := self._named_bookmark(fields.get(header.BOOKMARK))) is None:
             return None
         elif header.DELIVERY_COUNT in fields:
             facts["delivery_count"] = _number(fields[header.DELIVERY_COUNT])
@@ -172,13 +176,13 @@ class MomentSearch:
             facts["lease_until_ms"] = _number(fields[header.LEASE_UNTIL_MS])
         return name, facts
 
-    def _named(self, text: bytes | None) -> Bookmark | None:
+    def _named_bookmark(self, text: bytes | None) -> Bookmark | None:
         """Return the bookmark in a delivery if it is the message's, else None."""
         try:
             name = Bookmark.parse((text or b"").decode())
         except ValueError:
             return None
-        return name if is_of(name, self._bookmark) else None
+        return name if is_about(name, self._bookmark) else None
 
 
 def _facts(told: events.Event) -> dict[str, Any]:

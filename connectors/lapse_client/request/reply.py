@@ -88,16 +88,16 @@ class PendingReply:
             PublishFailed: Kafka did not accept the request.
             Closed: the publisher was closed meanwhile.
         """
-        while self.waits_for_a_test():
+        while self.wait_for_test_threads():
             pass
         try:
             return self.future.result(self.left_s)
         except TimeoutError:
-            raise self.nothing() from None
+            raise self.timeout_error() from None
         finally:
             self._forget()
 
-    def nothing(self) -> NoReply:
+    def timeout_error(self) -> NoReply:
         """Return the error for a reply that did not come in time."""
         return NoReply(self._to, self._timeout_s)
 
@@ -113,7 +113,7 @@ class PendingReply:
     ) -> None:
         self.cancel()
 
-    def waits_for_a_test(self) -> bool:
+    def wait_for_test_threads(self) -> bool:
         """Wait a moment for a test's threads; return whether to call again. Outside of tests, return False at once."""
         if not self._transport.settles or self.future.done():
             return False

@@ -56,7 +56,7 @@ class Attendance:
         Raises:
             AnswerTimeout: as `check` does.
         """
-        if self.first_wait_s(timeout_s) == timeout_s or not any(_takes_long(command) for _, command in asked):
+        if self.first_wait_s(timeout_s) == timeout_s or not any(_may_take_long(command) for _, command in asked):
             return False
         shards = [shard for shard, _ in asked]
         self._check(shards, asked[0][1].command, SILENCE_S + _ANSWER_S, timeout_s, sent=False)
@@ -94,5 +94,5 @@ class Attendance:
             log.warning("%s. Waiting on, %g s in all", told, timeout_s)
 
 
-def _takes_long(command: Command) -> bool:
+def _may_take_long(command: Command) -> bool:
     return command.command in _LONG or bool(command.filter)

@@ -37,7 +37,7 @@ from lapse_client.session.channel_thread import ChannelThread
 from lapse_client.session.listener import Fields, Listener
 from lapse_client.session.repeated_commands import RepeatedCommands
 from lapse_client.session.shard import Shard
-from lapse_client.subscriber.settlement import asked_twice
+from lapse_client.subscriber.settlement import correct_repeated
 
 log = logging.getLogger("lapse_client")
 
@@ -166,7 +166,7 @@ class Channel(Generic[T]):
 
         def reported(error: KafkaError | None, message: Message) -> None:
             if error is not None and error.code() in NOT_THERE:
-                return self._not_there(shard, future)
+                return self._fail_deleted(shard, future)
             return self._reported(sent_ms, future, command, error, message)
 
         try:
@@ -180,7 +180,7 @@ class Channel(Generic[T]):
             future.set_result(refusal)
         return future
 
-    def _not_there(self, shard: Shard, future: Future[Answer]) -> None:
+    def _fail_deleted(self, shard: Shard, future: Future[Answer]) -> None:
         """Fail a command whose topic is gone. It existed when the channel was opened, so the entity was deleted."""
         self._vanished.append(shard)
         _fail(future, EntityDeleted(shard.entity, _GONE))
@@ -189,7 +189,7 @@ class Channel(Generic[T]):
         """Fail the future of a command that could not be produced; after a fatal error, with the thread's error."""
         code = error.args[0].code() if isinstance(error, KafkaException) else None
         if code in NOT_THERE:
-            self._not_there(shard, future)
+            self._fail_deleted(shard, future)
         elif code != KafkaError._FATAL:
             _fail(future, ConnectionFailed(self._connection.bootstrap_servers, error))
         else:
@@ -227,7 +227,7 @@ class Channel(Generic[T]):
         for (shard, _), answer in zip(asked, found, strict=True):
             if answer.status != "ok":
                 raise CommandFailed(shard.entity, answer)
-        return [asked_twice(answer) if answer.id in repeated else answer for answer in found]
+        return [correct_repeated(answer) if answer.id in repeated else answer for answer in found]
 
     def _await_all(
         self,
@@ -347,7 +347,7 @@ class Channel(Generic[T]):
                 continue
             kind = fields.get(header.KIND)
             if kind == _EPOCH:
-                self._ask_again(shard)
+                self._resend_unanswered(shard)
                 listener.on_taken_over(shard)
                 if (shards := fields.get(header.SHARDS) or b"").isdigit():  # a worker's record has digits here
                     listener.on_size(shard.entity, int(shards))
@@ -374,16 +374,16 @@ class Channel(Generic[T]):
             log.warning("%s, shard %d: an answer that cannot be read: %s", shard.entity, shard.partition, error)
             return
         if future is None:
-            if not tells_of_end(answer):
+            if not is_deletion(answer):
                 listener.on_refused(shard, answer)
             elif not shard.gone and not listener.on_deleted(thread, shard.entity):
                 raise EntityDeleted(shard.entity, answer.error)
-        elif answer.code == ErrorCode.SIGNATURE_EXPIRED and self._sign_again(fields[header.COMMAND_ID], future):
+        elif answer.code == ErrorCode.SIGNATURE_EXPIRED and self._resend_signed(fields[header.COMMAND_ID], future):
             log.info("%s: this machine's clock is wrong; the command is signed by the broker's", shard.entity)
         elif future.set_running_or_notify_cancel():
             future.set_result(answer)
 
-    def _sign_again(self, token: bytes, future: Future[Answer]) -> bool:
+    def _resend_signed(self, token: bytes, future: Future[Answer]) -> bool:
         """Repeat a refused command that was signed before the broker's clock was known; return whether it was sent."""
         guessed = self._signed_by_guess.pop(token, None)
         # The report of the first attempt measures the clock. On a busy machine the answer may come before the report.
@@ -401,14 +401,14 @@ class Channel(Generic[T]):
         self._waiting.pop(token, None)
         self._signed_by_guess.pop(token, None)
 
-    def _ask_again(self, shard: Shard) -> None:
+    def _resend_unanswered(self, shard: Shard) -> None:
         """Send a shard's unanswered commands again, with the same ids. The first answer counts."""
 
-        def waits(ident: str) -> bool:
+        def is_waiting(ident: str) -> bool:
             future = self._waiting.get(ident.encode())
             return future is not None and not future.done()
 
-        for command in self._repeated.unanswered(shard, waits):
+        for command in self._repeated.unanswered(shard, is_waiting):
             self._produce(shard, commands.encode(command, self._stamp(command)), _ignored)
 
     def _faulty(self, message: Message, listener: Listener[T], thread: ChannelThread) -> None:
@@ -440,11 +440,11 @@ def _ignored(error: KafkaError | None, message: Message) -> None:
     """Ignore a delivery report: the caller that waits gets a timeout."""
 
 
-def tells_of_end(answer: Answer) -> bool:
+def is_deletion(answer: Answer) -> bool:
     """Return whether an answer says that the entity was deleted, so that the shard sends nothing more."""
     return answer.code == ErrorCode.DELETED
 
 
-def forgotten(answer: Answer) -> bool:
+def is_unknown_subscription(answer: Answer) -> bool:
     """Return whether an answer says that the shard does not know the subscription."""
     return answer.code == ErrorCode.UNKNOWN_SUBSCRIPTION

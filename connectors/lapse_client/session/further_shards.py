@@ -40,7 +40,7 @@ class FurtherShards:
         self._sizes: dict[str, int] = {}
         self._found: deque[tuple[str, Sequence[TopicPartition]]] = deque()  # filled by the threads that run `_look`
 
-    def told(self, queue: str, shards: int) -> None:
+    def note_size(self, queue: str, shards: int) -> None:
         """Take a queue's number of shards from a shard's record, and look for unknown ones."""
         known = sum(1 for shard in self._session.shards if shard.entity == queue and not shard.gone)
         known = max(known, self._sizes.get(queue, 0))
@@ -91,7 +91,7 @@ class GrowingListener(Listener[None]):
 
     def on_size(self, entity: str, shards: int) -> None:
         """Look for new shards if the number has grown."""
-        self._further.told(entity, shards)
+        self._further.note_size(entity, shards)
 
     def on_tick(self, thread: ChannelThread) -> float:
         """Add the new shards that were found to the session."""

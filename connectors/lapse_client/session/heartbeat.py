@@ -26,7 +26,7 @@ class Heartbeat:
         self._told_ms: int | None = None
         self._timeout_ms = asked_ms or assumed_ms
 
-    def told(self, answer: Answer) -> None:
+    def on_answer(self, answer: Answer) -> None:
         """Take the entity's timeout from an answer if the client asked for none; of several entities the shortest."""
         told_ms = answer.counts.get("heartbeat_timeout_ms")
         if self._asked_ms is None and told_ms:

@@ -79,7 +79,7 @@ class SowQuery:
         if arrived:
             self.arrivals.put(arrived)
 
-    def taken_over(self, shard: Shard) -> None:
+    def on_taken_over(self, shard: Shard) -> None:
         """Send the query again to a shard after its take-over. Called by the channel's thread."""
         if self._over or shard.index not in self._running:
             return
@@ -123,10 +123,10 @@ class SowQuery:
             self._pump()
 
     def _merged(self, order: Order) -> Iterator[SowRecord]:
-        shards = [self._of_shard(index) for index in range(len(self._results))]
+        shards = [self._shard_records(index) for index in range(len(self._results))]
         return heapq.merge(*shards, key=order.key, reverse=order.descending)
 
-    def _of_shard(self, index: int) -> Iterator[SowRecord]:
+    def _shard_records(self, index: int) -> Iterator[SowRecord]:
         while True:
             while self._results[index]:
                 yield self._results[index].popleft()

@@ -14,7 +14,7 @@ from lapse_client.kafka.connection import Connection
 from lapse_client.payload.serde import DeserializerLike
 from lapse_client.queue.deletion import wait_until_gone
 from lapse_client.queue.open_subscriptions import open_subscriptions
-from lapse_client.queue.queues import figures_of
+from lapse_client.queue.queues import combine_figures
 from lapse_client.session.client import Client
 from lapse_client.session.listener import Fields, Listener
 from lapse_client.session.session import Session
@@ -111,7 +111,7 @@ class SowClient(Client[SowRecord]):
     def depth(self) -> dict[str, Any]:
         """Return figures over all shards: `records`, `scheduled`, `dying` (pending letters), `subscriptions`."""
         session = self._live()
-        figures = figures_of(session.ask(session.partitions, Command(command="depth"), self._timeout_s))
+        figures = combine_figures(session.ask(session.partitions, Command(command="depth"), self._timeout_s))
         figures.pop("oldest_age_ms", None)
         return figures
 
@@ -325,7 +325,7 @@ class SowQueries(Listener[SowRecord]):
     def on_taken_over(self, shard: Shard) -> None:
         """Send the running queries to the shard again."""
         for query in list(self._queries):
-            query.taken_over(shard)
+            query.on_taken_over(shard)
 
     def is_full(self) -> bool:
         """Return whether the application lags behind."""

@@ -17,7 +17,7 @@ from lapse_client.error import CommandFailed
 from lapse_client.kafka.clock import elapsed_ms
 from lapse_client.kafka.connection import Connection
 from lapse_client.payload.serde import DeserializerLike
-from lapse_client.session.channel import forgotten
+from lapse_client.session.channel import is_unknown_subscription
 from lapse_client.session.channel_thread import ChannelThread
 from lapse_client.session.client import Client
 from lapse_client.session.heartbeat import Heartbeat
@@ -189,7 +189,7 @@ class SowListener(Listener[SowRecord]):
         """Subscribe again, once for all refused commands, if the shard does not know the subscription."""
         if answer.status == "ok" or not self._session.lifecycle.is_open:
             return
-        if not forgotten(answer):
+        if not is_unknown_subscription(answer):
             log.warning("%s", CommandFailed(shard.entity, answer))
             return
         now_ms = elapsed_ms()
@@ -235,5 +235,5 @@ class SowListener(Listener[SowRecord]):
             self._session.fail(error)
             return
         self._returning.pop(shard.index, None)
-        self._heartbeat.told(future.result())
+        self._heartbeat.on_answer(future.result())
         self._session.confirm(shard.index)

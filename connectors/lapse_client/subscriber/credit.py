@@ -68,7 +68,7 @@ class Credits:
         self.outstanding = [0] * shards
         self._shards = shards
         self._idle_ms = idle_ms
-        self._told = [0] * shards
+        self._sent_credits = [0] * shards
         self._held = [0] * shards  # the greater of the credit sent to a shard and the credit that it confirmed last
         self._waiting = [True] * shards  # sent or to be sent, and not answered yet
         self._settled = [0] * shards  # settled since the last `subscribe` was sent
@@ -76,11 +76,11 @@ class Credits:
         self._active_at_ms = [0.0] * shards
         self._leases: list[dict[float, int]] = [{} for _ in range(shards)]  # outstanding deliveries by end of lease
         self._earliest_ms = _FOREVER  # no lease ends before that
-        self._to_tell: set[int] = set(range(shards))
+        self._unsent: set[int] = set(range(shards))
         self._idle_moves = 0
         self._goals: list[int] = []  # credits to reach as others are given back; empty = all are reached
         self._gone: set[int] = set()
-        self._deal()
+        self._deal_shares()
 
     @property
     def travelling(self) -> bool:
@@ -94,7 +94,7 @@ class Credits:
 
     def credit(self, shard: int) -> int:
         """Return the credit that was sent to a shard last, or is to be sent."""
-        return self._told[shard]
+        return self._sent_credits[shard]
 
     @_locked
     def total(self) -> int:
@@ -160,7 +160,7 @@ class Credits:
     @_locked
     def answered(self, shard: int, credit: int, now_ms: float) -> None:
         """Record that a shard has confirmed its credit. An answer to an older `subscribe` is ignored."""
-        if credit != self._told[shard] or not self._waiting[shard]:
+        if credit != self._sent_credits[shard] or not self._waiting[shard]:
             return
         self._waiting[shard] = False
         self._held[shard] = credit
@@ -174,7 +174,7 @@ class Credits:
         """Send a shard its credit again, after the settlements. Its answer shows that it has read them."""
         if self._owed[shard] and not self._waiting[shard]:
             self._waiting[shard] = True
-            self._to_tell.add(shard)
+            self._unsent.add(shard)
 
     @_locked
     def lost(self, shard: int) -> None:
@@ -182,7 +182,7 @@ class Credits:
         if shard in self._gone:
             return
         self._waiting[shard] = True
-        self._to_tell.add(shard)
+        self._unsent.add(shard)
 
     @_locked
     def allows(self, shard: int, max_backlog: int | None) -> None:
@@ -190,12 +190,12 @@ class Credits:
         if max_backlog is not None:
             self._allowed = min(self._allowed, max_backlog)
         self._unheard.discard(shard)
-        self._deal_what_is_allowed()
+        self._deal_allowed()
 
-    def _deal_what_is_allowed(self) -> None:
+    def _deal_allowed(self) -> None:
         if not self._unheard and self.max_backlog != self._allowed:
             self.max_backlog = self._allowed
-            self._deal()
+            self._deal_shares()
 
     @_locked
     def grow(self, count: int) -> None:
@@ -204,14 +204,14 @@ class Credits:
             self.outstanding.append(0)
             self._settled.append(0)
             self._owed.append(0)
-            self._told.append(0)
+            self._sent_credits.append(0)
             self._held.append(0)
             self._waiting.append(True)
             self._active_at_ms.append(0.0)
             self._leases.append({})
-            self._to_tell.add(shard)
+            self._unsent.add(shard)
         self._shards += count
-        self._share_anew()
+        self._reset_goals()
 
     @_locked
     def drop(self, shards: Iterable[int]) -> None:
@@ -222,21 +222,21 @@ class Credits:
             self.outstanding[shard] = 0
             self._leases[shard].clear()
             self._unheard.discard(shard)
-        self._share_anew()
-        self._deal_what_is_allowed()
+        self._reset_goals()
+        self._deal_allowed()
 
     def _forget(self, shard: int) -> None:
-        self._told[shard] = self._held[shard] = self._settled[shard] = self._owed[shard] = 0
+        self._sent_credits[shard] = self._held[shard] = self._settled[shard] = self._owed[shard] = 0
         self._waiting[shard] = False
-        self._to_tell.discard(shard)
+        self._unsent.discard(shard)
 
-    def _share_anew(self) -> None:
+    def _reset_goals(self) -> None:
         """Aim at equal shares: lower too high credits now, and raise the others once these are confirmed."""
         shares = self._shares()
         most = [min(1, self.max_backlog)] * self._shards if self._travelling else shares
         for shard, credit in enumerate(most):
-            if self._told[shard] > credit:
-                self._tell(shard, credit)
+            if self._sent_credits[shard] > credit:
+                self._send_credit(shard, credit)
         self._goals = [] if self._travelling else shares
 
     def _shares(self) -> list[int]:
@@ -253,59 +253,59 @@ class Credits:
     def due(self, now_ms: float) -> list[Grant]:
         """Return the `subscribe` commands that are due; the caller sends them."""
         if self._travelling:
-            self._take_back(now_ms)
-            self._pass_on()
+            self._withdraw_idle_credits(now_ms)
+            self._move_credits()
         elif self._goals:
-            self._raise()
-        if not self._to_tell:
+            self._raise_to_goals()
+        if not self._unsent:
             return []
-        grants = [Grant(shard, self._told[shard]) for shard in sorted(self._to_tell)]
-        for shard in self._to_tell:
+        grants = [Grant(shard, self._sent_credits[shard]) for shard in sorted(self._unsent)]
+        for shard in self._unsent:
             self._settled[shard] = 0
-        self._to_tell.clear()
+        self._unsent.clear()
         return grants
 
-    def _raise(self) -> None:
+    def _raise_to_goals(self) -> None:
         """Give free credit to shards until each has its goal."""
         free = self.max_backlog - self.total()
         for shard, goal in enumerate(self._goals):
-            more = min(goal - self._told[shard], free)
+            more = min(goal - self._sent_credits[shard], free)
             if more > 0:
-                self._tell(shard, self._told[shard] + more)
+                self._send_credit(shard, self._sent_credits[shard] + more)
                 free -= more
-        if self._told == self._goals:
+        if self._sent_credits == self._goals:
             self._goals = []
 
-    def _deal(self) -> None:
+    def _deal_shares(self) -> None:
         self._goals = []
         shares = self._shares()
         self._next = shares.index(0) if self._travelling and 0 in shares else 0
         for shard, credit in enumerate(shares):
-            if shard not in self._gone and (credit != self._told[shard] or self._waiting[shard]):
-                self._tell(shard, credit)
+            if shard not in self._gone and (credit != self._sent_credits[shard] or self._waiting[shard]):
+                self._send_credit(shard, credit)
 
-    def _tell(self, shard: int, credit: int) -> None:
-        self._told[shard] = credit
+    def _send_credit(self, shard: int, credit: int) -> None:
+        self._sent_credits[shard] = credit
         self._held[shard] = max(self._held[shard], credit)
         self._waiting[shard] = True
-        self._to_tell.add(shard)
+        self._unsent.add(shard)
 
-    def _take_back(self, now_ms: float) -> None:
+    def _withdraw_idle_credits(self, now_ms: float) -> None:
         patience_ms = self._idle_ms * min(MAX_BACKOFF, 1 << min(10, self._idle_moves // self._shards))
         for shard in range(self._shards):
-            idle = self._told[shard] and not self._waiting[shard] and not self.outstanding[shard]
+            idle = self._sent_credits[shard] and not self._waiting[shard] and not self.outstanding[shard]
             if idle and now_ms - self._active_at_ms[shard] >= patience_ms:
                 self._idle_moves += 1
-                self._tell(shard, 0)
+                self._send_credit(shard, 0)
 
-    def _pass_on(self) -> None:
+    def _move_credits(self) -> None:
         free, first = self.max_backlog - self.total(), self._next
         for step in range(self._shards):
             if free <= 0:
                 return
             shard = (first + step) % self._shards
-            idle = not self._told[shard] and not self._waiting[shard] and not self.outstanding[shard]
+            idle = not self._sent_credits[shard] and not self._waiting[shard] and not self.outstanding[shard]
             if idle and shard not in self._gone:
-                self._tell(shard, 1)
+                self._send_credit(shard, 1)
                 self._next = (shard + 1) % self._shards
                 free -= 1

@@ -42,7 +42,7 @@ class JoinedQueues:
         while self._waiting:
             yield self._waiting.popleft()
 
-    def left(self, queue: str) -> None:
+    def remove(self, queue: str) -> None:
         """Remove a deleted queue."""
         self._names.discard(queue)
         self._left_at_ms[queue] = elapsed_ms()

@@ -20,7 +20,7 @@ from lapse_client.delivery.referenced import RecordReader, Referenced
 from lapse_client.error import CommandFailed, LapseError
 from lapse_client.kafka.clock import elapsed_ms
 from lapse_client.kafka.connection import Connection
-from lapse_client.session.channel import forgotten, tells_of_end
+from lapse_client.session.channel import is_deletion, is_unknown_subscription
 from lapse_client.session.channel_thread import ChannelThread
 from lapse_client.session.further_shards import FurtherShards
 from lapse_client.session.heartbeat import Heartbeat
@@ -148,27 +148,27 @@ class QueueListener(Listener[Lot | Referenced | None]):
         now_ms = elapsed_ms()
         for (index, ends_ms), count in counts.items():
             self._credits.delivered(index, count, now_ms, ends_ms)
-        self._put(arrived)
+        self._buffer_lots(arrived)
 
     def on_refused(self, shard: Shard, answer: Answer) -> None:
         """Subscribe again if the shard does not know the subscription, and report refused settlements."""
         if answer.status != "ok":
-            if forgotten(answer):
-                self._lost(shard)
+            if is_unknown_subscription(answer):
+                self._resubscribe(shard)
             else:
                 log.warning("%s", CommandFailed(shard.entity, answer))
-        self._settler.tell(answer)
+        self._settler.report_refused(answer)
 
     def on_size(self, entity: str, shards: int) -> None:
         """Look for new shards of a queue (C81)."""
-        self._further.told(entity, shards)
+        self._further.note_size(entity, shards)
 
     def on_deleted(self, thread: ChannelThread, entity: str) -> bool:
         """Leave a deleted queue if the queues come from a regular expression. Else return False."""
         if not self._by_pattern:
             return False
         log.warning("%s was deleted; the subscription goes on without it", entity)
-        self._queues.left(entity)
+        self._queues.remove(entity)
         self._further.forget(entity)
         gone = thread.leave(entity)
         self._arrivals.drop(lambda lot: lot.shard.gone)
@@ -239,12 +239,12 @@ class QueueListener(Listener[Lot | Referenced | None]):
         self._returning.discard(grant.shard)
         self._credits.answered(grant.shard, grant.credit, elapsed_ms())
         self._credits.allows(grant.shard, answer.counts.get("max_per_subscription_backlog"))
-        self._heartbeat.told(answer)
+        self._heartbeat.on_answer(answer)
         self._advise(shard.entity, answer)
         self._session.confirm(grant.shard)
 
     def _refused_subscription(self, thread: ChannelThread, shard: Shard, answer: Answer) -> None:
-        if tells_of_end(answer) and self.on_deleted(thread, shard.entity):
+        if is_deletion(answer) and self.on_deleted(thread, shard.entity):
             return
         refused = CommandFailed(shard.entity, answer)
         if shard.index >= self._first:
@@ -260,7 +260,7 @@ class QueueListener(Listener[Lot | Referenced | None]):
             self._advised.add(queue)
             log.warning("%s", advice)
 
-    def _lost(self, shard: Shard) -> None:
+    def _resubscribe(self, shard: Shard) -> None:
         """Subscribe again, once for all commands that a shard refuses because it does not know the subscription.
 
         Further such answers may come after deliveries of the new subscription, which must not be dropped (C5).
@@ -281,9 +281,9 @@ class QueueListener(Listener[Lot | Referenced | None]):
             lots = []
         if missing := len(referenced.messages) - sum(map(len, lots)):
             self._credits.settled(index, {referenced.lease_ends_ms: missing}, elapsed_ms())
-        self._put(lots)
+        self._buffer_lots(lots)
 
-    def _put(self, lots: list[Lot]) -> None:
+    def _buffer_lots(self, lots: list[Lot]) -> None:
         """Buffer lots. First cancel the messages that came after their deadlines: the queue then expires them."""
         for lot in lots:
             if lot.overdue:
@@ -291,4 +291,4 @@ class QueueListener(Listener[Lot | Referenced | None]):
                     "%d deliveries of %s dropped: they came after their deadlines", len(lot.overdue), lot.shard.entity
                 )
                 self._settler.command("cancel", [Delivery(lot, at) for at in sorted(lot.overdue)], delay_ms=0)
-        self._arrivals.put([lot for lot in lots if not lot.overdue or lot.left()])
+        self._arrivals.put([lot for lot in lots if not lot.overdue or lot.left_count()])

@@ -95,7 +95,7 @@ def results(answer: Answer) -> list[SettlementResult]:
     return [SettlementResult(BookmarkRange.parse(item.bookmarks), item.result) for item in answer.settlements]
 
 
-def asked_twice(answer: Answer) -> Answer:
+def correct_repeated(answer: Answer) -> Answer:
     """Correct the answer to a repeated settlement: messages settled already were settled by its first copy (C55)."""
     if answer.command == "renew":
         return answer

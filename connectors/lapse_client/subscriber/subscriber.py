@@ -330,7 +330,7 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
         subscription.open(self._timeout_s)
         if isinstance(self.queue, re.Pattern):
             looking = (weakref.ref(self), self.queue, self._stopping)
-            threading.Thread(target=_look_out, args=looking, name="lapse look-out", daemon=True).start()
+            threading.Thread(target=_watch_for_queues, args=looking, name="lapse look-out", daemon=True).start()
 
     def _undo(self) -> None:
         if (subscription := self._subscription) is not None:
@@ -359,11 +359,11 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
         try:
             for name in self._connection.queues():
                 if pattern.fullmatch(name) and self.subscription.queues.may_join(name):
-                    self.subscription.queues.join(name, self._ends(name))
+                    self.subscription.queues.join(name, self._delivery_ends(name))
         except (LapseError, KafkaException) as error:
             log.info("could not look for further queues: %s", error)
 
-    def _ends(self, queue: str) -> list[TopicPartition]:
+    def _delivery_ends(self, queue: str) -> list[TopicPartition]:
         """Return the present ends of a queue's deliveries, by a consumer of its own, because it may wait long."""
         consumer = self._connection.consumer()
         try:
@@ -373,7 +373,9 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
             consumer.close()
 
 
-def _look_out(looked_for: weakref.ref[QueueSubscriber], pattern: re.Pattern[str], stopping: threading.Event) -> None:
+def _watch_for_queues(
+    looked_for: weakref.ref[QueueSubscriber], pattern: re.Pattern[str], stopping: threading.Event
+) -> None:
     """Look for new queues until the subscriber is closed or garbage-collected."""
     while not stopping.wait(LOOK_EVERY_S):
         subscriber = looked_for()

@@ -79,7 +79,7 @@ class Subscription:
         )
         self._connection = connection
         self._in_doubt: InDoubt | None = None
-        self._work = AtomicWork(connection, self.settler, self._shards_of, transactional_id, self._screen)
+        self._work = AtomicWork(connection, self.settler, self._shards_by_queue, transactional_id, self._screen)
         self.settler.work = self._work
         self._listener = QueueListener(
             connection, self.session, terms, self.queues, self._credits, self.settler, self.arrivals, by_pattern
@@ -139,7 +139,7 @@ class Subscription:
             if not taken or (self._deserializer is None and self._in_doubt is None):
                 return taken
             if self._in_doubt is not None:
-                taken = self._in_doubt.sift(taken)
+                taken = self._in_doubt.hold_back_doubtful(taken)
             if fitting := taken if self._deserializer is None else typed(self._deserializer, taken, self._typed):
                 return fitting
             timeout_s = None if deadline is None else max(0.0, deadline - time.monotonic())
@@ -162,7 +162,7 @@ class Subscription:
         taken = self.take(1, timeout_s)
         return taken[0] if taken else None
 
-    def _shards_of(self, queue: str) -> int:
+    def _shards_by_queue(self, queue: str) -> int:
         return self._connection.shards("queue", queue)
 
     def _screen(self) -> None:
@@ -170,7 +170,7 @@ class Subscription:
         if self._in_doubt is None and not self._transport.settles:  # in `lapse.testing` this thread is not needed
             past_ms = self.session.clock.past_ms
             self._in_doubt = InDoubt(
-                self._connection, self._shards_of, self.settler, self.arrivals.put_back, past_ms, self._forget
+                self._connection, self._shards_by_queue, self.settler, self.arrivals.put_back, past_ms, self._forget
             )
 
     def _forget(self, shard: Shard, count: int) -> None:

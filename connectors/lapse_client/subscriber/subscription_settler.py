@@ -70,7 +70,7 @@ class SubscriptionSettler:
         self._credits = credits
         self._most = ack_batch_size
         self.refusals = Refusals(on_refused)
-        self._acknowledgments = Acknowledgments(session.shards, self._enough, self._send_acks)
+        self._acknowledgments = Acknowledgments(session.shards, self._batch_size, self._send_acks)
 
     def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
         """Collect acknowledgments. Those of a shard are sent when they are enough, or old enough.
@@ -85,7 +85,7 @@ class SubscriptionSettler:
 
     def _acknowledge(self, deliveries: Sequence[Delivery]) -> None:
         if not self._acknowledgments.add(deliveries):
-            self._ended("acknowledge", deliveries)
+            self._report_closed("acknowledge", deliveries)
 
     def reply(self, request: Delivery, value: Any, key: Payload, headers: Headers | None) -> Bookmark:
         """Send a reply, and wait until Kafka has it; the arguments are those of `Delivery.reply`."""
@@ -157,10 +157,10 @@ class SubscriptionSettler:
             if self._session.lifecycle.is_open:
                 fields = {"delay_ms": delay_ms, "lease_ms": lease_ms, "fault": fault[:MOST_NAME_CHARACTERS]}
                 return self._settle(how, deliveries, fields, answer)
-        self._ended(how, deliveries, raising=answer)
+        self._report_closed(how, deliveries, raising=answer)
         return []
 
-    def tell(self, answer: Answer) -> None:
+    def report_refused(self, answer: Answer) -> None:
         """Report the settlements that an answer refuses."""
         refused = [result for result in results(answer) if not result.settled]
         for result in refused:
@@ -201,14 +201,14 @@ class SubscriptionSettler:
                     self._too_late(how, bookmarks)
                     continue
                 future = self._session.channel.send(shard, command)
-                self._tell_failure(how, bookmarks, future)
+                self._report_failure(how, bookmarks, future)
                 if how == "renew":
                     future.add_done_callback(lambda done, group=group: self._renewed(done, group))  # type: ignore[misc]
             if how != "renew":
                 self._credits.settled(shard.index, leases[shard], elapsed_ms())
         return asked
 
-    def _enough(self, shard: Shard) -> int:
+    def _batch_size(self, shard: Shard) -> int:
         """Return how many acknowledgments are worth a command: at most half the credit, so that no shard waits."""
         return min(self._most, max(1, self._credits.credit(shard.index) // 2))
 
@@ -218,21 +218,21 @@ class SubscriptionSettler:
             return
         for bookmarks in chunks(ranges):
             command = self._session.command("acknowledge", bookmarks=bookmarks, answer="errors")
-            self._tell_failure("acknowledge", bookmarks, self._session.channel.send(shard, command))
+            self._report_failure("acknowledge", bookmarks, self._session.channel.send(shard, command))
         self._credits.settled(shard.index, leases, elapsed_ms())
 
     def _renewed(self, future: Future[Answer], deliveries: Sequence[Delivery]) -> None:
         if not future.cancelled() and future.exception() is None:
             answer = future.result()
             self.note_renewal(answer, deliveries)
-            self.tell(answer)
+            self.report_refused(answer)
 
     def _too_late(self, how: str, bookmarks: Iterable[str]) -> None:
         """Report settlements of messages whose queue was deleted as `already_settled`."""
         settlements = tuple(Settlement(bookmarks=text, result="already_settled") for text in bookmarks)
-        self.tell(Answer(id="", command=how, status="ok", settlements=settlements))
+        self.report_refused(Answer(id="", command=how, status="ok", settlements=settlements))
 
-    def _ended(self, how: str, deliveries: Iterable[Delivery], raising: bool = False) -> None:
+    def _report_closed(self, how: str, deliveries: Iterable[Delivery], raising: bool = False) -> None:
         """Report or raise that a settlement came after the end. The deliveries stay unsettled."""
         batch = SettlementBatch()
         for delivery in deliveries:
@@ -243,7 +243,7 @@ class SubscriptionSettler:
             raise self._session.lifecycle.error or Closed(self._session.lifecycle.what)
         self._not_sent(how, batch.take(), "the subscriber is closed; settle before close()")
 
-    def _tell_failure(self, how: str, bookmarks: Sequence[str], future: Future[Answer]) -> None:
+    def _report_failure(self, how: str, bookmarks: Sequence[str], future: Future[Answer]) -> None:
         """Report a settlement as not sent if its command fails."""
 
         def done(sent: Future[Answer]) -> None:

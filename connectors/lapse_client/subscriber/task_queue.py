@@ -17,7 +17,7 @@ from lapse.protocol.bookmark import Bookmark
 from lapse_client.delivery.delivery import Delivery
 from lapse_client.error import InvalidPayload, InvalidPublication, LapseError
 from lapse_client.kafka.connection import Connection
-from lapse_client.payload.shape import Shape, arguments_of
+from lapse_client.payload.shape import Shape, arguments_shape
 from lapse_client.publisher.publisher import Publisher
 from lapse_client.subscriber.subscriber import QueueSubscriber
 
@@ -130,7 +130,7 @@ class TaskQueue:
         named = name or function.__name__
         if named in self._tasks:
             raise LapseError(f"queue {self.name} has a task {named} already; give one of them another name")
-        self._tasks[named] = made = self.task_type(named, function, self, Shape(arguments_of(named, function)), {})
+        self._tasks[named] = made = self.task_type(named, function, self, Shape(arguments_shape(named, function)), {})
         return made
 
     @property
@@ -151,10 +151,10 @@ class TaskQueue:
 
     def handle(self, delivery: Delivery) -> None:
         """Run the task that a message names, for programs that receive messages themselves."""
-        if (call := self.call_of(delivery)) is not None and inspect.iscoroutine(done := call()):
+        if (call := self.parse_call(delivery)) is not None and inspect.iscoroutine(done := call()):
             asyncio.run(done)
 
-    def call_of(self, delivery: Delivery) -> functools.partial[Any] | None:
+    def parse_call(self, delivery: Delivery) -> functools.partial[Any] | None:
         """Return the call in a message. Expire a message that is not a valid call, and return None."""
         try:
             function, arguments = self._read(delivery.value)

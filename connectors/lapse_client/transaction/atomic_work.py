@@ -136,7 +136,7 @@ class AtomicWork:
                     self.give_up(transaction, None)
                 if isinstance(error, LapseError):
                     raise
-                raise TransactionFailed(f"{self._why(error.args[0])}. Nothing of it counts") from error
+                raise TransactionFailed(f"{self._failure_text(error.args[0])}. Nothing of it counts") from error
             except Exception:  # return the messages now, instead of at the ends of their leases
                 if not is_decided:
                     self.give_up(transaction, None)
@@ -272,7 +272,7 @@ class AtomicWork:
                     raise
                 if cause.code() in _FENCED or cause.fatal():
                     self._lost(cause)
-                    raise TransactionFailed(f"{self._why(cause)}. Nothing of it counts") from error
+                    raise TransactionFailed(f"{self._failure_text(cause)}. Nothing of it counts") from error
                 if not cause.retriable() or time.monotonic() >= give_up:
                     self._producer = None
                     raise TransactionFailed(
@@ -297,7 +297,7 @@ class AtomicWork:
         self._producer = None
         self._fenced = self._fenced or (self._named is not None and cause.code() in _FENCED)
 
-    def _why(self, cause: KafkaError) -> str:
+    def _failure_text(self, cause: KafkaError) -> str:
         if cause.code() in _FENCED and self._named is not None:
             return f"another process uses the transactional_id {self._named}, and goes on; this one ends"
         return str(cause)

@@ -164,10 +164,10 @@ class _Part:
 
     def verdicts(self, wanted: Sequence[Claim]) -> dict[Claim, Verdict]:
         self._asked = time.monotonic()
-        for found, offset in self._all.news():
+        for found, offset in self._all.new_claims():
             self._claimed[found] = offset
         if any(one in self._claimed and one not in self._committed for one in wanted):
-            self._committed.update(found for found, _ in self._safe.news())
+            self._committed.update(found for found, _ in self._safe.new_claims())
         return {one: self._verdict(one) for one in wanted}
 
     def _verdict(self, wanted: Claim) -> Verdict:
@@ -193,7 +193,7 @@ class _Reader:
         self.end = max(first, found.offset) if found.offset >= 0 else end
         self._consumer.assign([TopicPartition(place.topic, place.partition, self.end)])
 
-    def news(self) -> Sequence[tuple[Claim, int]]:
+    def new_claims(self) -> Sequence[tuple[Claim, int]]:
         """Return the claims since the last call, with their offsets, and move `end` to the partition's end."""
         _, end = log_bounds(self._consumer, self._place)
         claims: list[tuple[Claim, int]] = []

@@ -65,7 +65,7 @@ class InDoubt:
         self._thread: threading.Thread | None = None
         self._closed = False
 
-    def sift(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
+    def hold_back_doubtful(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
         """Return the deliveries that can be handed out, and set the others aside, without waiting."""
         fine: list[Delivery] = []
         doubtful: list[Delivery] = []

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 from starlette.responses import Response
 
-from lapse_client.queue.rewind import left_out
+from lapse_client.queue.rewind import left_out_text
 from lapse_gateway.console.page import rendered
 from lapse_gateway.console.queues import wanted
 from lapse_gateway.console.route import action, page, sent
@@ -30,7 +30,7 @@ async def _confirm(call: Call) -> Response:
         queue=name,
         given={**given, "id": uuid4().hex},
         rewound=counts.get("rewound", 0),
-        stay=left_out(counts),
+        stay=left_out_text(counts),
     )
 
 

@@ -23,7 +23,7 @@ from lapse_client.delivery.delivery import Delivery
 from lapse_client.error import AnswerTimeout, LapseError
 from lapse_client.kafka import time_check
 from lapse_client.queue.queue import Queue
-from lapse_client.queue.rewind import left_out, point
+from lapse_client.queue.rewind import left_out_text, point
 from lapse_client.reading.instant import shown
 from lapse_client.subscriber.settlement import SettlementResult
 from lapse_client.subscriber.subscriber import QueueSubscriber
@@ -350,7 +350,7 @@ def rewind(
     if as_json:
         click.echo(orjson.dumps(counts))
         return
-    stay, would = left_out(counts), "would come back" if dry_run else "came back"
+    stay, would = left_out_text(counts), "would come back" if dry_run else "came back"
     click.echo(f"{counts.get('rewound', 0):,} messages {would}{f'; left out: {stay}' if stay else ''}.")
 
 

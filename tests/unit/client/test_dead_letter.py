@@ -5,7 +5,7 @@ import struct
 import pytest
 
 from lapse.protocol.bookmark import Bookmark
-from lapse_client.letters.dead_letter import DeadLetter, letter_of
+from lapse_client.letters.dead_letter import DeadLetter, parse_letter
 from lapse_client.reading.replay import Replayed
 from support.other_letters import OTHERS, TOLD
 
@@ -22,7 +22,7 @@ LAPSE: Headers = [
 
 
 def read(headers: Headers, topic: str = "dlq.orders") -> DeadLetter:
-    return letter_of(Replayed(bookmark=Bookmark(topic, 0, 1), key=b"k", value=b"v", timestamp_ms=5, headers=headers))
+    return parse_letter(Replayed(bookmark=Bookmark(topic, 0, 1), key=b"k", value=b"v", timestamp_ms=5, headers=headers))
 
 
 @pytest.mark.feature("C54", "D5")

@@ -9,7 +9,7 @@ from lapse.protocol.bookmark import Bookmark
 from lapse.protocol.redrive import astray
 from lapse_client.letters.dead_letter import DeadLetter
 from lapse_client.letters.redrive import Choice, Line, Target, plan
-from lapse_client.letters.redriven import Redriven, name_of
+from lapse_client.letters.redriven import Redriven, letter_name
 
 pytestmark = pytest.mark.feature("D5")
 
@@ -174,7 +174,7 @@ def test_what_is_no_note_of_a_redrive_is_passed_over() -> None:
         b'{"first": ["a"], "times": 1}',
         b'{"first":"a","times":"2"}',
     ):
-        redriven.take(name_of(one).encode(), value)
+        redriven.take(letter_name(one).encode(), value)
     for key in (None, b"\xff"):
         redriven.take(key, other)
     assert redriven.sent(one) == 0

@@ -2,11 +2,11 @@
 
 import pytest
 
-from lapse_client.queue.waiting import asked_first
+from lapse_client.queue.waiting import by_default_queue
 
 
 @pytest.mark.feature("C48", "D6")
 def test_the_queue_of_the_topics_name_is_asked_first_however_many_there_are() -> None:
     queues = [f"queue-{number:02}" for number in range(40)]
-    assert asked_first("queue-33", queues)[:2] == ["queue-33", "queue-00"]
-    assert asked_first("orders", queues) == queues
+    assert by_default_queue("queue-33", queues)[:2] == ["queue-33", "queue-00"]
+    assert by_default_queue("orders", queues) == queues
