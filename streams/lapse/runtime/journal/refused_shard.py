@@ -40,8 +40,5 @@ def begin(store: JournalStore, partition: int, why: Exception) -> None:
 async def _give_up(store: JournalStore, partition: int, why: Exception) -> None:
     tables: Any = store.app.tables
     async with tables.still() as open_:
-        if open_ and partition in store._owned and partition not in store._lost:
-            await store._release(partition)
-            store.owner.hold(partition)
-            store._held[partition] = store._epochs[partition]  # whoever has claimed a higher one has it
-            store._troubled.note(partition, why)
+        if open_:
+            await store.give_up(partition, why)

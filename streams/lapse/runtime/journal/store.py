@@ -1,10 +1,8 @@
 """The store of lapse's Faust tables. The one that keeps all in memory is registered as `lapse-memory` (`faust.stores`).
 
 A store writes its partition's changelog itself, a whole step in one RecordBatch, and restores itself in the rebalance
-hook. So Faust's own recovery has nothing to do, and cannot hang on a changelog whose last record is unreadable.
-
-A table partition contains the state of a shard, and only the shard knows what has expired. Reading through Faust
-(`table[key]`) asks the shard, so an expired record is never seen (L10).
+hook. So Faust's own recovery has nothing to do, and cannot hang on a changelog whose last record is unreadable. Only a
+shard knows which records of its partition have expired: reading through Faust (`table[key]`) asks the shard (L10).
 """
 
 from __future__ import annotations
@@ -276,12 +274,18 @@ class JournalStore(LeanService, FaustStore[Any, Any]):
         tables: Any = self.app.tables
         async with tables.still() as open_:
             if open_ and self._troubled.begins(partition):
-                held = self._held.get(partition)
-                tables.begin(self.table_name, self._take_over(partition, held))
+                tables.begin(self.table_name, self._take_over(partition, self._held.get(partition)))
+
+    async def give_up(self, partition: int, why: Exception) -> None:
+        """Release a shard whose writes Kafka refuses; it is taken over again later."""
+        if partition in self._owned and partition not in self._lost:
+            await self._release(partition)
+            self.owner.hold(partition)
+            self._held[partition] = self._epochs[partition]  # whoever has claimed a higher one has it
+            self._troubled.note(partition, why)
 
     async def _restore(self, partition: int, held: int | None) -> None:
-        began = time.monotonic()
-        owner, topic = self.owner, self.changelog_topic
+        began, owner, topic = time.monotonic(), self.owner, self.changelog_topic
         followed = None if self._standby is None else self._standby.hand_over(partition)
         changelog = self._open(partition) if followed is None else followed
         kept = changelog.next_offset
@@ -294,17 +298,15 @@ class JournalStore(LeanService, FaustStore[Any, Any]):
         if held is not None and changelog.epoch > held:
             raise Fenced(_ended(held))
         if not changelog.epoch:
-            # The changelog is new, but the deliveries may be older. Their readers accept only higher epochs than they
-            # know.
+            # The changelog is new. Deliveries may be older: their readers accept only higher epochs than they know.
             changelog.epoch = await owner.last_epoch(partition)
         while True:
             epoch = changelog.epoch + 1
             if held is not None:
                 self._held[partition] = epoch  # if this fails, the claim is this worker's own
             await owner.prepare(partition, epoch)
-            claim: Items = [(claim_key(epoch), owner.worker_name.encode())]
-            if not changelog.next_offset:
-                claim += owner.first_records(partition)
+            first = [] if changelog.next_offset else owner.first_records(partition)
+            claim: Items = [(claim_key(epoch), owner.worker_name.encode()), *first]
             began_s = time.monotonic()
             sent, _ = await owner.journal_producer.send_atomically(topic, partition, claim, epoch_header(epoch))
             claimed = await sent
