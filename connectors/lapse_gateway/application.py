@@ -286,7 +286,7 @@ async def _astray(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     path = request.url.path[:100]
     asked = request.url.path.removeprefix(request.scope.get("root_path", ""))
-    fault = Fault("unknown_path", f"there is no {path}{_meant(asked)}; /openapi.json names what there is")
+    fault = Fault("unknown_path", f"there is no {path}{_path_hint(asked)}; /openapi.json names what there is")
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         allowed = sorted(one.method for one in OPERATIONS if _pattern(one.path).fullmatch(asked))
         text = f"{path} is asked for by {' or '.join(allowed)}, not by {request.method[:20]}"
@@ -296,7 +296,7 @@ async def _astray(request: Request, error: Exception) -> Response:
     return refused(fault, False, "") if people else _refused(fault)
 
 
-def _meant(asked: str) -> str:
+def _path_hint(asked: str) -> str:
     """Return a hint with a similar path, filled with the names of the requested one."""
     bare = asked.rstrip("/")
     if bare != asked and any(_pattern(one.path).fullmatch(bare) for one in DESCRIBED):

@@ -75,7 +75,7 @@ def decode(body: bytes, model: type[Model]) -> Model:
     except ValidationError as error:
         faults = error.errors(include_url=False, include_context=False, include_input=False)
         told = "; ".join(
-            f"{'.'.join(map(str, fault['loc'])) or 'body'}: {_sentence(fault['msg'])}{_meant(fault, model)}"
+            f"{'.'.join(map(str, fault['loc'])) or 'body'}: {_sentence(fault['msg'])}{_field_hint(fault, model)}"
             for fault in faults[:_MOST_FAULTS]
         )
         more = f"; and {len(faults) - _MOST_FAULTS} more faults" if len(faults) > _MOST_FAULTS else ""
@@ -86,7 +86,7 @@ def _kind(value: object) -> str:
     return "an array" if isinstance(value, list) else "null" if value is None else f"a {type(value).__name__}"
 
 
-def _meant(fault: ErrorDetails, model: type[BaseModel]) -> str:
+def _field_hint(fault: ErrorDetails, model: type[BaseModel]) -> str:
     """Return a hint with a field similar to an unknown one; empty for another fault."""
     if fault["type"] != "extra_forbidden":
         return ""

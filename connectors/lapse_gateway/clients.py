@@ -91,7 +91,7 @@ class _Pool(Generic[Client]):
                 client = place.client
             yield client
         except LapseError as error:
-            if _is_over(error) and client is not None and place.client is client:  # not its successor
+            if _is_unusable(error) and client is not None and place.client is client:  # not its successor
                 place.client = None
                 await _closed(client)
             raise
@@ -202,7 +202,7 @@ def _no_right(caller: Caller, name: str, known: Iterable[str]) -> str:
     )
 
 
-def _is_over(error: LapseError) -> bool:
+def _is_unusable(error: LapseError) -> bool:
     """Return whether the client that raised an error cannot be used again."""
     return isinstance(error, Closed | ConnectionFailed | EntityDeleted) or (
         isinstance(error, CommandFailed) and error.code == ErrorCode.DELETED

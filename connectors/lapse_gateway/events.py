@@ -60,10 +60,10 @@ def stream(
         events: the encoded events. A generator that was never started does not run its `finally`.
         end: the clean-up, called once in any case.
     """
-    return _Stream(_kept_alive(gateway, events), end)
+    return _Stream(_with_keep_alive(gateway, events), end)
 
 
-async def _kept_alive(gateway: Gateway, events: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+async def _with_keep_alive(gateway: Gateway, events: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
     yield b"retry: 2000\n\n"
     ending: asyncio.Future[Any] = asyncio.ensure_future(gateway.stopping.wait())
     following: asyncio.Future[bytes] | None = None

@@ -241,11 +241,11 @@ async def _letters(call: Call) -> Response:
         filter=given["filter"] or "",
     )
     found = await read(call, choice, given["top_n"])
-    letters = [_shown(letter) for letter in found.latest]
+    letters = [_letter_as_json(letter) for letter in found.latest]
     return answered({"count": found.count, "reasons": dict(found.reasons), "letters": letters})
 
 
-def _shown(letter: DeadLetter) -> dict[str, Any]:
+def _letter_as_json(letter: DeadLetter) -> dict[str, Any]:
     """Return a letter for JSON."""
     return letter.facts() | payload.message_shown(letter.key, letter.headers, letter.value)
 

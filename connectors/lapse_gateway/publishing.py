@@ -116,7 +116,7 @@ class Batch(BaseModel):
     messages: list[Message] = Field(min_length=1, max_length=MOST_MESSAGES)
 
 
-async def _one(call: Call) -> Response:
+async def _publish_one(call: Call) -> Response:
     to = await _target(call)
     given = call.parameters
     if given["delete"] and (call.body or given["key"] is None):
@@ -131,7 +131,7 @@ async def _one(call: Call) -> Response:
     return answered({"bookmark": str(bookmark)}, 201)
 
 
-async def _many(call: Call) -> Response:
+async def _publish_many(call: Call) -> Response:
     to = await _target(call)
     batch = call.decoded(Batch)
     trace = payload.trace_of(call.request.headers.raw)
@@ -143,7 +143,7 @@ async def _many(call: Call) -> Response:
         except Fault as fault:
             raise Fault(fault.code, f"messages.{number}.{fault.text}") from fault
     async with call.gateway.clients.publisher(call.caller) as publisher:
-        told = [_told(one) for one in await _outcomes(publisher, to, records)]
+        told = [_result_as_json(one) for one in await _outcomes(publisher, to, records)]
     failed = sum("error" in one for one in told)
     return answered({"published": len(told) - failed, "failed": failed, "results": told}, 201 if not failed else 207)
 
@@ -169,7 +169,7 @@ def _bookmark(outcome: Outcome) -> Bookmark:
         raise _unpublished(error) from error
 
 
-def _told(outcome: Outcome) -> dict[str, Any]:
+def _result_as_json(outcome: Outcome) -> dict[str, Any]:
     """Return the result of one record of a batch for JSON."""
     try:
         return {"bookmark": str(_bookmark(outcome))}
@@ -216,7 +216,7 @@ OPERATIONS: Final = (
             "The body is the payload, byte by byte. `to` is a topic, or a queue: then it goes to the queue's default "
             "target. Headers `Lapse-Header-<name>` become the record's headers; `%41` in their values is the letter A."
         ),
-        handler=_one,
+        handler=_publish_one,
         parameters=_OPTIONS,
         raw_body=True,
         status=201,
@@ -231,7 +231,7 @@ OPERATIONS: Final = (
             "In order. Each result has the record's `bookmark`, or its `error`; the status is 207 where there is one, "
             "and records without an error are published all the same."
         ),
-        handler=_many,
+        handler=_publish_many,
         model=Batch,
         status=201,
         answer=obj(published=WHOLE, failed=WHOLE, results=listed(obj(bookmark=TEXT, error=REFUSAL))),

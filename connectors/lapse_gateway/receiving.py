@@ -24,7 +24,7 @@ _AT_ONCE: Final = 100
 """The most deliveries that a stream takes at a time."""
 
 
-def told(delivery: Delivery) -> dict[str, Any]:
+def delivery_as_json(delivery: Delivery) -> dict[str, Any]:
     """Return a delivery for JSON."""
     lot, at = delivery.lot, delivery.at
     fields: dict[str, Any] = {"kind": "barrier" if lot.is_barrier else "delivery"}
@@ -59,7 +59,7 @@ async def _receive(call: Call) -> Response:
         call.gateway.subscriptions.done(subscription)
     if as_it_is:
         return _raw(taken[0]) if taken else Response(status_code=204, headers={"Cache-Control": "no-store"})
-    return answered({"messages": [told(delivery) for delivery in taken]})
+    return answered({"messages": [delivery_as_json(delivery) for delivery in taken]})
 
 
 def _raw(delivery: Delivery) -> Response:
@@ -103,7 +103,7 @@ async def _events(call: Call, subscription: Subscription, unsent: list[Delivery]
             while unsent:
                 delivery = unsent[0]
                 kind = "barrier" if delivery.is_barrier else "delivery"
-                yield event(kind, told(delivery), "" if delivery.is_barrier else receipt(delivery))
+                yield event(kind, delivery_as_json(delivery), "" if delivery.is_barrier else receipt(delivery))
                 unsent.pop(0)
     except LapseError as error:
         call.gateway.subscriptions.drop(subscription)

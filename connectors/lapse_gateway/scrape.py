@@ -15,7 +15,7 @@ _PORTS: Final = {"http": 80, "https": 443}
 
 
 @dataclass(slots=True)
-class Told:
+class Reading:
     """The result of reading a source once.
 
     Attributes:
@@ -62,9 +62,9 @@ class Source:
         path = found.path if found.path not in ("", "/") else "/metrics"
         return cls(url=url, secure=found.scheme == "https", host=host, port=port, path=path)
 
-    def read(self) -> Told:
+    def read(self) -> Reading:
         """Read the figures at every address of the name. This call blocks."""
-        told = Told()
+        told = Reading()
         try:
             addresses = [self.host] if self.secure else self._addresses()
         except OSError as error:

@@ -73,7 +73,7 @@ def _check(how: How, wanted: Settlement) -> None:
 
 async def _results(how: How, call: Call, wanted: Settlement) -> list[SettlementResult]:
     queue = call.path["queue"]
-    held, others = _held(how, call.gateway.subscriptions.of(call.caller, queue), wanted.receipts)
+    held, others = _held_by_subscription(how, call.gateway.subscriptions.of(call.caller, queue), wanted.receipts)
     if others and how == "renew":
         raise Fault(
             ErrorCode.UNKNOWN_SUBSCRIPTION,
@@ -92,7 +92,7 @@ async def _results(how: How, call: Call, wanted: Settlement) -> list[SettlementR
     return results
 
 
-def _held(
+def _held_by_subscription(
     how: How, subscriptions: Sequence[Subscription], receipts: Iterable[str]
 ) -> tuple[list[tuple[Subscription, list[Delivery]]], list[str]]:
     """Return the held deliveries of receipts by subscription, and the receipts that no subscription holds.

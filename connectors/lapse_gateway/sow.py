@@ -40,7 +40,7 @@ class Deletion(BaseModel):
     bookmarks: list[str] = Field(default_factory=list, max_length=MOST_RECORDS)
 
 
-def told(record: SowRecord) -> dict[str, Any]:
+def record_as_json(record: SowRecord) -> dict[str, Any]:
     """Return a record, or an update of it, for JSON."""
     ended = {"operation": record.operation, "reasons": list(record.reasons)} if record.kind == "oof" else {}
     return {
@@ -74,7 +74,7 @@ async def _query(call: Call) -> Response:
             keys=given["key"] or None,
             select=given["select"],
         )
-        return answered({"records": [told(record) async for record in found]})
+        return answered({"records": [record_as_json(record) async for record in found]})
 
 
 async def _follow(call: Call) -> Response:
@@ -105,7 +105,7 @@ async def _follow(call: Call) -> Response:
 async def _updates(subscription: SowSubscription) -> AsyncGenerator[bytes, None]:
     try:
         async for record in subscription:
-            yield event(record.kind, told(record), "" if record.bookmark is None else str(record.bookmark))
+            yield event(record.kind, record_as_json(record), "" if record.bookmark is None else str(record.bookmark))
     except LapseError as error:
         yield event("error", fault_of(error).as_dict())
 

@@ -22,7 +22,7 @@ MOST_TAILS: Final = 20
 _LATEST_MS: Final = (1 << 53) - 1
 
 
-def told(one: Event) -> dict[str, Any]:
+def event_as_json(one: Event) -> dict[str, Any]:
     """Return an event for JSON, without empty fields."""
     facts = {
         "reasons": list(one.reasons),
@@ -67,7 +67,7 @@ async def _tail(call: Call) -> Response:
 async def _events(found: aio.EventReader) -> AsyncGenerator[bytes, None]:
     try:
         async for one in found:
-            yield event("event", told(one))
+            yield event("event", event_as_json(one))
     except LapseError as error:
         yield event("error", fault_of(error).as_dict())
 

@@ -301,7 +301,7 @@ class Channel(virtual.Channel):
         self._decide(queue)
         if queue in self._transient:
             raws = self._transient.take(queue, 1, wait_s)
-            return self._heard(queue, raws[0]) if raws else None
+            return self._read_transient(queue, raws[0]) if raws else None
         subscriber = self._subscriber(queue, 1)
         delivery = subscriber.receive(wait_s)
         message = None if delivery is None else self._message(queue, delivery, subscriber, no_ack=no_ack)
@@ -376,7 +376,7 @@ class Channel(virtual.Channel):
         if isinstance(consumption, Listening):
             raws = consumption.take(_TOGETHER, timeout_s)
             for raw in raws:
-                if (heard := self._heard(consumption.queue, raw)) is not None:
+                if (heard := self._read_transient(consumption.queue, raw)) is not None:
                     consumption.callback(heard)
             return bool(raws)
         room = self.qos.can_consume_max_estimate()
@@ -411,7 +411,7 @@ class Channel(virtual.Channel):
             self.qos.hold(tag, delivery, subscriber)
         return message
 
-    def _heard(self, queue: str, raw: dict[str, Any]) -> TaskMessage | None:
+    def _read_transient(self, queue: str, raw: dict[str, Any]) -> TaskMessage | None:
         """Convert a transient queue's message to kombu's. Skip one that kombu did not write, and return None."""
         try:
             return self.Message(raw, channel=self)

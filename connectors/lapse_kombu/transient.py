@@ -36,7 +36,7 @@ class _Queue:
     bindings: list[tuple[str, Callable[[str], bool]]] = field(default_factory=list)
     messages: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=_MOST))
 
-    def takes(self, exchange: str, routing_key: str) -> bool:
+    def is_bound_to(self, exchange: str, routing_key: str) -> bool:
         return any(bound == exchange and matches(routing_key) for bound, matches in self.bindings)
 
 
@@ -75,7 +75,7 @@ class Transient:
             if queue in self._queues:
                 return
             if self._consumer is None:
-                self._make()
+                self._create_topic()
                 consumer = self._connection.consumer(queued_min_messages=1_000)
                 consumer.assign([log_end(consumer, self.topic, 0)])
                 self._consumer = consumer
@@ -96,7 +96,7 @@ class Transient:
 
     def publish(self, message: Mapping[str, Any]) -> None:
         """Send a message to all listeners. Its properties have its exchange and routing key."""
-        self._make()
+        self._create_topic()
         self._publisher().submit(self.topic, task_message.write(message)).result(self._timeout_s)
 
     def take(self, queue: str, most: int, timeout_s: float) -> list[dict[str, Any]]:
@@ -149,10 +149,10 @@ class Transient:
             told = message["properties"].get("delivery_info") or {}
             exchange, routing_key = str(told.get("exchange") or ""), str(told.get("routing_key") or "")
             for queue in self._queues.values():
-                if queue.takes(exchange, routing_key):
+                if queue.is_bound_to(exchange, routing_key):
                     queue.messages.append(message)
 
-    def _make(self) -> None:
+    def _create_topic(self) -> None:
         if self._made:
             return
         try:

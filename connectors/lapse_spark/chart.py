@@ -39,11 +39,15 @@ def bars(labels: Sequence[str], series: Series, *, title: str, unit: str = "") -
         unit: unit of the values, shown in tooltips.
     """
     _check(labels, series)
-    drawn = _lying(labels, series, title, unit) if len(labels) <= _LYING else _standing(labels, series, title, unit)
+    drawn = (
+        _horizontal_bars(labels, series, title, unit)
+        if len(labels) <= _LYING
+        else _vertical_bars(labels, series, title, unit)
+    )
     return drawn + _legend(list(series))
 
 
-def _lying(labels: Sequence[str], series: Series, title: str, unit: str) -> str:
+def _horizontal_bars(labels: Sequence[str], series: Series, title: str, unit: str) -> str:
     """Draw horizontal bars below their names. Widths are in percent, so that text keeps its size on narrow screens."""
     tops = [sum(value for value in values if value > 0) for values in zip(*series.values(), strict=True)]
     most = max(tops, default=0) or 1
@@ -56,7 +60,7 @@ def _lying(labels: Sequence[str], series: Series, title: str, unit: str) -> str:
             if (value := values[place]) > 0:
                 marks.append(
                     f'<rect class="s{number % _COLOURS}" x="{100 * base / most:.2f}%" y="{y + 19}" height="10" '
-                    f'width="{max(0.2, 100 * value / most):.2f}%">{_tip(name, label, value, unit)}</rect>'
+                    f'width="{max(0.2, 100 * value / most):.2f}%">{_tooltip(name, label, value, unit)}</rect>'
                 )
                 base += value
     height = max(1, len(labels)) * _ROW
@@ -67,7 +71,7 @@ def _lying(labels: Sequence[str], series: Series, title: str, unit: str) -> str:
     )
 
 
-def _standing(labels: Sequence[str], series: Series, title: str, unit: str) -> str:
+def _vertical_bars(labels: Sequence[str], series: Series, title: str, unit: str) -> str:
     """Draw vertical bars, and a list of their names and values."""
     tops = [sum(values) for values in zip(*series.values(), strict=True)]
     scale = _Scale(max(tops, default=0))
@@ -84,7 +88,7 @@ def _standing(labels: Sequence[str], series: Series, title: str, unit: str) -> s
             base += value
             marks.append(
                 f'<rect class="s{number % _COLOURS}" x="{_LEFT + place * step + (step - width) / 2:.1f}" y="{y:.1f}" '
-                f'width="{width:.1f}" height="{max(0.5, foot - y):.1f}">{_tip(name, label, value, unit)}</rect>'
+                f'width="{width:.1f}" height="{max(0.5, foot - y):.1f}">{_tooltip(name, label, value, unit)}</rect>'
             )
     return _frame(title, scale, _ticks(labels, step), marks) + _values(labels, series)
 
@@ -129,7 +133,7 @@ def lines(labels: Sequence[str], series: Series, *, title: str, unit: str = "") 
         radius = 2.5 if len(labels) <= 60 else 1.5
         marks.extend(
             f'<circle class="dot s{number % _COLOURS}" cx="{_LEFT + (place + 0.5) * step:.1f}" '
-            f'cy="{scale.y(value):.1f}" r="{radius}">{_tip(name, labels[place], value, unit)}</circle>'
+            f'cy="{scale.y(value):.1f}" r="{radius}">{_tooltip(name, labels[place], value, unit)}</circle>'
             for place, value in enumerate(values)
             if not math.isnan(value)
         )
@@ -164,7 +168,7 @@ def heat(
             marks.append(
                 f'<rect class="heat" x="{left + across * width:.1f}" y="{down * height + 1}" width="{width - 1:.1f}" '
                 f'height="{height - 2}" fill-opacity="{0.06 + 0.94 * max(0.0, value) / most:.3f}">'
-                f"{_tip(row, column, value, unit)}</rect>"
+                f"{_tooltip(row, column, value, unit)}</rect>"
             )
     below = len(rows) * height + 16
     every = max(1, math.ceil((7 * max((len(column) for column in columns), default=1) + 10) / width))
@@ -221,7 +225,7 @@ def _ticks(labels: Sequence[str], step: float) -> list[str]:
     return drawn
 
 
-def _tip(name: str, label: str, value: float, unit: str) -> str:
+def _tooltip(name: str, label: str, value: float, unit: str) -> str:
     behind = f" {unit}" if unit else ""
     return f"<title>{escape(name)}, {escape(label)}: {value:,.10g}{escape(behind)}</title>"
 

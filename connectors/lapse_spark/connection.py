@@ -67,7 +67,7 @@ class Connection:
             # A task reads one partition, so larger fetches cost little memory and save waiting.
             "kafka.max.partition.fetch.bytes": "8388608",
             "kafka.max.poll.records": "5000",
-            **self._given(),
+            **self._stated_options(),
             "includeHeaders": "true",
         }
 
@@ -79,11 +79,11 @@ class Connection:
             # The topic's own limit decides. Java's client would refuse records above a megabyte.
             "kafka.max.request.size": str(_MOST_BYTES),
             "kafka.buffer.memory": str(2 * _MOST_BYTES),
-            **self._given(),
+            **self._stated_options(),
             "includeHeaders": "true",
         }
 
-    def _given(self) -> dict[str, str]:
+    def _stated_options(self) -> dict[str, str]:
         return {
             "kafka.bootstrap.servers": self.bootstrap,
             **{f"kafka.{name.removeprefix('kafka.')}": value for name, value in self.client.items()},

@@ -267,12 +267,12 @@ def run(
     starts: Mapping[tuple[str, int], int] = {(mark.topic, mark.partition): mark.offset for mark in start}
     span = Span(fail_on_data_loss=False)
     # Ask the queue first: messages that had left it by then have events.
-    holds, not_listed = _listed_by(connection, queue) if ask else (None, "it was not to be asked")
+    holds, not_listed = _read_inventory(connection, queue) if ask else (None, "it was not to be asked")
     # Read events first and messages last, one after the other, so that all messages that events name are published.
     events = read.events(spark, connection, [queue], span=span, written_with=written_with)
     with read.existing([topics.events(queue)]):
         told = events.select(*_TOLD).persist()
-    bad, named = _seen(told)
+    bad, named = _count_unreadable(told)
     readable = told.where(F.col("fault").isNull())
     fates = account.since(account.told(readable, queue, until_ms), starts, last="last")
     pattern = "|".join(re.escape(name) for name in {topics.dead_letters(queue), *named, *dead_letter_topics})
@@ -320,13 +320,13 @@ _TOLD = ("fault", "entity", "event", "at_ms", "epoch", "messages", "reasons", "d
 _LETTERED = ("fault", "family", "entity", "topic", "partition", "offset", "reasons", "epoch", "expired_at_ms", "id")
 
 
-def _seen(events: DataFrame) -> tuple[int, list[str]]:
+def _count_unreadable(events: DataFrame) -> tuple[int, list[str]]:
     """Return the number of unreadable events, and the dead-letter topics that the others name."""
     rows = events.groupBy("dead_letter_topic").agg(F.count("fault").alias("faults")).collect()
     return sum(row["faults"] for row in rows), [row[0] for row in rows if row[0]]
 
 
-def _listed_by(connection: Connection, queue: str) -> tuple[inventory.Inventory | None, str]:
+def _read_inventory(connection: Connection, queue: str) -> tuple[inventory.Inventory | None, str]:
     """Return the queue's inventory, or a text that says why there is none."""
     try:
         return inventory.ask(connection.of_lapse(), queue), ""

@@ -359,10 +359,10 @@ def working(what: str) -> Iterator[Callable[[Standing], None]]:
 def print_json(data: object) -> None:
     """Print data as JSON, instants in RFC 3339."""
     options = orjson.OPT_INDENT_2 | orjson.OPT_PASSTHROUGH_DATETIME
-    click.echo(orjson.dumps(data, option=options, default=_plain).decode())
+    click.echo(orjson.dumps(data, option=options, default=_json_fallback).decode())
 
 
-def _plain(value: object) -> str:
+def _json_fallback(value: object) -> str:
     """Convert a value that JSON does not know."""
     if isinstance(value, datetime):
         return in_utc(value).isoformat().replace("+00:00", "Z")

@@ -61,9 +61,8 @@ class Report:
         """Add a large number. Consecutive figures form a row. `good` and `bad` add a mark and a colour."""
         sign = {"good": "✓ ", "bad": "✗ ", "plain": ""}[state]
         small = f"<small>{escape(note)}</small>" if note else ""
-        html = (
-            f'<div class="figure {state}"><b>{sign}{escape(_shown(value))}</b><span>{escape(name)}</span>{small}</div>'
-        )
+        text = escape(_cell_text(value))
+        html = f'<div class="figure {state}"><b>{sign}{text}</b><span>{escape(name)}</span>{small}</div>'
         self._parts.append(_Part("figure", name, html, {"value": value, "note": note, "state": state}))
 
     def section(self, title: str, text: str = "") -> None:
@@ -85,7 +84,7 @@ class Report:
         body = "".join(
             "<tr>"
             + "".join(
-                f'<td{_side(cell)} data-name="{name}">{escape(_shown(cell))}</td>'
+                f'<td{_side(cell)} data-name="{name}">{escape(_cell_text(cell))}</td>'
                 for name, cell in zip(names, row, strict=True)
             )
             + "</tr>"
@@ -164,7 +163,7 @@ class Report:
         console.print(self.title, style="bold")
         for part in self._parts:
             if part.kind == "figure":
-                console.print(f"{_shown(part.data['value']):>14}  {part.title}", highlight=False, markup=False)
+                console.print(f"{_cell_text(part.data['value']):>14}  {part.title}", highlight=False, markup=False)
             elif part.kind == "section":
                 console.print(f"\n{part.title}", style="bold", markup=False)
             elif part.kind == "table":
@@ -172,7 +171,7 @@ class Report:
                 for name in part.data["columns"]:
                     drawn.add_column(words(name))
                 for row in part.data["rows"]:
-                    drawn.add_row(*(printable(_shown(cell)) for cell in row))
+                    drawn.add_row(*(printable(_cell_text(cell)) for cell in row))
                 console.print(drawn if part.data["rows"] else f"{part.title}: {_NOTHING}", markup=False)
 
     def _chart(self, kind: str, title: str, svg: str, labels: Sequence[str], series: chart.Series) -> None:
@@ -210,7 +209,7 @@ _WORDS = {
 }
 
 
-def _shown(cell: Cell) -> str:
+def _cell_text(cell: Cell) -> str:
     if cell is None:
         return "–"
     if isinstance(cell, bool):

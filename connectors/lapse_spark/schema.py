@@ -40,7 +40,7 @@ def _columns(*columns: tuple[str, DataType, str]) -> StructType:
     return StructType([StructField(name, kind, True, {"comment": doc}) for name, kind, doc in columns])
 
 
-def _whole_record(of: str) -> tuple[tuple[str, DataType, str], ...]:
+def _record_columns(of: str) -> tuple[tuple[str, DataType, str], ...]:
     return (
         ("key", _BYTES, f"Key of the {of}, untouched."),
         ("value", _BYTES, f"Value of the {of}, untouched; null is a tombstone."),
@@ -55,7 +55,7 @@ RAW: Final = _columns(
     ("partition", _INT, "Its partition."),
     ("offset", _LONG, "Its offset."),
     ("timestamp", _TIME, "Its timestamp, UTC, to the millisecond."),
-    *_whole_record("record"),
+    *_record_columns("record"),
 )
 """The columns of Spark's Kafka source from which every parser starts."""
 
@@ -78,7 +78,7 @@ DEAD_LETTER: Final = _columns(
     ("letter_partition", _INT, "Partition of the letter."),
     ("letter_offset", _LONG, "Offset of the letter."),
     ("letter_at", _TIME, "Timestamp of the letter, UTC."),
-    *_whole_record("letter"),
+    *_record_columns("letter"),
     _FAULT,
     ("epoch", _LONG, "The shard's epoch that decided it; null where the letter does not tell."),
 )
@@ -112,7 +112,7 @@ EVENT: Final = _columns(
     ("event_partition", _INT, "Partition of the event."),
     ("event_offset", _LONG, "Offset of the event."),
     ("event_at", _TIME, "Timestamp of the event's record, UTC."),
-    *_whole_record("event's record"),
+    *_record_columns("event's record"),
     _FAULT,
 )
 
@@ -136,7 +136,7 @@ DELIVERY: Final = _columns(
     ("delivery_partition", _INT, "Partition of the delivery."),
     ("delivery_offset", _LONG, "Offset of the delivery."),
     ("delivered_at", _TIME, "Timestamp of the delivery, UTC."),
-    *_whole_record("delivery"),
+    *_record_columns("delivery"),
     _FAULT,
     (
         "ranges",
@@ -157,7 +157,7 @@ SOW: Final = _columns(
     ("partition", _INT, "Its partition."),
     ("offset", _LONG, "Its offset."),
     ("updated_at", _TIME, "Timestamp of the state's record, UTC."),
-    *_whole_record("record"),
+    *_record_columns("record"),
     _FAULT,
 )
 
@@ -167,7 +167,7 @@ QUARANTINE: Final = _columns(
     ("partition", _INT, "Its partition."),
     ("offset", _LONG, "Its offset."),
     ("timestamp", _TIME, "Its timestamp, UTC."),
-    *_whole_record("record"),
+    *_record_columns("record"),
 )
 """Records that do not belong on their topic, unchanged."""
 

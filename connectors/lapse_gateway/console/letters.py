@@ -18,7 +18,7 @@ from lapse.protocol import topic
 from lapse_client import DeadLetter
 from lapse_client.letters.redrive import Choice
 from lapse_gateway.console.page import rendered
-from lapse_gateway.console.queues import wanted
+from lapse_gateway.console.queues import combine_filters
 from lapse_gateway.console.route import action, page, sent
 from lapse_gateway.console.text import is_text
 from lapse_gateway.fault import Fault
@@ -49,7 +49,7 @@ async def _letters(call: Call) -> Response:
     """Return the page of dead letters. Another request reads the letters, because they may be many."""
     name, given = allowed(call, sends=False), call.parameters
     if given["filter"]:
-        wanted(given["filter"], None)
+        combine_filters(given["filter"], None)
     return rendered(
         call,
         "letters.html",
@@ -61,7 +61,7 @@ async def _letters(call: Call) -> Response:
     )
 
 
-async def _found(call: Call) -> Response:
+async def _chosen_letters(call: Call) -> Response:
     """Return the part of the page with the chosen letters."""
     name, given = allowed(call, sends=False), call.parameters
     found = await read(call, await _choice(call, name, given), _SHOWN)
@@ -108,7 +108,7 @@ async def _confirm_edit(call: Call) -> Response:
         redrive=found,
         lines=_difference(_text(letter), _text(edited)),
         spoilt=_is_json(letter.value) and not _is_json(edited.value),
-        other_ends=_ends(_text(letter)) != _ends(_text(edited)),
+        other_ends=_line_ends(_text(letter)) != _line_ends(_text(edited)),
     )
 
 
@@ -153,7 +153,7 @@ def _text(letter: DeadLetter) -> str:
     return (letter.value or b"").decode()
 
 
-def _ends(text: str) -> set[str]:
+def _line_ends(text: str) -> set[str]:
     """Return the kinds of line ends in a text."""
     return set(re.findall("\r\n|\r|\n", text))
 
@@ -184,7 +184,7 @@ _EDIT: Final = (_LETTER, Parameter(name="payload", says="What it carries.", defa
 
 OPERATIONS: Final = (
     page("/console/letters/{entity}", "Dead letters", _letters, *_CHOICE),
-    page("/console/letters/{entity}/found", "Those that are chosen", _found, *_CHOICE, part=True),
+    page("/console/letters/{entity}/found", "Those that are chosen", _chosen_letters, *_CHOICE, part=True),
     page("/console/letters/{entity}/confirm", "What a redrive would do", _confirm, *_CHOICE, part=True),
     action("/console/letters/{entity}/redrive", "Send letters back", _redrive),
     page("/console/letters/{entity}/edit", "A letter, to be changed", _edit, _LETTER),

@@ -45,7 +45,7 @@ class Need:
     key: str
 
 
-def together(needs: Iterable[tuple[str, str, str]]) -> list[Need]:
+def group_needs(needs: Iterable[tuple[str, str, str]]) -> list[Need]:
     """Group needs, given as kind, name and text, by their texts, in the order of the first ones."""
     found: dict[str, list[tuple[str, str]]] = {}
     for kind, name, text in needs:
@@ -65,9 +65,9 @@ async def _glance(call: Call, patience_s: float = PATIENCE_S) -> dict[str, Any]:
     given, figures = call.parameters, call.gateway.figures
     known = await call.gateway.entities.look(patience_s)
     queues, topics = (looking.seen(call, known, sow=sow) for sow in (False, True))
-    found = _found(queues, given["find"])
+    found = _matching_names(queues, given["find"])
     shown = found[given["skip"] : given["skip"] + _SHOWN]
-    sow = _found(topics, given["find"])
+    sow = _matching_names(topics, given["find"])
     # With a row filter a shard must look at every record to count them, so these users see no counts.
     counted = [name for name in topics if not (call.caller.entitlement(name) or NOTHING).filter]
     looks, of_topics, _, beside = await asyncio.gather(
@@ -83,7 +83,7 @@ async def _glance(call: Call, patience_s: float = PATIENCE_S) -> dict[str, Any]:
     needs += [("sow", name, text) for name in sow for text in lacking.get(name, ())]
     needs += [("queues", name, text) for name in found for text in by_name[name].needs]
     needs += [("sow", name, text) for name in sow if name in topics_by_name for text in topics_by_name[name].needs]
-    told = together(needs)
+    told = group_needs(needs)
     counts = {name: {state: by_name[name].figures.get(state, 0) for state in STATES} for name in found}
     return {
         "given": given,
@@ -108,7 +108,7 @@ async def _glance(call: Call, patience_s: float = PATIENCE_S) -> dict[str, Any]:
     }
 
 
-def _found(names: Sequence[str], text: str | None) -> Sequence[str]:
+def _matching_names(names: Sequence[str], text: str | None) -> Sequence[str]:
     """Return the names that contain a text, ignoring case."""
     wanted = (text or "").strip().lower()
     return [name for name in names if wanted in name.lower()] if wanted else names

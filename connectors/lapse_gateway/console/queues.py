@@ -69,7 +69,10 @@ async def _messages(call: Call) -> Response:
     given, name = call.parameters, call.path["queue"]
     async with call.gateway.clients.queue(call.caller, name) as queue:
         found = await queue.peek(
-            filter=wanted(given["filter"], given["key"]), top_n=_SHOWN + 1, skip=given["skip"], state=given["state"]
+            filter=combine_filters(given["filter"], given["key"]),
+            top_n=_SHOWN + 1,
+            skip=given["skip"],
+            state=given["state"],
         )
     return rendered(
         call,
@@ -82,7 +85,7 @@ async def _messages(call: Call) -> Response:
     )
 
 
-def wanted(text: str | None, key: str | None) -> str | None:
+def combine_filters(text: str | None, key: str | None) -> str | None:
     """Combine a form's filter and key into one filter; None = all messages.
 
     Raises:
@@ -100,7 +103,7 @@ def wanted(text: str | None, key: str | None) -> str | None:
     return " AND ".join(parts) or None
 
 
-def _named(call: Call) -> Bookmark:
+def _requested_bookmark(call: Call) -> Bookmark:
     """Return the bookmark of the requested message, if the caller may see its life."""
     name, text = call.path["queue"], call.parameters["bookmark"].strip()
     call.caller.check_whole(name, "a message's life")
@@ -111,23 +114,23 @@ def _named(call: Call) -> Bookmark:
 
 async def _life(call: Call) -> Response:
     """Return the part with a message's life. It is a request of its own, because it reads whole topics."""
-    bookmark = _named(call)
+    bookmark = _requested_bookmark(call)
     found = await history(bookmark, entity=call.path["queue"], connection=call.caller.connection)
     return rendered(call, "life.html", life=found)
 
 
 async def _message(call: Call) -> Response:
     """Return the page of a message. Further requests load its parts."""
-    name, bookmark = call.path["queue"], _named(call)
+    name, bookmark = call.path["queue"], _requested_bookmark(call)
     await check_kind(call.caller, name, sow=False)
     return rendered(call, "message.html", queue=name, bookmark=str(bookmark))
 
 
 async def _message_now(call: Call) -> Response:
     """Return the part with a message's present state and its record."""
-    name, bookmark = call.path["queue"], _named(call)
+    name, bookmark = call.path["queue"], _requested_bookmark(call)
     async with call.gateway.clients.queue(call.caller, name) as queue:
-        record, (now, told) = await asyncio.gather(_record(call, bookmark), _now(queue, bookmark))
+        record, (now, told) = await asyncio.gather(_record(call, bookmark), _present_state(queue, bookmark))
     return rendered(
         call,
         "message_now.html",
@@ -140,7 +143,7 @@ async def _message_now(call: Call) -> Response:
     )
 
 
-async def _now(queue: Queue, bookmark: Bookmark) -> tuple[QueuedMessage | None, bool]:
+async def _present_state(queue: Queue, bookmark: Bookmark) -> tuple[QueuedMessage | None, bool]:
     """Return a message's present state, None if the queue does not have it; and whether a worker answered in time."""
     try:
         return await asyncio.wait_for(queue.look_at(str(bookmark)), PATIENCE_S), True
@@ -181,7 +184,7 @@ async def _preview(queue: Queue, given: dict[str, Any] | Any) -> dict[str, Any]:
     if given["action"] == "expire":
         Bookmark.parse(given["bookmark"])
         return {"count": 1, "leased": 0}
-    depth = await queue.depth(filter=wanted(given["filter"], given["key"]))
+    depth = await queue.depth(filter=combine_filters(given["filter"], given["key"]))
     leased = depth.get("leased", 0)
     count = sum(depth.get(state, 0) for state in _PURGED) + (leased if given["leased"] else 0)
     return {"count": count, "leased": leased}
@@ -193,7 +196,7 @@ async def _act(call: Call) -> Response:
     counts: dict[str, Any] = {}
     async with call.gateway.clients.queue(call.caller, name) as queue:
         if action == "purge":
-            counts = await queue.purge(filter=wanted(given["filter"], given["key"]), leased=given["leased"])
+            counts = await queue.purge(filter=combine_filters(given["filter"], given["key"]), leased=given["leased"])
             done = f"{counts.get('removed', 0):,} messages are taken out."
         elif action == "expire":
             (result,) = await queue.expire([given["bookmark"]])

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from lapse_client.queue.rewind import left_out_text
 from lapse_gateway.console.page import rendered
-from lapse_gateway.console.queues import wanted
+from lapse_gateway.console.queues import combine_filters
 from lapse_gateway.console.route import action, page, sent
 from lapse_gateway.operation import Call
 from lapse_gateway.parameter import Parameter
@@ -42,7 +42,7 @@ async def _rewind(call: Call) -> Response:
 def _of(given: Mapping[str, Any], *, dry_run: bool = False) -> Rewind:
     return Rewind(
         to=given["to"],
-        filter=wanted(given["filter"], given["key"]),
+        filter=combine_filters(given["filter"], given["key"]),
         lifetimes=given["lifetimes"],
         handed_over=given["handed_over"],
         dry_run=dry_run,

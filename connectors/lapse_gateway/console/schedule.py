@@ -9,7 +9,7 @@ from starlette.responses import Response
 from lapse.protocol.answer import QueuedMessage
 from lapse.protocol.bookmark import Bookmark
 from lapse_client.aio import Queue
-from lapse_gateway.console.queues import EARLY, wanted
+from lapse_gateway.console.queues import EARLY, combine_filters
 from lapse_gateway.console.route import action, page, sent
 from lapse_gateway.console.schedule_form import AT_ONCE, FORM, cancelled, preview
 from lapse_gateway.operation import Call
@@ -23,10 +23,10 @@ async def _confirm(call: Call) -> Response:
     given, name = call.parameters, call.path["queue"]
     async with call.gateway.clients.queue(call.caller, name) as queue:
         if given["bookmark"]:
-            found = await _found(queue, given)
+            found = await _named_messages(queue, given)
             count = len(found)
         else:
-            matching = wanted(given["filter"], given["key"])
+            matching = combine_filters(given["filter"], given["key"])
             count = (await queue.depth(filter=matching)).get("scheduled", 0)
             found = await queue.peek(filter=matching, top_n=count, state="scheduled") if count <= _DATED else []
     due = [one.until_ms for one in found if one.until_ms is not None]
@@ -39,7 +39,7 @@ async def _cancel(call: Call) -> Response:
     async with call.gateway.clients.queue(call.caller, name) as queue:
 
         async def part() -> tuple[int, int]:
-            found = await _found(queue, given)
+            found = await _named_messages(queue, given)
             # The delivery count is the fencing token, so a message that was delivered meanwhile stays leased.
             results = await queue.cancel([f"{one.bookmark}#{one.delivery_count}" for one in found]) if found else []
             return len(found), sum(len(one.messages) for one in results if one.settled)
@@ -47,12 +47,12 @@ async def _cancel(call: Call) -> Response:
         return await cancelled(call, name, "message", given, part)
 
 
-async def _found(queue: Queue, given: Any) -> list[QueuedMessage]:
+async def _named_messages(queue: Queue, given: Any) -> list[QueuedMessage]:
     """Return the first scheduled messages that a form names."""
     if given["bookmark"]:
         one = await queue.look_at(str(Bookmark.parse(given["bookmark"])))
         return [one] if one is not None and one.state in EARLY else []
-    return await queue.peek(filter=wanted(given["filter"], given["key"]), top_n=AT_ONCE, state="scheduled")
+    return await queue.peek(filter=combine_filters(given["filter"], given["key"]), top_n=AT_ONCE, state="scheduled")
 
 
 OPERATIONS: Final = (

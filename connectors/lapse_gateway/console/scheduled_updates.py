@@ -10,7 +10,7 @@ from lapse.protocol.answer import ScheduledUpdate
 from lapse.protocol.bookmark import Bookmark
 from lapse_client.aio import SowClient
 from lapse_gateway.console.page import rendered
-from lapse_gateway.console.queues import wanted
+from lapse_gateway.console.queues import combine_filters
 from lapse_gateway.console.route import action, page, sent
 from lapse_gateway.console.schedule_form import AT_ONCE, FORM, cancelled, preview
 from lapse_gateway.operation import Call
@@ -26,7 +26,7 @@ _COUNTED: Final = 10_000
 async def _list(call: Call) -> Response:
     given, name = call.parameters, call.path["topic"]
     async with call.gateway.clients.sow(call.caller, name) as topic:
-        matching = wanted(given["filter"], given["key"])
+        matching = combine_filters(given["filter"], given["key"])
         found = await topic.scheduled(filter=matching, top_n=_SHOWN + 1, skip=given["skip"])
     more = len(found) > _SHOWN
     return rendered(call, "updates.html", topic=name, updates=found[:_SHOWN], more=more, size=_SHOWN, given=given)
@@ -36,7 +36,7 @@ async def _confirm(call: Call) -> Response:
     """Return the preview of a withdrawal."""
     given, name = call.parameters, call.path["topic"]
     async with call.gateway.clients.sow(call.caller, name) as topic:
-        found = await _found(topic, given, _COUNTED)
+        found = await _named_updates(topic, given, _COUNTED)
     due = [one.enqueue_at_ms for one in found]
     return preview(call, name, f"sow/{name}", "update", _effect(len(found)), len(found), due)
 
@@ -52,19 +52,19 @@ async def _cancel(call: Call) -> Response:
     async with call.gateway.clients.sow(call.caller, name) as topic:
 
         async def part() -> tuple[int, int]:
-            found = await _found(topic, given, AT_ONCE)
+            found = await _named_updates(topic, given, AT_ONCE)
             # By bookmarks, so that exactly the updates of the preview are withdrawn, deletes included.
             return len(found), await topic.withdraw(bookmarks=[one.bookmark for one in found]) if found else 0
 
         return await cancelled(call, name, "update", given, part)
 
 
-async def _found(topic: SowClient, given: Any, most: int | None) -> list[ScheduledUpdate]:
+async def _named_updates(topic: SowClient, given: Any, most: int | None) -> list[ScheduledUpdate]:
     """Return the first scheduled updates that a form names."""
     if given["bookmark"]:
         meant = str(Bookmark.parse(given["bookmark"]))
         return [one for one in await topic.scheduled() if one.bookmark == meant]
-    return await topic.scheduled(filter=wanted(given["filter"], given["key"]), top_n=most)
+    return await topic.scheduled(filter=combine_filters(given["filter"], given["key"]), top_n=most)
 
 
 _FILTER, _KEY, _ = FORM

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from lapse_gateway.clients import check_kind
 from lapse_gateway.console import standing
 from lapse_gateway.console.page import rendered
-from lapse_gateway.console.queues import wanted
+from lapse_gateway.console.queues import combine_filters
 from lapse_gateway.console.route import page
 from lapse_gateway.console.watch import TOPIC_FIGURES
 from lapse_gateway.figures import RATES
@@ -22,7 +22,7 @@ async def _topic(call: Call) -> Response:
     name, text = call.path["topic"], call.parameters["filter"] or ""
     await check_kind(call.caller, name, sow=True)
     call.caller.check_read(name)
-    wanted(text, None)
+    combine_filters(text, None)
     return rendered(call, "topic.html", topic=name, filter=text)
 
 

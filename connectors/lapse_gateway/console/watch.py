@@ -81,22 +81,28 @@ class Look:
             return [self.fault]
         figures, found = self.figures, list[str]()
         if dying := figures.get("dying"):
-            found.append(f"{_some(dying, 'dead letter', 'is', 'are')} refused by the broker; the worker's log says why")
+            found.append(
+                f"{_count_text(dying, 'dead letter', 'is', 'are')} refused by the broker; the worker's log says why"
+            )
         if figures.get("paused"):
             found.append("deliveries are paused")
         if figures.get("available") and figures.get("subscriptions") == 0:
-            found.append(f"{_some(figures['available'], 'message', 'is', 'are')} available, and nobody subscribes")
+            found.append(
+                f"{_count_text(figures['available'], 'message', 'is', 'are')} available, and nobody subscribes"
+            )
         if held_back := figures.get("groups_held_back"):
-            found.append(f"{_some(held_back, 'group', 'waits', 'wait')}: the first message matches no subscription")
+            found.append(
+                f"{_count_text(held_back, 'group', 'waits', 'wait')}: the first message matches no subscription"
+            )
         if before := figures.get("before_barrier"):
-            found.append(f"a barrier waits for {_some(before, 'message')}")
+            found.append(f"a barrier waits for {_count_text(before, 'message')}")
         if letters := figures.get("dying_before_barrier"):
-            found.append(f"a barrier waits for {_some(letters, 'dead letter')} that the broker refuses")
+            found.append(f"a barrier waits for {_count_text(letters, 'dead letter')} that the broker refuses")
         if hanging := figures.get("hanging"):
             waiting = figures.get("available", 0)
             found.append(
-                f"{_some(hanging, 'message', 'is', 'are')} held by subscriptions that settle nothing and let their "
-                f"leases end{f', while {waiting:,} more wait' if waiting else ''}"
+                f"{_count_text(hanging, 'message', 'is', 'are')} held by subscriptions that settle nothing and let "
+                f"their leases end{f', while {waiting:,} more wait' if waiting else ''}"
             )
         if (figures.get("oldest_age_ms") or 0) >= _OLD_MS and figures.get("subscriptions"):
             found.append(f"the oldest message has waited for {figures['oldest_age_ms'] / 3_600_000:,.0f} h")
@@ -149,7 +155,7 @@ class Watch:
             await asyncio.wait(asking, timeout=patience_s)
         if patience_s >= PATIENCE_S:
             for one in visible:
-                _tell_of_silence(one)
+                _note_silence(one)
         return looks
 
     async def _ask(self, caller: Caller, look: Look, names: list[str]) -> None:
@@ -181,12 +187,12 @@ class Watch:
             return _NO_FIGURES, str(error)
 
 
-def _some(count: int, what: str, one: str = "", more: str = "") -> str:
+def _count_text(count: int, what: str, one: str = "", more: str = "") -> str:
     """Return a count with its noun and the fitting verb."""
     return f"{count:,} {what}{'' if count == 1 else 's'} {one if count == 1 else more}".rstrip()
 
 
-def _tell_of_silence(look: Look) -> None:
+def _note_silence(look: Look) -> None:
     """Replace old figures of a silent queue by the fault that no worker answers."""
     silent_s = asyncio.get_running_loop().time() - look.asked_s
     if look.asking is None or look.fault:

@@ -159,7 +159,7 @@ def _classes(statements: Column) -> Column:
     )
 
     def part(classes: Column, one: Column) -> Column:
-        split = F.transform(classes, lambda known: F.array(_joined(known, one), _apart(known, one)))
+        split = F.transform(classes, lambda known: F.array(_join_statement(known, one), _split_unnamed(known, one)))
         return F.filter(F.flatten(split), lambda known: known["mask"] != 0)
 
     return F.aggregate(statements, F.array(whole), part)
@@ -168,7 +168,7 @@ def _classes(statements: Column) -> Column:
 _CLASS: Final = ("mask", "epoch", "fates", "reasons", "letter", "least", "void", "stale")
 
 
-def _joined(known: Column, one: Column) -> Column:
+def _join_statement(known: Column, one: Column) -> Column:
     """Return the part of a class that a statement names, with its facts. A higher epoch voids the facts of lower ones.
 
     A journal's statement voids nothing, because it has no fate, and its event may not have been read yet.
@@ -189,7 +189,7 @@ def _joined(known: Column, one: Column) -> Column:
     return F.struct(*(facts[name].alias(name) for name in _CLASS))
 
 
-def _apart(known: Column, one: Column) -> Column:
+def _split_unnamed(known: Column, one: Column) -> Column:
     """Return the part of a class that a statement does not name, unchanged."""
     rest = block.without(known["mask"], one["mask"])
     return F.struct(rest.alias("mask"), *(known[name].alias(name) for name in _CLASS[1:]))

@@ -57,7 +57,7 @@ def records(updates: DataFrame, at_ms: int, acts: bool = True) -> DataFrame:
         at_ms: the instant, ms since the epoch.
         acts: whether the SOW topic enforced lifetimes then. If not, records past their deadlines count (L6, L9).
     """
-    return sow.current(_until(updates, at_ms), at_ms if acts else None)
+    return sow.current(_updated_until(updates, at_ms), at_ms if acts else None)
 
 
 def gaps(updates: DataFrame, at_ms: int, now_ms: int) -> Gaps:
@@ -90,5 +90,5 @@ def check(at_ms: int, now_ms: int) -> None:
         raise ValueError(f"--at {shown(at_ms)} is in the future: the broker's time is {shown(now_ms)} (UTC)")
 
 
-def _until(updates: DataFrame, at_ms: int) -> DataFrame:
+def _updated_until(updates: DataFrame, at_ms: int) -> DataFrame:
     return updates.where(F.unix_millis("updated_at") <= at_ms)

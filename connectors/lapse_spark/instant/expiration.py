@@ -57,11 +57,11 @@ def setting(definitions: Iterable[Replayed], entity: str, at_ms: int) -> str | N
         if record.key != entity.encode() or record.value is None:
             continue
         if said is None or record.timestamp_ms <= at_ms:
-            said = _said(record.value) or said
+            said = _expiration_setting(record.value) or said
     return said
 
 
-def _said(definition: bytes) -> str | None:
+def _expiration_setting(definition: bytes) -> str | None:
     """Return a definition's `expiration`; None if the record is no definition. Workers skip such records, too."""
     try:
         return str(orjson.loads(definition)["settings"].get("expiration", _OFF))

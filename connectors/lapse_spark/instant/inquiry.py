@@ -65,7 +65,7 @@ def lives(
     good, _ = quarantine.split(read.events(session, cluster.connection, [entity], written_with=schemas))
     with read.existing([topic.events(entity), *underlying]), working("Reading the events"):
         if asked is not None:
-            _tell_one(lives_job.timeline(good, asked), f"{entity}: {bookmark}", as_json)
+            _print_life(lives_job.timeline(good, asked), f"{entity}: {bookmark}", as_json)
             return
         told = lives_job.lives(
             good, _arrivals(session, cluster, entity, underlying), _handed_out(session, cluster, entity)
@@ -75,7 +75,7 @@ def lives(
             return
         told = told.persist()
         try:
-            _tell_lifetimes(told, at, entity, as_json)
+            _print_lifetimes(told, at, entity, as_json)
         finally:
             told.unpersist()
 
@@ -94,7 +94,7 @@ def _handed_out(spark: SparkSession, cluster: Cluster, entity: str) -> DataFrame
     return quarantine.split(delivery.parse(raw))[0]
 
 
-def _tell_one(timeline: DataFrame, title: str, as_json: bool) -> None:
+def _print_life(timeline: DataFrame, title: str, as_json: bool) -> None:
     rows = [row.asDict() for row in timeline.collect()]
     if as_json:
         print_json(rows)
@@ -106,7 +106,7 @@ def _tell_one(timeline: DataFrame, title: str, as_json: bool) -> None:
     page.show(Console(emoji=False))
 
 
-def _tell_lifetimes(told: DataFrame, at: tuple[int, ...], entity: str, as_json: bool) -> None:
+def _print_lifetimes(told: DataFrame, at: tuple[int, ...], entity: str, as_json: bool) -> None:
     frames = {
         "enough": ("How long messages took to be handled, ms", lives_job.enough(told)),
         "spent": ("How messages spent their time, ms", lives_job.spent(told)),

@@ -104,7 +104,7 @@ def messages(records: DataFrame, entity: str, at_ms: int, acts: bool = True) -> 
     )
 
     def told(batches: Iterable[Any]) -> Iterable[Any]:
-        return _told(batches, entity, at_ms, acts)
+        return _read_task(batches, entity, at_ms, acts)
 
     found = needed.mapInArrow(told, f"{_SHARD}, {COLUMNS}").persist()
     shards = found.where("bookmark is null and not _exact").select("_shard", "_exact_since_ms").collect()
@@ -112,7 +112,7 @@ def messages(records: DataFrame, entity: str, at_ms: int, acts: bool = True) -> 
     return QueueAsOf(kept, {row["_shard"]: row["_exact_since_ms"] for row in shards}, found)
 
 
-def _told(batches: Iterable[Any], entity: str, at_ms: int, acts: bool) -> Iterator[Any]:
+def _read_task(batches: Iterable[Any], entity: str, at_ms: int, acts: bool) -> Iterator[Any]:
     """Yield the rows of one task: one for each shard whose journal it reads, and one for each of its messages."""
     histories: dict[int, ShardHistory] = {}
     for batch in batches:
@@ -122,10 +122,10 @@ def _told(batches: Iterable[Any], entity: str, at_ms: int, acts: bool) -> Iterat
                 history = histories[partition] = ShardHistory(entity, at_ms, acts)
             history.take(offset, stored_ms, key, value, epoch)
     for shard, history in histories.items():
-        yield from _rows(_of_shard(shard, history))
+        yield from _rows(_read_shard(shard, history))
 
 
-def _of_shard(shard: int, history: ShardHistory) -> Iterator[tuple[Any, ...]]:
+def _read_shard(shard: int, history: ShardHistory) -> Iterator[tuple[Any, ...]]:
     yield shard, history.exact, history.exact_since_ms, 0, *([None] * 10)
     if not history.exact:
         return

@@ -112,7 +112,7 @@ class DeltaOutput(Output):
         if not days:
             return
         listed = ", ".join(f"DATE'{day.isoformat()}'" for day in days)
-        self._spark.sql(f"DELETE FROM {self._named(table)} WHERE day IN ({listed})")  # noqa: S608  # quoted
+        self._spark.sql(f"DELETE FROM {self._quoted_name(table)} WHERE day IN ({listed})")  # noqa: S608  # quoted
         self._vacuum(table)
 
     def compact(self, table: str) -> int:
@@ -125,7 +125,7 @@ class DeltaOutput(Output):
         """
         if not self.names(table, _LOG):
             return 0
-        done = self._spark.sql(f"OPTIMIZE {self._named(table)}").select("metrics.numFilesRemoved").collect()
+        done = self._spark.sql(f"OPTIMIZE {self._quoted_name(table)}").select("metrics.numFilesRemoved").collect()
         self._vacuum(table)
         return int(done[0][0])
 
@@ -136,11 +136,11 @@ class DeltaOutput(Output):
         if said == _LISTING_DEFAULT:
             conf.set(_LISTING, str(2 * self._spark.sparkContext.defaultParallelism))
         try:
-            self._spark.sql(f"VACUUM {self._named(table)}")
+            self._spark.sql(f"VACUUM {self._quoted_name(table)}")
         finally:
             conf.set(_LISTING, said or _LISTING_DEFAULT)
 
-    def _named(self, table: str) -> str:
+    def _quoted_name(self, table: str) -> str:
         """Return the table's name in SQL, with its whole path."""
         path = self._path(table)
         address = path.getFileSystem(self._configuration).makeQualified(path).toString()

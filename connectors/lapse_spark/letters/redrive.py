@@ -144,7 +144,9 @@ def with_records(letters: DataFrame, target: Target) -> DataFrame:
     """
     home = F.lit(not target.topic)
     named = home & (F.col("family") == LAPSE.name) & (F.col("entity") != "")
-    kept = F.when(named, _again()).otherwise(F.filter(_headers(), _none_of(sorted(OWN | OF_FIRST.keys()))))
+    kept = F.when(named, _redriven_headers()).otherwise(
+        F.filter(_headers(), _is_not_named(sorted(OWN | OF_FIRST.keys())))
+    )
     times = F.col("redriven_count") + 1
     ident = F.concat(F.lit(message_id("")), "id")
     if redriven.TIMES in letters.columns:  # a letter that is sent again on purpose is no duplicate
@@ -230,9 +232,9 @@ def _headers() -> Column:
     return F.coalesce("headers", F.array().cast("array<struct<key:string,value:binary>>"))
 
 
-def _again() -> Column:
+def _redriven_headers() -> Column:
     """Return the headers of a redriven record. If the message was itself a letter, it becomes that letter again."""
-    kept = F.filter(_headers(), _none_of(sorted(OWN - OF_OTHERS)))
+    kept = F.filter(_headers(), _is_not_named(sorted(OWN - OF_OTHERS)))
     names_now = F.create_map(*(F.lit(word) for pair in sorted(OF_FIRST.items()) for word in pair))
     renamed = F.transform(
         kept, lambda one: F.struct(F.coalesce(names_now[one["key"]], one["key"]).alias("key"), one["value"])
@@ -241,7 +243,7 @@ def _again() -> Column:
     return F.when(there, renamed).otherwise(kept)
 
 
-def _none_of(unwanted: Sequence[str]) -> Callable[[Column], Column]:
+def _is_not_named(unwanted: Sequence[str]) -> Callable[[Column], Column]:
     return lambda one: ~one["key"].isin(list(unwanted))
 
 

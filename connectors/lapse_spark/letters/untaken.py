@@ -40,7 +40,7 @@ def judged(letters: DataFrame, connection: Connection) -> tuple[DataFrame, int]:
     """
     settings, fewest = _settings(letters.select(f"{RECORD}.topic"), connection)
     known = letters.join(F.broadcast(settings), F.col(f"{RECORD}.topic") == F.col("_target"), "left")
-    return known.withColumn(UNTAKEN, _why(F.col(RECORD))).select(*letters.columns, UNTAKEN), fewest
+    return known.withColumn(UNTAKEN, _untaken_reason(F.col(RECORD))).select(*letters.columns, UNTAKEN), fewest
 
 
 def judged_by_id(letters: DataFrame, records: DataFrame, connection: Connection) -> tuple[DataFrame, int]:
@@ -61,7 +61,7 @@ def judged_by_id(letters: DataFrame, records: DataFrame, connection: Connection)
     return known.select(*letters.columns, UNTAKEN), fewest
 
 
-def _why(record: Column) -> Column:
+def _untaken_reason(record: Column) -> Column:
     size = _BATCH + _with_length(_body(record))
     return F.when(size > F.col("_most"), "too large for the topic").when(
         F.col("_keyed") & record["key"].isNull(), "no key for a compacted topic"
@@ -74,14 +74,14 @@ def _body(record: Column) -> Column:
     size = F.aggregate(
         headers,
         F.lit(0),
-        lambda total, one: total + _of_field(one["key"]) + _of_field(one["value"]),
+        lambda total, one: total + _length_of_field(one["key"]) + _length_of_field(one["value"]),
         lambda total: total,
     )
     fixed = 3  # attributes, timestamp delta and offset delta
-    return fixed + _of_field(record["key"]) + _of_field(record["value"]) + _varint(F.size(headers)) + size
+    return fixed + _length_of_field(record["key"]) + _length_of_field(record["value"]) + _varint(F.size(headers)) + size
 
 
-def _of_field(field: Column) -> Column:
+def _length_of_field(field: Column) -> Column:
     return F.when(field.isNull(), 1).otherwise(_with_length(F.octet_length(field)))
 
 
@@ -101,14 +101,14 @@ def _settings(places: DataFrame, connection: Connection) -> tuple[DataFrame, int
     """Return the limits of topics: name, most bytes of a batch, whether a key is needed; without unknown topics."""
     found = [row[0] for row in places.distinct().collect() if row[0]]
     own = int(connection.writing()["kafka.max.request.size"])
-    asked = _asked(found, connection) if found else []
+    asked = _topic_limits(found, connection) if found else []
     fewest = min((own - _ESTIMATE, *(most for _, most, _ in asked)))
     told = [{"_target": name, "_most": min(most, own - _ESTIMATE), "_keyed": keyed} for name, most, keyed in asked]
     rows = F.from_json(F.lit(orjson.dumps(told).decode()), "array<struct<_target:string,_most:bigint,_keyed:boolean>>")
     return places.sparkSession.range(1).select(F.inline(rows)), fewest
 
 
-def _asked(topics: Sequence[str], connection: Connection) -> list[tuple[str, int, bool]]:
+def _topic_limits(topics: Sequence[str], connection: Connection) -> list[tuple[str, int, bool]]:
     try:
         admin = connection.of_lapse().admin()
     except ValueError:  # options that only Java's client has

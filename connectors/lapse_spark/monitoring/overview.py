@@ -44,7 +44,7 @@ def build(spark: SparkSession, path: str, ledgers: Sequence[Ledger] = ()) -> Rep
     missing = 0 if read is None else read.agg(F.sum("missing_before")).collect()[0][0]
     page.figure("offsets missed", missing, note="removed before they were read", state="bad" if missing else "plain")
     page.section("When and why")
-    _over_time(page, spark, path)
+    _charts_over_time(page, spark, path)
     odd = anomaly.unusual(counted)
     page.frame(odd, title="Windows with unusually many")
     page.section("Where")
@@ -62,7 +62,7 @@ def build(spark: SparkSession, path: str, ledgers: Sequence[Ledger] = ()) -> Rep
     return page
 
 
-def _over_time(page: Report, spark: SparkSession, path: str) -> None:
+def _charts_over_time(page: Report, spark: SparkSession, path: str) -> None:
     counted = monitor.totals(spark, path)
     if counted is None:
         return

@@ -79,12 +79,12 @@ def news(now: DataFrame, before: DataFrame | None) -> DataFrame:
     told = F.col("told")
     if before is None:
         return named(now.where(told)).withColumn("news", F.lit(FOUND))
-    new = _without(now.where(told), before.where(told))
-    gone = _without(before.where(told), now)
+    new = _rows_without(now.where(told), before.where(told))
+    gone = _rows_without(before.where(told), now)
     return named(new).withColumn("news", F.lit(FOUND)).unionByName(named(gone).withColumn("news", F.lit(WITHDRAWN)))
 
 
-def _without(some: DataFrame, others: DataFrame) -> DataFrame:
+def _rows_without(some: DataFrame, others: DataFrame) -> DataFrame:
     known = others.groupBy(*_SAME).agg(F.bit_or("mask").alias("known"))
     rest = block.without(F.col("mask"), F.coalesce("known", F.lit(0).cast("bigint")))
     return some.join(known, list(_SAME), "left").withColumn("mask", rest).where(F.col("mask") != 0).drop("known")
@@ -116,13 +116,13 @@ def in_words(rows: DataFrame) -> DataFrame:
     return whole.select(
         F.concat_ws(":", "topic", F.col("partition").cast("string"), ends).alias("bookmark"),
         "difference",
-        _words("fates", tuple(kind.value for kind in account.FATES)).alias("fates"),
-        _words("reasons", account.REASONS).alias("reasons"),
+        _mask_in_words("fates", tuple(kind.value for kind in account.FATES)).alias("fates"),
+        _mask_in_words("reasons", account.REASONS).alias("reasons"),
         *(name for name in rows.columns if name == "news"),
     )
 
 
-def _words(column: str, words: tuple[str, ...]) -> Column:
+def _mask_in_words(column: str, words: tuple[str, ...]) -> Column:
     return account.in_words(F.coalesce(column, F.lit(0)), words)
 
 

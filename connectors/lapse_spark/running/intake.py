@@ -104,11 +104,11 @@ def stream(
     if queue.matching is None:
         raw = read.records(spark, connection, names=queue.underlying, span=_SPAN)
     else:
-        raw = read.records(spark, connection, pattern=_any_of(underlying) or _NONE, span=_SPAN)
+        raw = read.records(spark, connection, pattern=_topic_pattern(underlying) or _NONE, span=_SPAN)
     parts = [_messages(account.published(raw, queue.name))]
     events = read.events(spark, connection, [queue.name], span=_SPAN, written_with=written_with)
     parts.append(_events(events, queue.name))
-    letters = read.dead_letters(spark, connection, pattern=_any_of(letter_topics), span=_SPAN)
+    letters = read.dead_letters(spark, connection, pattern=_topic_pattern(letter_topics), span=_SPAN)
     parts.append(_letters(letters, queue.name))
     ticks = spark.readStream.format("rate").option("rowsPerSecond", 1).load()
     parts.append(_rows(ticks, {"kind": F.lit(CLOCK)}))
@@ -122,7 +122,7 @@ _NONE: Final = r"[^\s\S]"
 """A regular expression that matches no topic's name."""
 
 
-def _any_of(names: Collection[str]) -> str:
+def _topic_pattern(names: Collection[str]) -> str:
     """Return a Java regular expression for topics, which need not exist."""
     return "|".join(re.escape(name) for name in sorted(names))
 

@@ -61,14 +61,14 @@ def portion(rows: DataFrame, logs: DataFrame, now_ms: int, ahead: DataFrame | No
     own = [name for name in known.columns if name not in ("first", "last", "base", *logs.columns)]
     there = F.filter(parts, lambda part: part.isNotNull() & (part["first"].isNull() | (part["first"] <= part["last"])))
     each = known.select(*own, F.inline(there))
-    return _joined(each)
+    return _merge_parts(each)
 
 
 def _part(name: str, condition: Column, first: Column, last: Column) -> Column:
     return F.when(condition, F.struct(F.lit(name).alias("part"), first.alias("first"), last.alias("last")))
 
 
-def _joined(each: DataFrame) -> DataFrame:
+def _merge_parts(each: DataFrame) -> DataFrame:
     """Merge rows of the same part with the same facts."""
     inside = F.col("part") == INSIDE
     ranges = each.withColumns(

@@ -195,12 +195,12 @@ def run(
     with ExitStack() as open_still:
         for ledger in ledgers:
             open_still.callback(ledger.close)
-        _go_on(ledgers, reading, rule, every, watch)
+        _run_until_settled(ledgers, reading, rule, every, watch)
     notes = [ledger.note for ledger in ledgers]
     return [Balance.from_json(note.account) for note in notes if note is not None]
 
 
-def _go_on(
+def _run_until_settled(
     ledgers: Sequence[RunningLedger],
     reading: Sequence[str],
     rule: Rule,

@@ -56,7 +56,7 @@ class Settling:
         mask, of = F.col("mask"), F.col("of")
         both = parts[0].unionByName(parts[1]).groupBy(*block.PLACE)
         own = F.bit_or(F.when(of == "listed", mask).otherwise(0)).alias("listed")
-        self._held = _apart(both.agg(own, F.bit_or("mask").alias("excused")))
+        self._held = _cut_lineage(both.agg(own, F.bit_or("mask").alias("excused")))
 
     def not_journaled(self, why: str) -> None:
         """Set why the batch lacks the journal's facts; empty if it has them."""
@@ -71,7 +71,7 @@ class Settling:
             horizon: how long closed blocks are kept.
         """
         now_ms, number, before = self._reach.at_ms, self._number, self._before
-        fresh = _apart(portion.portion(batch, self._logs, now_ms, self._was_ahead))
+        fresh = _cut_lineage(portion.portion(batch, self._logs, now_ms, self._was_ahead))
         counted = fresh.groupBy("part", "letter_topic").agg(F.sum("count").alias("n")).collect()
         parts: Counter[str] = Counter()
         for row in counted:
@@ -79,12 +79,12 @@ class Settling:
         inside = fresh.where(F.col("part") == portion.INSIDE).select(*portion.ROW)
         ahead = fresh.where(F.col("part") == portion.AHEAD).select(*portion.RANGE) if parts[portion.AHEAD] else None
         reopened = self._reopened(inside)
-        rows = _apart(portion.merged(*(some for some in (inside, self._opened, reopened) if some is not None)))
+        rows = _cut_lineage(portion.merged(*(some for some in (inside, self._opened, reopened) if some is not None)))
         each, twice = portion.judged(rows)
-        each = _apart(each)
-        doubts = _apart(self._doubts(each, twice))
+        each = _cut_lineage(each)
+        doubts = _cut_lineage(self._doubts(each, twice))
         found = Odd.of(doubts, ahead, now_ms - self._grace_ms)
-        closing = _apart(self._closing(rows, each, doubts))
+        closing = _cut_lineage(self._closing(rows, each, doubts))
         standing, closed = tally.count(each, doubts if found.kinds else None, closing)
         self._write(rows, closing, found, closes=bool(closed))
         closed.update(before.closed)
@@ -125,12 +125,12 @@ class Settling:
         known = touched.distinct().join(F.broadcast(ends), ["topic", "partition"], "left")
         # A block of a generation is never complete, because the next rewind may add to it.
         passed = generation.was_rewound(F.col("topic")) | (F.col("block") * block.WIDTH < F.col("end"))
-        late = _apart(known.where(passed).select(*block.PLACE))
+        late = _cut_lineage(known.where(passed).select(*block.PLACE))
         least, most = late.agg(F.min("block"), F.max("block")).collect()[0]
         if least is None:
             return None
         found = self._memory.closed(self._number, late, least, most)
-        return None if found is None else _apart(found)
+        return None if found is None else _cut_lineage(found)
 
     def _doubts(self, each: DataFrame, twice: DataFrame) -> DataFrame:
         below = self._before.forgotten
@@ -212,7 +212,7 @@ class Settling:
         )
 
 
-def _apart(rows: DataFrame) -> DataFrame:
+def _cut_lineage(rows: DataFrame) -> DataFrame:
     """Compute rows now and cut their lineage, so that later steps are planned as if the rows had been read.
 
     Otherwise each step would plan all earlier steps again, which took longer than the work itself.

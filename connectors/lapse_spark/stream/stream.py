@@ -113,7 +113,7 @@ def follow_all(
             running = [run for run in runs if run.query.isActive]
             if running:
                 running[0].query.awaitTermination(_LOOK_EVERY_S)
-            standing = _together([run.look() for run in runs])
+            standing = _merge_standings([run.look() for run in runs])
             if watch is not None:
                 watch(standing)
             if not running:
@@ -123,14 +123,14 @@ def follow_all(
                     run.query.awaitTermination()  # raises the error that stopped it
     except (StreamingQueryException, Py4JError) as error:
         if stop():  # the signal may have stopped the JVM, too
-            return _together([run.standing for run in runs])
+            return _merge_standings([run.standing for run in runs])
         if faults:
             raise faults[0] from error
         raise
     finally:
         for run in runs:
             run.end()
-    return _together([run.standing for run in runs])
+    return _merge_standings([run.standing for run in runs])
 
 
 class _Run:
@@ -180,7 +180,7 @@ class _Run:
             if told["numInputRows"]:
                 self._seen.add(told["batchId"])
             self._records += sum(one["numInputRows"] for one in told["sources"] if _is_kafka(one))
-            self.standing = _standing(told, self._records)
+            self.standing = _parse_progress(told, self._records)
         if self.standing.batch >= 0:
             text = orjson.dumps(asdict(self.standing), option=orjson.OPT_INDENT_2).decode()
             self._output.put_text(LAG_FILE, text)
@@ -205,7 +205,7 @@ def _is_kafka(source: Mapping[str, Any]) -> bool:
     return "Kafka" in source["description"]
 
 
-def _together(standings: Sequence[Standing]) -> Standing:
+def _merge_standings(standings: Sequence[Standing]) -> Standing:
     if len(standings) == 1:
         return standings[0]
     behind: dict[str, int] = {}
@@ -245,7 +245,7 @@ def interruption() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-def _standing(told: Mapping[str, Any], records: int) -> Standing:
+def _parse_progress(told: Mapping[str, Any], records: int) -> Standing:
     behind: dict[str, int] = {}
     for source in told["sources"]:
         read, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))

@@ -25,8 +25,8 @@ from lapse_gateway.events import event, stream
 from lapse_gateway.fault import Fault
 from lapse_gateway.publishing import Message
 from lapse_gateway.rate import RateLimit
-from lapse_gateway.receiving import told
-from lapse_gateway.settling import _held
+from lapse_gateway.receiving import delivery_as_json
+from lapse_gateway.settling import _held_by_subscription
 from lapse_gateway.subscription import Subscription, Terms, receipt
 from lapse_gateway.user import Authenticator
 
@@ -243,7 +243,7 @@ def _delivery(offset: int) -> Delivery:
 @given(st.integers(0, 1 << 40), st.integers(0, 3))
 def test_a_delivery_is_told_by_its_bookmark(offset: int, generation: int) -> None:
     delivery = _delivery(position_of(offset, generation))
-    fields = told(delivery)
+    fields = delivery_as_json(delivery)
     assert (fields["bookmark"], fields["receipt"]) == (str(delivery.bookmark), receipt(delivery))
     assert (fields["delivery_count"], fields["lease_until_ms"], fields["timestamp_ms"]) == (3, 5, 1)
 
@@ -253,9 +253,9 @@ def test_of_receipts_with_a_false_one_among_them_none_is_taken() -> None:
     holder = SimpleNamespace(held={receipt(one): one for one in map(_delivery, range(3))})
     names = list(holder.held)
     with pytest.raises(ValueError, match="expected topic:partition:offset"):
-        _held("acknowledge", [holder], [*names, "nonsense"])  # type: ignore[list-item]
+        _held_by_subscription("acknowledge", [holder], [*names, "nonsense"])  # type: ignore[list-item]
     assert list(holder.held) == names
-    found, others = _held("acknowledge", [holder], [names[1], "orders-in:2:9", names[1]])  # type: ignore[list-item]
+    found, others = _held_by_subscription("acknowledge", [holder], [names[1], "orders-in:2:9", names[1]])  # type: ignore[list-item]
     assert ([len(some) for _, some in found], others, len(holder.held)) == ([1], ["orders-in:2:9"], 2)
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lapse_gateway.console import text
-from lapse_gateway.console.overview import together
+from lapse_gateway.console.overview import group_needs
 
 pytestmark = pytest.mark.feature("Q15")
 
@@ -62,6 +62,6 @@ def test_what_stands_between_backquotes_is_code_and_nothing_becomes_markup() -> 
 
 def test_what_many_queues_need_is_told_once() -> None:
     needs = [("queues", "a", "silent"), ("queues", "b", "paused"), ("queues", "c", "silent"), ("sow", "d", "silent")]
-    silent, paused = together(needs)
+    silent, paused = group_needs(needs)
     assert (silent.text, silent.of) == ("silent", [("queues", "a"), ("queues", "c"), ("sow", "d")])
     assert (paused.text, paused.of) == ("paused", [("queues", "b")])
