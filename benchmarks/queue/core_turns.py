@@ -114,7 +114,7 @@ def _leased(longest: _Longest, messages: int) -> QueueShard:
 
 def _leases_end(longest: _Longest, messages: int) -> None:
     shard = _leased(longest, messages)
-    shard.heard("s", _NOW_MS + 29_999)
+    shard.note_heartbeat("s", _NOW_MS + 29_999)
     _leave(longest, shard, _NOW_MS + 30_000)
 
 
@@ -131,7 +131,7 @@ def _purge(longest: _Longest, messages: int) -> None:
     shard = _shard(messages, [])
     commands = QueueCommands(shard, "turns", lambda _: "")
     purge = Command(command="purge", id="p")
-    while longest.turn(lambda: commands.carry_out_part(purge, _NOW_MS, Step())):
+    while longest.turn(lambda: commands.carry_out_part(purge, _NOW_MS, Step(), None)):
         pass
 
 

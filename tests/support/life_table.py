@@ -97,7 +97,7 @@ def page() -> str:
         last = row.trigger
         kinds = {one.changes for one in ROWS if one[0] is row.trigger and one[2] is row.when and one.state in states}
         changes = " or ".join(", then ".join(kind.name.lower() for kind in one) or "none" for one in sorted(kinds))
-        event, reason = (f"`{text}`" if text else "" for text in (row.tells, row.reason or ""))
+        event, reason = (f"`{text}`" if text else "" for text in (row.emits, row.reason or ""))
         cells = (trigger, listed(states), row.when.value if row.when else "", name_of(row.to), changes, event, reason)
         lines.append(f"| {' | '.join(cells)} |")
     return _HEAD + "\n".join(lines) + "\n"

@@ -56,7 +56,7 @@ class Shard:
     def begin(self) -> None:
         self.agreement = Agreement("orders", self.partition, self.shards, self)
 
-    def keep(self, retirement: Retirement | None, step: Step) -> None:
+    def journal_retirement(self, retirement: Retirement | None, step: Step) -> None:
         self.retirement = retirement
         step.kept.append(retirement)
 
@@ -65,13 +65,13 @@ class Shard:
             return Report(willing=self.idle_at_ms() <= now_ms, active_ms=self.used_ms)
         return Report(willing=force or not self.messages, counts={"available": self.messages})
 
-    def clear(self, retirement: Retirement, now_ms: int, step: Step) -> bool:
+    def remove_some(self, retirement: Retirement, now_ms: int, step: Step) -> bool:
         gone = min(self.messages, 2)
         self.messages -= gone
         self.removed += gone
         return not self.messages
 
-    def tell(self, retirement: Retirement, now_ms: int, step: Step) -> None:
+    def record_deletion(self, retirement: Retirement, now_ms: int, step: Step) -> None:
         step.told.append(self.partition)
 
     def is_subscribed(self) -> bool:
@@ -140,7 +140,7 @@ class Cluster:
         step = Step()
         if not shard.agreement.retired:
             shard.used_ms = self.now_ms
-            shard.agreement.used(self.now_ms, step)
+            shard.agreement.note_use(self.now_ms, step)
         self._done(shard, step, lost)
 
     def crash(self, partition: int) -> None:

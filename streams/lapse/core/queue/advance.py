@@ -71,7 +71,7 @@ class Advance:
         self._subscribing.end_lost(now_ms, step)
         done += WEIGHT * self._schedule.advance(now_ms, step, max(most - done, most // 2, 1) // WEIGHT or 1)
         if len(step.changes) > changed or len(step.removals) > removed:
-            self._activity.use(now_ms, step, self._agreement)  # before the agreement checks for idleness (C50)
+            self._activity.note_use(now_ms, step, self._agreement)  # before the agreement checks for idleness (C50)
         self._agreement.advance(now_ms, step)
         return done
 
@@ -80,7 +80,7 @@ class Advance:
         if self._timers.next_due_ms() > now_ms:
             return
         for claim in claims:
-            for segment, first, stop, _, _ in self._locator.located(claim, []):
+            for segment, first, stop, _, _ in self._locator.locate(claim, []):
                 self._timers.end_leases_in(segment, first, stop, now_ms, step, SIZE)
 
     def next_due_ms(self) -> int:

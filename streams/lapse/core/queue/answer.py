@@ -21,7 +21,7 @@ def queued_message(one: Queued, all_seen: bool = True) -> QueuedMessage:
     """
     return QueuedMessage(
         bookmark=str(Bookmark(one.topic, one.partition, one.offset)),
-        state=one.stands,
+        state=one.state_name,
         expires_at_ms=one.deadline_ms,
         delivery_count=one.deliveries,
         cancel_count=one.cancels,

@@ -12,10 +12,10 @@ from lapse.core.near_name import question
 from lapse.core.queue.answer import open_subscription, queued_message
 from lapse.core.queue.delivery.dispatch import STEP_MESSAGES
 from lapse.core.queue.inquiry.inquiry import PLACED
-from lapse.core.queue.inquiry.row_filter import finds_spare, peeks_at_some
+from lapse.core.queue.inquiry.row_filter import chooses_spare_messages, peeks_by_bookmarks
 from lapse.core.queue.parts_done import PartsDone
 from lapse.core.queue.rewind.rewind_command import rewind_refusal
-from lapse.core.queue.rewind.rewinding import Wish
+from lapse.core.queue.rewind.rewinding import RewindRequest
 from lapse.core.queue.rewind.rewinds import Rewind
 from lapse.core.queue.settings import Semantics
 from lapse.core.queue.settlement.settlement import Claim
@@ -25,7 +25,7 @@ from lapse.core.queue.step import Step
 from lapse.core.queue.transfer.transfer_command import TransferCommands
 from lapse.core.shard.answer import CommandAnswer, Counts
 from lapse.core.shard.refused import CommandRefused
-from lapse.core.shard.subscriptions import listed
+from lapse.core.shard.subscriptions import subscriptions_fields
 from lapse.protocol.command import MOST_PEEKED, QUEUE_COMMANDS, Command
 
 
@@ -111,22 +111,22 @@ class QueueCommands:
             return command.filter or ""
         return (row_filter or "") if self._needs_judgment(command, row_filter) else ""
 
-    def to_judge(self, command: Command, text: str, now_ms: int) -> Iterator[Sequence[int]]:
+    def places_to_judge(self, command: Command, text: str, now_ms: int) -> Iterator[Sequence[int]]:
         """Yield places of messages to judge under a selection, some at a time. Judge them before asking for more."""
-        if finds_spare(command):
-            yield self._transfers.to_judge(command, now_ms)
+        if chooses_spare_messages(command):
+            yield self._transfers.places_to_judge(command, now_ms)
             return
         if not command.filter:
             yield from self._places_not_held(command)
             return
         if command.state and command.state not in PLACED:  # a peek at others
             return
-        while places := self._shard.to_judge(text):
+        while places := self._shard.places_to_judge(text):
             yield places
 
     def scheduled_to_judge(self, command: Command, text: str) -> Iterator[tuple[str, int, list[int]]]:
         """Yield topic, partition and offsets of messages without a place that a filter covers as well (C82, C83)."""
-        asked = command.command in _ABOUT_SCHEDULED and command.filter and not finds_spare(command)
+        asked = command.command in _ABOUT_SCHEDULED and command.filter and not chooses_spare_messages(command)
         return self._shard.scheduled_to_judge(text) if asked else iter(())
 
     def _places_not_held(self, command: Command) -> Iterator[Sequence[int]]:
@@ -139,7 +139,7 @@ class QueueCommands:
 
     def named_messages(self, command: Command) -> list[Claim]:
         """Return the messages that a settlement or peek names by bookmarks; none if it has a filter or is malformed."""
-        if command.filter or not (command.command in _SETTLING or peeks_at_some(command)):
+        if command.filter or not (command.command in _SETTLING or peeks_by_bookmarks(command)):
             return []
         try:
             return self._settling.claims(command)
@@ -160,7 +160,7 @@ class QueueCommands:
         shard = self._shard
         self._row_filter = row_filter
         if command.subscription:
-            shard.heard(command.subscription, at_ms)
+            shard.note_heartbeat(command.subscription, at_ms)
         asked = command.id, command.command, command.subscription, at_ms
         handler = self._handlers.get(command.command)
         try:
@@ -235,7 +235,7 @@ class QueueCommands:
         return {}
 
     def _heartbeat(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
-        if not self._shard.heard(self._named(command), at_ms):
+        if not self._shard.note_heartbeat(self._named(command), at_ms):
             raise CommandRefused(
                 f"unknown subscription {command.subscription!r}: it was not heard of for too long; subscribe again",
                 ErrorCode.UNKNOWN_SUBSCRIPTION,
@@ -284,7 +284,7 @@ class QueueCommands:
         self.parts.purged.update(gone)
         return sum(gone.values()) == STEP_MESSAGES
 
-    def rewind(self, command: Command, at_ms: int, offset: int) -> Wish | None:
+    def rewind(self, command: Command, at_ms: int, offset: int) -> RewindRequest | None:
         """Return the request of a rewind command; None if it is refused or done, so that it can be answered at once.
 
         Args:
@@ -296,7 +296,9 @@ class QueueCommands:
         if rewind_refusal(command, self._shard) is not None or (known is not None and known.done):
             return None
         kept = command.lifetimes == "kept"
-        return Wish(command.id, at_ms, offset, {}, command.filter or "", kept, command.handed_over, command.dry_run)
+        return RewindRequest(
+            command.id, at_ms, offset, {}, command.filter or "", kept, command.handed_over, command.dry_run
+        )
 
     def _rewind(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
         refusal = rewind_refusal(command, self._shard)
@@ -322,7 +324,7 @@ class QueueCommands:
 
     def _subscriptions(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
         known = self._shard.state.subscriptions.values()
-        return listed(
+        return subscriptions_fields(
             command,
             (open_subscription(one, at_ms, self._shard.settings.lease_ms) for one in known),
             len(known),
@@ -335,7 +337,7 @@ class QueueCommands:
         if command.bookmarks and command.state:
             raise CommandRefused("sow: name either bookmarks or a state; with bookmarks messages in any state are told")
         if command.bookmarks:
-            found = self._shard.named(self._settling.claims(command), at_ms, self._refused, self._row_filter or "")
+            found = self._shard.find_named(self._settling.claims(command), at_ms, self._refused, self._row_filter or "")
             all_seen = self._row_filter is None
             return {"messages": tuple(queued_message(one, all_seen) for one in islice(found, MOST_PEEKED))}
         skip, limit = command.skip or 0, min(command.top_n if command.top_n is not None else MOST_PEEKED, MOST_PEEKED)

@@ -200,7 +200,7 @@ class Decisions:
         numbers: dict[tuple[str, int], int] = {}
         sources = [numbers.setdefault((one.topic, one.partition), len(numbers)) for one in found]
         of = np.repeat(sources, [len(one) for one in found])[order]
-        names, whole = list(numbers), Messages.joined(found).some(order)
+        names, whole = list(numbers), Messages.concatenate(found).select(order)
         edges = [0, *(np.flatnonzero(np.diff(of)) + 1).tolist(), len(of)]
         return [whole.part(names[int(of[first])], first, stop) for first, stop in pairwise(edges)]
 

@@ -56,7 +56,7 @@ class QueueShard:
         self.settings = settings
         self.state = QueueState() if state is None else state
         self.matching = Matching(compile_filter)
-        self.state.segments.resting.append(self.matching.put_away)
+        self.state.segments.resting.append(self.matching.mark_empty_slots)
         self._decisions = Decisions(settings, self.state, self.matching)
         self.horizon = self._decisions.horizon
         self._transitions = Transitions(self._decisions)
@@ -143,9 +143,9 @@ class QueueShard:
         if number is not None:
             self.state.sources[number].end_offset = end_offset
 
-    def heard(self, subscription: str, now_ms: int) -> bool:
+    def note_heartbeat(self, subscription: str, now_ms: int) -> bool:
         """Note a sign of life of a subscription. Return False if the shard does not know it (Q5)."""
-        return self.subscribing.heard(subscription, now_ms)
+        return self.subscribing.note_heartbeat(subscription, now_ms)
 
     def subscriptions(self) -> list[Subscription]:
         """Return the subscriptions of clients."""
@@ -208,18 +208,18 @@ class QueueShard:
     def purge(
         self, now_ms: int, step: Step, leased: bool = False, text: str = ""
     ) -> tuple[dict[str, int], dict[str, int]]:
-        """See `Purge.everything`."""
-        return self._purge.everything(now_ms, step, leased, text)
+        """See `Purge.purge_all`."""
+        return self._purge.purge_all(now_ms, step, leased, text)
 
     def purge_placed(self, now_ms: int, step: Step, leased: bool, text: str, most: int) -> dict[str, int]:
-        """Carry out a part of a purge: see `Purge.placed`. Return how many messages were removed, by state."""
-        return self._purge.placed(now_ms, step, leased, text, most)[0]
+        """Carry out a part of a purge: see `Purge.purge_placed`. Return how many messages were removed, by state."""
+        return self._purge.purge_placed(now_ms, step, leased, text, most)[0]
 
     def purge_scheduled(self, now_ms: int, step: Step, text: str = "", most: int = UNLIMITED) -> dict[str, int]:
-        """See `Purge.scheduled`."""
-        return self._purge.scheduled(now_ms, step, text, most)
+        """See `Purge.purge_scheduled`."""
+        return self._purge.purge_scheduled(now_ms, step, text, most)
 
-    def truncated(
+    def remove_truncated(
         self, topic: str, partition: int, offsets: Sequence[int], now_ms: int, step: Step, handed_out: bool = False
     ) -> None:
         """Remove messages whose records Kafka no longer has (C40).
@@ -229,13 +229,13 @@ class QueueShard:
         """
         for offset in offsets:
             claim = Claim(topic, partition, offset, offset)
-            self._truncation.record_gone(Trigger.TRUNCATE, claim, now_ms, step, handed_out)
+            self._truncation.remove_recordless(Trigger.TRUNCATE, claim, now_ms, step, handed_out)
 
     def set_aside(self, topic: str, partition: int, record: Record, why: str, step: Step) -> None:
         """Make a dead letter of a record that must not be processed. It never enters the queue (X7)."""
         self._entrance.set_aside(topic, partition, record, why, step)
 
-    def undecodable(
+    def remove_undecodable(
         self, topic: str, partition: int, offset: int, why: str, now_ms: int, step: Step, handed_out: bool = False
     ) -> None:
         """Remove a message whose record must not be processed, or that no transfer target takes (X7).
@@ -243,48 +243,48 @@ class QueueShard:
         A message sent at most once has left (C79), unless it was `handed_out` in this step and reached nobody.
         """
         claim = Claim(topic, partition, offset, offset)
-        self._truncation.record_gone(Trigger.SPOIL, claim, now_ms, step, handed_out, why)
+        self._truncation.remove_recordless(Trigger.SPOIL, claim, now_ms, step, handed_out, why)
 
-    def keep_pending(self, removal: Removal, refused: Mapping[int, str], step: Step) -> list[tuple[int, int]]:
+    def keep_refused_letters(self, removal: Removal, refused: Mapping[int, str], step: Step) -> list[tuple[int, int]]:
         """Keep messages of a removal whose letters the broker refused. `refused` says why, by message index (C27).
 
         Returns:
             The messages as (source, offset), for `letter_written`.
         """
-        return self._pending_letters.keep(removal, refused, step)
+        return self._pending_letters.keep_refused(removal, refused, step)
 
     def letter_written(self, source: int, offset: int, step: Step) -> None:
         """Drop a dying message, because its letter is safe."""
         self._pending_letters.letter_written(source, offset, step)
 
-    def log_begins(self, topic: str, partition: int, begin_offset: int, now_ms: int, step: Step) -> bool:
+    def truncate_below(self, topic: str, partition: int, begin_offset: int, now_ms: int, step: Step) -> bool:
         """Remove messages below an offset, since Kafka has removed their records (C40). Leased ones stay (C80).
 
         Returns:
             False if there are more; then call it again with the next step.
         """
-        return self._truncation.below(topic, partition, begin_offset, now_ms, step)
+        return self._truncation.remove_below(topic, partition, begin_offset, now_ms, step)
 
-    def not_acknowledged(self, topic: str, partition: int, first: int, last: int) -> list[tuple[int, int]]:
+    def without_acknowledged(self, topic: str, partition: int, first: int, last: int) -> list[tuple[int, int]]:
         """Return ranges of unread offsets without those that were acknowledged in advance (C80, Q13)."""
-        return self._truncation.not_acknowledged(topic, partition, first, last)
+        return self._truncation.without_acknowledged(topic, partition, first, last)
 
     def replace_topic(self, topic: str, epoch: int, now_ms: int, step: Step) -> bool:
-        """See `Truncation.replace`."""
-        return self._truncation.replace(topic, epoch, now_ms, step)
+        """See `Truncation.replace_topic`."""
+        return self._truncation.replace_topic(topic, epoch, now_ms, step)
 
-    def topic_begins(self, topic: str, partition: int, epoch: int) -> None:
+    def note_topic_epoch(self, topic: str, partition: int, epoch: int) -> None:
         """Note the epoch since which the source is this topic. This is not journaled here (C42)."""
-        self._truncation.begins(topic, partition, epoch)
+        self._truncation.note_topic_epoch(topic, partition, epoch)
 
     def use(self, now_ms: int, step: Step) -> None:
         """Note a use: a publish, receipt, settlement or inquiry; a message becomes available or leaves (C39, C50)."""
-        self.activity.use(now_ms, step, self.agreement)
+        self.activity.note_use(now_ms, step, self.agreement)
 
     # Queries
 
     def selected(self, text: str) -> list[Claim]:
-        """Return messages in the horizon that match a filter under selection; all once `to_judge` returns none (Q8)."""
+        """Return messages in the horizon that match a filter; all once `places_to_judge` returns none (Q8)."""
         return self._inquiry.selected(text)
 
     def selected_part(self, text: str, behind: int, most: int) -> tuple[list[Claim], int | None]:
@@ -306,9 +306,9 @@ class QueueShard:
         """
         return self._inquiry.scheduled_to_judge(text)
 
-    def to_judge(self, text: str, limit: int = JUDGED_AT_ONCE) -> list[int]:
+    def places_to_judge(self, text: str, limit: int = JUDGED_AT_ONCE) -> list[int]:
         """Return places that must be judged under a filter under selection."""
-        return self._inquiry.to_judge(text, limit)
+        return self._inquiry.places_to_judge(text, limit)
 
     def depth(self, text: str = "", now_ms: int = -1) -> dict[str, int]:
         """Return how many messages there are, by state. Scheduled and dying ones are not in `depth` (Q15, C12).
@@ -328,8 +328,11 @@ class QueueShard:
         These are messages and refused letters before the first barrier, groups whose first message matches no
         subscription, and messages of subscriptions that hang.
         """
-        others = {"groups_held_back": self._dispatch.groups_held_back(), "hanging": self.subscribing.hanging(now_ms)}
-        return self._inquiry.before_barrier() | {cause: count for cause, count in others.items() if count}
+        others = {
+            "groups_held_back": self._dispatch.groups_held_back(),
+            "hanging": self.subscribing.count_hanging(now_ms),
+        }
+        return self._inquiry.count_before_barrier() | {cause: count for cause, count in others.items() if count}
 
     def peek(
         self,
@@ -348,11 +351,11 @@ class QueueShard:
         """
         return self._inquiry.peek(skip, limit, text, now_ms, refused, state)
 
-    def named(
+    def find_named(
         self, claims: Sequence[Claim], now_ms: int, refused: Callable[[tuple[int, int]], str], row_filter: str = ""
     ) -> Iterator[Queued]:
-        """Yield the messages of some bookmarks, in any state: see `Inquiry.named` and `Visibility.among`."""
-        return self._visibility.among(self._inquiry.named(claims, now_ms, refused), claims, row_filter)
+        """Yield the messages of some bookmarks, in any state: see `Inquiry.find_named`, `Visibility.visible_among`."""
+        return self._visibility.visible_among(self._inquiry.find_named(claims, now_ms, refused), claims, row_filter)
 
     def bookmark_of(self, place: int) -> tuple[str, int, int] | None:
         """Return topic, partition and offset of the message at a place; None if its segment does not hold the place."""
@@ -362,7 +365,7 @@ class QueueShard:
 
     def advance(self, now_ms: int, step: Step, most: int = STEP_MESSAGES) -> int:
         """See `Advance.process_due`."""
-        self.allowance.reach(now_ms)
+        self.allowance.clear_reached(now_ms)
         return self._advance.process_due(now_ms, step, most)
 
     def end_lost(self, now_ms: int, step: Step) -> None:
@@ -385,7 +388,7 @@ class QueueShard:
         """See `Advance.waits_for_arrivals`."""
         return self._advance.waits_for_arrivals(at_ms)
 
-    def arrivals_are_in(self, to_ms: int) -> None:
+    def note_arrivals_until(self, to_ms: int) -> None:
         """Note that all arrivals up to an instant were taken in. Without such a note nothing waits for them (C76)."""
         self._schedule.read_to_ms = to_ms
 
@@ -400,17 +403,17 @@ class QueueShard:
         """
         self._decisions.began_ms = now_ms
         self.agreement.take_over(now_ms)
-        self.subscribing.count_from(now_ms)
+        self.subscribing.restart_timeouts(now_ms)
         if step is None:
             return
-        self.subscribing.cap_anew(step)
+        self.subscribing.apply_backlog_cap(step)
         self._transitions.remove_beyond_limits(now_ms, step)
         self.activity.begin(now_ms, step)
         self.allowance.take_over(now_ms, step, unwritten)
 
     def letting_go(self) -> Portions[None]:
         """Free the large parts of the state, in portions: see `Shard`."""
-        yield from self.state.emptying()
+        yield from self.state.release_memory()
 
     # Outputs
 

@@ -18,13 +18,13 @@ from lapse.core.queue.arrival.trait import NONE
 from lapse.core.queue.change import Change, ChangeKind, Places, indexes_in, transferred_counts
 from lapse.core.queue.life.message_state import FILLS, MEANINGS, THERE, State, state_of_all
 from lapse.core.queue.life.movement import DEFERRALS, MOVES, Move, write_columns
-from lapse.core.queue.life.table import Impossible
+from lapse.core.queue.life.table import ImpossibleTransition
 from lapse.core.queue.rates.counted import Counted
-from lapse.core.queue.removal.pending_letter import PendingLetter, pending_letter_of
+from lapse.core.queue.removal.pending_letter import PendingLetter, parse_pending_letter
 from lapse.core.queue.retirement.ending import Ending
 from lapse.core.queue.rewind.rewinds import Rewinds
 from lapse.core.queue.schedule.agenda import Agenda
-from lapse.core.queue.schedule.scheduled import scheduled_of
+from lapse.core.queue.schedule.scheduled import parse_scheduled
 from lapse.core.queue.schedule.scheduled_messages import ScheduledMessages
 from lapse.core.queue.segments.cut import by_segment, cut
 from lapse.core.queue.segments.index import Index
@@ -84,7 +84,7 @@ class QueueState:
 
     def __init__(self, segments: Segments | None = None) -> None:
         self.segments = Segments() if segments is None else segments
-        self.segments.resting.append(self._put_away)
+        self.segments.resting.append(self._prepare_spill)
         self.next_place = 0
         self.sources = Sources()
         self.subscription_table = SubscriptionTable()
@@ -117,11 +117,11 @@ class QueueState:
         """Return a segment for reading only; None if it was dropped."""
         return self.segments.look(index) if index in self.segments else None
 
-    def _put_away(self, segment: Segment) -> None:
-        self.index.put_away(segment)
+    def _prepare_spill(self, segment: Segment) -> None:
+        self.index.update_before_spill(segment)
 
     def _best(self, index: int) -> Key | None:
-        return self.segments.look(index).best() if index in self.segments else None
+        return self.segments.look(index).best_key() if index in self.segments else None
 
     @property
     def subscriptions(self) -> dict[str, Subscription]:
@@ -199,13 +199,13 @@ class QueueState:
             case kind if kind in MOVES:
                 self._move(change, MOVES[kind])
             case ChangeKind.SCHEDULED | ChangeKind.UNSCHEDULED:
-                self._defer(change)
+                self._apply_scheduled(change)
             case ChangeKind.SUBSCRIBED:
                 self.subscription_table.add(change.facts)
             case ChangeKind.UNSUBSCRIBED:
                 self.subscription_table.remove(change.holder)
             case ChangeKind.REMEMBERED | ChangeKind.HONOURED | ChangeKind.LETTER_PENDING | ChangeKind.LETTER_WRITTEN:
-                self._note(change)
+                self._apply_note(change)
             case ChangeKind.IDENTIFIED | ChangeKind.FORGOTTEN:
                 repeats.apply(self.repeats, change)
             case ChangeKind.REPLACED:
@@ -215,9 +215,9 @@ class QueueState:
             case ChangeKind.TRANSFER:
                 self.transfers.apply(change)
             case _:
-                self._apply_to_the_whole(change)
+                self._apply_to_shard(change)
 
-    def _apply_to_the_whole(self, change: Change) -> None:
+    def _apply_to_shard(self, change: Change) -> None:
         match change.kind:
             case ChangeKind.PAUSED | ChangeKind.RESUMED:
                 self.paused = change.kind is ChangeKind.PAUSED
@@ -228,7 +228,7 @@ class QueueState:
             case _:
                 self.ending.apply(change)
 
-    def _note(self, change: Change) -> None:
+    def _apply_note(self, change: Change) -> None:
         """Remember or forget a message that has no place yet, or no place any more."""
         source_offset = change.source, change.offset
         match change.kind:
@@ -237,7 +237,7 @@ class QueueState:
             case ChangeKind.HONOURED:
                 self.remembered.discard(source_offset)
             case ChangeKind.LETTER_PENDING:
-                self.pending[source_offset] = letter = pending_letter_of(change.facts)
+                self.pending[source_offset] = letter = parse_pending_letter(change.facts)
                 if self._first_pending is not None:
                     self._first_pending = min(self._first_pending, letter.place)
             case ChangeKind.LETTER_WRITTEN:
@@ -251,7 +251,7 @@ class QueueState:
 
     def _touch(self, segment: Segment) -> None:
         self.dirty.setdefault(segment.index, self.sequence)
-        self.segments.changed(segment)
+        self.segments.note_changed(segment)
         self.index.touch(segment)
 
     def _arrive(self, change: Change) -> None:
@@ -283,7 +283,7 @@ class QueueState:
             if change.traits is not NONE:
                 segment.set_traits(slot, slot + some, change.traits.slice(done, done + some))
                 self.index.note_traits(segment, slot, slot + some)
-            self.index.became_available(segment, slice(slot, slot + some))
+            self.index.note_available(segment, slice(slot, slot + some))
             segment.append_run(Run(slot, change.source, offset + done, some))
             source.add(offset + done, place + done, some)
             self._touch(segment)
@@ -292,15 +292,15 @@ class QueueState:
         if offset < FIRST_REWOUND:
             source.next_offset = max(source.next_offset, offset + count)
 
-    def _defer(self, change: Change) -> None:
+    def _apply_scheduled(self, change: Change) -> None:
         """Add, change or remove a message that has no place yet."""
         source_offset = change.source, change.offset
         known = self.scheduled.get(*source_offset)
         before = State.UNREAD if known is None else known.state
-        scheduled = None if change.kind is ChangeKind.UNSCHEDULED else scheduled_of(change)
+        scheduled = None if change.kind is ChangeKind.UNSCHEDULED else parse_scheduled(change)
         after = State.GONE if scheduled is None else scheduled.state
         if (change.kind, before, after) not in DEFERRALS:
-            raise Impossible(
+            raise ImpossibleTransition(
                 f"{change.kind.name} cannot take a message from {before.name} to {after.name}: {source_offset}"
             )
         if scheduled is None:
@@ -310,12 +310,12 @@ class QueueState:
 
     def _move(self, change: Change, move: Move) -> None:
         """Move messages with places from state to state, by the table of life."""
-        to = move.into(change.until_ms)
+        to = move.state_after(change.until_ms)
         for segment, where in self.parts(change.places):
             before = segment.state[where]
             alike = state_of_all(before)
-            if not move.fits(before, alike):
-                where, before = self._as_far_as_known(change, move, segment, where)
+            if not move.permits(before, alike):
+                where, before = self._not_yet_applied(change, move, segment, where)
                 alike = None
             if alike is not to:
                 self._leave(segment, where, before, alike)
@@ -328,12 +328,12 @@ class QueueState:
                 self._enter(segment, where, to, change)
             if MEANINGS[to].ends and count_of(where):
                 self.index.note_until(segment, end_ms if isinstance(end_ms, int) else int(end_ms.min()))
-            if segment.droppable:
+            if segment.is_droppable:
                 self._drop(segment)
             else:
                 self._touch(segment)
 
-    def _as_far_as_known(
+    def _not_yet_applied(
         self, change: Change, move: Move, segment: Segment, where: Where
     ) -> tuple[Where, NDArray[np.uint8]]:
         """Return the slots, with their states, to which a change applies in recovery.
@@ -348,7 +348,9 @@ class QueueState:
         if not self.recovering:
             wrong = int(slots[~takes][0])
             found = State(int(segment.state[wrong])).name
-            raise Impossible(f"{change.kind.name} takes no message that is {found}: place {segment.base + wrong}")
+            raise ImpossibleTransition(
+                f"{change.kind.name} takes no message that is {found}: place {segment.base + wrong}"
+            )
         return slots[takes], segment.state[slots[takes]]
 
     def _leave(self, segment: Segment, where: Where, before: NDArray[np.uint8], alike: State | None) -> None:
@@ -376,7 +378,7 @@ class QueueState:
         elif to is State.AVAILABLE:
             segment.available += count
             self.index.came_back.add(segment.index)
-            self.index.became_available(segment, where)
+            self.index.note_available(segment, where)
             self._head = min(self._head, segment.index)
         if meaning.expires and segment.deadline_ms is not None and count:
             self.index.note_deadlines(segment, segment.deadline_ms[where])
@@ -400,7 +402,7 @@ class QueueState:
 
     def adopt(self, segment: Segment) -> None:
         """Add a segment of the journal."""
-        self.segments.restored(segment)
+        self.segments.add_restored(segment)
         for run in segment.runs:
             source = self.sources[run.source]
             source.add(run.offset, segment.base + run.slot, run.count)
@@ -408,7 +410,7 @@ class QueueState:
                 source.next_offset = max(source.next_offset, run.offset + run.count)
         self.segments.make_room()
 
-    def settle_indexes(self) -> Portions[None]:
+    def compute_indexes(self) -> Portions[None]:
         """Compute, after recovery, every index and count that the journal does not hold."""
         self.recovering = False
         self.as_of.clear()
@@ -417,7 +419,7 @@ class QueueState:
         for index in sorted(self.segments):
             segment = self.segments[index]
             segment.recount()
-            if segment.droppable:
+            if segment.is_droppable:
                 self._drop(segment)
             else:
                 self.index.add(segment)
@@ -426,12 +428,12 @@ class QueueState:
             yield
         self._head = min(self.segments, default=0)
         self.segments.loads = 0
-        yield from self.agenda.taking_over(self.scheduled)
+        yield from self.agenda.restore_entries(self.scheduled)
 
-    def emptying(self) -> Portions[None]:
+    def release_memory(self) -> Portions[None]:
         """Free the large parts of the state, in portions. The state is not used afterwards."""
-        yield from self.scheduled.emptying()
-        yield from self.agenda.emptying()
+        yield from self.scheduled.release_memory()
+        yield from self.agenda.release_memory()
         yield from self.repeats.emptying()
         yield from emptying(self.pending)
 

@@ -43,7 +43,7 @@ class Messages:
     def __len__(self) -> int:
         return len(self.offsets)
 
-    def some(self, which: NDArray[np.intp]) -> Messages:
+    def select(self, which: NDArray[np.intp]) -> Messages:
         """Return the messages at some indexes."""
         return Messages(
             self.topic,
@@ -55,7 +55,7 @@ class Messages:
         )
 
     @staticmethod
-    def joined(some: Sequence[Messages]) -> Messages:
+    def concatenate(some: Sequence[Messages]) -> Messages:
         """Concatenate messages, as if all were of the first one's source."""
         counts = [len(one) for one in some]
         return Messages(
@@ -145,7 +145,7 @@ class Queued:
     since_ms: int | None = None
 
     @property
-    def stands(self) -> str:
+    def state_name(self) -> str:
         """The name of its state."""
         if self.state is None:
             if self.pending or self.ready:

@@ -47,11 +47,11 @@ class Timers:
         while spent < most and (index := deadlines.pop_due(now_ms)) is not None:
             segment = state.segments[index]
             if segment.deadline_ms is not None:
-                waiting = self._transitions.taken(Trigger.DEADLINE, segment)
+                waiting = self._transitions.slots_to_change(Trigger.DEADLINE, segment)
                 slots = waiting[segment.deadline_ms[waiting] <= now_ms][: most - spent]
                 if len(slots):
                     spent += max(len(slots), LOOK)
-                    self._transitions.happen(Trigger.DEADLINE, [(segment, slots)], now_ms, step)
+                    self._transitions.apply_trigger(Trigger.DEADLINE, [(segment, slots)], now_ms, step)
             segment.find_min_deadline()
             deadlines.note(segment.min_deadline_ms, index)
             state.segments.make_room()
@@ -75,22 +75,22 @@ class Timers:
         """Do the same for some slots of a segment, without updating the index."""
         if segment.until_ms is None:
             return 0
-        slots = self._transitions.taken(Trigger.END, segment, first, stop)
+        slots = self._transitions.slots_to_change(Trigger.END, segment, first, stop)
         slots = slots[segment.until_ms[slots] <= now_ms][:most]
         leased = slots[segment.state[slots] == LEASED]
         if len(leased) < len(slots):
             delayed = slots[segment.state[slots] != LEASED]
-            self._transitions.happen(Trigger.END, [(segment, delayed)], now_ms, step)
+            self._transitions.apply_trigger(Trigger.END, [(segment, delayed)], now_ms, step)
         if len(leased):
-            self._return(segment, leased, now_ms, step)
+            self._return_messages(segment, leased, now_ms, step)
         return len(slots)
 
-    def _return(self, segment: Segment, leased: NDArray[np.intp], now_ms: int, step: Step) -> None:
+    def _return_messages(self, segment: Segment, leased: NDArray[np.intp], now_ms: int, step: Step) -> None:
         """Put messages whose leases ended back into the queue, and note the ends at their subscriptions (Q15)."""
         assert segment.holder is not None
         find = self._state.subscription_table.find
         holders = [one for number in set(segment.holder[leased].tolist()) if (one := find(number)) is not None]
         settled = [one.settled for one in holders]
-        self._transitions.come_back(Trigger.END, Cause.LEASE, [(segment, leased)], now_ms, step)
+        self._transitions.return_messages(Trigger.END, Cause.LEASE, [(segment, leased)], now_ms, step)
         for one, before in zip(holders, settled, strict=True):
-            one.leases_end(before, now_ms, self._decisions.settings.lease_ms)
+            one.note_ended_leases(before, now_ms, self._decisions.settings.lease_ms)

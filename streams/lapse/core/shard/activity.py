@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Final, Generic, Protocol, TypeVar
 
 from lapse.core.lifetime import NEVER
-from lapse.core.shard.agreement import Agreed, Agreement
+from lapse.core.shard.agreement import Agreement, AgreementStep
 
 USED: Final = b"u"
 """First byte of the journal key of a shard's last use, for queues and SOW topics."""
@@ -23,7 +23,7 @@ _PARTS: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Used:
+class LastUse:
     """The journaled last use of a temporary entity.
 
     Attributes:
@@ -39,12 +39,12 @@ class Used:
         return json.dumps(asdict(self)).encode()
 
     @classmethod
-    def decode(cls, data: bytes) -> Used:
+    def decode(cls, data: bytes) -> LastUse:
         """Read the journal's bytes."""
         return cls(**json.loads(data))
 
 
-S = TypeVar("S", bound=Agreed, contravariant=True)
+S = TypeVar("S", bound=AgreementStep, contravariant=True)
 """The shard's kind of step."""
 
 
@@ -52,10 +52,10 @@ class UsableShard(Protocol[S]):
     """The interface of a shard that its activity uses."""
 
     @property
-    def used(self) -> Used | None:
+    def last_use(self) -> LastUse | None:
         """The journaled last use; None = none yet."""
 
-    def keep_used(self, used: Used, step: S) -> None:
+    def journal_use(self, used: LastUse, step: S) -> None:
         """Journal a use."""
 
     def is_protected(self) -> bool:
@@ -77,10 +77,10 @@ class Activity(Generic[S]):
         self._usable = usable
         self._slack_ms = idle_ms // _PARTS
         self._last_ms = 0
-        self.restored()
+        self.restore()
 
     @property
-    def watched(self) -> bool:
+    def is_temporary(self) -> bool:
         """Whether the entity is temporary."""
         return self._idle_ms > 0
 
@@ -94,30 +94,30 @@ class Activity(Generic[S]):
         """The last use of the shard, ms since the epoch; after a restart it may be a little too late."""
         return self._last_ms
 
-    def restored(self) -> None:
+    def restore(self) -> None:
         """Set the last use from the journal."""
-        journaled = self._usable.used
+        journaled = self._usable.last_use
         # A later use that was not journaled is at most this much later.
         self._last_ms = 0 if journaled is None else journaled.at_ms + self._slack_ms
 
     def begin(self, now_ms: int, step: S) -> None:
         """Begin an epoch. A new shard, or a changed configuration, counts as used now."""
-        if not self.watched:
+        if not self.is_temporary:
             return
-        known = self._usable.used
+        known = self._usable.last_use
         if known is None or known.configured != self._configured:
             self._last_ms = max(self._last_ms, now_ms)
             self._journal(step)
 
-    def use(self, now_ms: int, step: S, agreement: Agreement[S]) -> None:
+    def note_use(self, now_ms: int, step: S, agreement: Agreement[S]) -> None:
         """Note a use of the shard, which postpones the end of a temporary entity."""
-        if self.watched:
+        if self.is_temporary:
             self._note(now_ms, step)
-            agreement.used(now_ms, step)
+            agreement.note_use(now_ms, step)
 
     def idle_at_ms(self) -> int:
         """Return when the shard will be idle unless it is used, ms since the epoch; `NEVER` if it is protected."""
-        if not self.watched or self._usable.is_protected():
+        if not self.is_temporary or self._usable.is_protected():
             return NEVER
         return self._last_ms + self._idle_ms
 
@@ -125,9 +125,9 @@ class Activity(Generic[S]):
         if now_ms <= self._last_ms:
             return
         self._last_ms = now_ms
-        known = self._usable.used
+        known = self._usable.last_use
         if known is None or now_ms - known.at_ms >= self._slack_ms:
             self._journal(step)
 
     def _journal(self, step: S) -> None:
-        self._usable.keep_used(Used(self._last_ms, self._configured), step)
+        self._usable.journal_use(LastUse(self._last_ms, self._configured), step)

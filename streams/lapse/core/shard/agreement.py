@@ -47,7 +47,7 @@ UNUSED_GRACE_MS: Final = 1_000
 """The same without subscriptions, when only commands that were sent before need an answer."""
 
 
-class Agreed(Protocol):
+class AgreementStep(Protocol):
     """The parts of a shard's step that the agreement fills.
 
     Attributes:
@@ -59,7 +59,7 @@ class Agreed(Protocol):
     verdicts: list[Verdict]
 
 
-S = TypeVar("S", bound=Agreed, contravariant=True)
+S = TypeVar("S", bound=AgreementStep, contravariant=True)
 """The shard's kind of step."""
 
 
@@ -70,16 +70,16 @@ class RetirableShard(Protocol[S]):
     def retirement(self) -> Retirement | None:
         """The journaled retirement; None = in service."""
 
-    def keep(self, retirement: Retirement | None, step: S) -> None:
+    def journal_retirement(self, retirement: Retirement | None, step: S) -> None:
         """Journal a retirement; None = the shard is in service again."""
 
     def report(self, cause: Cause, force: bool, now_ms: int) -> Report:
         """Report the shard's messages, and whether the shard can end."""
 
-    def clear(self, retirement: Retirement, now_ms: int, step: S) -> bool:
+    def remove_some(self, retirement: Retirement, now_ms: int, step: S) -> bool:
         """Remove some of the remaining messages. Return whether none is left."""
 
-    def tell(self, retirement: Retirement, now_ms: int, step: S) -> None:
+    def record_deletion(self, retirement: Retirement, now_ms: int, step: S) -> None:
         """Write the event that the entity is deleted."""
 
     def is_subscribed(self) -> bool:
@@ -160,31 +160,31 @@ class Agreement(Generic[S]):
             return
         match message.kind:
             case ShardMessageKind.ASK:
-                self._asked(message, now_ms, step)
+                self._handle_question(message, now_ms, step)
             case ShardMessageKind.CHECK:
-                self._check(message, now_ms, step)
+                self._check_and_report(message, now_ms, step)
             case ShardMessageKind.REPORT:
-                self._reported(message, now_ms, step)
+                self._handle_report(message, now_ms, step)
             case ShardMessageKind.DECIDED:
                 if now is None or now.phase is not Phase.RETIRED:
                     self._retire(Retirement(phase=Phase.RETIRED, id=message.id, cause=message.cause), now_ms, step)
             case ShardMessageKind.RELEASED:
                 if now is not None and now.phase is Phase.PREPARED and now.id == message.id:
-                    self._retirable.keep(None, step)
+                    self._retirable.journal_retirement(None, step)
             case ShardMessageKind.GONE:
                 if now is not None and now.phase is Phase.RETIRED and message.sender not in now.gone:
-                    self._retirable.keep(replace(now, gone=now.gone | {message.sender}), step)
+                    self._retirable.journal_retirement(replace(now, gone=now.gone | {message.sender}), step)
 
-    def used(self, now_ms: int, step: S) -> None:
+    def note_use(self, now_ms: int, step: S) -> None:
         """Note a use of the shard. It vetoes an end for idleness that is not decided yet."""
         now = self._retirable.retirement
         if now is None or now.cause is not Cause.IDLE or now.phase is Phase.RETIRED:
             return
         report = Report(willing=False, active_ms=now_ms)
         if now.phase is Phase.PREPARED:
-            self._say(ShardMessageKind.REPORT, 0, now, step, report)
+            self._send_message(ShardMessageKind.REPORT, 0, now, step, report)
         else:
-            self._retirable.keep(now.reported(0, report), step)
+            self._retirable.journal_retirement(now.reported(0, report), step)
             self._conclude(now_ms, step)
 
     def take_over(self, now_ms: int) -> None:
@@ -218,14 +218,14 @@ class Agreement(Generic[S]):
             if now_ms >= now.since_ms + GIVE_UP_MS:
                 self._conclude(now_ms, step, late=True)
             else:
-                self._ask(now, now_ms, step)
+                self._ask_shards(now, now_ms, step)
         elif now.phase is Phase.PREPARED:
             self._again_ms = now_ms + REPORT_AGAIN_MS
-            self._say(ShardMessageKind.REPORT, 0, now, step, now.reports.get(self._partition))
+            self._send_message(ShardMessageKind.REPORT, 0, now, step, now.reports.get(self._partition))
         elif not self._cleared:
-            self._cleared = self._retirable.clear(now, now_ms, step)
+            self._cleared = self._retirable.remove_some(now, now_ms, step)
         else:
-            self._leave(now, now_ms, step)
+            self._stop_or_wait(now, now_ms, step)
 
     # Helpers
 
@@ -234,25 +234,25 @@ class Agreement(Generic[S]):
         asking = Retirement(
             phase=Phase.ASKING, id=self._last_id, cause=cause, force=force, since_ms=now_ms, asker=asker
         )
-        self._retirable.keep(asking, step)
-        self._ask(asking, now_ms, step)
+        self._retirable.journal_retirement(asking, step)
+        self._ask_shards(asking, now_ms, step)
 
-    def _ask(self, now: Retirement, now_ms: int, step: S) -> None:
+    def _ask_shards(self, now: Retirement, now_ms: int, step: S) -> None:
         self._again_ms = min(now_ms + ASK_AGAIN_MS, now.since_ms + GIVE_UP_MS)
         for partition in range(self._shards):
             if partition not in now.reports:
-                self._say(ShardMessageKind.ASK, partition, now, step)
+                self._send_message(ShardMessageKind.ASK, partition, now, step)
 
-    def _asked(self, message: ShardMessage, now_ms: int, step: S) -> None:
+    def _handle_question(self, message: ShardMessage, now_ms: int, step: S) -> None:
         now = self._retirable.retirement
         if now is not None and now.id == message.id and self._partition in now.reports:
-            self._say(ShardMessageKind.REPORT, 0, now, step, now.reports[self._partition])
+            self._send_message(ShardMessageKind.REPORT, 0, now, step, now.reports[self._partition])
         else:  # a forced deletion reads on, too, because records of a transfer prevent it (C77)
             self.checking = True
             check = replace(message, kind=ShardMessageKind.CHECK, sender=self._partition, to=self._partition)
             step.shard_messages.append(check)
 
-    def _check(self, message: ShardMessage, now_ms: int, step: S) -> None:
+    def _check_and_report(self, message: ShardMessage, now_ms: int, step: S) -> None:
         self.checking = False
         now = self._retirable.retirement
         if now is not None and (now.phase is Phase.RETIRED or now.id > message.id):
@@ -260,7 +260,7 @@ class Agreement(Generic[S]):
         report = self._retirable.report(message.cause, message.force, now_ms)
         if self._partition == 0:
             if now is not None and now.id == message.id:
-                self._retirable.keep(now.reported(0, report), step)
+                self._retirable.journal_retirement(now.reported(0, report), step)
                 self._conclude(now_ms, step)
             return
         promise = Retirement(
@@ -273,20 +273,22 @@ class Agreement(Generic[S]):
         )
         if report.willing:
             self._again_ms = now_ms + REPORT_AGAIN_MS
-            self._retirable.keep(promise, step)
+            self._retirable.journal_retirement(promise, step)
         elif now is not None:
-            self._retirable.keep(None, step)  # an older agreement, against which the first shard has decided
-        self._say(ShardMessageKind.REPORT, 0, promise, step, report)
+            self._retirable.journal_retirement(
+                None, step
+            )  # an older agreement, against which the first shard has decided
+        self._send_message(ShardMessageKind.REPORT, 0, promise, step, report)
 
-    def _reported(self, message: ShardMessage, now_ms: int, step: S) -> None:
+    def _handle_report(self, message: ShardMessage, now_ms: int, step: S) -> None:
         now = self._retirable.retirement
         if self._partition or message.report is None:
             return
         if now is not None and now.phase is Phase.RETIRED:
-            self._say(ShardMessageKind.DECIDED, message.sender, now, step)
+            self._send_message(ShardMessageKind.DECIDED, message.sender, now, step)
         elif now is not None and now.id == message.id:
             if now.reports.get(message.sender) != message.report:
-                self._retirable.keep(now.reported(message.sender, message.report), step)
+                self._retirable.journal_retirement(now.reported(message.sender, message.report), step)
                 self._conclude(now_ms, step)
         elif message.report.willing:
             released = ShardMessage(kind=ShardMessageKind.RELEASED, id=message.id, sender=0, to=message.sender)
@@ -304,26 +306,26 @@ class Agreement(Generic[S]):
         if not missing and all(report.willing for report in reports):
             self._retire(replace(now, phase=Phase.RETIRED, reports={}, asker=None), now_ms, step)
             for partition in range(1, self._shards):
-                self._say(ShardMessageKind.DECIDED, partition, now, step)
+                self._send_message(ShardMessageKind.DECIDED, partition, now, step)
             refusal = None
         else:
-            self._retirable.keep(None, step)
+            self._retirable.journal_retirement(None, step)
             for partition in range(1, self._shards):
-                self._say(ShardMessageKind.RELEASED, partition, now, step)
+                self._send_message(ShardMessageKind.RELEASED, partition, now, step)
             last_used_ms = max((report.active_ms for report in reports), default=0)
             self._not_idle_before_ms = max(now_ms + ASK_AGAIN_MS, last_used_ms + self._retirable.idle_ms())
-            refusal = self._silent(missing) if missing else self._objected(reports)
+            refusal = self._silence_refusal(missing) if missing else self._objection_refusal(reports)
         if now.asker is not None:
             step.verdicts.append(Verdict(now.asker, refusal, summed(reports)))
 
-    def _silent(self, missing: Sequence[int]) -> Refusal:
+    def _silence_refusal(self, missing: Sequence[int]) -> Refusal:
         return Refusal(
             ErrorCode.SHARD_UNAVAILABLE,
             f"{self._name}: shard {', '.join(map(str, missing))} did not say within {GIVE_UP_MS // 1000} s whether "
             "it may be deleted; nothing was deleted. See that workers run, and ask again",
         )
 
-    def _objected(self, reports: Iterable[Report]) -> Refusal:
+    def _objection_refusal(self, reports: Iterable[Report]) -> Refusal:
         unwilling = [report for report in reports if not report.willing]
         return Refusal(ErrorCode.IN_USE, objection(self._name, unwilling))
 
@@ -331,21 +333,23 @@ class Agreement(Generic[S]):
         retirement = replace(retirement, since_ms=now_ms)
         self._cleared = self.checking = False
         self._again_ms = now_ms
-        self._retirable.keep(retirement, step)
-        self._retirable.tell(retirement, now_ms, step)
+        self._retirable.journal_retirement(retirement, step)
+        self._retirable.record_deletion(retirement, now_ms, step)
 
-    def _leave(self, now: Retirement, now_ms: int, step: S) -> None:
+    def _stop_or_wait(self, now: Retirement, now_ms: int, step: S) -> None:
         if self._partition:
-            self._say(ShardMessageKind.GONE, 0, now, step)
+            self._send_message(ShardMessageKind.GONE, 0, now, step)
             self.stopped = True
             return
         missing = [partition for partition in range(1, self._shards) if partition not in now.gone]
         self.stopped = not missing
         self._again_ms = now_ms + ASK_AGAIN_MS
         for partition in missing:
-            self._say(ShardMessageKind.DECIDED, partition, now, step)
+            self._send_message(ShardMessageKind.DECIDED, partition, now, step)
 
-    def _say(self, kind: ShardMessageKind, to: int, now: Retirement, step: S, report: Report | None = None) -> None:
+    def _send_message(
+        self, kind: ShardMessageKind, to: int, now: Retirement, step: S, report: Report | None = None
+    ) -> None:
         message = ShardMessage(
             kind=kind,
             id=now.id,

@@ -51,12 +51,12 @@ class Growth:
         return cls(**json.loads(value))
 
 
-def born(shard: int, shards: int) -> Growth:
+def new_shard_note(shard: int, shards: int) -> Growth:
     """Return the note of a new shard. All but the first shard wait for the others before they read."""
     return Growth(shards, created=shard == 0, waits=shard > 0)
 
 
-def taken_over(
+def adopted_shard_note(
     before: Growth | None, shards: int, read: Mapping[str, int], first_held: int | None, next_place: int
 ) -> Growth:
     """Return the note of a shard that is taken over; `before` if nothing has changed.
@@ -78,7 +78,7 @@ def taken_over(
     return before
 
 
-def begins(shards: int, older: Iterable[Growth | None], places: Iterable[str]) -> dict[str, int] | None:
+def first_offsets(shards: int, older: Iterable[Growth | None], places: Iterable[str]) -> dict[str, int] | None:
     """Return the offsets at which a new shard begins to read.
 
     Args:

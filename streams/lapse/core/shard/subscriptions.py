@@ -15,7 +15,7 @@ SHOWN_FILTER: Final = 200
 """The greatest number of characters of a filter in an answer, so that it fits into a record."""
 
 
-def listed(
+def subscriptions_fields(
     command: Command, subscriptions: Iterable[OpenSubscription], count: int, row_filter: str | None
 ) -> dict[str, Any]:
     """Return the fields of the answer to `subscriptions`.

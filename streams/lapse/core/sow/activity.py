@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lapse.core.shard.activity import USED, Used
+from lapse.core.shard.activity import USED, LastUse
 from lapse.core.sow.state import SowState
 from lapse.core.sow.step import Step
 
@@ -16,11 +16,11 @@ class UsableSowShard:
         self._state = state
 
     @property
-    def used(self) -> Used | None:
+    def last_use(self) -> LastUse | None:
         """The journaled last use; None = none yet."""
         return self._state.used
 
-    def keep_used(self, used: Used, step: Step) -> None:
+    def journal_use(self, used: LastUse, step: Step) -> None:
         """Journal a use."""
         self._state.change(step, USED, used.encode())
 

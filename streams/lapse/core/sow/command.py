@@ -11,7 +11,7 @@ from lapse.core.near_name import question
 from lapse.core.shard.answer import CommandAnswer, Counts
 from lapse.core.shard.event import EventKind, ShardEvent
 from lapse.core.shard.refused import CommandRefused
-from lapse.core.shard.subscriptions import listed
+from lapse.core.shard.subscriptions import subscriptions_fields
 from lapse.core.sow import journal
 from lapse.core.sow.deletion import Bookmarks, ByKeys, Deletion, Selection
 from lapse.core.sow.key import NoKey, of_text
@@ -163,7 +163,9 @@ class SowCommands:
 
     def _list_subscriptions(self, command: Command, at_ms: int, step: Step, row_filter: str | None) -> None:
         known = self._state.subscribers.values()
-        self._tell(command, at_ms, step, listed(command, (one.shown for one in known), len(known), row_filter))
+        self._tell(
+            command, at_ms, step, subscriptions_fields(command, (one.shown for one in known), len(known), row_filter)
+        )
 
     def _tell(self, command: Command, at_ms: int, step: Step, facts: dict[str, Any]) -> None:
         if command.answer == "all":

@@ -38,7 +38,7 @@ class RetirableSowShard:
         """The journaled retirement; None = in service."""
         return self._state.retirement
 
-    def keep(self, retirement: Retirement | None, step: Step) -> None:
+    def journal_retirement(self, retirement: Retirement | None, step: Step) -> None:
         """Journal a retirement, or its end."""
         self._state.change(step, RETIREMENT, None if retirement is None else retirement.encode())
 
@@ -52,7 +52,7 @@ class RetirableSowShard:
             return Report(willing=idle_at_ms <= now_ms, counts=counts, active_ms=last_ms)
         return Report(willing=force or not any(counts.values()), counts=counts)
 
-    def clear(self, retirement: Retirement, now_ms: int, step: Step) -> bool:
+    def remove_some(self, retirement: Retirement, now_ms: int, step: Step) -> bool:
         """Remove some of the remaining records. Return whether none is left."""
         state = self._state
         reason = _REASONS[retirement.cause]
@@ -69,7 +69,7 @@ class RetirableSowShard:
             state.change(step, journal.TOMBSTONE + journal_key[1:], None)
         return not state.tombstones
 
-    def tell(self, retirement: Retirement, now_ms: int, step: Step) -> None:
+    def record_deletion(self, retirement: Retirement, now_ms: int, step: Step) -> None:
         """Write the event that the SOW topic is deleted."""
         idle_s = self._activity.idle_ms // 1000
         why = f"idle for {idle_s} s" if retirement.cause is Cause.IDLE else "by command"

@@ -82,14 +82,14 @@ class SowShard:
     def arrive(self, topic: str, partition: int, records: Sequence[Record], step: Step, clock_ms: int = NEVER) -> int:
         """See `Entrance.arrive`. The use of the topic counts by the broker's clock, not by producers' timestamps."""
         taken = self._entrance.arrive(topic, partition, records, step, clock_ms)
-        if self.activity.watched and taken:
-            self.activity.use(self.state.now_ms if clock_ms >= NEVER else clock_ms, step, self.agreement)
+        if self.activity.is_temporary and taken:
+            self.activity.note_use(self.state.now_ms if clock_ms >= NEVER else clock_ms, step, self.agreement)
         return taken
 
     def set_aside(self, topic: str, partition: int, record: Record, why: str, step: Step) -> None:
         """See `Entrance.set_aside`."""
         self._entrance.set_aside(topic, partition, record, why, step)
-        self.activity.use(self.state.now_ms, step, self.agreement)
+        self.activity.note_use(self.state.now_ms, step, self.agreement)
 
     def command(self, command: Command, at_ms: int, step: Step, row_filter: str | None = None) -> None:
         """Carry out a command as of an instant. Records that have expired by then do not exist for it (L10, L11).
@@ -104,7 +104,7 @@ class SowShard:
             row_filter: an expression that limits what its user may see and change; None = no limit (X4).
         """
         self.state.now_ms = max(self.state.now_ms, at_ms)
-        self.activity.use(at_ms, step, self.agreement)
+        self.activity.note_use(at_ms, step, self.agreement)
         self._commands.handle(command, at_ms, step, row_filter)
 
     def advance(self, now_ms: int, step: Step, limit: int = 10_000) -> bool:
@@ -125,7 +125,7 @@ class SowShard:
         change_bytes = step.change_bytes
         more = self._do_due(now_ms, step, limit)
         if step.change_bytes > change_bytes:
-            self.activity.use(now_ms, step, self.agreement)  # before the agreement checks for idleness (C50)
+            self.activity.note_use(now_ms, step, self.agreement)  # before the agreement checks for idleness (C50)
         if more:
             return True
         if state.tombstones:
@@ -180,7 +180,7 @@ class SowShard:
         """
         if query.finished:
             return
-        self.activity.use(now_ms, step, self.agreement)
+        self.activity.note_use(now_ms, step, self.agreement)
         query.pull(now_ms, step, scan)
         if query.finished:
             self._commands.finished(query, step)
@@ -259,7 +259,7 @@ class SowShard:
     def restoring(self, items: Iterable[tuple[bytes, bytes | None]]) -> Portions[None]:
         """Do the same as `restore`, in portions."""
         yield from self.state.restoring(items)
-        self.activity.restored()
+        self.activity.restore()
 
     def letting_go(self) -> Portions[None]:
         """Free the large parts of the state, in portions: see `Shard`."""

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 from lapse.core.lifetime import NEVER
 from lapse.core.portions import Portions, emptying, in_lots
 from lapse.core.repeats import Batch, Repeats, chunk_of
-from lapse.core.shard.activity import USED, Used
+from lapse.core.shard.activity import USED, LastUse
 from lapse.core.shard.retirement import RETIREMENT, Retirement
 from lapse.core.sow import journal
 from lapse.core.sow.expiry import DeadlineIndex
@@ -120,7 +120,7 @@ class SowState:
         self._indexed = bool(settings.hash_index)
         self.sequence = 0
         self.retirement: Retirement | None = None
-        self.used: Used | None = None
+        self.used: LastUse | None = None
         self.now_ms = -1
 
     @property
@@ -357,7 +357,7 @@ class SowState:
         if prefix == RETIREMENT:
             self.retirement = None if value is None else Retirement.decode(value)
         else:
-            self.used = None if value is None else Used.decode(value)
+            self.used = None if value is None else LastUse.decode(value)
 
     def _apply_source(self, number: int, value: bytes | None) -> None:
         assert value is not None, "sources are never forgotten"

@@ -90,7 +90,9 @@ class DeliveryWriter:
             return
         lost = [offset for offset, one in zip(messages.offsets.tolist(), records, strict=True) if one is None]
         if lost:
-            self._shard.truncated(messages.topic, messages.partition, sorted(lost), now_ms, step, handed_out=True)
+            self._shard.remove_truncated(
+                messages.topic, messages.partition, sorted(lost), now_ms, step, handed_out=True
+            )
 
     async def _forward(self, delivery: Delivery, now_ms: int, step: Step, write: Write) -> None:
         if self._forwarding is None:

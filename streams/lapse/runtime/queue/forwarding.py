@@ -123,10 +123,12 @@ class Forwarding:
         for at, refusal in refused.items():
             why = f"cannot be forwarded: {refusal.why}"
             logger.warning("%s: %s:%d:%d %s", name, messages.topic, messages.partition, handed_on[at], why)
-            shard.undecodable(messages.topic, messages.partition, handed_on[at], why, now_ms, step, handed_out=True)
+            shard.remove_undecodable(
+                messages.topic, messages.partition, handed_on[at], why, now_ms, step, handed_out=True
+            )
         lost = sorted(set(messages.offsets.tolist()) - outputs.keys())
         if lost:
-            shard.truncated(messages.topic, messages.partition, lost, now_ms, step, handed_out=True)
+            shard.remove_truncated(messages.topic, messages.partition, lost, now_ms, step, handed_out=True)
         self._settle(shard, delivery, now_ms, step)
         return True
 

@@ -53,7 +53,7 @@ class Growing:
 
     def first_records(self, shard: int, shards: int) -> list[tuple[bytes, bytes | None]]:
         """Return the first records of a new shard's journal."""
-        return [(KEY, growth.born(shard, shards).encode())] if shards > 1 else []
+        return [(KEY, growth.new_shard_note(shard, shards).encode())] if shards > 1 else []
 
     def waits(self, shard: int) -> bool:
         """Return whether this worker's shard still waits for older shards before it reads."""
@@ -112,7 +112,7 @@ class Growing:
                 older.append(note := self.note(into))
                 if other == 0 and note is not None and note.created and note.shards == shards:
                     break  # the queue began with this number
-        found = growth.begins(shards, older, places)
+        found = growth.first_offsets(shards, older, places)
         if found is None and shard not in self._warned:
             self._warned.add(shard)
             logger.warning(
@@ -180,7 +180,7 @@ class Growing:
         """
         before = self.note(changelog)
         read = {place: offset for place, offset in known.items() if ":" in place}
-        after = growth.taken_over(self._own.get(shard), shards, read, first_held, next_place)
+        after = growth.adopted_shard_note(self._own.get(shard), shards, read, first_held, next_place)
         self._own[shard] = after
         if after != (Growth(1) if before is None else before):
             await store.commit(shard, epoch, [], [(KEY, after.encode())])

@@ -55,7 +55,7 @@ class Judge:
             now_ms: the instant, ms since the epoch.
             step: gets messages that turn out lost or undecodable.
         """
-        for places in commands.to_judge(command, text, now_ms):
+        for places in commands.places_to_judge(command, text, now_ms):
             await self.places(places, effort, now_ms, step)
             if effort.is_spent:
                 return
@@ -94,11 +94,11 @@ class Judge:
                 at = stop
                 await asyncio.sleep(0)  # after the last portion too: a caller may have hundreds of lots
             lost = [offset for (offset, _), record in zip(some, records, strict=True) if record is None]
-            self._shard.truncated(topic, partition, lost, now_ms, step)
+            self._shard.remove_truncated(topic, partition, lost, now_ms, step)
 
     def end_too_costly(self, now_ms: int, step: Step) -> None:
         """End subscriptions whose filters take too much CPU (X7)."""
-        for text, refusal in self.filters.too_costly(self._shard.matching.subscribed).items():
+        for text, refusal in self.filters.too_costly(self._shard.matching.subscribed_filters).items():
             for one in [one for one in self._shard.subscriptions() if one.filter == text]:
                 self._shard.unsubscribe(one.id, now_ms, step, refusal.text)
 
@@ -117,7 +117,7 @@ class Judge:
             with under_way.noted(topic, partition, offset, offset, again=True):
                 self._shard.judge([(*message[:3], None) if aside else message])
             if aside:
-                self._shard.undecodable(topic, partition, offset, STOPPED, now_ms, step)
+                self._shard.remove_undecodable(topic, partition, offset, STOPPED, now_ms, step)
 
     async def unplaced(
         self, named: Iterable[tuple[str, int, list[int]]], text: str, effort: Effort | None = None

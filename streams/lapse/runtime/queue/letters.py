@@ -108,7 +108,7 @@ class QueueLetters:
         for (removal, at), why in refused:
             kept.setdefault(id(removal), (removal, {}))[1][at] = why
         for removal, by_index in kept.values():
-            source_offsets = self._shard.keep_pending(removal, by_index, step)
+            source_offsets = self._shard.keep_refused_letters(removal, by_index, step)
             yield from zip(source_offsets, (by_index[at] for at in sorted(by_index)), strict=True)
 
     async def pending_letter(self, source_offset: tuple[int, int]) -> Packed | None:

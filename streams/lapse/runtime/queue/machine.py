@@ -300,7 +300,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
     def arrivals_are_in(self, to_ms: int) -> None:
         """Note that everything that arrived up to an instant was taken in."""
         self._at_work.instants["in"] = to_ms
-        self.shard.arrivals_are_in(to_ms)
+        self.shard.note_arrivals_until(to_ms)
 
     def advance(self, now_ms: int) -> None:
         """Do a bounded part of what is due, but not before waiting commands, which have earlier instants (C1)."""
@@ -313,7 +313,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
     def written(self, effects: Effects, now_ms: int) -> bool:
         """Note that the effects of a step were written at `now_ms`; return whether a rate waited for that."""
         self._at_work.instants |= {"written": now_ms} if effects.counted_to >= 0 else {}
-        return effects.counted_to >= 0 and self.shard.allowance.written(effects.counted_to, now_ms)
+        return effects.counted_to >= 0 and self.shard.allowance.note_written(effects.counted_to, now_ms)
 
     def note_step_time(self, seconds: float) -> None:
         """Choose the size of the next part of a crowd by the duration of the last step (C60)."""
@@ -336,7 +336,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         """Note which topics were created anew. The records of the old ones are not looked for (C42)."""
         self._payloads.gone = frozenset(replaced)
         for tp, epoch in since.items():
-            self.shard.topic_begins(tp.topic, tp.partition, epoch)
+            self.shard.note_topic_epoch(tp.topic, tp.partition, epoch)
 
     def replace(self, topics: Collection[str], now_ms: int) -> bool:
         """Let a bounded number of messages leave whose topics were created anew (C42); return whether none is left."""
@@ -354,11 +354,11 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
     def log_begins(self, tp: TP, begin_offset: int, now_ms: int) -> bool:
         """Let a bounded number of messages leave whose records Kafka removed (C40); return whether none is left."""
         self.now_ms = max(self.now_ms, now_ms)
-        return self.shard.log_begins(tp.topic, tp.partition, begin_offset, self.now_ms, self._step)
+        return self.shard.truncate_below(tp.topic, tp.partition, begin_offset, self.now_ms, self._step)
 
     def missed(self, tp: TP, first: int, last: int) -> list[tuple[int, int]]:
         """Return the ranges that are lost of some that Kafka removed: those not acknowledged in advance."""
-        return self.shard.not_acknowledged(tp.topic, tp.partition, first, last)
+        return self.shard.without_acknowledged(tp.topic, tp.partition, first, last)
 
     def report_unread(self, tp: TP, ranges: Sequence[tuple[int, int]], now_ms: int) -> None:
         """Report messages that Kafka removed before they were read: one event for all, and no letters (C80)."""

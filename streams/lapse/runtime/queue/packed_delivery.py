@@ -51,7 +51,7 @@ def packed_records(
         return _packed_rows(messages, records.parts, headers, header_count, most_bytes)
     if not all(records):
         there = np.array([at for at, record in enumerate(records) if record is not None], np.intp)
-        messages, records = messages.some(there), [records[at] for at in there.tolist()]
+        messages, records = messages.select(there), [records[at] for at in there.tolist()]
     if not records:
         return []
     keys: list[bytes | None] = [record.key for record in records]  # type: ignore[union-attr]

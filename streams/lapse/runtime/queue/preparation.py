@@ -6,7 +6,7 @@ from lapse.core.error_code import Refusal
 from lapse.core.expression import ExpressionError
 from lapse.core.queue.command import QueueCommands
 from lapse.core.queue.inquiry.matching import MOST_PAGED, MOST_TRAVELLING
-from lapse.core.queue.inquiry.row_filter import no_filter, with_row_filter
+from lapse.core.queue.inquiry.row_filter import invalid_filter_refusal, with_row_filter
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step
 from lapse.runtime.queue.judging import Judge
@@ -54,7 +54,7 @@ class Preparation:
             try:
                 admitted = admitted._replace(command=with_row_filter(admitted.command, admitted.row_filter))
             except ExpressionError as error:
-                return admitted, no_filter(admitted.command, error)
+                return admitted, invalid_filter_refusal(admitted.command, error)
         if admitted.command.command != "subscribe":
             return admitted, None
         return admitted, self._judge.filters.refusal(admitted.command.filter)
@@ -89,7 +89,7 @@ class Preparation:
             most_kept = MOST_TRAVELLING if command.spare else MOST_PAGED if command.command == "sow" else 0
             self._shard.matching.begin_selection(text, most_kept)
         except ExpressionError as error:
-            return no_filter(command, error)
+            return invalid_filter_refusal(command, error)
         self._text = text
         effort = Effort()
         await self._judge.judge_for_command(self._commands, command, text, effort, now_ms, step)

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Final
 
 from lapse.core.expression import compile_filter
-from lapse.core.queue.rewind.rewind_command import Point, point_of
-from lapse.core.queue.rewind.rewinding import Wish
+from lapse.core.queue.rewind.rewind_command import Point, parse_rewind_point
+from lapse.core.queue.rewind.rewinding import RewindRequest
 from lapse.core.queue.rewind.rewinds import Rewind, Span
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step
@@ -49,7 +49,7 @@ class RewindAtWork:
         shard: QueueShard,
         payloads: PayloadWindow,
         admitted: Admitted | None,
-        wish: Wish | None,
+        wish: RewindRequest | None,
         point: Point,
         is_set_aside: Callable[[str, int, int], bool],
     ) -> None:
@@ -85,7 +85,7 @@ class RewindAtWork:
         runs, cursors = self._next(rewind)
         matches = compile_filter(rewind.filter) if rewind.filter else None
         began = time.monotonic()
-        self._shard.rewinding.part(rewind, runs, cursors, matches, step, dry_run=self._dry_run)
+        self._shard.rewinding.bring_back_part(rewind, runs, cursors, matches, step, dry_run=self._dry_run)
         took_s = time.monotonic() - began
         if took_s > _STEP_S:
             self.most = max(1, self.most // 2)
@@ -195,9 +195,9 @@ class Rewinder:
         """Offset of the command whose rewind was under way at take-over, from the journal; None without one."""
         return None if self._known is None else self._known.command
 
-    def begin(self, admitted: Admitted, wish: Wish) -> None:
+    def begin(self, admitted: Admitted, wish: RewindRequest) -> None:
         """Begin the rewind that a command asks for."""
-        self._at_work = self._work(admitted, wish, point_of(admitted.command.to))
+        self._at_work = self._work(admitted, wish, parse_rewind_point(admitted.command.to))
 
     async def go_on(self, step: Step) -> bool:
         """Do a part of the rewind; return whether it has reached its end."""
@@ -223,7 +223,7 @@ class Rewinder:
         at_work, self._at_work = self._at_work, None
         return (None, None) if at_work is None else (at_work.admitted, at_work.rewind)
 
-    def _work(self, admitted: Admitted | None, wish: Wish | None, point: Point) -> RewindAtWork:
+    def _work(self, admitted: Admitted | None, wish: RewindRequest | None, point: Point) -> RewindAtWork:
         def is_set_aside(topic: str, partition: int, offset: int) -> bool:
             return self._under_way().is_set_aside(topic, partition, offset)
 

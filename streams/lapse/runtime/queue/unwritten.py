@@ -148,7 +148,7 @@ class JournaledDeliveries:
                 self._shard.handed_out.take_back(places[one] for one in over)
                 at = [one for one in at if one not in over]
             if at:
-                found.append(replace(delivery, messages=delivery.messages.some(np.array(at, np.intp))))
+                found.append(replace(delivery, messages=delivery.messages.select(np.array(at, np.intp))))
         self.has_found = bool(found)
         if found:
             settings, count = self._shard.settings, sum(len(one.messages) for one in found)

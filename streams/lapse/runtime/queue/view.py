@@ -58,4 +58,7 @@ class QueueView:
         """Yield the bookmark of every message that has not expired, and its state as JSON."""
         for one in self._shard.peek(0, 1 << 62):
             if one.deadline_ms is None or one.deadline_ms > now_ms or not self._shard.settings.expiration.enabled:
-                yield str(Bookmark(one.topic, one.partition, one.offset)).encode(), orjson.dumps({"state": one.stands})
+                yield (
+                    str(Bookmark(one.topic, one.partition, one.offset)).encode(),
+                    orjson.dumps({"state": one.state_name}),
+                )

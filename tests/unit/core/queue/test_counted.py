@@ -21,7 +21,7 @@ def test_what_two_epochs_have_put_down_counts_once_and_is_forgotten_in_turn(old:
     found = restore(items).state.counted
     rate = Rate(count=10, per_ms=60_000)
     for left, number in ((7, 3), (8, 4), (9, 5)):
-        assert found.room(EVERYTHING, rate, 2_000) == left
+        assert found.room_for(EVERYTHING, rate, 2_000) == left
         assert list(found.batches) == list(range(number, 6))
         found.apply(Change(ChangeKind.UNCOUNTED, offset=number))
-    assert found.room(EVERYTHING, rate, 2_000) == 10
+    assert found.room_for(EVERYTHING, rate, 2_000) == 10

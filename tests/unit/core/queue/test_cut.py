@@ -30,7 +30,7 @@ def test_places_of_many_ranges_are_those_of_each(steps, size, few, long) -> None
 
 @pytest.mark.feature("C60")
 def test_many_long_ranges_are_not_written_out_place_by_place(monkeypatch) -> None:
-    monkeypatch.setattr(cuts, "_together", None)
+    monkeypatch.setattr(cuts, "_cut_many", None)
     places = [(at * 4096, 4096) for at in range(100)]
     assert list(by_segment(places, 4096)) == [(at, slice(0, 4096)) for at in range(100)]
 

@@ -22,7 +22,7 @@ class Asked:
         self.matching.begin_selection(text, most_kept)
         judged = self.matching.untried_offsets(text, "t", 0, list(offsets))
         self.matching.judge_bookmarks(text, [SimpleNamespace(topic="t", partition=0, offset=at) for at in judged])
-        matching = sorted(self.matching.seen(text, "t", 0))
+        matching = sorted(self.matching.matched_offsets(text, "t", 0))
         self.matching.end_selection(text)
         return judged, matching
 

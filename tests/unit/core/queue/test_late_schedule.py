@@ -50,7 +50,7 @@ def test_between_topics_its_instant_counts_against_what_was_read() -> None:
     found = {}
     for order, records in read.items():
         shard, step = QueueShard(QueueSettings(name="orders")), Step()
-        shard.arrivals_are_in(0)
+        shard.note_arrivals_until(0)
         shard.arrive("a", 0, [published(0, timestamp=T0, enqueue_at_ms=T0 + 1_000)], step, T0)
         for topic, offset, after_ms in records:
             shard.arrive(topic, 0, [published(offset, timestamp=T0 + after_ms)], step, LATE)
@@ -73,18 +73,18 @@ def test_a_stamp_ahead_of_the_clock_makes_nothing_come_early() -> None:
 @pytest.mark.feature("C76", "C11")
 def test_a_scheduled_message_waits_until_what_arrived_before_its_instant_is_in() -> None:
     shard, step = QueueShard(QueueSettings(name="orders")), Step()
-    shard.arrivals_are_in(0)
+    shard.note_arrivals_until(0)
     shard.arrive("orders", 0, [published(0, timestamp=T0, enqueue_at_ms=T0 + 1_000)], step, T0)
     assert shard.next_due_ms() == T0 + 1_000
     assert shard.waits_for_arrivals(LATE)
     assert not shard.is_due(LATE)
     shard.advance(LATE, step)
     assert shard.depth()["scheduled"] == 1
-    shard.arrivals_are_in(T0 + 999)
+    shard.note_arrivals_until(T0 + 999)
     assert shard.waits_for_arrivals(LATE)
     assert not shard.is_due(LATE)
     shard.arrive("orders", 0, [published(1, timestamp=T0 + 999)], step, T0)  # it was unread; it is older
-    shard.arrivals_are_in(T0 + 1_000)
+    shard.note_arrivals_until(T0 + 1_000)
     assert not shard.waits_for_arrivals(LATE)
     assert shard.is_due(LATE)
     shard.advance(LATE, step)
@@ -94,10 +94,10 @@ def test_a_scheduled_message_waits_until_what_arrived_before_its_instant_is_in()
 @pytest.mark.feature("C76", "L3")
 def test_a_scheduled_message_that_waits_for_older_arrivals_expires_as_of_now() -> None:
     shard, step = QueueShard(QueueSettings(name="orders", expiration=Expiration(enabled=True))), Step()
-    shard.arrivals_are_in(0)
+    shard.note_arrivals_until(0)
     headers = {"timestamp": T0, "enqueue_at_ms": T0 + 1_000, "expires_at_ms": T0 + 2_000}
     shard.arrive("orders", 0, [published(0, **headers)], step, T0)
-    shard.arrivals_are_in(LATE - 1)
+    shard.note_arrivals_until(LATE - 1)
     shard.advance(LATE, step)
     (removal,) = step.removals
     assert removal.at_ms == LATE
@@ -106,7 +106,7 @@ def test_a_scheduled_message_that_waits_for_older_arrivals_expires_as_of_now() -
 @pytest.mark.feature("C76", "C51")
 def test_without_room_nothing_waits_for_arrivals_for_no_place_is_given() -> None:
     shard, step = QueueShard(QueueSettings(name="orders", target_depth=1)), Step()
-    shard.arrivals_are_in(0)
+    shard.note_arrivals_until(0)
     shard.arrive("orders", 0, [published(0, timestamp=T0, enqueue_at_ms=T0 + 1_000)], step, T0)
     shard.arrive("orders", 0, [published(1, timestamp=T0 + 1)], step, T0)
     assert not shard.waits_for_arrivals(LATE)

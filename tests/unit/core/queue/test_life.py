@@ -20,8 +20,8 @@ from lapse.core.queue.delivery.retry import RetryRule
 from lapse.core.queue.life import transitions
 from lapse.core.queue.life.message_state import MEANINGS, State
 from lapse.core.queue.life.movement import DEFERRALS, MOVES
-from lapse.core.queue.life.table import ROWS, Guard, Impossible, Route, Row, Trigger, route
-from lapse.core.queue.rewind.rewinding import Wish
+from lapse.core.queue.life.table import ROWS, Guard, ImpossibleTransition, Route, Row, Trigger, route
+from lapse.core.queue.rewind.rewinding import RewindRequest
 from lapse.core.queue.settings import Fairness, QueueSettings, Semantics
 from lapse.core.queue.settlement.settlement import Claim, SettleAction
 from lapse.core.queue.shard import QueueShard
@@ -53,7 +53,7 @@ def test_a_change_takes_messages_from_the_states_of_its_rows_only(kind: ChangeKi
         state.apply(change)
         assert State(int(state.segments[0].state[1])) is MOVES[kind].to
         return
-    with pytest.raises(Impossible, match=f"{kind.name} takes no message that is {found.name}: place 1"):
+    with pytest.raises(ImpossibleTransition, match=f"{kind.name} takes no message that is {found.name}: place 1"):
         state.apply(change)
     assert State(int(state.segments[0].state[1])) is found
 
@@ -61,7 +61,7 @@ def test_a_change_takes_messages_from_the_states_of_its_rows_only(kind: ChangeKi
 def test_one_message_in_another_state_refuses_the_whole_run() -> None:
     state = with_messages()
     state.apply(Change(ChangeKind.LEASED, [(2, 1)], holder=0))
-    with pytest.raises(Impossible, match="place 2"):
+    with pytest.raises(ImpossibleTransition, match="place 2"):
         state.apply(Change(ChangeKind.LEASED, [(0, 4)], holder=0))
     assert state.segments[0].state[:4].tolist() == [1, 1, 2, 1]
 
@@ -79,10 +79,10 @@ def test_what_is_read_back_of_a_segment_that_soon_was_gone_is_left_out() -> None
 def test_a_message_without_a_place_goes_by_the_rows_as_well() -> None:
     state = with_messages()
     at = {"source": 0, "offset": 9, "until_ms": 5, "deadlines_ms": np.array([7])}
-    with pytest.raises(Impossible, match="UNSCHEDULED cannot take a message from UNREAD to GONE"):
+    with pytest.raises(ImpossibleTransition, match="UNSCHEDULED cannot take a message from UNREAD to GONE"):
         state.apply(Change(ChangeKind.UNSCHEDULED, **at))
     state.apply(Change(ChangeKind.SCHEDULED, **at))
-    with pytest.raises(Impossible, match="SCHEDULED cannot take a message from SCHEDULED to UNCONFIRMED"):
+    with pytest.raises(ImpossibleTransition, match="SCHEDULED cannot take a message from SCHEDULED to UNCONFIRMED"):
         state.apply(Change(ChangeKind.SCHEDULED, **at, facts={"transfer": "t"}))
     state.apply(Change(ChangeKind.SCHEDULED, **at, facts={"ready": True}))
     state.apply(Change(ChangeKind.UNSCHEDULED, **at))
@@ -313,7 +313,7 @@ class Life:
         if self.row.state in (State.UNREAD, State.REMEMBERED):
             self.shard.set_aside("t", 0, Record(1), "why", self.step)
         else:
-            self.shard.undecodable("t", 0, 1, "why", self.now_ms, self.step)
+            self.shard.remove_undecodable("t", 0, 1, "why", self.now_ms, self.step)
 
     def come_due(self) -> None:
         if self.row.state is State.HELD:
@@ -365,14 +365,14 @@ class Life:
         self.shard.purge(self.now_ms, self.step, leased=self.row.when is Guard.LEASED_TOO)
 
     def truncate(self) -> None:
-        self.shard.log_begins("t", 0, 2, self.now_ms, self.step)
+        self.shard.truncate_below("t", 0, 2, self.now_ms, self.step)
 
     def replace_topic(self) -> None:
         self.shard.replace_topic("t", 5, self.now_ms, self.step)
 
     def retire(self) -> None:
         cause = Cause.IDLE if self.row.when is Guard.IDLE else Cause.DELETE
-        self.shard.agreement._retirable.clear(SimpleNamespace(cause=cause), self.now_ms, self.step)
+        self.shard.agreement._retirable.remove_some(SimpleNamespace(cause=cause), self.now_ms, self.step)
 
     def begin_transfer(self) -> None:
         self.shard.transfer_source.hold("x", "", [CLAIM], 9, self.now_ms, self.step)
@@ -392,12 +392,12 @@ class Life:
     def rewind(self) -> None:
         source, rewinding = self.shard.state.sources[0], self.shard.rewinding
         source.next_offset = max(source.next_offset, 2)
-        rewind = rewinding.begin(Wish("r", self.now_ms, 0, {0: 1}), self.step)
+        rewind = rewinding.begin(RewindRequest("r", self.now_ms, 0, {0: 1}), self.step)
         record = Record(1, *([LATER] if self.row.when is Guard.LATER else []))
-        rewinding.part(rewind, [(0, [record])], {0: source.next_offset}, None, self.step)
+        rewinding.bring_back_part(rewind, [(0, [record])], {0: source.next_offset}, None, self.step)
 
     def refuse_letter(self) -> None:
-        self.shard.keep_pending(self.step.removals[-1], {0: "too large"}, self.step)
+        self.shard.keep_refused_letters(self.step.removals[-1], {0: "too large"}, self.step)
 
     def write_letter(self) -> None:
         self.shard.letter_written(0, 1, self.step)
@@ -425,7 +425,7 @@ def test_each_row_is_looked_up_and_happens(row: Row) -> None:
     left_late = row.to is State.GONE and MEANINGS[row.state].place and Reason.TIME_LIMIT in reasons
     unread = row.state is State.REMEMBERED and row.trigger in (Trigger.TRUNCATE, Trigger.REPLACE_TOPIC)
     assert life.state is (State.EXPIRED if left_late else State.UNREAD if unread else row.to)
-    assert not row.tells or row.tells in [event.kind for event in life.step.events]
+    assert not row.emits or row.emits in [event.kind for event in life.step.events]
     assert row.reason is None or row.reason in reasons
 
 

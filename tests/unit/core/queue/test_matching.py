@@ -65,7 +65,7 @@ class Told(Matching):
 @pytest.fixture
 def matching() -> Told:
     made = Told()
-    made.keep(["even", ""])
+    made.set_subscribed(["even", ""])
     return made
 
 
@@ -93,12 +93,12 @@ def test_a_payload_is_read_before_the_work_of_a_filter_begins(matching: Told) ->
 
     matching.judge([0, 1], [Message(), None])  # type: ignore[list-item]
     assert read_within[0] == ""
-    matching.keep(["even", "constant"])
+    matching.set_subscribed(["even", "constant"])
     matching.filters["constant"].uses_payload = False
     read_within.clear()
     matching.judge([2], [Message()])  # type: ignore[list-item]
     assert read_within[0] == "", "one of the two looks at it"
-    matching.keep(["constant"])
+    matching.set_subscribed(["constant"])
     del matching.filters["constant"].uses_payload
     read_within.clear()
     matching.judge([3], [Message()])  # type: ignore[list-item]
@@ -107,11 +107,11 @@ def test_a_payload_is_read_before_the_work_of_a_filter_begins(matching: Told) ->
 
 def test_a_filter_that_no_subscription_has_any_more_is_forgotten(matching: Told) -> None:
     assert matching.active
-    assert matching.subscribed == {"even"}
+    assert matching.subscribed_filters == {"even"}
     matching.tell(4)
-    matching.keep([])
+    matching.set_subscribed([])
     assert not matching.active
-    matching.keep(["even"])
+    matching.set_subscribed(["even"])
     assert matching.known("even", 0) == [UNKNOWN]
     assert matching.predicate("even") is matching.filters["even"]
 
@@ -141,25 +141,25 @@ def test_a_filter_that_is_asked_for_again_knows_what_it_was_told_until_others_co
 def test_a_selection_that_cannot_be_compiled_leaves_nothing(matching: Told) -> None:
     with pytest.raises(ValueError, match="no filter"):
         matching.begin_selection("wrong")
-    matching.keep([])
+    matching.set_subscribed([])
     assert not matching.active
 
 
 def test_how_far_a_selection_was_judged_is_known_while_it_lasts(matching: Told) -> None:
     matching.note_judged("even", 3)
-    assert matching.judged_to("even") == 0, "it is no selection"
+    assert matching.first_unjudged_segment("even") == 0, "it is no selection"
     matching.begin_selection("even")
-    assert matching.judged_to("even") == 0
+    assert matching.first_unjudged_segment("even") == 0
     matching.note_judged("even", 3)
-    assert matching.judged_to("even") == 3
+    assert matching.first_unjudged_segment("even") == 3
     matching.end_selection("even")
-    assert matching.judged_to("even") == 0
+    assert matching.first_unjudged_segment("even") == 0
     matching.begin_selection("even")
-    assert matching.judged_to("even") == 0
+    assert matching.first_unjudged_segment("even") == 0
 
 
 def test_a_segment_is_hopeless_once_no_filter_can_match_in_it(matching: Told) -> None:
-    matching.keep(["even", "other"])
+    matching.set_subscribed(["even", "other"])
     assert matching.matches_none(["even"], 0, 1) is False, "it was not tried"
     matching.tell(1, 3, 4)
     assert matching.matches_none(["even", "other"], 0, 2)
@@ -186,12 +186,12 @@ def test_places_that_are_empty_for_good_match_nothing_under_any_filter() -> None
     matching.begin_selection("kept", MOST_PAGED)
     matching.tell(2, 4, 6, 8)
     matching.end_selection("kept")
-    matching.keep(["even"])
+    matching.set_subscribed(["even"])
     matching.tell(2, 4, 6)
     state = np.array([State.GONE, State.AVAILABLE, State.EXPIRED, State.GONE], np.uint8)
-    matching.put_away(SimpleNamespace(index=0, used=3, state=state))  # type: ignore[arg-type]
+    matching.mark_empty_slots(SimpleNamespace(index=0, used=3, state=state))  # type: ignore[arg-type]
     assert matching.known("even", 0, 1, 2, 3) == [NO, YES, NO, UNKNOWN]
     matching.begin_selection("kept", MOST_PAGED)
     assert matching.known("kept", 0, 1, 2, 3) == [NO, YES, NO, YES], "the fourth place is not in use"
-    matching.put_away(SimpleNamespace(index=1, used=1, state=state))  # type: ignore[arg-type]
+    matching.mark_empty_slots(SimpleNamespace(index=1, used=1, state=state))  # type: ignore[arg-type]
     assert matching.is_untried("even", 1), "nothing was known of it"

@@ -159,7 +159,7 @@ def test_deliveries_count_as_of_when_they_are_written_where_somebody_says_so() -
     assert count(1_000) == 2
     assert count(1_100) == 0
     assert shard.next_due_ms() >= NEVER or shard.next_due_ms() > 100_000, "nobody knows yet when it may go on"
-    allowance.written(allowance.counted_to, 1_120)
+    allowance.note_written(allowance.counted_to, 1_120)
     assert shard.next_due_ms() <= 1_120, "it is looked at once that is known"
     assert count(1_121) == 0
     assert shard.next_due_ms() == 1_220
@@ -197,7 +197,9 @@ def test_a_peek_says_for_which_rate_a_message_waits_and_until_when() -> None:
     def waits() -> dict[int, str]:
         peeked = {shown.offset: shown.waits_for for shown in one.shard.peek(0, 9, now_ms=one.now_ms)}
         claims = [Claim("orders", 0, 0, 9)]
-        assert {shown.offset: shown.waits_for for shown in one.shard.named(claims, one.now_ms, lambda _: "")} == peeked
+        assert {
+            shown.offset: shown.waits_for for shown in one.shard.find_named(claims, one.now_ms, lambda _: "")
+        } == peeked
         return {offset: text for offset, text in peeked.items() if text}
 
     assert waits() == {}

@@ -149,7 +149,7 @@ def test_an_open_subscription_is_use_for_as_long_as_it_is_open_and_so_is_its_end
     queue.subscribe()
     for minute in range(1, 20):
         queue.at(T0 + minute * (MINUTE_MS - 1))
-        assert queue.shard.heard("s", queue.now_ms), "it is not even noted as use: that it is there is enough"
+        assert queue.shard.note_heartbeat("s", queue.now_ms), "it is not even noted as use: that it is there is enough"
     assert not queue.ended
     lost_ms = T0 + 19 * (MINUTE_MS - 1) + MINUTE_MS
     queue.at(lost_ms)

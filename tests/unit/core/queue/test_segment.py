@@ -110,7 +110,7 @@ def test_counts_are_kept_and_journaled_from_the_first_delivery_on() -> None:
 
 def test_a_new_segment_has_nothing_and_is_not_done_with() -> None:
     new = Segment(3)
-    assert (new.used, new.held, new.available, new.best(), new.droppable) == (0, 0, 0, None, False)
+    assert (new.used, new.held, new.available, new.best_key(), new.is_droppable) == (0, 0, 0, None, False)
     assert encode(decode(encode(new))) == encode(new)
 
 

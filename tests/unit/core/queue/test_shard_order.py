@@ -948,7 +948,7 @@ def test_what_comes_due_beyond_the_target_depth_waits_in_its_place_and_enters_as
     one.read("orders")
     one.commit()
     one.crash()
-    assert [row.stands for row in one.shard.peek(0, 4)] == ["available", "available", "held", "held"]
+    assert [row.state_name for row in one.shard.peek(0, 4)] == ["available", "available", "held", "held"]
     one.subscribe("inky", 10)
     order = []
     for _ in range(101):

@@ -105,7 +105,7 @@ def test_claims_settled_together_come_out_as_one_by_one(prices, ttls_ms, setting
         now_ms, steps = NOW_MS + later_ms, [Step(), Step()]
         together = settled(shards[0], now_ms, steps[0])
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(settling, "_follows", lambda *_: False)
+            patch.setattr(settling, "_continues_run", lambda *_: False)
             alone = settled(shards[1], now_ms, steps[1])
         assert together == alone
         assert told(steps[0]) == told(steps[1])

@@ -42,7 +42,7 @@ def fill(world: World, count: int, **said: object) -> None:
 
 
 def states(world: World) -> list[str]:
-    return ["unconfirmed" if not one.confirmed else one.stands for one in world.shard.peek(0, 1_000)]
+    return ["unconfirmed" if not one.confirmed else one.state_name for one in world.shard.peek(0, 1_000)]
 
 
 @pytest.mark.feature("Q17")
@@ -120,7 +120,7 @@ def test_a_transfer_that_is_begun_again_after_any_step_delivers_once(crash_at: i
         source.hold("t", Claim("orders", 0, 0, 1))
         if passed():
             return False
-        held = [one.offset for one in source.shard.transfer_source.held("t")]
+        held = [one.offset for one in source.shard.transfer_source.held_messages("t")]
         puts = [(offset, target.publish("orders", transferred=("there", "t"))[2]) for offset in held]
         target.read("orders")
         if passed():
@@ -167,7 +167,7 @@ def test_a_transfer_is_known_as_long_as_it_holds_anything(said: dict[str, int]) 
     world.hold("t", ALL)
     world.confirm("t", HandOver("orders", 0, 0, 1, "orders", 0, 0))
     world.finish_transfer("t")
-    assert [one.offset for one in world.shard.transfer_source.held("t")] == [1]
+    assert [one.offset for one in world.shard.transfer_source.held_messages("t")] == [1]
     assert world.hand_back("t") == 1
     assert not list(world.shard.state.transfers)
 
@@ -197,7 +197,7 @@ def test_a_schedule_goes_along() -> None:
     source, target = here(), there()
     fill(source, 1, enqueue_at_ms=1_500)
     source.hold("t", ALL)
-    (held,) = source.shard.transfer_source.held("t")
+    (held,) = source.shard.transfer_source.held_messages("t")
     assert held.until_ms == 1_500
     source.advance(1_000)
     assert states(source) == ["transferring"]
@@ -370,12 +370,14 @@ def test_no_more_is_held_than_is_asked_for_whatever_it_is_and_all_of_it_survives
     for name in ("t", "u", "t"):
         for first, more in ranges:
             world.hold(name, Claim("orders", 0, first, first + more), most=most)
-            assert len(list(world.shard.transfer_source.held(name))) <= most
-    held = {name: [one.offset for one in world.shard.transfer_source.held(name)] for name in ("t", "u")}
+            assert len(list(world.shard.transfer_source.held_messages(name))) <= most
+    held = {name: [one.offset for one in world.shard.transfer_source.held_messages(name)] for name in ("t", "u")}
     for _ in range(3):  # what the first epoch journals is written anew by the second
         world.commit()
         world.crash()
-        assert {name: [one.offset for one in world.shard.transfer_source.held(name)] for name in ("t", "u")} == held
+        assert {
+            name: [one.offset for one in world.shard.transfer_source.held_messages(name)] for name in ("t", "u")
+        } == held
     for name, offsets in held.items():
         assert world.hand_back(name) == len(offsets)
     assert not list(world.shard.state.transfers)
@@ -406,7 +408,7 @@ def test_counts_go_along_and_a_message_dies_of_them_there(enqueue_at_ms: int | N
     target.advance(600)
     again()
     (waiting,) = target.shard.peek(0, 10)
-    assert (waiting.stands, waiting.deliveries, waiting.cancels) == ("available", 2, 1)
+    assert (waiting.state_name, waiting.deliveries, waiting.cancels) == ("available", 2, 1)
     target.subscribe("inky", 10)
     (delivered,) = target.deliver()["inky"]
     assert (delivered.bookmark[2], delivered.deliveries) == (0, 3)
@@ -488,11 +490,11 @@ def test_what_waits_and_what_is_on_its_way_count_against_the_room_here() -> None
         target.publish("orders", transferred=("there", "t"))
     target.read("orders")
     assert spare(target) == []
-    assert target.shard.transfer_source.spare.wanted() == 6
+    assert target.shard.transfer_source.spare.unfiltered_demand() == 6
     assert target.accept("t", Claim("orders", 0, 0, 1)) == ["settled"] * 2
     assert states(target) == ["available", "available", "unconfirmed"]
     assert spare(target) == []
-    assert target.shard.transfer_source.spare.wanted() == 6
+    assert target.shard.transfer_source.spare.unfiltered_demand() == 6
 
 
 @pytest.mark.feature("Q26", "Q14")
@@ -531,7 +533,7 @@ def test_what_was_handed_over_is_not_handed_on(later_ms: int) -> None:
 @pytest.mark.feature("Q26")
 def test_subscriptions_want_what_they_have_room_for_beside_what_waits() -> None:
     world = there()
-    wanted = world.shard.transfer_source.spare.wanted
+    wanted = world.shard.transfer_source.spare.unfiltered_demand
     assert wanted() == 0
     world.subscribe("inky", 5)
     world.subscribe("blinky", 9, text="/f = 1")
@@ -550,7 +552,7 @@ def _looked(world: World, text: str, most: int = 100, limit: int = 1_000) -> tup
     """What is spare under a filter, after one look at payloads."""
     source, matching = world.shard.transfer_source.spare, world.shard.matching
     matching.begin_selection(text, MOST_TRAVELLING)
-    world.judge(source.to_judge(most, 0, world.now_ms, False, text, limit))
+    world.judge(source.places_to_judge(most, 0, world.now_ms, False, text, limit))
     claims, unseen = source.claims(most, 0, world.now_ms, text=text)
     matching.end_selection(text)
     return [(one.first, one.last) for one in claims], unseen
@@ -578,7 +580,7 @@ def test_payloads_are_looked_at_some_at_a_time_in_order_and_once() -> None:
     assert _looked(world, "/f = 1", limit=2) == ([(2, 2), (5, 5)], False)
     source = world.shard.transfer_source.spare
     world.shard.matching.begin_selection("/f = 1", MOST_TRAVELLING)
-    assert source.to_judge(100, 0, world.now_ms, False, "/f = 1", 2) == []
+    assert source.places_to_judge(100, 0, world.now_ms, False, "/f = 1", 2) == []
 
 
 @pytest.mark.feature("Q26")

@@ -40,13 +40,13 @@ def test_what_the_log_no_longer_has_leaves_scheduled_messages_too() -> None:
 @pytest.mark.feature("C80", "Q13")
 def test_of_messages_that_were_never_read_those_are_missed_that_nobody_acknowledged_ahead() -> None:
     shard, step = QueueShard(QueueSettings(name="orders", target_depth=1)), Step()
-    assert shard.not_acknowledged("orders", 0, 1, 9) == [(1, 9)]
+    assert shard.without_acknowledged("orders", 0, 1, 9) == [(1, 9)]
     shard.arrive("orders", 0, [published(0, timestamp=1)], step)
     shard.note_end("orders", 0, 10)
     ahead = [Claim("orders", 0, 1, 1), Claim("orders", 0, 4, 5), Claim("orders", 0, 9, 9)]
     shard.settle(SettleAction.ACKNOWLEDGE, "s", ahead, 5, step)
-    assert shard.not_acknowledged("orders", 0, 1, 9) == [(2, 3), (6, 8)]
-    assert shard.not_acknowledged("orders", 0, 4, 5) == []
+    assert shard.without_acknowledged("orders", 0, 1, 9) == [(2, 3), (6, 8)]
+    assert shard.without_acknowledged("orders", 0, 4, 5) == []
 
 
 @pytest.mark.feature("C40", "X7")
@@ -57,7 +57,7 @@ def test_scheduled_messages_leave_a_bounded_number_at_a_time_too() -> None:
             one.publish("orders", enqueue_at_ms=one.now_ms + 500)
         one.read("orders")
         left = []
-        while not one.shard.log_begins("orders", 0, 5, one.now_ms, Step()):
+        while not one.shard.truncate_below("orders", 0, 5, one.now_ms, Step()):
             left.append(one.shard.depth()["scheduled"])
         assert left == [3, 1]
 

@@ -24,7 +24,7 @@ from lapse.core.queue.journal import queue_journal as journals
 from lapse.core.queue.journal.queue_journal import QueueJournal
 from lapse.core.queue.journal.restored import restore
 from lapse.core.queue.removal import truncation
-from lapse.core.queue.rewind.rewinding import Wish
+from lapse.core.queue.rewind.rewinding import RewindRequest
 from lapse.core.queue.rewind.rewinds import Rewind
 from lapse.core.queue.segments import segment as segments
 from lapse.core.queue.segments.segment import State
@@ -211,7 +211,8 @@ class World:
 
     def heard(self, subscription: str) -> None:
         self._both(
-            lambda _: self.shard.heard(subscription, self.now_ms), lambda: self.oracle.heard(subscription, self.now_ms)
+            lambda _: self.shard.note_heartbeat(subscription, self.now_ms),
+            lambda: self.oracle.heard(subscription, self.now_ms),
         )
 
     def unsubscribe(self, subscription: str) -> None:
@@ -251,7 +252,7 @@ class World:
 
         def tell(step: Step) -> None:
             for topic, partition, offset in bookmarks:
-                self.shard.truncated(topic, partition, [offset], self.now_ms, step, handed_out)
+                self.shard.remove_truncated(topic, partition, [offset], self.now_ms, step, handed_out)
 
         self._both(tell, lambda: self.oracle.truncated(list(bookmarks), self.now_ms, handed_out))
 
@@ -279,7 +280,7 @@ class World:
             if refused:
                 told, before = len(self.step.events), len(removal.messages)
                 left = removal.messages
-                names = self.shard.keep_pending(removal, refused, self.step)
+                names = self.shard.keep_refused_letters(removal, refused, self.step)
                 kept = [int(left.offsets[at]) for at in refused]
                 assert [offset for _, offset in names] == kept
                 (event,) = self.step.events[told:]
@@ -296,7 +297,7 @@ class World:
         def tell(step: Step) -> None:
             nonlocal more
             while more:
-                more = not self.shard.log_begins(topic, 0, begin_offset, now_ms, step)
+                more = not self.shard.truncate_below(topic, 0, begin_offset, now_ms, step)
 
         self._both(tell, lambda: self.oracle.log_begins(topic, begin_offset, now_ms))
 
@@ -338,7 +339,7 @@ class World:
 
     def _begin_topics(self) -> None:
         for topic, epoch in self.oracle.since.items():
-            self.shard.topic_begins(topic, 0, epoch)
+            self.shard.note_topic_epoch(topic, 0, epoch)
 
     @contextmanager
     def selection(self, text: str, most_kept: int = 0) -> Iterator[None]:
@@ -347,7 +348,7 @@ class World:
             yield
             return
         self.shard.matching.begin_selection(text, most_kept)
-        while places := self.shard.to_judge(text, 2):
+        while places := self.shard.places_to_judge(text, 2):
             self.judge(places)
         for topic, partition, offsets in self.shard.scheduled_to_judge(text):
             there = self._records(topic, partition, offsets)
@@ -359,9 +360,9 @@ class World:
         with self.selection(text, MOST_PAGED):
             shown = [shown_row(one) for one in self.shard.peek(skip, limit, text)]
             every = list(self.shard.peek(0, 1 << 62, text))
-            for state in {one.stands for one in every} | {"held"}:
+            for state in {one.state_name for one in every} | {"held"}:
                 found = [shown_row(one) for one in self.shard.peek(skip, limit, text, state=state)]
-                assert found == [shown_row(one) for one in every if one.stands == state][skip : skip + limit]
+                assert found == [shown_row(one) for one in every if one.state_name == state][skip : skip + limit]
         assert shown == self.oracle.shown(text)[skip : skip + limit]
         return [bookmark for bookmark, *_ in shown]
 
@@ -511,12 +512,12 @@ class World:
         numbers = {topic: self.shard.state.sources.find(topic, 0) for topic in topics}
         firsts = {number: first for number in numbers.values() if number is not None}
         step, matches = self._open(), compile_filter(text) if text else None
-        wish = Wish(name, self.now_ms, 7, firsts, text, kept, handed_over, dry_run)
+        wish = RewindRequest(name, self.now_ms, 7, firsts, text, kept, handed_over, dry_run)
         under_way = self.shard.rewinding.begin(wish, step)
         self._come_by(under_way, there)
         while not under_way.done:
             runs, cursors = self._next_part(under_way, there, part)
-            self.shard.rewinding.part(under_way, runs, cursors, matches, step, dry_run=dry_run)
+            self.shard.rewinding.bring_back_part(under_way, runs, cursors, matches, step, dry_run=dry_run)
             if next(falls, False) and not under_way.done and not dry_run:
                 assert self.shard.room() == 0, "what arrives meanwhile stands behind all of it"
                 self.commit()
@@ -605,7 +606,7 @@ class World:
             at[self.shard.bookmark_of(place)] = index, np.array([slot])
         if text:  # the payloads are read as far as that takes
             self.shard.matching.begin_selection(text, MOST_TRAVELLING)
-            while places := source.to_judge(most, least_life_ms, self.now_ms, came, text, 2):
+            while places := source.places_to_judge(most, least_life_ms, self.now_ms, came, text, 2):
                 self.judge(places)
         else:
             for other in {one.filter for one in subscriptions if one.filter and (came or one.space)}:
@@ -618,7 +619,7 @@ class World:
         found = [bookmark for one in claims for bookmark in _bookmarks(one)]
         assert len(found) == len(set(found))
         assert set(found) == set(expected[:most])
-        assert source.wanted() == self.oracle.wanted()
+        assert source.unfiltered_demand() == self.oracle.wanted()
 
         def not_matched(other: str, bookmark: Bookmark) -> bool:
             code = int(self.shard.matching.codes(other, *at[bookmark])[0])
@@ -914,11 +915,11 @@ class World:
             assert state.segments._weight == sum(state.segments._weights.values())
             for index, summary in state.segments._summaries.items():
                 segment = state.segments.look(index)
-                assert SegmentSummary.of(segment) == summary
+                assert SegmentSummary.from_segment(segment) == summary
                 assert packed_segment.encode(segment) == bytes(state.segments.encoded(index))
         for index in sorted(state.segments):
             segment = state.segments.look(index)
-            assert not segment.droppable
+            assert not segment.is_droppable
             column = segment.state[: segment.used]
             assert segment.available == np.count_nonzero(column == State.AVAILABLE)
             assert segment.held == np.count_nonzero(np.isin(column, list(STATES)))
@@ -1085,7 +1086,7 @@ def shown_row(one: Queued) -> tuple:
     bookmark = (one.topic, one.partition, one.offset)
     return (
         bookmark,
-        one.stands,
+        one.state_name,
         one.deadline_ms,
         one.deliveries,
         one.cancels,

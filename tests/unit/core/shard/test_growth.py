@@ -9,39 +9,41 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from lapse.core.shard.growth import Growth, begins, born, taken_over
+from lapse.core.shard.growth import Growth, adopted_shard_note, first_offsets, new_shard_note
 from support.at_length import examples
 
 
 @pytest.mark.feature("C81")
 def test_what_is_noted_is_read_again() -> None:
-    for note in (born(0, 4), born(3, 4), Growth(4, read={"orders:2": 7}, until=12, grown=True)):
+    for note in (new_shard_note(0, 4), new_shard_note(3, 4), Growth(4, read={"orders:2": 7}, until=12, grown=True)):
         assert Growth.decode(note.encode()) == note
 
 
 @pytest.mark.feature("C81")
 def test_a_queue_whose_shards_are_all_new_waits_for_nobody() -> None:
-    assert begins(4, [born(0, 4), born(1, 4)], ["orders:2"]) == {}
-    assert begins(4, [], ["orders:2"]) == {}
+    assert first_offsets(4, [new_shard_note(0, 4), new_shard_note(1, 4)], ["orders:2"]) == {}
+    assert first_offsets(4, [], ["orders:2"]) == {}
 
 
 @pytest.mark.feature("C81")
 def test_a_new_shard_goes_on_where_an_older_one_has_stopped_and_has_nothing_left() -> None:
-    running = taken_over(None, 4, {"orders:0": 20, "orders:2": 7}, first_held=3, next_place=12)
-    assert begins(4, [running], ["orders:2"]) is None
-    assert taken_over(running, 4, {"orders:0": 90}, first_held=11, next_place=80) == running, "a crash changes nothing"
-    done = taken_over(running, 4, {"orders:0": 90}, first_held=12, next_place=80)
-    assert begins(4, [done], ["orders:2"]) == {"orders:2": 7}
-    assert begins(4, [done], ["orders:6"]) == {"orders:6": 0}
-    assert begins(4, [done, None], ["orders:2"]) is None
-    assert begins(8, [done], ["orders:6"]) is None, "it does not know yet that there are more"
+    running = adopted_shard_note(None, 4, {"orders:0": 20, "orders:2": 7}, first_held=3, next_place=12)
+    assert first_offsets(4, [running], ["orders:2"]) is None
+    assert adopted_shard_note(running, 4, {"orders:0": 90}, first_held=11, next_place=80) == running, (
+        "a crash changes nothing"
+    )
+    done = adopted_shard_note(running, 4, {"orders:0": 90}, first_held=12, next_place=80)
+    assert first_offsets(4, [done], ["orders:2"]) == {"orders:2": 7}
+    assert first_offsets(4, [done], ["orders:6"]) == {"orders:6": 0}
+    assert first_offsets(4, [done, None], ["orders:2"]) is None
+    assert first_offsets(8, [done], ["orders:6"]) is None, "it does not know yet that there are more"
 
 
 @pytest.mark.feature("C81")
 def test_what_was_read_is_known_still_when_there_are_more_shards_before_the_first_ones_opened() -> None:
-    once = taken_over(None, 2, {"orders:0": 5, "orders:1": 3}, first_held=0, next_place=8)
-    twice = taken_over(once, 4, {"orders:0": 9}, first_held=None, next_place=12)
-    assert begins(4, [twice], ["orders:1"]) == {"orders:1": 3}
+    once = adopted_shard_note(None, 2, {"orders:0": 5, "orders:1": 3}, first_held=0, next_place=8)
+    twice = adopted_shard_note(once, 4, {"orders:0": 9}, first_held=None, next_place=12)
+    assert first_offsets(4, [twice], ["orders:1"]) == {"orders:1": 3}
 
 
 @dataclass
@@ -66,7 +68,7 @@ class Growing(RuleBasedStateMachine):
         self.logs: list[list[tuple[int, int]]] = [[]]
         self.sent = [0] * 8
         self.seen: list[list[int]] = [[] for _ in range(8)]
-        self.all = [Shard(note=born(0, 1))]
+        self.all = [Shard(note=new_shard_note(0, 1))]
 
     @rule(key=st.integers(0, 7))
     def publish(self, key: int) -> None:
@@ -97,17 +99,17 @@ class Growing(RuleBasedStateMachine):
             return
         one = self.all[shard]
         if one.note is None and not one.read:
-            one.note = born(shard, self.shards)
+            one.note = new_shard_note(shard, self.shards)
         places = self.places(shard, self.shards)
         if one.note is not None and one.note.waits:
             older = [other.note for other in self.all[:shard] if other.note is not None or other.read]
-            found = begins(self.shards, older, places)
+            found = first_offsets(self.shards, older, places)
             if found is not None:
                 one.note = Growth(self.shards, read=found)
         if one.note is not None:
             one.read = {**{p: o for p, o in one.note.read.items() if p in places}, **one.read}
         first_held = one.places - len(one.held) if one.held else None
-        one.note = taken_over(one.note, self.shards, one.read, first_held, one.places)
+        one.note = adopted_shard_note(one.note, self.shards, one.read, first_held, one.places)
         one.read = {place: offset for place, offset in one.read.items() if place in places}
         one.under = self.shards
 

@@ -162,7 +162,7 @@ def test_a_refused_letter_keeps_its_message_dying_while_the_others_leave_until_t
     assert told(effects)[1][1] == ["orders:0:0", "orders:0:2", "orders:0:4"]
     figures = one.gauges()
     assert (figures["depth"], figures["dying"], one.figures.dead_letters) == (0, 2, 3)
-    assert [shown.stands for shown in one.shard.peek(0, 10)] == ["dying", "dying"]
+    assert [shown.state_name for shown in one.shard.peek(0, 10)] == ["dying", "dying"]
     assert list(restore(journal.items()).state.pending) == [(0, 1), (0, 3)]
 
     (letter,) = outputs_of([asyncio.run(one.letters.source.pending_letter((0, 1)))])

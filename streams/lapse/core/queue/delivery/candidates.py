@@ -53,7 +53,7 @@ def last_holders(state: QueueState, places: list[int]) -> list[int] | None:
     holders = np.full(len(at), NOBODY, np.int32)
     for index in came_back.intersection(np.unique(indexes).tolist()):
         segment = state.segments.look(index)
-        if segment.holder is None or not segment.came_back.any():
+        if segment.holder is None or not segment.returned_mask.any():
             came_back.discard(index)
             continue
         mine = indexes == index

@@ -142,7 +142,7 @@ class Chooser:
         best = _Ranked(np.zeros(0, bool), np.zeros(0, np.uint64), np.zeros(0, np.int64))
         indexes = tops.by_key()
         pending, opened = next(indexes, None), 0
-        while pending is not None and not (len(best.places) == limit and best.key(-1) < tops.of(pending)):
+        while pending is not None and not (len(best.places) == limit and best.key(-1) < tops.best_key_of(pending)):
             parts = [best]
             for _ in range(max(1, opened)):  # doubling, so that sorting again costs as much in total as sorting once
                 segment = self._state.segments.look(pending)
@@ -229,7 +229,7 @@ class Chooser:
         pending = next(tops, None)
         while opened or pending is not None:
             # Open every segment whose best place may precede the best open one.
-            while pending is not None and (not opened or state.index.tops.of(pending) <= opened[0][0]):
+            while pending is not None and (not opened or state.index.tops.best_key_of(pending) <= opened[0][0]):
                 segment = state.segments.look(pending)
                 slots = self._deliverable_by_rank(segment, barrier)
                 if len(slots):
@@ -240,7 +240,7 @@ class Chooser:
             _, index, segment, slots, at = heapq.heappop(opened)
             rivals = [opened[0][0]] if opened else []
             if pending is not None:
-                rivals.append(state.index.tops.of(pending))
+                rivals.append(state.index.tops.best_key_of(pending))
             stop = _end_before(segment, slots, at, min(rivals)) if rivals else len(slots)
             yield segment, slots[at:stop]
             if stop < len(slots):

@@ -58,10 +58,10 @@ class Dispatch:
         """See `QueueShard.deliver`."""
         if not self._allowance.is_bounded:
             return self._deliver(now_ms, step) or self._waits_for_letters or self._hands_on
-        self._allowance.begin()
+        self._allowance.clear_waits()
         self._again = False
         more = self._deliver(now_ms, step) or self._waits_for_letters or self._hands_on or self._again
-        self._allowance.close(now_ms, step)
+        self._allowance.journal_counts(now_ms, step)
         return more
 
     def _deliver(self, now_ms: int, step: Step) -> bool:
@@ -78,10 +78,10 @@ class Dispatch:
             return False
         limit = min(space, STEP_MESSAGES)
         if self._allowance.is_bounded:
-            limit = min(limit, self._allowance.room(now_ms))
+            limit = min(limit, self._allowance.queue_room(now_ms))
             if not limit:
                 if next(self._state.with_available(), None) is not None:
-                    self._allowance.wait()
+                    self._allowance.note_queue_wait()
                 return False
         if self._settings.traits.is_needed or self._matching.active:
             handed = self._deliver_by_choice(subscriptions, limit, now_ms, step)
@@ -160,11 +160,11 @@ class Dispatch:
             step,
         )
         if self._allowance.is_bounded:
-            self._allowance.give(places)
+            self._allowance.count_deliveries(places)
         for messages in self._decisions.messages_at(places):
             step.deliveries.append(Delivery(subscription.id, messages, until_ms, subscription.payload))
-            if row.tells:
-                step.events.append(ShardEvent(row.tells, now_ms, messages, subscription=subscription.id))
+            if row.emits:
+                step.events.append(ShardEvent(row.emits, now_ms, messages, subscription=subscription.id))
 
     def _has_pending_letters(self, place: int, step: Step) -> bool:
         """Return whether the dead letter of a message before a barrier is not safe yet (C48)."""

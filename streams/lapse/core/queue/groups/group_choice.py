@@ -101,7 +101,7 @@ class GroupChooser:
         if by_rate:
             waits_until_ms = lines.restore_due(self._allowance.reached_ms(now_ms))
             if waits_until_ms is not None:
-                self._allowance.wait_until(waits_until_ms)
+                self._allowance.note_wait_until(waits_until_ms)
         while dealt < limit and open_ones and (entry := lines.pop_first()) is not None:
             visit = self._candidate(entry, now_ms)
             if visit is None or visit.found is None:
@@ -146,7 +146,7 @@ class GroupChooser:
         self._skip_expired(visit)
         if visit.found is None:
             if visit.kept is None:
-                lines.forget(line)
+                lines.drop_line(line)
             return None
         place = visit.found[0].base + visit.found[1]
         if group in self._blocked or (self._barrier is not None and place >= self._barrier):
@@ -172,7 +172,7 @@ class GroupChooser:
         if group == OWN_GROUP:
             return False
         index = self._state.index
-        leased = index.bound(group) if self._limit == 1 else index.held(group)
+        leased = index.bound_count(group) if self._limit == 1 else index.held_count(group)
         return leased + self._given[group] >= self._limit
 
     def _waits_for_rate(self, entry: Entry, visit: _Visit, place: int, now_ms: int) -> bool:
@@ -185,9 +185,9 @@ class GroupChooser:
                 visit.keep_current()
                 self.again = True
             else:
-                self._lines.set_aside_until(entry, self._allowance.wait_for(of))
+                self._lines.set_aside_until(entry, self._allowance.note_group_wait(of))
             return True
-        self._allowance.wait_for(of)
+        self._allowance.note_group_wait(of)
         visit.keep_current()
         visit.move_on()
         self._lines.enter((entry[0], entry[3]), place + 1)

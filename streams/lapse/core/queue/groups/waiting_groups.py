@@ -157,7 +157,7 @@ class WaitingGroups:
             heapq.heappush(self._heap, heapq.heappop(self._until)[1])
         return self._until[0][0] if self._until else None
 
-    def forget(self, line: Line) -> None:
+    def drop_line(self, line: Line) -> None:
         """Remove an empty line."""
         del self._waiting[line]
 

@@ -23,7 +23,7 @@ class Horizon:
     def __init__(self) -> None:
         self.ends: Mapping[int, int] = {}
 
-    def within(self, segment: Segment, slots: NDArray[np.intp]) -> NDArray[np.intp]:
+    def slots_within(self, segment: Segment, slots: NDArray[np.intp]) -> NDArray[np.intp]:
         """Return those of some ascending slots that are within the horizon."""
         if not self.ends or not len(slots):
             return slots
@@ -37,7 +37,7 @@ class Horizon:
                 keeps[np.searchsorted(slots, first) : np.searchsorted(slots, behind)] = False
         return slots[keeps]
 
-    def has(self, number: int, offset: int) -> bool:
+    def contains(self, number: int, offset: int) -> bool:
         """Return whether a message, given source number and offset, is within the horizon."""
         end = self.ends.get(number)
         return end is None or offset < end or offset >= FIRST_REWOUND

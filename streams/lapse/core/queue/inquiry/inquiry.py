@@ -78,7 +78,7 @@ class Inquiry:
             "depth": sum(counts.values()),
         }
 
-    def before_barrier(self) -> dict[str, int]:
+    def count_before_barrier(self) -> dict[str, int]:
         """Return how many messages and refused letters the first barrier waits for; empty if for none (C48)."""
         if not self._state.index.barriers or self._decisions.settings.traits.barrier is None:
             return {}
@@ -91,12 +91,12 @@ class Inquiry:
         waits_for = {"before_barrier": held, "dying_before_barrier": letters}
         return {name: count for name, count in waits_for.items() if count}
 
-    def _barriers_wait(self) -> dict[int, str]:
+    def _barrier_wait_texts(self) -> dict[int, str]:
         """Return, by place, a text that says what a barrier waits for; none if it waits only for a subscription."""
         if self._decisions.settings.traits.barrier is None:
             return {}
         waits = dict.fromkeys(self._state.index.barriers[1:], "the barrier before it")
-        figures = self.before_barrier()
+        figures = self.count_before_barrier()
         parts = []
         if messages := figures.get("before_barrier"):
             parts.append(f"{messages:,} message{'s' * (messages > 1)} before it")
@@ -106,7 +106,9 @@ class Inquiry:
             waits[self._state.index.barriers[0]] = " and ".join(parts)
         return waits
 
-    def _there(self, segment: Segment, states: Sequence[State], now_ms: int, text: str = "") -> NDArray[np.intp]:
+    def _slots_in_states(
+        self, segment: Segment, states: Sequence[State], now_ms: int, text: str = ""
+    ) -> NDArray[np.intp]:
         """Return the slots in some states, without messages past their deadline that have not left yet (L11)."""
         slots = self._decisions.slots_in(segment, states, text)
         due_ms = self._decisions.deadlines_count_ms(now_ms)
@@ -123,7 +125,7 @@ class Inquiry:
         for index in sorted(self._state.segments):
             if index >= first // SIZE and self._state.outline(index).held:
                 segment = self._state.segments.look(index)
-                slots = self._there(segment, (*LIVE, State.SENT), now_ms)
+                slots = self._slots_in_states(segment, (*LIVE, State.SENT), now_ms)
                 if len(slots):
                     return segment.base + int(slots[0])
         return None
@@ -134,11 +136,11 @@ class Inquiry:
         for index in self._state.segments:
             segment = self._state.segments.look(index)
             for state in LIVE:
-                counts[state] += len(self._there(segment, (state,), now_ms, text))
+                counts[state] += len(self._slots_in_states(segment, (state,), now_ms, text))
         figures = {state.name.lower(): count for state, count in counts.items()} | {"depth": sum(counts.values())}
         figures |= dict.fromkeys(("scheduled", "held", "unconfirmed"), 0)
         for (number, offset), scheduled in self.scheduled(text):
-            figures[self.queued_scheduled(number, offset, scheduled).stands] += 1
+            figures[self.queued_scheduled(number, offset, scheduled).state_name] += 1
         return figures
 
     def scheduled(self, text: str = "", wanted: str = "") -> list[tuple[tuple[int, int], Scheduled]]:
@@ -148,9 +150,11 @@ class Inquiry:
         """
         items = self._in_state(wanted)
         if text:
-            seen = [self._decisions.matching.seen(text, one.topic, one.partition) for one in self._state.sources]
+            seen = [
+                self._decisions.matching.matched_offsets(text, one.topic, one.partition) for one in self._state.sources
+            ]
             items = [item for item in items if item[0][1] in seen[item[0][0]]]
-        return sorted(items, key=self._turn)
+        return sorted(items, key=self._sort_key)
 
     def _in_state(self, wanted: str) -> Iterable[tuple[tuple[int, int], Scheduled]]:
         """Return messages without a place that are in a state; all if none is named."""
@@ -170,7 +174,7 @@ class Inquiry:
             return self.scheduled(wanted=wanted)
         items = list(self._in_state(wanted))
         if most >= len(items):
-            return sorted(items, key=self._turn)
+            return sorted(items, key=self._sort_key)
         source_offsets = [source_offset for source_offset, _ in items]
         instants = np.fromiter((one.at_ms for _, one in items), np.int64, len(source_offsets))
         first = np.flatnonzero(instants <= np.partition(instants, most - 1)[most - 1])
@@ -184,12 +188,12 @@ class Inquiry:
                 order[begin : min(end, begin + most)] for begin, end in zip(beginnings.tolist(), ends, strict=True)
             ]
             first = first[np.concatenate(parts)]
-        return sorted(((source_offsets[at], all_[source_offsets[at]]) for at in first.tolist()), key=self._turn)
+        return sorted(((source_offsets[at], all_[source_offsets[at]]) for at in first.tolist()), key=self._sort_key)
 
     def matches(self, text: str, number: int, offset: int) -> bool:
         """Return whether a message without a place is known to match a filter under selection."""
         source = self._state.sources[number]
-        return offset in self._decisions.matching.seen(text, source.topic, source.partition)
+        return offset in self._decisions.matching.matched_offsets(text, source.topic, source.partition)
 
     def scheduled_to_judge(self, text: str) -> Iterator[tuple[str, int, list[int]]]:
         """See `QueueShard.scheduled_to_judge`."""
@@ -215,7 +219,7 @@ class Inquiry:
         """See `QueueShard.peek`."""
         left, due_ms = limit, self._decisions.deadlines_count_ms(now_ms)
         placed = [state for state in LIVE if wanted in ("", state.name.lower())]
-        waits, rate_wait = self._barriers_wait(), RateWait(self._decisions, now_ms)
+        waits, rate_wait = self._barrier_wait_texts(), RateWait(self._decisions, now_ms)
         for index in sorted(self._state.segments) if placed else ():
             if left <= 0:
                 return
@@ -225,13 +229,13 @@ class Inquiry:
                 skip -= there
                 continue
             segment = self._state.segments.look(index)
-            slots = self._there(segment, placed, now_ms, text)
+            slots = self._slots_in_states(segment, placed, now_ms, text)
             if skip >= len(slots):
                 skip -= len(slots)
                 continue
             for slot in slots[skip : skip + left].tolist():
                 queued = self.queued(segment, slot)
-                queued.waits_for = waits.get(segment.base + slot) or rate_wait.of(segment, slot)
+                queued.waits_for = waits.get(segment.base + slot) or rate_wait.find_waits(segment, slot)
                 yield queued
                 left -= 1
             skip = 0
@@ -246,17 +250,17 @@ class Inquiry:
         for source_offset, dying in last[skip : skip + left]:
             yield self._queued_dying(source_offset, dying, refused)
 
-    def named(
+    def find_named(
         self, claims: Sequence[Claim], now_ms: int, refused: Callable[[tuple[int, int]], str]
     ) -> Iterator[Queued]:
         """Yield the messages of some bookmarks, in any state; `now_ms` and `refused` are those of `peek`."""
-        waits, rate_wait = self._barriers_wait(), RateWait(self._decisions, now_ms)
+        waits, rate_wait = self._barrier_wait_texts(), RateWait(self._decisions, now_ms)
         for claim in claims:
-            for segment, first, stop, _, _ in self._locator.located(claim, []):
+            for segment, first, stop, _, _ in self._locator.locate(claim, []):
                 for slot in range(first, stop):
                     if THERE[segment.state[slot]]:
                         queued = self.queued(segment, slot)
-                        queued.waits_for = waits.get(segment.base + slot) or rate_wait.of(segment, slot)
+                        queued.waits_for = waits.get(segment.base + slot) or rate_wait.find_waits(segment, slot)
                         yield queued
             number = self._state.sources.find(claim.topic, claim.partition)
             if number is not None:
@@ -281,7 +285,7 @@ class Inquiry:
         queued.pending, queued.waits_for = True, refused(source_offset)
         return queued
 
-    def _turn(self, item: tuple[tuple[int, int], Scheduled]) -> tuple[int, str, int, int]:
+    def _sort_key(self, item: tuple[tuple[int, int], Scheduled]) -> tuple[int, str, int, int]:
         """Return the sort key of a scheduled message: its instant, then its bookmark (C11)."""
         (number, offset), scheduled = item
         source = self._state.sources[number]
@@ -297,7 +301,7 @@ class Inquiry:
         count = 0
         for index in sorted(index for index in self._state.segments if index > behind):
             segment = self._state.segments.look(index)
-            slots = self._decisions.horizon.within(segment, self._decisions.slots_in(segment, LIVE, text))
+            slots = self._decisions.horizon.slots_within(segment, self._decisions.slots_in(segment, LIVE, text))
             for messages in self._decisions.messages([(segment, slots)]):
                 count += len(messages)
                 claims += [Claim(messages.topic, messages.partition, *ends, found=True) for ends in messages.ranges()]
@@ -309,17 +313,17 @@ class Inquiry:
         """See `QueueShard.selected_scheduled`."""
         claims: list[Claim] = []
         for (number, offset), scheduled in self.scheduled(text):
-            within = self._decisions.horizon.has(number, offset)
+            within = self._decisions.horizon.contains(number, offset)
             if within and (scheduled.held or not scheduled.transfer):
                 source = self._state.sources[number]
                 claims.append(Claim(source.topic, source.partition, offset, offset, found=True))
         return claims
 
-    def to_judge(self, text: str, limit: int) -> list[int]:
-        """See `QueueShard.to_judge`."""
+    def places_to_judge(self, text: str, limit: int) -> list[int]:
+        """See `QueueShard.places_to_judge`."""
         places: list[int] = []
         for index in sorted(self._state.segments):
-            if index < self._decisions.matching.judged_to(text):
+            if index < self._decisions.matching.first_unjudged_segment(text):
                 continue
             segment = self._state.segments.look(index)
             slots = self._decisions.slots_in(segment, LIVE, text, UNKNOWN)

@@ -66,7 +66,7 @@ class Matching:
         """Whether any subscription has a filter."""
         return bool(self._filters)
 
-    def keep(self, filters: Iterable[str]) -> None:
+    def set_subscribed(self, filters: Iterable[str]) -> None:
         """Set the filters of the current subscriptions, and forget the others.
 
         Raises:
@@ -90,7 +90,7 @@ class Matching:
         self._selecting.append(text)
         self._judged_to[text] = 0
         if most_kept:
-            self._keep(text, most_kept)
+            self._keep_results(text, most_kept)
             self._seen[text], self._tried[text] = self._resting.pop(text, ({}, {}))
         self._refresh()
 
@@ -103,7 +103,7 @@ class Matching:
             self._resting[text] = seen, tried
         self._refresh()
 
-    def _keep(self, text: str, most: int) -> None:
+    def _keep_results(self, text: str, most: int) -> None:
         """Keep the results of a filter, and forget those of the least recently used ones beyond `most`."""
         self._kept.setdefault(text, None)
         latest = self._latest.setdefault(most, {})
@@ -128,7 +128,7 @@ class Matching:
             if text in self._kept:
                 self._kept[text] = known
 
-    def _all_known(self) -> Iterator[_Known]:
+    def _all_results(self) -> Iterator[_Known]:
         yield from self._filters.values()
         for known in self._kept.values():
             if known is not None:
@@ -187,11 +187,11 @@ class Matching:
         self._seen.setdefault(text, {}).setdefault(place, set()).intersection_update(offsets)
         return [offset for offset in offsets if offset not in tried]
 
-    def seen(self, text: str, topic: str, partition: int) -> Set[int]:
+    def matched_offsets(self, text: str, topic: str, partition: int) -> Set[int]:
         """Return the offsets of a source's records that matched the filter in `judge_bookmarks`."""
         return self._seen.get(text, {}).get((topic, partition), frozenset())
 
-    def judged_to(self, text: str) -> int:
+    def first_unjudged_segment(self, text: str) -> int:
         """Return the first segment that may hold a message not judged under a filter under selection."""
         return self._judged_to.get(text, 0)
 
@@ -201,14 +201,14 @@ class Matching:
             self._judged_to[text] = index
 
     @property
-    def subscribed(self) -> Set[str]:
+    def subscribed_filters(self) -> Set[str]:
         """The filters of subscriptions."""
         return self._subscribed
 
-    def put_away(self, segment: Segment) -> None:
+    def mark_empty_slots(self, segment: Segment) -> None:
         """Mark the empty slots of a segment as matching no filter, so that searches skip it if nothing is left."""
         state = segment.state[: segment.used]
-        for _, columns in self._all_known():
+        for _, columns in self._all_results():
             column = columns.get(segment.index)
             if column is not None:
                 column[: segment.used][(state == State.GONE) | (state == State.EXPIRED)] = NO
@@ -240,5 +240,5 @@ class Matching:
     def drop(self, indexes: Iterable[int]) -> None:
         """Forget the results of dropped segments."""
         for index in indexes:
-            for _, columns in self._all_known():
+            for _, columns in self._all_results():
                 columns.pop(index, None)

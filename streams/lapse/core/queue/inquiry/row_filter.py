@@ -14,12 +14,12 @@ _ABOUT_ALL: Final = frozenset({"subscribe", "sow", "depth", "rewind"})
 """Commands that concern all messages unless they name a filter."""
 
 
-def finds_spare(command: Command) -> bool:
+def chooses_spare_messages(command: Command) -> bool:
     """Return whether a transfer selects spare messages by itself, all or those that match its filter."""
     return command.command == "transfer" and command.spare
 
 
-def peeks_at_some(command: Command) -> bool:
+def peeks_by_bookmarks(command: Command) -> bool:
     """Return whether a command is a peek that names messages by bookmarks."""
     return command.command == "sow" and bool(command.bookmarks)
 
@@ -32,12 +32,12 @@ def with_row_filter(command: Command, row_filter: str | None) -> Command:
     Raises:
         ExpressionError: the command's own filter is invalid.
     """
-    about_all = command.command in _ABOUT_ALL and not peeks_at_some(command)
-    if row_filter is None or not (command.filter or about_all or finds_spare(command)):
+    about_all = command.command in _ABOUT_ALL and not peeks_by_bookmarks(command)
+    if row_filter is None or not (command.filter or about_all or chooses_spare_messages(command)):
         return command
     return replace(command, filter=narrowed(command.filter, row_filter, compile_filter))
 
 
-def no_filter(command: Command, error: ExpressionError) -> Refusal:
+def invalid_filter_refusal(command: Command, error: ExpressionError) -> Refusal:
     """Return the refusal of a command with an invalid filter."""
     return Refusal(ErrorCode.INVALID_EXPRESSION, f"{command.command}: filter: {error}")

@@ -28,7 +28,7 @@ class Visibility:
     def places_not_held(self, subscription: str, claims: Iterable[Claim]) -> Iterator[list[int]]:
         """See `QueueShard.places_not_held`."""
         for claim in claims:
-            for segment, first, stop, _, _ in self._locator.located(claim, []):
+            for segment, first, stop, _, _ in self._locator.locate(claim, []):
                 places = self._not_held(segment, first, stop, subscription) + segment.base
                 if len(places):
                     yield places.tolist()
@@ -43,7 +43,7 @@ class Visibility:
         for claim in claims:
             offsets: list[int] = []
             missing: list[Outcome] = []
-            for segment, first, stop, offset, _ in self._locator.located(claim, missing):
+            for segment, first, stop, offset, _ in self._locator.locate(claim, missing):
                 gone = np.flatnonzero(~THERE[segment.state[first:stop]])
                 offsets += (gone[: limit - len(offsets)] + offset).tolist()
             for one in missing:
@@ -55,9 +55,9 @@ class Visibility:
 
     def may_see(self, claim: Claim, row_filter: str) -> bool:
         """Return whether the first message of a claim, which has no place, may be seen."""
-        return not row_filter or claim.first in self._matching.seen(row_filter, claim.topic, claim.partition)
+        return not row_filter or claim.first in self._matching.matched_offsets(row_filter, claim.topic, claim.partition)
 
-    def among(self, found: Iterator[Queued], claims: Sequence[Claim], row_filter: str) -> Iterator[Queued]:
+    def visible_among(self, found: Iterator[Queued], claims: Sequence[Claim], row_filter: str) -> Iterator[Queued]:
         """Return those of the named messages that may be seen (X4).
 
         They were judged before, as `places_not_held` and `offsets_without_place` returned them.
@@ -67,11 +67,11 @@ class Visibility:
         visible: set[tuple[str, int, int]] = set()
         for claim in claims:
             source = claim.topic, claim.partition
-            for segment, first, stop, offset, _ in self._locator.located(claim, []):
+            for segment, first, stop, offset, _ in self._locator.locate(claim, []):
                 slots = self._not_held(segment, first, stop, "")
                 matching = slots[self._matching.codes(row_filter, segment.index, slots) == YES]
                 visible |= {(*source, each) for each in (matching - first + offset).tolist()}
-            visible |= {(*source, each) for each in self._matching.seen(row_filter, *source)}
+            visible |= {(*source, each) for each in self._matching.matched_offsets(row_filter, *source)}
         return (one for one in found if (one.topic, one.partition, one.offset) in visible)
 
     def hide(
@@ -86,31 +86,31 @@ class Visibility:
     ) -> None:
         """Set the result of invisible messages to UNKNOWN, as if they had never been, even if they have left (X4)."""
         stop = first + len(codes)
-        visible = self._held(segment, first, stop, subscription)
+        visible = self._held_mask(segment, first, stop, subscription)
         slots = self._not_held(segment, first, stop, subscription)
         if len(slots):
             visible[slots - first] = self._matching.codes(row_filter, segment.index, slots) == YES
-        for seen in self._matching.seen(row_filter, claim.topic, claim.partition):
+        for seen in self._matching.matched_offsets(row_filter, claim.topic, claim.partition):
             if offset <= seen < offset + len(codes):
                 visible[seen - offset] = True
         codes[~visible] = settlement.UNKNOWN
 
-    def located(self, claim: Claim, outcomes: list[Outcome], row_filter: str) -> Iterator[Located]:
-        """Do what `Locator.located` does, with UNKNOWN as the outcome of invisible messages without a place (X4)."""
+    def locate(self, claim: Claim, outcomes: list[Outcome], row_filter: str) -> Iterator[Located]:
+        """Do what `Locator.locate` does, with UNKNOWN as the outcome of invisible messages without a place (X4)."""
         if not row_filter:
-            yield from self._locator.located(claim, outcomes)
+            yield from self._locator.locate(claim, outcomes)
             return
         missing: list[Outcome] = []
-        for found in self._locator.located(claim, missing):
-            outcomes += self._hidden(missing, row_filter)
+        for found in self._locator.locate(claim, missing):
+            outcomes += self._hide_outcomes(missing, row_filter)
             missing.clear()
             yield found
-        outcomes += self._hidden(missing, row_filter)
+        outcomes += self._hide_outcomes(missing, row_filter)
 
-    def _hidden(self, missing: Iterable[Outcome], row_filter: str) -> Iterator[Outcome]:
+    def _hide_outcomes(self, missing: Iterable[Outcome], row_filter: str) -> Iterator[Outcome]:
         """Yield the outcomes of messages without a place, with UNKNOWN for those that may not be seen."""
         for one in missing:
-            seen = self._matching.seen(row_filter, one.topic, one.partition)
+            seen = self._matching.matched_offsets(row_filter, one.topic, one.partition)
             at = one.first
             for offset in sorted(each for each in seen if one.first <= each <= one.last):
                 if offset > at:
@@ -123,9 +123,9 @@ class Visibility:
     def _not_held(self, segment: Segment, first: int, stop: int, subscription: str) -> NDArray[np.intp]:
         """Return the slots of messages that are there and neither leased nor sent to a subscription."""
         there = THERE[segment.state[first:stop]]
-        return np.flatnonzero(there & ~self._held(segment, first, stop, subscription)) + first
+        return np.flatnonzero(there & ~self._held_mask(segment, first, stop, subscription)) + first
 
-    def _held(self, segment: Segment, first: int, stop: int, subscription: str) -> NDArray[np.bool_]:
+    def _held_mask(self, segment: Segment, first: int, stop: int, subscription: str) -> NDArray[np.bool_]:
         """Return, for each slot, whether its message is leased or sent to a subscription."""
         state = segment.state[first:stop]
         known = self._state.subscriptions.get(subscription)

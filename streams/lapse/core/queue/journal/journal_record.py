@@ -99,7 +99,7 @@ def changes_of(value: bytes) -> Iterable[Change]:
     return packed_change.unpack(value, at, _HEAD.unpack_from(value)[6])
 
 
-def take_head(state: QueueState, value: bytes) -> None:
+def restore_head(state: QueueState, value: bytes) -> None:
     """Set the values of the whole shard that each step's record holds.
 
     Raises:

@@ -34,7 +34,7 @@ def encode(segment: Segment) -> bytes:
         | (32 if segment.groups is not None else 0)
         | (64 if segment.retries is not None else 0)
         | (_NO_COUNTS if segment.is_undelivered else 0)
-        | (_BEGINNINGS if _has_beginnings(segment) else 0)
+        | (_BEGINNINGS if _has_lease_starts(segment) else 0)
     )
     parts = [
         _HEAD.pack(_FORMAT, segment.index, used, len(segment.runs), columns),
@@ -103,16 +103,16 @@ def decode(data: bytes | memoryview) -> Segment:
         segment.set_traits(0, used, Traits(retries=np.frombuffer(data, "<i8", used, at)))
         at += 8 * used
     if columns & _BEGINNINGS:
-        segment.beginnings()[:used] = np.frombuffer(data, "<i8", used, at)
+        segment.lease_starts()[:used] = np.frombuffer(data, "<i8", used, at)
     segment.recount()
     return segment
 
 
 def _has_holders(segment: Segment) -> bool:
     """Return whether the columns of holders and instants are in use."""
-    return bool(BINDS[segment.state[: segment.used]].any() or segment.came_back.any())
+    return bool(BINDS[segment.state[: segment.used]].any() or segment.returned_mask.any())
 
 
-def _has_beginnings(segment: Segment) -> bool:
+def _has_lease_starts(segment: Segment) -> bool:
     """Return whether the start of any lease is known."""
     return segment.since_ms is not None and bool((segment.state[: segment.used] == LEASED).any())

@@ -29,7 +29,7 @@ from lapse.core.queue.journal.journal_record import AS_OF, KEPT_APART, KEY, NAME
 from lapse.core.queue.journal.restored import Restored
 from lapse.core.queue.retirement.ending import entry
 from lapse.core.queue.schedule import scheduled_record
-from lapse.core.queue.schedule.scheduled import scheduled_of
+from lapse.core.queue.schedule.scheduled import parse_scheduled
 from lapse.core.queue.state import QueueState
 from lapse.core.queue.step import Step
 
@@ -73,7 +73,7 @@ class QueueJournal:
         state, epoch = self._state, self._epoch
         items: Items = []
         for index in list(state.dirty):
-            items += self._whole(index)
+            items += self._segment_records(index)
             yield
         for subscription in state.subscriptions.values():
             key = KEY.pack(b"c", epoch, subscription.number)
@@ -104,7 +104,7 @@ class QueueJournal:
             items += [(key, None) for key in keys]
             yield
         self._obsolete.clear()
-        items += self._dropped()
+        items += self._dropped_segments()
         state.sequence += 1
         return items
 
@@ -118,26 +118,26 @@ class QueueJournal:
         items: Items = []
         while self._inherited and len(items) < _MOVED:
             index = self._inherited.pop()
-            if self._stands_elsewhere(index):
-                items += self._whole(index)
+            if self._has_older_key(index):
+                items += self._segment_records(index)
         if not state.dirty:
             return items
         soon, now = state.sequence - RING // 2, state.sequence - RING + 1
         for index, since in list(state.dirty.items()):
             if since <= now or (since <= soon and len(items) < _AHEAD):
-                items += self._whole(index)
+                items += self._segment_records(index)
         return items
 
     def encode(self, step: Step) -> Items:
         """Return the records of a step, all of which go into one batch."""
         state = self._state
-        items: Items = [self._apart(change) for change in step.changes if change.kind in KEPT_APART]
+        items: Items = [self._separate_record(change) for change in step.changes if change.kind in KEPT_APART]
         items.append((KEY.pack(b"d", self._epoch, state.sequence % RING), encode_step(state, step.changes)))
-        items += self._dropped()
+        items += self._dropped_segments()
         state.sequence += 1
         return items
 
-    def _dropped(self) -> Items:
+    def _dropped_segments(self) -> Items:
         state = self._state
         items: Items = []
         for index in state.dropped:
@@ -147,7 +147,7 @@ class QueueJournal:
         state.dropped.clear()
         return items
 
-    def _apart(self, change: Change) -> tuple[bytes, bytes | None]:
+    def _separate_record(self, change: Change) -> tuple[bytes, bytes | None]:
         if change.kind is ChangeKind.SUBSCRIBED:
             return KEY.pack(b"c", self._epoch, change.holder), json.dumps(change.facts).encode()
         if change.kind is ChangeKind.UNSUBSCRIBED:
@@ -178,13 +178,13 @@ class QueueJournal:
         key = NAMED_KEY.pack(b"s", self._epoch, change.source, change.offset)
         if change.kind is ChangeKind.UNSCHEDULED or change.deadlines_ms is None:
             return key, None
-        return key, scheduled_record.pack(scheduled_of(change))
+        return key, scheduled_record.pack(parse_scheduled(change))
 
-    def _stands_elsewhere(self, index: int) -> bool:
+    def _has_older_key(self, index: int) -> bool:
         """Return whether a segment is stored under the key of an older epoch."""
         return self._whole_at.get(index, b"")[1:9] not in (b"", _EPOCH.pack(self._epoch))
 
-    def _whole(self, index: int) -> Items:
+    def _segment_records(self, index: int) -> Items:
         state = self._state
         state.dirty.pop(index, None)
         key = KEY.pack(b"g", self._epoch, index)

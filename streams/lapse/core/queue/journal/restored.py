@@ -15,12 +15,12 @@ from lapse.core.queue.journal.journal_record import (
     KEY,
     NAMED_KEY,
     changes_of,
+    restore_head,
     sequence_of,
     sources_of,
-    take_head,
 )
-from lapse.core.queue.rates.counted import batch_of
-from lapse.core.queue.removal.pending_letter import pending_letter_of
+from lapse.core.queue.rates.counted import parse_batch
+from lapse.core.queue.removal.pending_letter import parse_pending_letter
 from lapse.core.queue.segments.spill import Segments, SpillStore
 from lapse.core.queue.state import QueueState
 from lapse.core.repeats import chunk_of
@@ -72,7 +72,7 @@ def restoring(items: Iterable[tuple[bytes, bytes]], segments: Segments | None = 
     restored = Restored(state)
     steps: dict[int, bytes] = {}
     columns: SpillStore = {} if state.segments.spill_store is None else state.segments.spill_store
-    found = yield from _sorted_out(items, columns, restored.obsolete)
+    found = yield from _sort_records(items, columns, restored.obsolete)
     epoch = max((key[1:9] for key, _ in found.rest if key[:1] == b"d"), default=b"")
     for key, value in found.rest:
         restored.obsolete.append(key)
@@ -81,14 +81,14 @@ def restoring(items: Iterable[tuple[bytes, bytes]], segments: Segments | None = 
         if key[:1] == b"d":
             steps[sequence_of(value)] = value
         else:
-            _restore_apart(state, key, value)
+            _restore_separate_record(state, key, value)
             yield
     for of in sorted(found.crowds):
         for some in in_lots(found.crowds[of]):
             for key, value in some:
                 restored.obsolete.append(key)
                 if of >= epoch:
-                    _restore_apart(state, key, value)
+                    _restore_separate_record(state, key, value)
             yield
     state.pending = dict(sorted(state.pending.items(), key=lambda item: (item[1].at_ms, item[0])))
     if not steps:
@@ -114,9 +114,9 @@ def restoring(items: Iterable[tuple[bytes, bytes]], segments: Segments | None = 
                 restored.handed_out.append((sequence, change))
         state.segments.make_room()
         yield
-    take_head(state, last)
+    restore_head(state, last)
     state.sequence = sequences[-1] + 1
-    yield from state.settle_indexes()
+    yield from state.compute_indexes()
     return restored
 
 
@@ -135,7 +135,7 @@ class _Found:
     rest: Records = field(default_factory=list)
 
 
-def _sorted_out(items: Iterable[tuple[bytes, bytes]], columns: SpillStore, obsolete: list[bytes]) -> Portions[_Found]:
+def _sort_records(items: Iterable[tuple[bytes, bytes]], columns: SpillStore, obsolete: list[bytes]) -> Portions[_Found]:
     """Store the bytes of each segment's highest epoch in `columns`, and sort the other records by kind."""
     found = _Found()
     for some in in_lots(items):
@@ -163,7 +163,7 @@ def _epoch_and_number(item: tuple[bytes, bytes]) -> bytes:
     return key[1:] if key[:1] != b"r" else bytes(8) + key[9:]  # counted deliveries are numbered across epochs
 
 
-def _restore_apart(state: QueueState, key: bytes, value: bytes) -> None:
+def _restore_separate_record(state: QueueState, key: bytes, value: bytes) -> None:
     """Restore a record that is not a step's or a segment's."""
     match key[:1]:
         case b"c":
@@ -172,14 +172,14 @@ def _restore_apart(state: QueueState, key: bytes, value: bytes) -> None:
         case b"a":
             state.remembered.add(NAMED_KEY.unpack(key)[2:])
         case b"y":
-            state.pending[NAMED_KEY.unpack(key)[2:]] = pending_letter_of(json.loads(value))
+            state.pending[NAMED_KEY.unpack(key)[2:]] = parse_pending_letter(json.loads(value))
         case b"i":
             state.repeats.add(KEY.unpack(key)[2], chunk_of(*json.loads(value)))
         case b"s":
             _, _, source, offset = NAMED_KEY.unpack(key)
             state.scheduled.add_packed(source, offset, value)
         case b"r":
-            state.counted.add(KEY.unpack(key)[2], batch_of(json.loads(value)))
+            state.counted.add(KEY.unpack(key)[2], parse_batch(json.loads(value)))
         case b"t":
             state.transfers.add(json.loads(value))
         case b"w":

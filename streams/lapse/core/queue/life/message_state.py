@@ -94,13 +94,13 @@ MEANINGS: Final[dict[State, Meaning]] = {
 }
 
 
-def among(*states: State) -> NDArray[np.bool_]:
+def state_mask(*states: State) -> NDArray[np.bool_]:
     """Return a column that says of each state whether it is among the given ones."""
     return np.isin(np.arange(len(State)), states)
 
 
 def _meaning(name: str) -> NDArray[np.bool_]:
-    return among(*(state for state in State if getattr(MEANINGS[state], name)))
+    return state_mask(*(state for state in State if getattr(MEANINGS[state], name)))
 
 
 THERE: Final = _meaning("there")

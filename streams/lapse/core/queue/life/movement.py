@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lapse.core.queue.change import Change, ChangeKind
-from lapse.core.queue.life.message_state import MEANINGS, State, among
+from lapse.core.queue.life.message_state import MEANINGS, State, state_mask
 from lapse.core.queue.life.table import ROWS
 from lapse.core.queue.segments.segment import DELAYED, NOBODY, TRANSFERRING, Segment, Where
 
@@ -32,11 +32,11 @@ class Move(NamedTuple):
     to: State
     later: State | None
 
-    def fits(self, states: NDArray[np.uint8], alike: State | None) -> bool:
+    def permits(self, states: NDArray[np.uint8], alike: State | None) -> bool:
         """Return whether all messages in these states may be changed; `alike` is their common state, if any."""
         return alike in self.leaves if alike is not None else bool(self.takes[states].all())
 
-    def into(self, until_ms: int) -> State:
+    def state_after(self, until_ms: int) -> State:
         """Return the state afterwards; `until_ms` is the change's instant, ms since the epoch, 0 without one."""
         return self.later if until_ms > 0 and self.later is not None else self.to
 
@@ -56,7 +56,7 @@ def _moves() -> dict[ChangeKind, Move]:
     for change, states in begins.items():
         later = State.DELAYED if len(ends[change]) > 1 else None
         (to,) = ends[change] - {later}
-        moves[change] = Move(among(*states), frozenset(states), to, later)
+        moves[change] = Move(state_mask(*states), frozenset(states), to, later)
     return moves
 
 
@@ -93,7 +93,7 @@ def write_columns(
             holder[where] = change.holder
             until_ms[where] = end_ms
             if change.kind is ChangeKind.LEASED and (change.offset or segment.since_ms is not None):
-                segment.beginnings()[where] = change.offset
+                segment.lease_starts()[where] = change.offset
         case ChangeKind.RENEWED:
             until_ms[where] = end_ms
         case ChangeKind.HELD:

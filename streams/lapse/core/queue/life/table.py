@@ -93,14 +93,14 @@ class Row(NamedTuple):
     when: Guard | None
     changes: tuple[ChangeKind, ...]
     to: State
-    tells: EventKind | None = None
+    emits: EventKind | None = None
     reason: Reason | None = None
 
     @property
     def event(self) -> EventKind:
         """The event of a row that has one."""
-        assert self.tells is not None
-        return self.tells
+        assert self.emits is not None
+        return self.emits
 
 
 _IDLE: Final = (State.AVAILABLE, State.DELAYED)
@@ -126,7 +126,7 @@ def _rows(
         yield Row(trigger, state, when, done, to, tells, reason)
 
 
-def _leaves(
+def _removal_rows(
     trigger: Trigger, states: State | Iterable[State], reason: Reason, when: Guard | None = None
 ) -> Iterator[Row]:
     """Yield rows of messages that leave for a reason, with a place or without one."""
@@ -135,7 +135,7 @@ def _leaves(
         yield Row(trigger, state, when, (change,), State.GONE, None, reason)
 
 
-def _comes_back(trigger: Trigger, state: State, tells: EventKind) -> Iterator[Row]:
+def _return_rows(trigger: Trigger, state: State, tells: EventKind) -> Iterator[Row]:
     """Yield the rows of a message without a place that a transfer returns."""
     yield Row(trigger, state, Guard.LATER, (ChangeKind.SCHEDULED,), State.SCHEDULED, tells)
     yield Row(trigger, state, Guard.NO_ROOM, (ChangeKind.SCHEDULED,), State.HELD, tells)
@@ -160,11 +160,11 @@ def _table() -> Iterator[Row]:
     at = Trigger.SPOIL
     yield from _rows(at, state.UNREAD, (), state.GONE, reason=Reason.UNDECODABLE)
     yield from _rows(at, state.REMEMBERED, kind.HONOURED, state.GONE)
-    yield from _leaves(at, LIVE, Reason.UNDECODABLE)
+    yield from _removal_rows(at, LIVE, Reason.UNDECODABLE)
     at = Trigger.COME_DUE
     yield from _rows(at, state.SCHEDULED, kind.SCHEDULED, state.HELD, EventKind.HELD, when=Guard.NO_ROOM)
     yield from _rows(at, _PLANNED, _ENTERS, state.AVAILABLE, when=Guard.ROOM)
-    yield from _leaves(Trigger.DEADLINE, (*_WAITING, *_DEFERRED), Reason.TIME_LIMIT)
+    yield from _removal_rows(Trigger.DEADLINE, (*_WAITING, *_DEFERRED), Reason.TIME_LIMIT)
     at = Trigger.DELIVER
     yield from _rows(at, state.AVAILABLE, kind.LEASED, state.LEASED, when=Guard.AT_LEAST_ONCE)
     yield from _rows(
@@ -181,26 +181,26 @@ def _table() -> Iterator[Row]:
     yield from _rows(at, state.LEASED, kind.RETURNED, state.DELAYED, tells, when=Guard.DELAY)
     yield from _rows(Trigger.LOSE_CONSUMER, state.SENT, kind.SETTLED, state.GONE)
     yield from _rows(Trigger.UNDELIVER, (state.LEASED, state.SENT), kind.UNDELIVERED, state.AVAILABLE)
-    yield from _leaves(Trigger.EXCEED, _IDLE, Reason.MAX_DELIVERIES, Guard.DELIVERIES)
-    yield from _leaves(Trigger.EXCEED, _IDLE, Reason.MAX_CANCELS, Guard.CANCELS)
-    yield from _settlements()
-    yield from _leaves(Trigger.PURGE, (*_IDLE, *_PLANNED), Reason.PURGED)
-    yield from _leaves(Trigger.PURGE, state.LEASED, Reason.PURGED, Guard.LEASED_TOO)
+    yield from _removal_rows(Trigger.EXCEED, _IDLE, Reason.MAX_DELIVERIES, Guard.DELIVERIES)
+    yield from _removal_rows(Trigger.EXCEED, _IDLE, Reason.MAX_CANCELS, Guard.CANCELS)
+    yield from _settlement_rows()
+    yield from _removal_rows(Trigger.PURGE, (*_IDLE, *_PLANNED), Reason.PURGED)
+    yield from _removal_rows(Trigger.PURGE, state.LEASED, Reason.PURGED, Guard.LEASED_TOO)
     at = Trigger.TRUNCATE
-    yield from _leaves(at, (*_WAITING, *_DEFERRED), Reason.LOG_TRUNCATED)
+    yield from _removal_rows(at, (*_WAITING, *_DEFERRED), Reason.LOG_TRUNCATED)
     yield from _rows(at, state.REMEMBERED, kind.HONOURED, state.GONE)
     at = Trigger.REPLACE_TOPIC
-    yield from _leaves(at, (*LIVE, *_DEFERRED), Reason.LOG_TRUNCATED)
+    yield from _removal_rows(at, (*LIVE, *_DEFERRED), Reason.LOG_TRUNCATED)
     yield from _rows(at, state.SENT, kind.SETTLED, state.GONE)
     yield from _rows(at, state.REMEMBERED, kind.HONOURED, state.GONE)
-    yield from _leaves(Trigger.RETIRE, (*LIVE, *_DEFERRED), Reason.PURGED)
-    yield from _leaves(Trigger.RETIRE, (*LIVE, *_DEFERRED), Reason.AUTO_DELETED, Guard.IDLE)
-    yield from _transfers()
+    yield from _removal_rows(Trigger.RETIRE, (*LIVE, *_DEFERRED), Reason.PURGED)
+    yield from _removal_rows(Trigger.RETIRE, (*LIVE, *_DEFERRED), Reason.AUTO_DELETED, Guard.IDLE)
+    yield from _transfer_rows()
     yield from _rows(Trigger.REFUSE_LETTER, _LEFT, kind.LETTER_PENDING, state.PENDING, EventKind.DYING)
     yield from _rows(Trigger.WRITE_LETTER, state.PENDING, kind.LETTER_WRITTEN, state.GONE)
 
 
-def _settlements() -> Iterator[Row]:
+def _settlement_rows() -> Iterator[Row]:
     """Yield the rows of settlements."""
     kind, state = ChangeKind, State
     at = Trigger.ACKNOWLEDGE
@@ -211,15 +211,15 @@ def _settlements() -> Iterator[Row]:
     at = Trigger.CANCEL
     yield from _rows(at, state.LEASED, kind.CANCELLED, state.AVAILABLE, EventKind.CANCELLED)
     yield from _rows(at, state.LEASED, kind.CANCELLED, state.DELAYED, EventKind.CANCELLED, when=Guard.DELAY)
-    yield from _leaves(at, _PLANNED, Reason.WITHDRAWN)
+    yield from _removal_rows(at, _PLANNED, Reason.WITHDRAWN)
     yield from _rows(at, state.SENT, kind.SETTLED, state.GONE)
     at = Trigger.EXPIRE
-    yield from _leaves(at, (state.LEASED, *_IDLE), Reason.FORCED_EXPIRE)
+    yield from _removal_rows(at, (state.LEASED, *_IDLE), Reason.FORCED_EXPIRE)
     yield from _rows(at, state.SENT, kind.SETTLED, state.GONE)
     yield from _rows(Trigger.RENEW, state.LEASED, kind.RENEWED, state.LEASED, EventKind.RENEWED)
 
 
-def _transfers() -> Iterator[Row]:
+def _transfer_rows() -> Iterator[Row]:
     """Yield the rows of transfers, at the source and at the target (Q17)."""
     kind, state = ChangeKind, State
     at = Trigger.BEGIN_TRANSFER
@@ -231,16 +231,16 @@ def _transfers() -> Iterator[Row]:
     at, tells = Trigger.ABANDON_TRANSFER, EventKind.TRANSFER_CANCELLED
     yield from _rows(at, state.TRANSFERRING, kind.RETURNED, state.AVAILABLE, tells)
     yield from _rows(at, state.TRANSFERRING, kind.RETURNED, state.DELAYED, tells, when=Guard.DELAY)
-    yield from _comes_back(at, state.TRANSFERRING_EARLY, tells)
-    yield from _comes_back(Trigger.ACCEPT, state.UNCONFIRMED, EventKind.TRANSFER_CONFIRMED)
-    yield from _leaves(Trigger.DISCARD, state.UNCONFIRMED, Reason.WITHDRAWN)
+    yield from _return_rows(at, state.TRANSFERRING_EARLY, tells)
+    yield from _return_rows(Trigger.ACCEPT, state.UNCONFIRMED, EventKind.TRANSFER_CONFIRMED)
+    yield from _removal_rows(Trigger.DISCARD, state.UNCONFIRMED, Reason.WITHDRAWN)
 
 
 ROWS: Final = tuple(_table())
 """The table of a message's life."""
 
 
-class Impossible(RuntimeError):
+class ImpossibleTransition(RuntimeError):
     """A trigger has no row for a message's state. This is an error in the code, never in the input."""
 
 
@@ -267,7 +267,9 @@ class Route(NamedTuple):
         """
         effect = self.effects[state]
         if effect < 0:
-            raise Impossible(f"nothing is known of a message that is {state.name} for this trigger: {self.rows[0][0]}")
+            raise ImpossibleTransition(
+                f"nothing is known of a message that is {state.name} for this trigger: {self.rows[0][0]}"
+            )
         return self.rows[effect]
 
 

@@ -18,8 +18,8 @@ from lapse.core.queue.change import COME_BACK, Change, ChangeKind
 from lapse.core.queue.decision import Decisions, Slots, places_of
 from lapse.core.queue.delivery.retry import Cause, delay_text, wait_ends_ms
 from lapse.core.queue.life.message_state import MEANINGS, State, state_of_all
-from lapse.core.queue.life.table import Guard, Impossible, Row, Trigger, route
-from lapse.core.queue.rewind.departing import goes_elsewhere, went_elsewhere
+from lapse.core.queue.life.table import Guard, ImpossibleTransition, Row, Trigger, route
+from lapse.core.queue.rewind.departing import goes_elsewhere, note_slots_elsewhere
 from lapse.core.queue.segments.segment import LEASED, Segment
 from lapse.core.queue.step import Step
 from lapse.core.reason import Reason, in_order
@@ -42,14 +42,14 @@ class Transitions:
         self._state = decisions.state
         self._settings = decisions.settings
 
-    def taken(
+    def slots_to_change(
         self, trigger: Trigger, segment: Segment, first: int = 0, stop: int | None = None, guard: Guard | None = None
     ) -> NDArray[np.intp]:
         """Return the slots from `first` up to `stop` whose messages a trigger applies to."""
         column = segment.state[first : segment.used if stop is None else stop]
         return np.flatnonzero(route(trigger, guard).takes[column]) + first
 
-    def happen(
+    def apply_trigger(
         self,
         trigger: Trigger,
         slots: Slots,
@@ -80,24 +80,24 @@ class Transitions:
         for row, some in _by_row(trigger, guard, slots):
             if row.reason is not None:
                 for segment, of_segment in some:
-                    self._leave(row.reason, segment, of_segment, now_ms, step, subscription or "", detail)
+                    self._remove_for_reasons(row.reason, segment, of_segment, now_ms, step, subscription or "", detail)
                 continue
             whose = [(subscription or "", some)]
-            if subscription is None and row.tells and MEANINGS[row.state].fills:
+            if subscription is None and row.emits and MEANINGS[row.state].fills:
                 whose = self._by_holder(some)
             if goes_elsewhere(trigger, subscription):
-                went_elsewhere(self._decisions, some, step)
+                note_slots_elsewhere(self._decisions, some, step)
             change = Change(row.changes[0], places_of(some), holder=holder, until_ms=until_ms, untils_ms=untils_ms)
             self._decisions.apply_change(change, step)
-            if row.tells:
+            if row.emits:
                 if row.to is State.DELAYED and until_ms:
                     detail = detail or delay_text(until_ms, until_ms)
                 for name, held in whose:
-                    self._decisions.record_event(row.tells, held, now_ms, step, name, detail)
+                    self._decisions.record_event(row.emits, held, now_ms, step, name, detail)
             if change.kind in COME_BACK:
-                self.review(some, now_ms, step)
+                self.review_returned(some, now_ms, step)
 
-    def come_back(
+    def return_messages(
         self,
         trigger: Trigger,
         cause: Cause,
@@ -117,20 +117,22 @@ class Transitions:
             now_ms: the instant, ms since the epoch.
             step: receives the decisions.
             since_ms: the start of the delays, ms since the epoch; None = the end of each message's lease.
-            subscription: see `happen`.
+            subscription: see `apply_trigger`.
         """
         readable_slots = [
             some if segment.retries is None else some[segment.retries[some] != UNREADABLE] for segment, some in slots
         ]
         if sum(map(len, readable_slots)) == sum(len(some) for _, some in slots):
-            self._come_back(trigger, cause, slots, now_ms, step, since_ms, subscription, "")
+            self._return_readable(trigger, cause, slots, now_ms, step, since_ms, subscription, "")
             return
         for (segment, some), readable in zip(slots, readable_slots, strict=True):
             for part, fault in ((readable, ""), (np.setdiff1d(some, readable, assume_unique=True), FAULT)):
                 if len(part):
-                    self._come_back(trigger, cause, [(segment, part)], now_ms, step, since_ms, subscription, fault)
+                    self._return_readable(
+                        trigger, cause, [(segment, part)], now_ms, step, since_ms, subscription, fault
+                    )
 
-    def _come_back(
+    def _return_readable(
         self,
         trigger: Trigger,
         cause: Cause,
@@ -160,11 +162,11 @@ class Transitions:
             untils.append(untils_ms[waits])
             if not waits.all():
                 at_once.append((segment, some[~waits]))
-        self.happen(trigger, at_once, now_ms, step, subscription=subscription, detail=fault)
+        self.apply_trigger(trigger, at_once, now_ms, step, subscription=subscription, detail=fault)
         if later:
             ends = np.concatenate(untils)
             first_ms, last_ms = int(ends.min()), int(ends.max())
-            self.happen(
+            self.apply_trigger(
                 trigger,
                 later,
                 now_ms,
@@ -201,10 +203,10 @@ class Transitions:
             return np.where(waits_ms > 0, wait_ends_ms(segment.until_ms[slots], waits_ms), 0)
         return np.where(waits_ms > 0, wait_ends_ms(np.full(len(slots), since_ms or 0, np.int64), waits_ms), 0)
 
-    def review(self, slots: Slots, now_ms: int, step: Step) -> None:
+    def review_returned(self, slots: Slots, now_ms: int, step: Step) -> None:
         """Remove returned messages that have expired, were truncated, or were delivered or cancelled too often."""
         for segment, some in slots:
-            self._leave(None, segment, some, now_ms, step, "", "")
+            self._remove_for_reasons(None, segment, some, now_ms, step, "", "")
 
     def remove_beyond_limits(self, now_ms: int, step: Step) -> None:
         """Remove waiting messages that exceed a lowered limit (C23)."""
@@ -218,15 +220,15 @@ class Transitions:
             ):
                 continue
             segment = self._state.segments[index]
-            waiting = self.taken(Trigger.EXCEED, segment, guard=Guard.DELIVERIES)
+            waiting = self.slots_to_change(Trigger.EXCEED, segment, guard=Guard.DELIVERIES)
             beyond = waiting[self._beyond_limits(segment, waiting) > 0]
             if len(beyond):
-                self.review([(segment, beyond)], now_ms, step)
+                self.review_returned([(segment, beyond)], now_ms, step)
             self._state.segments.make_room()
 
     # Removal
 
-    def _leave(
+    def _remove_for_reasons(
         self,
         reason: Reason | None,
         segment: Segment,
@@ -242,7 +244,7 @@ class Transitions:
             holds |= self._beyond_limits(segment, slots) | self._truncated(segment, slots)
         if reason is not Reason.TIME_LIMIT and self._settings.expiration.enabled and segment.deadline_ms is not None:
             holds |= segment.deadline_ms[slots] <= now_ms
-        for bits, which in _values(holds):
+        for bits, which in _distinct_values(holds):
             some = slots[which]
             if reason is not None:
                 reasons = in_order((reason, Reason.TIME_LIMIT) if bits else (reason,))
@@ -298,13 +300,13 @@ class Transitions:
         found: list[tuple[str, Slots]] = []
         for segment, some in slots:
             holders = np.full(len(some), -1, np.int64) if segment.holder is None else segment.holder[some]
-            for number, which in _values(holders):
+            for number, which in _distinct_values(holders):
                 holder = self._state.subscription_table.find(number)
                 found.append(("" if holder is None else holder.id, [(segment, some[which])]))
         return found
 
 
-def _values(column: NDArray[Any]) -> Iterator[tuple[int, NDArray[np.bool_] | slice]]:
+def _distinct_values(column: NDArray[Any]) -> Iterator[tuple[int, NDArray[np.bool_] | slice]]:
     """Yield each distinct value of a column, ascending, with an index of its messages. Often all values are equal."""
     if not len(column):
         return
@@ -331,5 +333,7 @@ def _by_row(trigger: Trigger, guard: Guard | None, slots: Slots) -> list[tuple[R
         for effect in np.unique(effects).tolist():
             found.setdefault(effect, []).append((segment, some[effects == effect]))
     if -1 in found:
-        raise Impossible(f"{trigger} takes none of {len(found[-1][0][1])} messages in segment {found[-1][0][0].index}")
+        raise ImpossibleTransition(
+            f"{trigger} takes none of {len(found[-1][0][1])} messages in segment {found[-1][0][0].index}"
+        )
     return [(along.rows[effect], found[effect]) for effect in sorted(found)]

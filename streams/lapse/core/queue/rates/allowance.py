@@ -26,7 +26,7 @@ class Allowance:
     Attributes:
         is_bounded: whether the queue has any rate.
         by_group: whether the queue has a rate of groups.
-        counts_as_written: whether `written` is called, so that deliveries count from when they were written; else
+        counts_as_written: whether `note_written` is called, so that deliveries count from when they were written; else
             they count from their decision.
         written_within_ms: how long after its decision a former owner's delivery is usually written, ms.
         frees_ms: the earliest instant at which a message that waits for a rate may go, ms since the epoch; `NEVER` if
@@ -50,41 +50,41 @@ class Allowance:
         """Return the instant from which a delivery decided now counts. It does not go back if the clock does."""
         return max(now_ms, self._state.counted.newest_ms)
 
-    def room(self, now_ms: int) -> int:
+    def queue_room(self, now_ms: int) -> int:
         """Return how many messages the queue's rate permits now."""
         if self._rate is None:
             return 1 << 62
-        return self._state.counted.room(EVERYTHING, self._rate, self.at_ms(now_ms))
+        return self._state.counted.room_for(EVERYTHING, self._rate, self.at_ms(now_ms))
 
-    def wait(self) -> None:
+    def note_queue_wait(self) -> None:
         """Note that a message waits for the rate of the queue."""
         if self._rate is not None:
-            self.wait_until(self._state.counted.frees_ms(EVERYTHING, self._rate))
+            self.note_wait_until(self._state.counted.frees_ms(EVERYTHING, self._rate))
 
     def group_room(self, of: Of, now_ms: int) -> int:
         """Return how many messages of a group the rate of groups permits now."""
         if self._group_rate is None:
             return 1 << 62
-        return self._state.counted.room(of, self._group_rate, self.at_ms(now_ms))
+        return self._state.counted.room_for(of, self._group_rate, self.at_ms(now_ms))
 
-    def wait_for(self, of: Of) -> int:
+    def note_group_wait(self, of: Of) -> int:
         """Note that a message waits for its group's rate. Return when it may go, ms since the epoch."""
         if self._group_rate is None:
             return NEVER
         frees_ms = self._state.counted.frees_ms(of, self._group_rate)
-        self.wait_until(frees_ms)
+        self.note_wait_until(frees_ms)
         return frees_ms
 
-    def wait_until(self, frees_ms: int) -> None:
+    def note_wait_until(self, frees_ms: int) -> None:
         """Note that a message waits until an instant, ms since the epoch; `NEVER` = until a delivery is written."""
         self._waits_for_writing |= frees_ms >= NEVER
         self.frees_ms = min(self.frees_ms, frees_ms)
 
-    def begin(self) -> None:
+    def clear_waits(self) -> None:
         """Forget what waits, since a delivery computes that again."""
         self.frees_ms, self._waits_for_writing = NEVER, False
 
-    def reach(self, now_ms: int) -> None:
+    def clear_reached(self, now_ms: int) -> None:
         """Clear `frees_ms` if it has come, so that the next delivery computes it again."""
         if self.frees_ms <= now_ms:
             self.frees_ms = NEVER
@@ -101,18 +101,18 @@ class Allowance:
         """Number of the last counted batch."""
         return self._state.counted.next_number - 1
 
-    def written(self, to: int, at_ms: int) -> bool:
+    def note_written(self, to: int, at_ms: int) -> bool:
         """Note that counted batches up to a number were written by an instant, ms since the epoch (C71).
 
         Returns:
             Whether a message waited for that and must be examined, because only now it is known when it may go.
         """
-        if not self._state.counted.written(to, at_ms) or not self._waits_for_writing:
+        if not self._state.counted.note_written(to, at_ms) or not self._waits_for_writing:
             return False
         self.frees_ms, self._waits_for_writing, self._looks_at_all = min(self.frees_ms, at_ms), False, True
         return True
 
-    def give(self, places: list[int]) -> None:
+    def count_deliveries(self, places: list[int]) -> None:
         """Count messages as handed out."""
         self._given[EVERYTHING] += len(places)
         if not self.by_group:
@@ -122,7 +122,7 @@ class Allowance:
             for slot, group in zip(slots.tolist(), groups.tolist(), strict=True):
                 self._given[(OWN_GROUP, segment.base + slot) if group == OWN_GROUP else (group, -1)] += 1
 
-    def close(self, now_ms: int, step: Step) -> None:
+    def journal_counts(self, now_ms: int, step: Step) -> None:
         """Journal the deliveries counted since the last call, and forget batches outside all windows."""
         if not self._given:
             return
@@ -135,7 +135,7 @@ class Allowance:
         self._given = Counter()
         self._decisions.apply_change(Change(ChangeKind.COUNTED, offset=number, facts=batch.facts()), step)
         if self.counts_as_written:
-            counted.write(number)
+            counted.note_writing(number)
 
     def take_over(self, now_ms: int, step: Step, unwritten: bool) -> None:
         """Begin to own the shard: see `Counted.take_over`. Without a rate all batches are forgotten."""

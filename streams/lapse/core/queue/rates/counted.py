@@ -37,7 +37,7 @@ class Batch(NamedTuple):
         return {"at_ms": self.at_ms, "counts": [[*of, count] for of, count in self.counts]}
 
 
-def batch_of(facts: dict[str, Any]) -> Batch:
+def parse_batch(facts: dict[str, Any]) -> Batch:
     """Return the batch of a change's or a journal record's facts."""
     return Batch(facts["at_ms"], tuple(((group, place), count) for group, place, count in facts["counts"]))
 
@@ -89,7 +89,7 @@ class Counted:
     def apply(self, change: Change) -> None:
         """Carry out a change: count a batch, or forget one."""
         if change.kind is ChangeKind.COUNTED:
-            self.add(change.offset, batch_of(change.facts))
+            self.add(change.offset, parse_batch(change.facts))
         else:
             self._forget(change.offset)
 
@@ -112,7 +112,7 @@ class Counted:
             if not line.numbers:
                 del self._lines[of]
 
-    def room(self, of: Of, rate: Rate, now_ms: int) -> int:
+    def room_for(self, of: Of, rate: Rate, now_ms: int) -> int:
         """Return how many more messages may be delivered at `now_ms`, which is not before `newest_ms`."""
         line = self._lines.get(of)
         if line is None:
@@ -143,11 +143,11 @@ class Counted:
 
     # Instants of writing, which are not part of the state
 
-    def write(self, number: int) -> None:
-        """Note that a batch is being written. It counts in every window until `written` says when it was."""
+    def note_writing(self, number: int) -> None:
+        """Note that a batch is being written. It counts in every window until `note_written` says when it was."""
         self._written_ms[number] = NEVER
 
-    def written(self, to: int, at_ms: int) -> bool:
+    def note_written(self, to: int, at_ms: int) -> bool:
         """Note that batches up to a number were written by `at_ms`, ms since the epoch. Return whether any was new."""
         found = False
         for number in reversed(self._written_ms):

@@ -30,12 +30,12 @@ class RateWait:
         self._group_ms: dict[Of, int | None] = {}
         self._is_bounded = self._rate_ms is not None or self._group_rate is not None
 
-    def of(self, segment: Segment, slot: int) -> str:
+    def find_waits(self, segment: Segment, slot: int) -> str:
         """Return which rates a message waits for, and its earliest instant of delivery; empty = it waits for none."""
         place = segment.base + slot
         if not self._is_bounded or segment.state[slot] != State.AVAILABLE or place in self._barriers:
             return ""
-        group_ms = None if self._group_rate is None else self._of_group(segment, slot)
+        group_ms = None if self._group_rate is None else self._find_group_wait(segment, slot)
         if self._rate_ms is None and group_ms is None:
             return ""
         rates = [
@@ -46,7 +46,7 @@ class RateWait:
         until = format_instant(until_ms) if until_ms < NEVER else None
         return f"{' and '.join(rates)}, not before {until or 'deliveries before it are written'}"
 
-    def _of_group(self, segment: Segment, slot: int) -> int | None:
+    def _find_group_wait(self, segment: Segment, slot: int) -> int | None:
         group = OWN_GROUP if segment.groups is None else int(segment.groups[slot])
         of = (OWN_GROUP, segment.base + slot) if group == OWN_GROUP else (group, -1)
         if of not in self._group_ms:
@@ -55,6 +55,6 @@ class RateWait:
 
     def _frees_ms(self, of: Of, rate: Rate | None) -> int | None:
         """Return when a rate permits a delivery again, ms since the epoch; None if it permits one now."""
-        if rate is None or self._counted.room(of, rate, self._at_ms):
+        if rate is None or self._counted.room_for(of, rate, self._at_ms):
             return None
         return self._counted.frees_ms(of, rate)

@@ -57,6 +57,6 @@ class PendingLetter(NamedTuple):
         return Removal(messages, self.reasons, self.at_ms, True, self.detail, self.subscription, place)
 
 
-def pending_letter_of(facts: Mapping[str, Any]) -> PendingLetter:
+def parse_pending_letter(facts: Mapping[str, Any]) -> PendingLetter:
     """Return the pending letter of the journal's facts."""
     return PendingLetter(**{**facts, "reasons": tuple(map(Reason, facts["reasons"]))})

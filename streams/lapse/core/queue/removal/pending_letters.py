@@ -24,7 +24,7 @@ class PendingLetters:
         self._decisions = decisions
         self._state = decisions.state
 
-    def keep(self, removal: Removal, refused: Mapping[int, str], step: Step) -> list[tuple[int, int]]:
+    def keep_refused(self, removal: Removal, refused: Mapping[int, str], step: Step) -> list[tuple[int, int]]:
         """Keep those messages of a removal whose letters were refused.
 
         Args:
@@ -61,12 +61,12 @@ class PendingLetters:
             )
         for fault, some in by_fault.items():
             detail = f"{reasons}; its dead letter was refused and is tried again: {fault}"
-            kept = messages.some(np.array(some, np.intp))
+            kept = messages.select(np.array(some, np.intp))
             step.events.append(ShardEvent(row.event, removal.at_ms, kept, removal.subscription, detail))
         at = next(place for place, one in enumerate(step.removals) if one is removal)
         safe = np.array([place for place in range(len(messages)) if place not in refused], np.intp)
         if len(safe):
-            removal.messages = messages.some(safe)
+            removal.messages = messages.select(safe)
             removal.places = None if removal.places is None else removal.places[safe]
         else:
             del step.removals[at]

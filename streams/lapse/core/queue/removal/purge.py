@@ -29,28 +29,28 @@ class Purge:
         self._schedule = schedule
         self._inquiry = inquiry
 
-    def everything(
+    def purge_all(
         self, now_ms: int, step: Step, leased: bool = False, text: str = ""
     ) -> tuple[dict[str, int], dict[str, int]]:
         """Remove all messages, scheduled and held ones too, but leased ones only with `leased` (C37, C83).
 
         Messages in a transfer from here or to here stay, and count as left (Q17). With the text of a filter under
-        selection, only messages known to match leave; `to_judge` and `scheduled_to_judge` come before.
+        selection, only messages known to match leave; `places_to_judge` and `scheduled_to_judge` come before.
 
         Returns:
             How many were removed, by their former state, and how many were left.
         """
         along = route(Trigger.PURGE, Guard.LEASED_TOO if leased else None)
-        removed, left = self.placed(now_ms, step, leased, text)
+        removed, left = self.purge_placed(now_ms, step, leased, text)
         if self._state.scheduled.held or self._state.scheduled.unconfirmed:
             for (number, offset), scheduled in self._inquiry.scheduled(text):
-                if not along.takes[scheduled.state] and self._decisions.horizon.has(number, offset):
-                    left[self._inquiry.queued_scheduled(number, offset, scheduled).stands] += 1
-        for state_name, count in self.scheduled(now_ms, step, text).items():
+                if not along.takes[scheduled.state] and self._decisions.horizon.contains(number, offset):
+                    left[self._inquiry.queued_scheduled(number, offset, scheduled).state_name] += 1
+        for state_name, count in self.purge_scheduled(now_ms, step, text).items():
             removed[state_name] += count
         return removed, left
 
-    def placed(
+    def purge_placed(
         self, now_ms: int, step: Step, leased: bool = False, text: str = "", most: int = UNLIMITED
     ) -> tuple[dict[str, int], dict[str, int]]:
         """Remove about `most` messages with places, as a part of a long purge (C60).
@@ -71,15 +71,15 @@ class Purge:
                 break
             segment = self._state.segments[index]
             for state in LIVE:
-                slots = self._decisions.horizon.within(segment, self._decisions.slots_in(segment, (state,), text))
+                slots = self._decisions.horizon.slots_within(segment, self._decisions.slots_in(segment, (state,), text))
                 goes = along.takes[state]
                 (removed if goes else left)[state.name.lower()] += len(slots)
                 if len(slots) and goes:
-                    self._transitions.happen(Trigger.PURGE, [(segment, slots)], now_ms, step, guard=guard)
+                    self._transitions.apply_trigger(Trigger.PURGE, [(segment, slots)], now_ms, step, guard=guard)
             self._state.segments.make_room()
         return removed, left
 
-    def scheduled(self, now_ms: int, step: Step, text: str = "", most: int = UNLIMITED) -> dict[str, int]:
+    def purge_scheduled(self, now_ms: int, step: Step, text: str = "", most: int = UNLIMITED) -> dict[str, int]:
         """Remove at most `most` scheduled and held messages, as a part of a long purge (C60).
 
         Returns:
@@ -87,7 +87,7 @@ class Purge:
         """
 
         def matches(number: int, offset: int) -> bool:
-            within = self._decisions.horizon.has(number, offset)
+            within = self._decisions.horizon.contains(number, offset)
             return within and (not text or self._inquiry.matches(text, number, offset))
 
         gone = self._schedule.purge(now_ms, step, Trigger.PURGE, most=most, matches=matches)

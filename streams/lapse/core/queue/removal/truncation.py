@@ -36,17 +36,17 @@ class Truncation:
         self._schedule = schedule
         self._state = decisions.state
 
-    def below(self, topic: str, partition: int, begin_offset: int, now_ms: int, step: Step) -> bool:
-        """See `QueueShard.log_begins`."""
+    def remove_below(self, topic: str, partition: int, begin_offset: int, now_ms: int, step: Step) -> bool:
+        """See `QueueShard.truncate_below`."""
         number = self._state.sources.find(topic, partition)
         if number is None:
             return True
         source = self._state.sources[number]
         source.begin_offset = max(source.begin_offset, begin_offset)
-        return self._take_out(number, begin_offset, Trigger.TRUNCATE, now_ms, step)
+        return self._remove_below_offset(number, begin_offset, Trigger.TRUNCATE, now_ms, step)
 
-    def not_acknowledged(self, topic: str, partition: int, first: int, last: int) -> list[tuple[int, int]]:
-        """See `QueueShard.not_acknowledged`."""
+    def without_acknowledged(self, topic: str, partition: int, first: int, last: int) -> list[tuple[int, int]]:
+        """See `QueueShard.without_acknowledged`."""
         number = self._state.sources.find(topic, partition)
         if number is None:
             return [(first, last)]
@@ -58,7 +58,7 @@ class Truncation:
             first = offset + 1
         return [*ranges, (first, last)] if first <= last else ranges
 
-    def replace(self, topic: str, epoch: int, now_ms: int, step: Step) -> bool:
+    def replace_topic(self, topic: str, epoch: int, now_ms: int, step: Step) -> bool:
         """Remove the messages of a topic that was deleted and created again. It is read from its beginning (C42).
 
         Args:
@@ -72,7 +72,9 @@ class Truncation:
         """
         state = self._state
         numbers = state.sources.numbers_of_topic(topic)
-        if not all(self._take_out(number, 1 << 62, Trigger.REPLACE_TOPIC, now_ms, step) for number in numbers):
+        if not all(
+            self._remove_below_offset(number, 1 << 62, Trigger.REPLACE_TOPIC, now_ms, step) for number in numbers
+        ):
             return False
         if step.removals:
             # Messages that leave in this step may be kept until their letters are safe (C27), as the old source's.
@@ -81,15 +83,15 @@ class Truncation:
             for outdated in [at for at, chunk in state.repeats.chunks.items() if chunk.source == number]:
                 self._decisions.apply_change(Change(ChangeKind.FORGOTTEN, offset=outdated), step)
             self._decisions.apply_change(Change(ChangeKind.REPLACED, source=number), step)
-            self.begins(topic, state.sources[number].partition, epoch)
+            self.note_topic_epoch(topic, state.sources[number].partition, epoch)
         return True
 
-    def begins(self, topic: str, partition: int, epoch: int) -> None:
-        """See `QueueShard.topic_begins`."""
+    def note_topic_epoch(self, topic: str, partition: int, epoch: int) -> None:
+        """See `QueueShard.note_topic_epoch`."""
         sources = self._state.sources
         sources[sources.number(topic, partition)].since_epoch = epoch
 
-    def record_gone(
+    def remove_recordless(
         self, trigger: Trigger, claim: Claim, now_ms: int, step: Step, handed_out: bool, detail: str = ""
     ) -> None:
         """Remove messages whose records Kafka no longer has (C40), or that must not be processed (X7).
@@ -98,16 +100,18 @@ class Truncation:
         messages.
         """
         self._state.segments.make_room()
-        for segment, first, stop, _, _ in self._locator.located(claim, []):
+        for segment, first, stop, _, _ in self._locator.locate(claim, []):
             if handed_out:
-                self._undeliver(segment, self._transitions.taken(Trigger.UNDELIVER, segment, first, stop), step)
-            slots = self._transitions.taken(trigger, segment, first, stop)
+                self._undeliver(
+                    segment, self._transitions.slots_to_change(Trigger.UNDELIVER, segment, first, stop), step
+                )
+            slots = self._transitions.slots_to_change(trigger, segment, first, stop)
             if len(slots):
-                self._transitions.happen(trigger, [(segment, slots)], now_ms, step, detail=detail)
+                self._transitions.apply_trigger(trigger, [(segment, slots)], now_ms, step, detail=detail)
         if handed_out and trigger is Trigger.TRUNCATE:
-            self._call_back(claim, now_ms, step)
+            self._retract_release(claim, now_ms, step)
 
-    def _call_back(self, claim: Claim, now_ms: int, step: Step) -> None:
+    def _retract_release(self, claim: Claim, now_ms: int, step: Step) -> None:
         """Replace the release of a barrier in this step by its removal, since its record is gone (C40)."""
         named = {"topic": claim.topic, "partition": claim.partition, "offset": claim.first}
         released = [at for at, change in enumerate(step.changes) if change.kind is ChangeKind.RELEASED]
@@ -128,7 +132,7 @@ class Truncation:
                 kind = route(Trigger.UNDELIVER).row(of_state).changes[0]
                 self._decisions.apply_change(Change(kind, places_of([(segment, some)])), step)
 
-    def _take_out(self, number: int, begin_offset: int, trigger: Trigger, now_ms: int, step: Step) -> bool:
+    def _remove_below_offset(self, number: int, begin_offset: int, trigger: Trigger, now_ms: int, step: Step) -> bool:
         """Remove a source's messages below an offset to which a trigger applies. Return False if some are left."""
         state, source = self._state, self._state.sources[number]
         last = min(begin_offset, source.next_offset) - 1
@@ -138,16 +142,16 @@ class Truncation:
             if piece.place < 0:
                 continue
             for segment, first, stop in state.spans([(piece.place, piece.last - piece.first + 1)]):
-                slots = self._transitions.taken(trigger, segment, first, stop)
+                slots = self._transitions.slots_to_change(trigger, segment, first, stop)
                 if len(slots):
-                    self._transitions.happen(trigger, [(segment, slots)], now_ms, step)
+                    self._transitions.apply_trigger(trigger, [(segment, slots)], now_ms, step)
                     left -= len(slots)
                 break
             state.segments.make_room()
             if left <= 0:
                 return False
         for offset in [offset for low, high in ends for offset in state.scheduled.between(number, low, high)]:
-            self._schedule.leave(trigger, number, offset, now_ms, step)
+            self._schedule.remove(trigger, number, offset, now_ms, step)
             if not (left := left - 1):
                 return False
         departing.forget_below(self._decisions, number, begin_offset, step)

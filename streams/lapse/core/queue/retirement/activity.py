@@ -7,7 +7,7 @@ from lapse.core.queue.change import Change, ChangeKind
 from lapse.core.queue.decision import Decisions
 from lapse.core.queue.segments.segment import State
 from lapse.core.queue.step import Step
-from lapse.core.shard.activity import Used
+from lapse.core.shard.activity import LastUse
 
 
 class UsableQueueShard:
@@ -18,11 +18,11 @@ class UsableQueueShard:
         self._state = decisions.state
 
     @property
-    def used(self) -> Used | None:
+    def last_use(self) -> LastUse | None:
         """The journaled last use; None = none yet."""
         return self._state.ending.used
 
-    def keep_used(self, used: Used, step: Step) -> None:
+    def journal_use(self, used: LastUse, step: Step) -> None:
         """Journal a use."""
         self._decisions.apply_change(
             Change(ChangeKind.USED, until_ms=used.at_ms, facts={"configured": used.configured}), step

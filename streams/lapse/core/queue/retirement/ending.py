@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lapse.core.queue.change import Change, ChangeKind
-from lapse.core.shard.activity import USED, Used
+from lapse.core.shard.activity import USED, LastUse
 from lapse.core.shard.retirement import RETIREMENT, Retirement
 
 
@@ -19,7 +19,7 @@ class Ending:
 
     def __init__(self) -> None:
         self.retirement: Retirement | None = None
-        self.used: Used | None = None
+        self.used: LastUse | None = None
 
     def apply(self, change: Change) -> None:
         """Carry out a change."""
@@ -30,7 +30,7 @@ class Ending:
         if kind == RETIREMENT:
             self.retirement = None if value is None else Retirement.decode(value)
         elif kind == USED and value is not None:
-            self.used = Used.decode(value)
+            self.used = LastUse.decode(value)
 
     def entries(self) -> Iterator[tuple[bytes, bytes]]:
         """Yield the journal's records as kind of key and value."""
@@ -43,6 +43,6 @@ class Ending:
 def entry(change: Change) -> tuple[bytes, bytes | None]:
     """Return the kind of key, and the value, that a change leaves in the journal."""
     if change.kind is ChangeKind.USED:
-        return USED, Used(change.until_ms, change.facts["configured"]).encode()
+        return USED, LastUse(change.until_ms, change.facts["configured"]).encode()
     text = change.facts.get("retirement")
     return RETIREMENT, None if text is None else text.encode()

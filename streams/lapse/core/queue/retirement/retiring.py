@@ -47,7 +47,7 @@ class RetirableQueueShard:
         """The journaled retirement; None = in service."""
         return self._state.ending.retirement
 
-    def keep(self, retirement: Retirement | None, step: Step) -> None:
+    def journal_retirement(self, retirement: Retirement | None, step: Step) -> None:
         """Journal a retirement, or its end."""
         facts = {} if retirement is None else {"retirement": retirement.encode().decode()}
         self._decisions.apply_change(Change(ChangeKind.RETIRING, facts=facts), step)
@@ -73,7 +73,7 @@ class RetirableQueueShard:
         willing = not any(counts.values()) or (force and not transfers)
         return Report(willing=willing, counts=counts, holders=self._holders(), transfers=transfers)
 
-    def clear(self, retirement: Retirement, now_ms: int, step: Step) -> bool:
+    def remove_some(self, retirement: Retirement, now_ms: int, step: Step) -> bool:
         """Remove some of the remaining messages, leased ones too. Return whether none is left."""
         guard = _GUARDS[retirement.cause]
         removed = 0
@@ -83,15 +83,15 @@ class RetirableQueueShard:
             if not self._state.outline(index).held:
                 continue
             segment = self._state.segments[index]
-            slots = self._transitions.taken(Trigger.RETIRE, segment, guard=guard)
+            slots = self._transitions.slots_to_change(Trigger.RETIRE, segment, guard=guard)
             if len(slots):
                 removed += len(slots)
-                self._transitions.happen(Trigger.RETIRE, [(segment, slots)], now_ms, step, guard=guard)
+                self._transitions.apply_trigger(Trigger.RETIRE, [(segment, slots)], now_ms, step, guard=guard)
             self._state.segments.make_room()
         left = STEP_MESSAGES - removed
         return left > 0 and len(self._schedule.purge(now_ms, step, Trigger.RETIRE, guard, most=left)) < left
 
-    def tell(self, retirement: Retirement, now_ms: int, step: Step) -> None:
+    def record_deletion(self, retirement: Retirement, now_ms: int, step: Step) -> None:
         """Write the event that the queue is deleted."""
         idle_s = self._decisions.settings.idle_ms // 1000
         detail = f"idle for {idle_s} s" if retirement.cause is Cause.IDLE else "by command"

@@ -26,14 +26,16 @@ def goes_elsewhere(trigger: Trigger, subscription: str | None) -> bool:
     return trigger is Trigger.CONFIRM_TRANSFER or (trigger is Trigger.ACKNOWLEDGE and subscription == FORWARDER)
 
 
-def went_elsewhere(decisions: Decisions, slots: Slots, step: Step) -> None:
+def note_slots_elsewhere(decisions: Decisions, slots: Slots, step: Step) -> None:
     """Note messages with places as living on elsewhere."""
     for segment, some in slots:
         for number, messages in decisions.state.sources.by_source(segment, some):
-            note(decisions, number, messages.ranges(), step)
+            note_departed(decisions, number, messages.ranges(), step)
 
 
-def note(decisions: Decisions, number: int, ranges: Iterable[Range], step: Step, *, never: bool = False) -> None:
+def note_departed(
+    decisions: Decisions, number: int, ranges: Iterable[Range], step: Step, *, never: bool = False
+) -> None:
     """Note ranges of a source's messages: as living on elsewhere, or with `never` as not messages of this queue."""
     rewinds = decisions.state.rewinds
     for low, high in ranges:

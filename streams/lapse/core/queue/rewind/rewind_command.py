@@ -19,7 +19,7 @@ _MOST_BOOKMARKS: Final = 1_000
 _MOST_DIGITS: Final = 18
 
 
-def point_of(to: str) -> Point:
+def parse_rewind_point(to: str) -> Point:
     """Parse the point from which messages come back. Commas separate several bookmarks, one for each partition.
 
     Raises:
@@ -43,7 +43,7 @@ def rewind_refusal(command: Command, shard: QueueShard) -> CommandRefused | None
     if command.bookmarks or command.keys:
         return CommandRefused("rewind takes a filter, neither bookmarks nor keys; field to says from where on")
     try:
-        point = point_of(command.to)
+        point = parse_rewind_point(command.to)
     except ValueError as error:
         return CommandRefused(f"rewind: field to: {error}")
     for bookmark in point if isinstance(point, tuple) else ():

@@ -39,7 +39,7 @@ LEFT_OUT: Final = (
 COUNTS: Final = (REWOUND, *LEFT_OUT)
 
 
-class Wish(NamedTuple):
+class RewindRequest(NamedTuple):
     """The request of a rewind command.
 
     Attributes:
@@ -74,7 +74,7 @@ class Rewinding:
         self._repeats = Repeats()
         """Message ids that the current rewind has read, with which it recognizes repeats as arrival did."""
 
-    def begin(self, wish: Wish, step: Step) -> Rewind:
+    def begin(self, wish: RewindRequest, step: Step) -> Rewind:
         """Begin a rewind. A dry run is not journaled.
 
         Raises:
@@ -114,9 +114,9 @@ class Rewinding:
 
     def remember(self, number: int, records: Sequence[Record]) -> None:
         """Remember the ids of records before a rewind's start, since later records may repeat them (X6)."""
-        self._sift(number, records)
+        self._replay_arrival(number, records)
 
-    def part(
+    def bring_back_part(
         self,
         rewind: Rewind,
         records: Sequence[tuple[int, Sequence[Record]]],
@@ -136,7 +136,7 @@ class Rewinding:
             step: receives the decisions.
             dry_run: whether to count only.
         """
-        live = {number: self._live(number, rewind.spans[number], cursor) for number, cursor in cursors.items()}
+        live = {number: self._find_live(number, rewind.spans[number], cursor) for number, cursor in cursors.items()}
         for number, some in records:
             self._bring_back(rewind, number, some, live[number], matches, step, dry_run)
         for number, cursor in cursors.items():
@@ -161,17 +161,17 @@ class Rewinding:
         dry_run: bool,
     ) -> None:
         source, span, counts = self._state.sources[number], rewind.spans[number], rewind.counts
-        arrivals = self._sift(number, records)
+        arrivals = self._replay_arrival(number, records)
         counts["repeated"] += arrivals.repeated
         counts["dead_on_arrival"] += arrivals.dead
         counts["not_here"] += len(records) - len(arrivals.offsets) - arrivals.repeated - arrivals.dead
         offsets = np.array(arrivals.offsets, np.int64)
         # A message that died on arrival counts as live while its letter is refused.
-        offsets = self._less(offsets, np.isin(offsets, live), counts, "live")
+        offsets = self._leave_out(offsets, np.isin(offsets, live), counts, "live")
         for departed in self._state.rewinds.departed_in(number, records[0].offset, records[-1].offset):
-            offsets = self._less(offsets, departed.never.mask(offsets), counts, "not_here")
+            offsets = self._leave_out(offsets, departed.never.mask(offsets), counts, "not_here")
             if not rewind.handed_over:
-                offsets = self._less(offsets, departed.elsewhere.mask(offsets), counts, "elsewhere")
+                offsets = self._leave_out(offsets, departed.elsewhere.mask(offsets), counts, "elsewhere")
         wanted = set(offsets.tolist())
         chosen = [record for record in records if record.offset in wanted]
         if matches is not None:
@@ -179,10 +179,11 @@ class Rewinding:
             chosen = [one for one in chosen if matches(RecordView(source.topic, source.partition, one, parse))]
             counts["no_match"] += before - len(chosen)
         reborn = [
-            _reborn(record, span.generation, None if rewind.keeps_lifetimes else rewind.at_ms) for record in chosen
+            _rewound_record(record, span.generation, None if rewind.keeps_lifetimes else rewind.at_ms)
+            for record in chosen
         ]
         found = classify_records(reborn, self._settings.name, self._settings.expiration_of(source.topic))
-        late = _past(found, rewind.at_ms if self._settings.expiration.enabled else -1)
+        late = _expired_offsets(found, rewind.at_ms if self._settings.expiration.enabled else -1)
         counts["expired"] += len(late)
         if found.invalid:  # a rewind that an older version began has no such count
             counts["invalid_lifetime"] = counts.get("invalid_lifetime", 0) + len(found.invalid)
@@ -193,7 +194,7 @@ class Rewinding:
             records_of = {position_of(record.offset, span.generation): record for record in chosen}
             self._entrance.bring_back(number, without_offsets(found, gone), records_of, rewind.id, rewind.at_ms, step)
 
-    def _sift(self, number: int, records: Sequence[Record]) -> _Sorted:
+    def _replay_arrival(self, number: int, records: Sequence[Record]) -> _ArrivalOutcome:
         """Compute from records which of them became messages when they arrived."""
         source = self._state.sources[number]
         arrivals = classify_records(records, self._settings.name, self._settings.expiration_of(source.topic))
@@ -209,9 +210,9 @@ class Rewinding:
             repeated = found.repeats
             dead -= sum(offset in repeated for offset, _ in (*arrivals.invalid, *arrivals.expired))
         offsets = sorted({*arrivals.offsets, *(one.offset for one in arrivals.scheduled)} - repeated)
-        return _Sorted(offsets, len(repeated), dead)
+        return _ArrivalOutcome(offsets, len(repeated), dead)
 
-    def _live(self, number: int, span: Span, behind: int) -> NDArray[np.int64]:
+    def _find_live(self, number: int, span: Span, behind: int) -> NDArray[np.int64]:
         """Return the offsets of live messages, in any generation. Dying messages are included (C62).
 
         A message is included even if Kafka no longer has its record, as happens during a lease (C80).
@@ -245,7 +246,7 @@ class Rewinding:
         return live
 
     @staticmethod
-    def _less(
+    def _leave_out(
         offsets: NDArray[np.int64], those: NDArray[np.bool_], counts: dict[str, int], why: str
     ) -> NDArray[np.int64]:
         counts[why] += int(np.count_nonzero(those))
@@ -255,7 +256,7 @@ class Rewinding:
         self._decisions.apply_change(Change(ChangeKind.REWIND, holder=rewind.number, facts=rewind.facts()), step)
 
 
-class _Sorted(NamedTuple):
+class _ArrivalOutcome(NamedTuple):
     """The outcome of records' arrival: offsets of those that became messages, and the number of others."""
 
     offsets: list[int]
@@ -263,7 +264,7 @@ class _Sorted(NamedTuple):
     dead: int
 
 
-def _reborn(record: Record, generation: int, at_ms: int | None) -> Reborn:
+def _rewound_record(record: Record, generation: int, at_ms: int | None) -> Reborn:
     """Return the record of a message to bring back, with `at_ms` as its arrival; None = its own timestamp."""
     headers = record.headers
     if any(name == TRANSFER for name, _ in headers):  # the transfer that put it here was confirmed before
@@ -272,7 +273,7 @@ def _reborn(record: Record, generation: int, at_ms: int | None) -> Reborn:
     return Reborn(position_of(record.offset, generation), stamp_ms, record.key, record.value, headers)
 
 
-def _past(arrivals: Arrivals, now_ms: int) -> set[int]:
+def _expired_offsets(arrivals: Arrivals, now_ms: int) -> set[int]:
     """Return the offsets of messages that would expire at once; `now_ms` < 0 = deadlines do not count."""
     late = {offset for offset, _ in arrivals.expired}
     if now_ms >= 0:

@@ -53,7 +53,7 @@ class Span:
         return [self.generation, self.first, self.cursor, self.stop, list(self.live), self.brought]
 
     @classmethod
-    def of(cls, facts: list[Any]) -> Span:
+    def from_facts(cls, facts: list[Any]) -> Span:
         """Return the object of a journal record's values."""
         generation, first, cursor, stop, live, brought = facts
         return cls(generation, first, cursor, stop, OffsetRanges(live), brought)
@@ -103,9 +103,9 @@ class Rewind:
         }
 
     @classmethod
-    def of(cls, facts: dict[str, Any]) -> Rewind:
+    def from_facts(cls, facts: dict[str, Any]) -> Rewind:
         """Return the object of a journal record's values."""
-        spans = {source: Span.of(rest) for source, *rest in facts["spans"]}
+        spans = {source: Span.from_facts(rest) for source, *rest in facts["spans"]}
         return cls(**{**facts, "spans": spans, "counts": dict(facts["counts"])})
 
 
@@ -126,7 +126,7 @@ class Departed:
         return {"elsewhere": list(self.elsewhere), "never": list(self.never)}
 
     @classmethod
-    def of(cls, facts: dict[str, Any]) -> Departed:
+    def from_facts(cls, facts: dict[str, Any]) -> Departed:
         """Return the object of a journal record's values."""
         return cls(OffsetRanges(facts["elsewhere"]), OffsetRanges(facts["never"]))
 
@@ -190,7 +190,7 @@ class Rewinds:
 
     def add(self, facts: dict[str, Any]) -> None:
         """Set a rewind from its journaled values."""
-        rewind = Rewind.of(facts)
+        rewind = Rewind.from_facts(facts)
         self._by_number[rewind.number] = rewind
         self.settle_generations()
 
@@ -206,7 +206,7 @@ class Rewinds:
     def depart(self, change: Change) -> None:
         """Carry out a change: set or forget the note about a stretch."""
         if change.facts:
-            self.departed[change.source, change.offset] = Departed.of(change.facts)
+            self.departed[change.source, change.offset] = Departed.from_facts(change.facts)
         else:
             self.departed.pop((change.source, change.offset), None)
 
@@ -217,13 +217,13 @@ class Rewinds:
             if found is not None:
                 yield found
 
-    def seen_after_rewinds(self, outcomes: list[Outcome]) -> list[Outcome]:
+    def with_stale_results(self, outcomes: list[Outcome]) -> list[Outcome]:
         """Return outcomes with the result STALE for messages of a generation that a rewind superseded (C61)."""
         if not self._by_number:
             return outcomes
-        return [part for one in outcomes for part in self._seen(one)]
+        return [part for one in outcomes for part in self._split_stale(one)]
 
-    def _seen(self, one: Outcome) -> Iterator[Outcome]:
+    def _split_stale(self, one: Outcome) -> Iterator[Outcome]:
         number = self._sources.find(one.topic, one.partition)
         if number is None or one.result not in _SUPERSEDED:
             yield one

@@ -43,16 +43,16 @@ class Agenda:
         """Return the instant of the first message in both heaps, ms since the epoch; `NEVER` if there is none."""
         return min((heap[0][0] for heap in (self.to_come, self.ready) if heap), default=NEVER)
 
-    def due(self, until_ms: int, room: int) -> list[Planned] | None:
+    def next_due_heap(self, until_ms: int, room: int) -> list[Planned] | None:
         """Return the heap whose first message is due next; None if none is. `ready` counts only if there is room."""
         due = [heap for heap in (self.to_come, self.ready if room else []) if heap and heap[0][0] <= until_ms]
         return min(due, key=lambda heap: heap[0], default=None)
 
-    def emptying(self) -> Portions[None]:
+    def release_memory(self) -> Portions[None]:
         """Release the memory of both heaps, in portions."""
         yield from emptying(self.to_come, self.ready)
 
-    def taking_over(self, scheduled: ScheduledMessages) -> Portions[None]:
+    def restore_entries(self, scheduled: ScheduledMessages) -> Portions[None]:
         """Enter all messages that the journal held, in portions."""
         for some in in_lots(scheduled.items()):
             for (source, offset), one in some:

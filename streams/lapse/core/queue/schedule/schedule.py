@@ -130,7 +130,7 @@ class Schedule:
         on = self._decisions.settings.expiration.enabled
         held: dict[int, list[int]] = {}
         looked = 0
-        while looked < most and (heap := self._agenda.due(until_ms, room)) is not None:
+        while looked < most and (heap := self._agenda.next_due_heap(until_ms, room)) is not None:
             looked += 1
             due_ms, _, _, offset, source = heapq.heappop(heap)
             scheduled = self._state.scheduled.get(source, offset)
@@ -138,20 +138,20 @@ class Schedule:
                 continue
             late = on and scheduled.deadline_ms <= now_ms
             if late and (room or scheduled.deadline_ms <= scheduled.at_ms):
-                self.leave(Trigger.DEADLINE, source, offset, now_ms, step)
+                self.remove(Trigger.DEADLINE, source, offset, now_ms, step)
             elif scheduled.at_ms > due_ms:
                 later_ms = scheduled.at_ms if scheduled.deadline_ms <= due_ms else scheduled.due_ms
                 self._agenda.plan(later_ms, source, offset)
             elif room:
                 room -= 1
-                self._become(route(Trigger.COME_DUE, Guard.ROOM), source, offset, scheduled.at_ms, now_ms, step)
+                self._change_state(route(Trigger.COME_DUE, Guard.ROOM), source, offset, scheduled.at_ms, now_ms, step)
             else:
-                self._become(_HELD_BACK, source, offset, scheduled.at_ms, now_ms, step)
+                self._change_state(_HELD_BACK, source, offset, scheduled.at_ms, now_ms, step)
                 held.setdefault(source, []).append(offset)
-        self._tell_held(held, now_ms, step)
+        self._record_held_events(held, now_ms, step)
         return looked
 
-    def _become(
+    def _change_state(
         self, along: Route, source: int, offset: int, at_ms: int, now_ms: int, step: Step, transfer: str = ""
     ) -> Row:
         """Move a message by its row; `at_ms` is its instant afterwards. Return the row."""
@@ -181,9 +181,9 @@ class Schedule:
         self._decisions.enter(row, source, offset, deadlines_ms, traits, step, scheduled.counts)
         if scheduled.counts != NO_COUNTS:
             index, slot = divmod(place, SIZE)
-            self._transitions.review([(self._state.segments[index], np.array([slot]))], now_ms, step)
+            self._transitions.review_returned([(self._state.segments[index], np.array([slot]))], now_ms, step)
 
-    def _tell_held(self, held: dict[int, list[int]], now_ms: int, step: Step) -> None:
+    def _record_held_events(self, held: dict[int, list[int]], now_ms: int, step: Step) -> None:
         """Write one event for each source about messages that wait for room."""
         for number, offsets in held.items():
             source = self._state.sources[number]
@@ -198,8 +198,8 @@ class Schedule:
     def transfer(self, source: int, offset: int, transfer_id: str, now_ms: int, step: Step) -> None:
         """Hold a message for a transfer (Q17)."""
         at_ms = self._state.scheduled[source, offset].at_ms
-        row = self._become(route(Trigger.BEGIN_TRANSFER), source, offset, at_ms, now_ms, step, transfer_id)
-        self._tell(row, source, offset, now_ms, step, "", transfer_id)
+        row = self._change_state(route(Trigger.BEGIN_TRANSFER), source, offset, at_ms, now_ms, step, transfer_id)
+        self._record_event(row, source, offset, now_ms, step, "", transfer_id)
 
     def release(self, trigger: Trigger, source: int, offset: int, now_ms: int, step: Step) -> None:
         """Release a message from a transfer: to a place if its instant has come, else to the schedule.
@@ -213,12 +213,12 @@ class Schedule:
         elif self._target_depth.bounded and (self._state.scheduled.ready or not self._target_depth.room()):
             at_ms, guard = scheduled.then_ms if scheduled.held else now_ms, Guard.NO_ROOM
         messages = self._decisions.unplaced_message(source, offset, scheduled.deadline_ms, scheduled.counts)
-        row = self._become(route(trigger, guard), source, offset, at_ms, now_ms, step)
+        row = self._change_state(route(trigger, guard), source, offset, at_ms, now_ms, step)
         if guard is Guard.NO_ROOM:
-            self._tell_held({source: [offset]}, now_ms, step)
+            self._record_held_events({source: [offset]}, now_ms, step)
         step.events.append(ShardEvent(row.event, now_ms, messages, detail=scheduled.transfer))
 
-    def leave(
+    def remove(
         self,
         trigger: Trigger,
         source: int,
@@ -235,9 +235,9 @@ class Schedule:
         row = route(trigger, guard).row(scheduled.state)
         never = scheduled.state is State.UNCONFIRMED
         if never or departing.goes_elsewhere(trigger, subscription):
-            departing.note(self._decisions, source, [(offset, offset)], step, never=never)
+            departing.note_departed(self._decisions, source, [(offset, offset)], step, never=never)
         if row.reason is None:
-            self._tell(row, source, offset, now_ms, step, subscription, detail)
+            self._record_event(row, source, offset, now_ms, step, subscription, detail)
             self._decisions.apply_change(Change(row.changes[0], source=source, offset=offset), step)
             return
         late = scheduled.deadline_ms <= self._decisions.deadlines_count_ms(now_ms)
@@ -274,10 +274,10 @@ class Schedule:
         gone = list(islice(wanted, most))
         due_ms = self._decisions.deadlines_count_ms(now_ms)
         alike: dict[tuple[int, tuple[Reason, ...], str], list[tuple[int, int]]] = {}
-        for (source, offset), one in sorted(gone, key=_name_of):
+        for (source, offset), one in sorted(gone, key=_bookmark_key):
             row = along.row(one.state)
             if one.state is State.UNCONFIRMED:
-                departing.note(self._decisions, source, [(offset, offset)], step, never=True)
+                departing.note_departed(self._decisions, source, [(offset, offset)], step, never=True)
             why = () if row.reason is None else (row.reason,)
             late = (Reason.TIME_LIMIT,) if one.deadline_ms <= due_ms else ()
             detail = UNCONFIRMED if one.state is State.UNCONFIRMED else ""
@@ -287,7 +287,7 @@ class Schedule:
             self._decisions.refuse_all(source, messages, reasons, now_ms, step, detail)
         return [one for _, one in gone]
 
-    def _tell(
+    def _record_event(
         self, row: Row, source: int, offset: int, now_ms: int, step: Step, subscription: str, detail: str
     ) -> None:
         scheduled = self._state.scheduled[source, offset]
@@ -295,5 +295,5 @@ class Schedule:
         step.events.append(ShardEvent(row.event, now_ms, messages, subscription, detail))
 
 
-def _name_of(item: tuple[tuple[int, int], Scheduled]) -> tuple[int, int]:
+def _bookmark_key(item: tuple[tuple[int, int], Scheduled]) -> tuple[int, int]:
     return item[0]

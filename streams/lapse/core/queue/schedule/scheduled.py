@@ -83,7 +83,7 @@ class Scheduled(NamedTuple):
         return min(self.at_ms, self.deadline_ms)
 
 
-def scheduled_of(change: Change) -> Scheduled:
+def parse_scheduled(change: Change) -> Scheduled:
     """Return the message of a SCHEDULED change."""
     traits = change.traits
     return Scheduled(

@@ -78,9 +78,9 @@ class ScheduledMessages:
         """Add or replace a message, packed as in the journal."""
         known = self._by_source_offset.get((source, offset))
         self._by_source_offset[source, offset] = packed
-        self._note(packed, 1)
+        self._count_packed(packed, 1)
         if known is not None:
-            self._note(known, -1)
+            self._count_packed(known, -1)
             return
         self._counts[source] = self._counts.get(source, 0) + 1
         block = self._blocks.setdefault(source, {}).setdefault(offset // _BLOCK, _Block())
@@ -94,7 +94,7 @@ class ScheduledMessages:
         known = self._by_source_offset.pop((source, offset), None)
         if known is None:
             return
-        self._note(known, -1)
+        self._count_packed(known, -1)
         self._counts[source] -= 1
         blocks, number = self._blocks[source], offset // _BLOCK
         block = blocks[number]
@@ -109,12 +109,12 @@ class ScheduledMessages:
         """Return how many messages of a source are scheduled."""
         return self._counts.get(source, 0)
 
-    def emptying(self) -> Portions[None]:
+    def release_memory(self) -> Portions[None]:
         """Release the memory of all messages, in portions. The object is not used afterwards."""
         self._blocks.clear()
         yield from emptying(self._by_source_offset)
 
-    def _note(self, packed: bytes, by: int) -> None:
+    def _count_packed(self, packed: bytes, by: int) -> None:
         if is_plain(packed):
             return
         scheduled = unpack(packed)

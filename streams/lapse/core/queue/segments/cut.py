@@ -40,7 +40,7 @@ def by_segment(places: Places, size: int) -> Iterator[tuple[int, Where]]:
     if len(places) > _FEW:
         firsts, counts = np.array(places, np.int64).T
         if int(counts.sum()) < _LONG * len(places):
-            yield from _together(firsts, counts, size)
+            yield from _cut_many(firsts, counts, size)
             return
     at = -1
     cuts: list[tuple[int, int]] = []
@@ -54,7 +54,7 @@ def by_segment(places: Places, size: int) -> Iterator[tuple[int, Where]]:
         yield at, where_of(cuts)
 
 
-def _together(firsts: NDArray[np.int64], counts: NDArray[np.int64], size: int) -> Iterator[tuple[int, Where]]:
+def _cut_many(firsts: NDArray[np.int64], counts: NDArray[np.int64], size: int) -> Iterator[tuple[int, Where]]:
     ends = np.cumsum(counts)
     every = np.arange(int(ends[-1])) + np.repeat(firsts - ends + counts, counts)
     indexes = every // size

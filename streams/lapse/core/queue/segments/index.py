@@ -52,11 +52,11 @@ class Index:
         """Return the groups that have a leased, sent, delayed or transferring message (Q20, C19)."""
         return set(self._bound_groups)
 
-    def bound(self, group: int) -> int:
+    def bound_count(self, group: int) -> int:
         """Return how many messages of a group are leased, sent, delayed or transferring."""
         return self._bound_groups.get(group, 0)
 
-    def held(self, group: int) -> int:
+    def held_count(self, group: int) -> int:
         """Return how many messages of a group are leased or sent (Q25, C70)."""
         return self._bound_groups.get(group, 0) - self._waiting_groups.get(group, 0)
 
@@ -69,9 +69,9 @@ class Index:
         if self.ranked or segment.index in self.tops:
             self.tops.touch(segment.index)
 
-    def put_away(self, segment: Segment) -> None:
+    def update_before_spill(self, segment: Segment) -> None:
         """Bring the index of a segment up to date before its columns are spilled."""
-        self.tops.settle(segment.index, segment.best)
+        self.tops.note_best_key(segment.index, segment.best_key)
 
     def add(self, segment: Segment) -> None:
         """Index a whole segment after a recovery."""
@@ -80,7 +80,7 @@ class Index:
         self.tops.touch(segment.index)
         self.deadlines.note(segment.min_deadline_ms, segment.index)
         self.untils.note(segment.min_until_ms, segment.index)
-        if segment.came_back.any():
+        if segment.returned_mask.any():
             self.came_back.add(segment.index)
 
     def note_traits(self, segment: Segment, first: int, stop: int) -> None:
@@ -112,7 +112,7 @@ class Index:
         if self.lines is not None:
             self.lines.release_groups(groups[bound].tolist())
 
-    def became_available(self, segment: Segment, where: Where) -> None:
+    def note_available(self, segment: Segment, where: Where) -> None:
         """Add available messages to the waiting groups."""
         if self.lines is not None:
             self.lines.add_available(segment, slots_of(where))

@@ -138,7 +138,7 @@ class Segment:
         return self.index * SIZE
 
     @property
-    def droppable(self) -> bool:
+    def is_droppable(self) -> bool:
         """Whether every place was used and no message is there any more."""
         return self.held == 0 and self.used == SIZE
 
@@ -200,7 +200,7 @@ class Segment:
             self.until_ms = np.zeros(SIZE, np.int64)
         return self.holder, self.until_ms
 
-    def beginnings(self) -> NDArray[np.int64]:
+    def lease_starts(self) -> NDArray[np.int64]:
         """Return the column of the starts of leases for writing, creating it if necessary."""
         if self.since_ms is None:
             self.since_ms = np.zeros(SIZE, np.int64)
@@ -271,7 +271,7 @@ class Segment:
             return 0, self.base + slot
         return -int(self.ranks[slot]) - 1, self.base + slot
 
-    def best(self) -> tuple[int, int] | None:
+    def best_key(self) -> tuple[int, int] | None:
         """Return the sort key of the available place that priority puts first; None if none is available."""
         if not self.available:
             return None
@@ -279,7 +279,7 @@ class Segment:
         return self.key(int(order[int((self.state[order] == AVAILABLE).argmax())]))
 
     @property
-    def came_back(self) -> NDArray[np.bool_]:
+    def returned_mask(self) -> NDArray[np.bool_]:
         """By slot: whether the place is available and has a last holder."""
         if self.holder is None:
             return np.zeros(self.used, bool)

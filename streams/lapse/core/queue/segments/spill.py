@@ -121,11 +121,11 @@ class Segments(Mapping[int, Segment]):
             return self.spill_store[index]
         return packed_segment.encode(self._loaded[index])
 
-    def changed(self, segment: Segment) -> None:
+    def note_changed(self, segment: Segment) -> None:
         """Note that the spill store's copy of a segment is outdated."""
         self._same.discard(segment.index)
 
-    def restored(self, segment: Segment) -> None:
+    def add_restored(self, segment: Segment) -> None:
         """Add a segment from the journal. A spill store, if any, contains it already."""
         self[segment.index] = segment
         if self.spill_store is not None:
@@ -143,9 +143,9 @@ class Segments(Mapping[int, Segment]):
                 self._weights[index] = weight
         self._used.clear()
         while self._weight > self._room and self._weights:
-            self._put_away(next(iter(self._weights)), self.spill_store)
+            self._spill(next(iter(self._weights)), self.spill_store)
 
-    def _put_away(self, index: int, spill_store: SpillStore) -> None:
+    def _spill(self, index: int, spill_store: SpillStore) -> None:
         segment = self._loaded.pop(index)
         self._weight -= self._weights.pop(index)
         for rest in self.resting:
@@ -154,7 +154,7 @@ class Segments(Mapping[int, Segment]):
             self._same.discard(index)
         else:
             spill_store[index] = packed_segment.encode(segment)
-        self._summaries[index] = SegmentSummary.of(segment)
+        self._summaries[index] = SegmentSummary.from_segment(segment)
 
     def _read(self, index: int) -> Segment:
         summary = self._summaries[index]

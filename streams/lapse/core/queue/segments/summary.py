@@ -75,7 +75,7 @@ class SegmentSummary:
     holders: frozenset[int]
 
     @classmethod
-    def of(cls, segment: Segment) -> SegmentSummary:
+    def from_segment(cls, segment: Segment) -> SegmentSummary:
         """Return the summary of a segment."""
         holders: frozenset[int] = frozenset()
         if segment.holder is not None:

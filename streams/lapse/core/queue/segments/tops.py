@@ -33,7 +33,7 @@ class Tops:
         """Note that a segment changed."""
         self._stale.add(segment)
 
-    def settle(self, segment: int, best: Callable[[], Key | None]) -> None:
+    def note_best_key(self, segment: int, best: Callable[[], Key | None]) -> None:
         """Compute a changed segment's best key now, before its columns are spilled."""
         if segment in self._stale:
             self._stale.discard(segment)
@@ -46,7 +46,7 @@ class Tops:
             self._known[segment] = key
             heapq.heappush(self._heap, (key, segment))
 
-    def of(self, segment: int) -> Key:
+    def best_key_of(self, segment: int) -> Key:
         """Return the best key of a segment that `by_key` yielded."""
         return self._known[segment]
 

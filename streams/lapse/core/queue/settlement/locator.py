@@ -19,7 +19,7 @@ class Locator:
     def __init__(self, state: QueueState) -> None:
         self._state = state
 
-    def located(self, claim: Claim, outcomes: list[Outcome]) -> Iterator[Located]:
+    def locate(self, claim: Claim, outcomes: list[Outcome]) -> Iterator[Located]:
         """Find the places that a claim names. Messages without a place get their outcomes, in order.
 
         Yields:

@@ -117,26 +117,26 @@ class NamedSettlement:
             raise self._fault
         return self._named
 
-    def take(self) -> list[Claim]:
+    def take_part(self) -> list[Claim]:
         """Return the claims of the next part."""
         at, self._at, self.began = self._at, self._part_end(), True
         self._part = self._ordered()[at : self._at]
         return self._part
 
-    def rest(self) -> list[Claim]:
+    def take_rest(self) -> list[Claim]:
         """Return all remaining claims."""
         claims = self._ordered()
         at, self._at = self._at, len(claims)
         self._part = claims[at:]
         return self._part
 
-    def settled(self, outcomes: list[Outcome]) -> None:
+    def add_outcomes(self, outcomes: list[Outcome]) -> None:
         """Add the outcomes of the claims returned last."""
         if self._order is not None and outcomes:
             self._numbers.append(_numbers_of(outcomes, self._part, self._order[self._at - len(self._part) : self._at]))
         self.outcomes += outcomes
 
-    def as_named(self) -> list[Outcome]:
+    def outcomes_as_named(self) -> list[Outcome]:
         """Return all outcomes in the order of the command."""
         if self._order is None:
             return self.outcomes

@@ -57,7 +57,7 @@ class Claim(NamedTuple):
     found: bool = False
 
     @property
-    def alone(self) -> bool:
+    def names_one(self) -> bool:
         """Whether the claim names one message by its own bookmark."""
         return self.first == self.last and not self.found
 
@@ -72,7 +72,7 @@ class Outcome(NamedTuple):
     result: Result
 
 
-def each_once(claims: Iterable[Claim], outcomes: list[Outcome]) -> Iterator[Claim]:
+def without_repeats(claims: Iterable[Claim], outcomes: list[Outcome]) -> Iterator[Claim]:
     """Yield claims without messages that an earlier claim of the command named with a stale token (C16).
 
     The first naming of a message counts. If it was settled, or refused for another reason, the message's state refuses
@@ -102,7 +102,7 @@ def each_once(claims: Iterable[Claim], outcomes: list[Outcome]) -> Iterator[Clai
             yield claim._replace(first=at)
 
 
-def join(outcomes: list[Outcome], since: int) -> None:
+def join_outcomes(outcomes: list[Outcome], since: int) -> None:
     """Join neighbouring outcomes with equal results, from an index on. Borders would reveal hidden messages (X4)."""
     joined: list[Outcome] = []
     for one in outcomes[since:]:
@@ -207,7 +207,7 @@ def judge(
             codes[stale] = _STALE
             settled &= ~stale
     codes[settled] = SETTLED
-    codes[late_among(by_state(_EXPIRES, state), segment, where, now_ms)] = _TIME_LIMIT
+    codes[late_mask(by_state(_EXPIRES, state), segment, where, now_ms)] = _TIME_LIMIT
     return codes
 
 
@@ -254,11 +254,11 @@ def judge_transfer(
     if segment.holder is not None:
         fitting &= (state != State.TRANSFERRING) | (segment.holder[first:stop] == number)
     codes[fitting] = SETTLED
-    codes[late_among(by_state(_EXPIRES, state), segment, slice(first, stop), now_ms)] = _TIME_LIMIT
+    codes[late_mask(by_state(_EXPIRES, state), segment, slice(first, stop), now_ms)] = _TIME_LIMIT
     return codes
 
 
-def late_among(some: NDArray[np.bool_], segment: Segment, where: Where, now_ms: int) -> NDArray[np.bool_]:
+def late_mask(some: NDArray[np.bool_], segment: Segment, where: Where, now_ms: int) -> NDArray[np.bool_]:
     """Return which of the slots marked in `some` are past their deadline; `now_ms` < 0 = none is."""
     if now_ms < 0 or segment.deadline_ms is None or not some.any():
         return np.zeros(len(some), bool)

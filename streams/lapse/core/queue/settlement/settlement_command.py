@@ -52,9 +52,9 @@ class SettlementCommands:
             return self._shard.selected(command.filter)
         if not command.bookmarks:
             raise CommandRefused(f"{command.command}: field bookmarks names no message")
-        return self._named_by(command).claims()
+        return self._named_settlement(command).claims()
 
-    def _named_by(self, command: Command) -> NamedSettlement:
+    def _named_settlement(self, command: Command) -> NamedSettlement:
         """Return the settlement of a command's bookmarks, created once for the command."""
         if self._by_bookmarks is None or self._by_bookmarks[0] is not command:
             self._by_bookmarks = command, NamedSettlement(command, self._shard.state)
@@ -116,7 +116,7 @@ class SettlementCommands:
             return False
         if command.command == "renew" and (not command.subscription or self._is_too_long(command)):
             return False
-        named = self._named_by(command)
+        named = self._named_settlement(command)
         if not named.began and named.is_small:
             return False
         if not named.is_read:
@@ -124,23 +124,23 @@ class SettlementCommands:
             return True
         if named.is_last:
             return False
-        part = self._once(named, named.take())
+        part = self._without_repeats(named, named.take_part())
         if self._shard.is_due(at_ms):
             self._shard.end_named_leases(part, at_ms, step)  # their due leases may wait behind very many others (C60)
-        named.settled(self._carry_out(command, part, at_ms, step))
+        named.add_outcomes(self._carry_out(command, part, at_ms, step))
         return True
 
     def _settle_named(self, command: Command, at_ms: int, step: Step) -> list[Outcome]:
         """Settle the messages that bookmarks name, or the last part of them."""
         self.claims(command)
-        named = self._named_by(command)
+        named = self._named_settlement(command)
         self._by_bookmarks = None
-        named.settled(self._carry_out(command, self._once(named, named.rest()), at_ms, step))
-        return named.as_named()
+        named.add_outcomes(self._carry_out(command, self._without_repeats(named, named.take_rest()), at_ms, step))
+        return named.outcomes_as_named()
 
-    def _once(self, named: NamedSettlement, claims: list[Claim]) -> list[Claim]:
+    def _without_repeats(self, named: NamedSettlement, claims: list[Claim]) -> list[Claim]:
         """Return claims without messages that an earlier part named with a stale token."""
-        return list(settlement.each_once(claims, named.outcomes)) if named.outcomes and named.overlaps else claims
+        return list(settlement.without_repeats(claims, named.outcomes)) if named.outcomes and named.overlaps else claims
 
     def _carry_out(self, command: Command, claims: list[Claim], at_ms: int, step: Step) -> list[Outcome]:
         if command.filter:

@@ -73,7 +73,7 @@ class Settlement:
         """The guard that chooses the row: DELAY for a cancel with a delay."""
         return Guard.DELAY if self.action is SettleAction.CANCEL and self.until_ms else None
 
-    def answer(self, claim: Claim, result: Result) -> None:
+    def add_result(self, claim: Claim, result: Result) -> None:
         """Add one result for all messages of a claim."""
         self.outcomes.append(Outcome(*claim[:4], result))
 
@@ -128,13 +128,15 @@ class Settling:
         retries = action is SettleAction.CANCEL and delay_ms is None
         asked = Settlement(action, subscription, now_ms, step, until_ms, row_filter, retries, fault)
         if self._settings.traits.barrier is not None:  # the remainder of a range must not count as a bookmark
-            claims = [claim if claim.alone else claim._replace(found=True) for claim in claims]
+            claims = [claim if claim.names_one else claim._replace(found=True) for claim in claims]
         # With a row filter each claim is judged separately, since a part of it may be held or visible.
-        one_by_one = settlement.each_once(claims, asked.outcomes) if row_filter else self._one_by_one(asked, claims)
+        one_by_one = (
+            settlement.without_repeats(claims, asked.outcomes) if row_filter else self._settle_runs(asked, claims)
+        )
         for claim in one_by_one:
             since = len(asked.outcomes)
             if self._is_of_another_topic(claim):
-                asked.answer(claim, Result.STALE)
+                asked.add_result(claim, Result.STALE)
             elif action is SettleAction.CANCEL and self._withdraw(asked, claim):
                 continue
             elif action is SettleAction.ACKNOWLEDGE and self._state.scheduled.ready:
@@ -143,8 +145,8 @@ class Settling:
             else:
                 self._settle_part(asked, claim)
             if row_filter:
-                settlement.join(asked.outcomes, since)
-        return self._state.rewinds.seen_after_rewinds(asked.outcomes)
+                settlement.join_outcomes(asked.outcomes, since)
+        return self._state.rewinds.with_stale_results(asked.outcomes)
 
     def renew(
         self,
@@ -162,19 +164,21 @@ class Settling:
         """
         asked_ms = self._settings.lease_ms if lease_ms is None else min(lease_ms, self._settings.max_lease_ms)
         asked = Settlement(SettleAction.RENEW, subscription, now_ms, step, now_ms + asked_ms, row_filter)
-        one_by_one = settlement.each_once(claims, asked.outcomes) if row_filter else self._one_by_one(asked, claims)
+        one_by_one = (
+            settlement.without_repeats(claims, asked.outcomes) if row_filter else self._settle_runs(asked, claims)
+        )
         for claim in one_by_one:
             since = len(asked.outcomes)
             if self._is_of_another_topic(claim):
-                asked.answer(claim, Result.STALE)
+                asked.add_result(claim, Result.STALE)
             else:
                 self._settle_active(asked, claim)
             if row_filter:
-                settlement.join(asked.outcomes, since)
+                settlement.join_outcomes(asked.outcomes, since)
         known = self._state.subscriptions.get(subscription)
         if known is not None:
             known.settled += sum(one.result is Result.SETTLED for one in asked.outcomes)
-        return self._state.rewinds.seen_after_rewinds(asked.outcomes), asked.until_ms
+        return self._state.rewinds.with_stale_results(asked.outcomes), asked.until_ms
 
     def _settle_part(self, asked: Settlement, claim: Claim) -> None:
         """Settle the messages of a claim, active or not."""
@@ -183,18 +187,18 @@ class Settling:
         if asked.row_filter or not acknowledges or self._settings.target_depth is None:
             self._settle_active(asked, claim)
             return
-        active, inactive, beyond = self._parted(claim)
+        active, inactive, beyond = self._split_claim(claim)
         if active is not None:
             self._settle_active(asked, active)
         if inactive is not None:
-            self._remember(asked, inactive)
+            self._remember_acknowledgments(asked, inactive)
         if beyond is not None:
-            asked.answer(beyond, Result.UNKNOWN)
+            asked.add_result(beyond, Result.UNKNOWN)
 
     def _settle_active(self, asked: Settlement, claim: Claim) -> None:
-        for segment, first, stop, offset, code in self._visibility.located(claim, asked.outcomes, asked.row_filter):
+        for segment, first, stop, offset, code in self._visibility.locate(claim, asked.outcomes, asked.row_filter):
             codes = self._judge(asked, segment, slice(first, stop), claim.delivery_count)
-            if not claim.alone and asked.action is not SettleAction.RENEW:
+            if not claim.names_one and asked.action is not SettleAction.RENEW:
                 self._spare_barriers(codes, segment, slice(first, stop), np.ones(len(codes), bool))
             if asked.row_filter:
                 self._visibility.hide(codes, segment, first, offset, claim, asked.subscription, asked.row_filter)
@@ -207,7 +211,7 @@ class Settling:
 
     def _carry_out(self, asked: Settlement, segment: Segment, slots: NDArray[np.intp]) -> None:
         if len(slots) and asked.retries:
-            self._transitions.come_back(
+            self._transitions.return_messages(
                 asked.trigger,
                 Cause.CANCEL,
                 [(segment, slots)],
@@ -217,7 +221,7 @@ class Settling:
                 subscription=asked.subscription,
             )
         elif len(slots):
-            self._transitions.happen(
+            self._transitions.apply_trigger(
                 asked.trigger,
                 [(segment, slots)],
                 asked.now_ms,
@@ -247,7 +251,7 @@ class Settling:
 
     # Several claims at once
 
-    def _one_by_one(self, asked: Settlement, claims: Iterable[Claim]) -> Iterator[Claim]:
+    def _settle_runs(self, asked: Settlement, claims: Iterable[Claim]) -> Iterator[Claim]:
         """Settle claims together if possible, and yield all others.
 
         Consecutive claims on ascending messages of one run are settled together, because none depends on the result of
@@ -260,19 +264,19 @@ class Settling:
             claim = waiting.popleft()
             together = [claim]
             if waiting and claim.last < waiting[0].first:
-                standing = self._standing(claim)
-                while standing and waiting and _follows(waiting[0], together[-1], standing):
+                standing = self._find_run(claim)
+                while standing and waiting and _continues_run(waiting[0], together[-1], standing):
                     together.append(waiting.popleft())
             if len(together) == 1:
                 yield claim
             else:
                 self._settle_together(asked, together)
             if any(one.result is Result.STALE for one in asked.outcomes[looked:]):
-                yield from settlement.each_once(waiting, asked.outcomes)
+                yield from settlement.without_repeats(waiting, asked.outcomes)
                 return
             looked = len(asked.outcomes)
 
-    def _standing(self, claim: Claim) -> PlacedRun | None:
+    def _find_run(self, claim: Claim) -> PlacedRun | None:
         """Return the run that contains the first message of a claim; None if it has no place."""
         number = self._state.sources.find(claim.topic, claim.partition)
         if number is None or self._is_of_another_topic(claim):
@@ -281,7 +285,7 @@ class Settling:
 
     def _settle_together(self, asked: Settlement, claims: Sequence[Claim]) -> None:
         """Settle several claims on messages of one run."""
-        standing = self._standing(claims[0])
+        standing = self._find_run(claims[0])
         assert standing is not None
         segment = self._state.segments[standing.place // SIZE]
         shift = standing.place - segment.base - standing.offset
@@ -290,7 +294,7 @@ class Settling:
         counts = [claim.last - claim.first + 1 for claim in claims]
         codes = self._judge(asked, segment, where, np.repeat(np.array(tokens, np.int64), counts))
         if asked.action is not SettleAction.RENEW:
-            self._spare_barriers(codes, segment, where, np.repeat([not claim.alone for claim in claims], counts))
+            self._spare_barriers(codes, segment, where, np.repeat([not claim.names_one for claim in claims], counts))
         asked.outcomes.extend(settlement.outcomes_of(claims, codes))
         self._carry_out(asked, segment, slots_of(where)[codes == settlement.SETTLED])
         self._state.segments.make_room()
@@ -311,10 +315,10 @@ class Settling:
                 continue
             if offset > at:
                 yield claim._replace(first=at, last=offset - 1)
-            self._schedule.leave(
+            self._schedule.remove(
                 asked.trigger, number, offset, asked.now_ms, asked.step, subscription=asked.subscription
             )
-            asked.answer(claim._replace(first=offset, last=offset), Result.SETTLED)
+            asked.add_result(claim._replace(first=offset, last=offset), Result.SETTLED)
             at = offset + 1
         if at <= claim.last:
             yield claim._replace(first=at)
@@ -329,11 +333,11 @@ class Settling:
             return False
         late = scheduled.deadline_ms <= self._decisions.deadlines_count_ms(asked.now_ms)
         if not late:
-            self._schedule.leave(asked.trigger, number, claim.first, asked.now_ms, asked.step)
-        asked.answer(claim, Result.TIME_LIMIT if late else Result.SETTLED)
+            self._schedule.remove(asked.trigger, number, claim.first, asked.now_ms, asked.step)
+        asked.add_result(claim, Result.TIME_LIMIT if late else Result.SETTLED)
         return True
 
-    def _remember(self, asked: Settlement, claim: Claim) -> None:
+    def _remember_acknowledgments(self, asked: Settlement, claim: Claim) -> None:
         """Remember acknowledgments of messages that are not active yet (Q13)."""
         number, row = self._state.sources.number(claim.topic, claim.partition), route(asked.trigger).row(State.UNREAD)
         left_out: Claim | None = None
@@ -350,13 +354,13 @@ class Settling:
         at = claim.first
         for first, last in messages.ranges():
             if first > at:
-                asked.answer(claim._replace(first=at, last=first - 1), Result.ALREADY_SETTLED)
-            asked.answer(claim._replace(first=first, last=last), Result.SETTLED)
+                asked.add_result(claim._replace(first=at, last=first - 1), Result.ALREADY_SETTLED)
+            asked.add_result(claim._replace(first=first, last=last), Result.SETTLED)
             at = last + 1
         if at <= claim.last:
-            asked.answer(claim._replace(first=at), Result.ALREADY_SETTLED)
+            asked.add_result(claim._replace(first=at), Result.ALREADY_SETTLED)
         if left_out is not None:
-            asked.answer(left_out, Result.UNKNOWN)
+            asked.add_result(left_out, Result.UNKNOWN)
         if fresh:
             asked.step.events.append(ShardEvent(row.event, asked.now_ms, messages, asked.subscription))
 
@@ -380,7 +384,7 @@ class Settling:
         number = self._state.sources.find(claim.topic, claim.partition)
         return number is not None and claim.epoch is not None and claim.epoch < self._state.sources[number].since_epoch
 
-    def _parted(self, claim: Claim) -> tuple[Claim | None, Claim | None, Claim | None]:
+    def _split_claim(self, claim: Claim) -> tuple[Claim | None, Claim | None, Claim | None]:
         """Split a claim into messages that were read, those in the log but not active, and those beyond it (C16)."""
         number = self._state.sources.find(claim.topic, claim.partition)
         if number is None:
@@ -396,7 +400,7 @@ class Settling:
         return parts[0], parts[1], parts[2]
 
 
-def _follows(claim: Claim, before: Claim, standing: PlacedRun) -> bool:
+def _continues_run(claim: Claim, before: Claim, standing: PlacedRun) -> bool:
     """Return whether a claim is on later messages of the same run as another one, with the same epoch."""
     return (
         claim[:2] == before[:2]

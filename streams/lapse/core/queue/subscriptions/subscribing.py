@@ -80,7 +80,7 @@ class Subscribing:
             step.events.append(ShardEvent(EventKind.SUBSCRIBED, now_ms, subscription=subscription, detail=client))
         return self._state.subscriptions[subscription]
 
-    def heard(self, subscription: str, now_ms: int) -> bool:
+    def note_heartbeat(self, subscription: str, now_ms: int) -> bool:
         """Note a sign of life of a subscription. Return False if the shard does not know it (Q5)."""
         known = self._state.subscriptions.get(subscription)
         if known is None:
@@ -92,7 +92,7 @@ class Subscribing:
         """Return the subscriptions of clients, without the forwarder."""
         return [one for one in self._state.subscriptions.values() if one.id != FORWARDER]
 
-    def hanging(self, now_ms: int) -> int:
+    def count_hanging(self, now_ms: int) -> int:
         """Return the number of messages of subscriptions that hang (Q15)."""
         lease_ms = self._settings.lease_ms
         return sum(one.outstanding for one in self.subscriptions() if one.hangs_since_ms(now_ms, lease_ms))
@@ -111,9 +111,9 @@ class Subscribing:
         self._state.segments.make_room()
         at, held = Trigger.LOSE_CONSUMER, self._decisions.backlog_places(known.number)
         if lost_at_ms is None:
-            self._transitions.happen(at, held, now_ms, step)
+            self._transitions.apply_trigger(at, held, now_ms, step)
         else:
-            self._transitions.come_back(at, Cause.LOST, held, now_ms, step, since_ms=lost_at_ms)
+            self._transitions.return_messages(at, Cause.LOST, held, now_ms, step, since_ms=lost_at_ms)
         self._decisions.apply_change(Change(ChangeKind.UNSUBSCRIBED, holder=known.number, facts={"id": known.id}), step)
         self._keep_filters()
         step.events.append(ShardEvent(EventKind.UNSUBSCRIBED, now_ms, subscription=subscription, detail=detail))
@@ -125,12 +125,12 @@ class Subscribing:
             why = f"not heard of for {now_ms - lost.last_seen_ms} ms"
             self.unsubscribe(lost.id, now_ms, step, why, lost.lost_at_ms)
 
-    def count_from(self, now_ms: int) -> None:
+    def restart_timeouts(self, now_ms: int) -> None:
         """Give every subscription one full heartbeat timeout from now (C5)."""
         for subscription in self._state.subscriptions.values():
             subscription.last_seen_ms = max(subscription.last_seen_ms, now_ms)
 
-    def cap_anew(self, step: Step) -> None:
+    def apply_backlog_cap(self, step: Step) -> None:
         """Apply a changed cap on backlogs to the open subscriptions (Q3)."""
         for known in list(self._state.subscriptions.values()):
             max_backlog = self._capped(known.asked_backlog)
@@ -142,4 +142,4 @@ class Subscribing:
         return backlog if self._settings.max_backlog is None else min(backlog, self._settings.max_backlog)
 
     def _keep_filters(self) -> None:
-        self._matching.keep(one.filter for one in self._state.subscriptions.values())
+        self._matching.set_subscribed(one.filter for one in self._state.subscriptions.values())

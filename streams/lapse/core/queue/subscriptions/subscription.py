@@ -70,7 +70,7 @@ class Subscription:
         """Instant at which it is lost unless heard of before, ms since the epoch."""
         return self.last_seen_ms + self.heartbeat_timeout_ms
 
-    def leases_end(self, settled: int, now_ms: int, lease_ms: int) -> None:
+    def note_ended_leases(self, settled: int, now_ms: int, lease_ms: int) -> None:
         """Note that some of its leases ended unsettled.
 
         Args:

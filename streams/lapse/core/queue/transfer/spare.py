@@ -47,14 +47,14 @@ class Spare:
         self._settings = decisions.settings
         self._matching = decisions.matching
 
-    def wanted(self) -> int:
+    def unfiltered_demand(self) -> int:
         """Return how many more messages the subscriptions without a filter would take.
 
         A negative number means that more messages wait than they would take. A paused queue takes none.
         """
-        space = sum(one.space for one in self._asking() if not one.filter)
+        space = sum(one.space for one in self._open_subscriptions() if not one.filter)
         waiting = sum(self._state.outline(index).available for index in self._state.segments)
-        return space - waiting - self._on_their_way
+        return space - waiting - self._incoming_count
 
     def demands(self) -> list[Demand]:
         """Return the demand of each subscribed filter.
@@ -63,23 +63,23 @@ class Spare:
         result may differ elsewhere, such as filters on the offset, have no demand.
         """
         space: Counter[str] = Counter()
-        for one in self._asking():
+        for one in self._open_subscriptions():
             space[one.filter] += one.space
         demands, characters = [], 0
         for text, most in space.items():
-            if not text or not _travels(self._matching.predicate(text)):
+            if not text or not _survives_hand_over(self._matching.predicate(text)):
                 continue
             characters += len(text)
             if characters > _MOST_CHARACTERS:
                 break
-            demands.append(Demand(text, most - self._on_their_way - self._waiting(text)))
+            demands.append(Demand(text, most - self._incoming_count - self._count_waiting(text)))
         return demands
 
-    def to_judge(
+    def places_to_judge(
         self, most: int, least_life_ms: int, now_ms: int, handed_over: bool, text: str, limit: int
     ) -> list[int]:
         """Return at most `limit` places that must be judged before `claims` can return `most` messages."""
-        return self._look(most, least_life_ms, now_ms, handed_over, text, limit)[1] if most else []
+        return self._search(most, least_life_ms, now_ms, handed_over, text, limit)[1] if most else []
 
     def claims(
         self, most: int, least_life_ms: int, now_ms: int, handed_over: bool = False, text: str = ""
@@ -100,19 +100,19 @@ class Spare:
         Returns:
             The messages, and whether others must be judged before more can be found.
         """
-        found, unknown = self._look(most, least_life_ms, now_ms, handed_over, text, 1)
+        found, unknown = self._search(most, least_life_ms, now_ms, handed_over, text, 1)
         return found, bool(unknown)
 
     # Helpers
 
-    def _asking(self) -> Iterable[Subscription]:
+    def _open_subscriptions(self) -> Iterable[Subscription]:
         return () if self._state.paused else self._state.subscriptions.values()
 
     @property
-    def _on_their_way(self) -> int:
+    def _incoming_count(self) -> int:
         return self._state.scheduled.unconfirmed + self._state.scheduled.ready
 
-    def _waiting(self, text: str) -> int:
+    def _count_waiting(self, text: str) -> int:
         """Return how many waiting messages a filter may match."""
         waiting = 0
         for index in self._state.segments:
@@ -126,7 +126,7 @@ class Spare:
             waiting += int(np.count_nonzero(self._matching.codes(text, index, slots) != NO))
         return waiting
 
-    def _look(
+    def _search(
         self, most: int, least_life_ms: int, now_ms: int, handed_over: bool, text: str, limit: int
     ) -> tuple[list[Claim], list[int]]:
         """Return claims on spare messages and, with a filter, at most `limit` places that must be judged."""
@@ -141,14 +141,14 @@ class Spare:
         turns = Turns(self._settings.fairness)
         chooser = Chooser(self._state, self._matching, self._settings, turns, due_ms, {text})
         for segment, slots in chooser.in_order():
-            slots = self._came(segment, slots, handed_over)
+            slots = self._slots_by_origin(segment, slots, handed_over)
             if text:
                 matches, unjudged = self._matched(segment, slots, text, filters)
                 first = 0 if unknown else int(np.flatnonzero(unjudged)[0]) if unjudged.any() else len(slots)
                 spare = slots[:first][matches[:first]][:most]
                 unknown += (slots[unjudged][: limit - len(unknown)] + segment.base).tolist()
             else:
-                spare = self._taken_by_none(segment, slots, filters)[:most]
+                spare = self._slots_without_match(segment, slots, filters)[:most]
             most -= len(spare)
             for messages in self._state.sources.messages(segment, np.sort(spare)):
                 found += [Claim(messages.topic, messages.partition, *both) for both in messages.ranges()]
@@ -156,7 +156,7 @@ class Spare:
                 break
         return found, unknown
 
-    def _came(self, segment: Segment, slots: NDArray[np.intp], handed_over: bool) -> NDArray[np.intp]:
+    def _slots_by_origin(self, segment: Segment, slots: NDArray[np.intp], handed_over: bool) -> NDArray[np.intp]:
         """Return the slots of messages that came by a transfer, or of those that did not."""
         if segment.flags is None:
             return slots[:0] if handed_over else slots
@@ -164,7 +164,7 @@ class Spare:
         found: NDArray[np.intp] = slots[came == handed_over]
         return found
 
-    def _taken_by_none(self, segment: Segment, slots: NDArray[np.intp], filters: set[str]) -> NDArray[np.intp]:
+    def _slots_without_match(self, segment: Segment, slots: NDArray[np.intp], filters: set[str]) -> NDArray[np.intp]:
         for text in filters:
             slots = slots[self._matching.codes(text, segment.index, slots) == NO]
         return slots
@@ -184,12 +184,14 @@ class Spare:
         return spare, unjudged & ~ruled_out
 
 
-def _travels(predicate: object) -> bool:
+def _survives_hand_over(predicate: object) -> bool:
     """Return whether a filter has the same result for a message after it was handed over."""
     attributes: Iterable[Attribute] = getattr(predicate, "attributes", ())
-    return all(one.name == "KEY" or (one.name == "HEADER" and _stays(one.argument or "")) for one in attributes)
+    return all(
+        one.name == "KEY" or (one.name == "HEADER" and _is_kept_header(one.argument or "")) for one in attributes
+    )
 
 
-def _stays(header: str) -> bool:
+def _is_kept_header(header: str) -> bool:
     """Return whether a header stays unchanged when a message is handed over."""
     return header not in NAMES and not header.startswith("lapse-")

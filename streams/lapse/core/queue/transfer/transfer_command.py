@@ -66,7 +66,7 @@ class TransferCommands:
         named = [_claim(BookmarkRange.parse(text)) for text in command.bookmarks]
         if command.filter:
             selected = self._shard.selected(command.filter) + self._shard.selected_scheduled(command.filter)
-            return [both for one in selected for both in _common(one, named)] if named else selected
+            return [both for one in selected for both in _intersect(one, named)] if named else selected
         if named or command.command != "transfer":
             return named
         return [
@@ -76,7 +76,7 @@ class TransferCommands:
             if one.next_offset or not generation
         ]
 
-    def _named(self, command: Command) -> str:
+    def _transfer_id(self, command: Command) -> str:
         if not names.NAME.match(command.transfer):
             raise CommandRefused(
                 f"{command.command}: field transfer is {command.transfer!r}; choose an id of letters, digits and ._-"
@@ -90,7 +90,7 @@ class TransferCommands:
             raise CommandRefused(f"{command.command}: {error}") from error
 
     def _hold(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
-        transfer_id, shard = self._named(command), self._shard
+        transfer_id, shard = self._transfer_id(command), self._shard
         known = shard.state.transfers.get(transfer_id)
         if known is not None and command.to and known.target != command.to:
             raise CommandRefused(
@@ -114,25 +114,25 @@ class TransferCommands:
                     shard.activate_up_to(claims, most)
             outcomes, more = shard.transfer_source.hold(transfer_id, command.to, claims, most, at_ms, step)
             outcomes = shard.with_advancing(outcomes)
-        messages = tuple(queued_message(one) for one in shard.transfer_source.held(transfer_id))
+        messages = tuple(queued_message(one) for one in shard.transfer_source.held_messages(transfer_id))
         counts = {"held": len(messages), "more": int(more)}
-        if advancing := _advancing(outcomes):
+        if advancing := _count_advancing(outcomes):
             counts["advancing"] = advancing
         asks: dict[str, Any] = {}
         if command.spare:
-            counts |= {"wanted": shard.transfer_source.spare.wanted(), "unseen": int(unseen)}
-            asks = self._asks()
+            counts |= {"wanted": shard.transfer_source.spare.unfiltered_demand(), "unseen": int(unseen)}
+            asks = self._demand_fields()
         sources = tuple(f"{one.topic}:{one.partition}:{one.next_offset}" for one in shard.state.sources.current())
         answer = {"settlements": requested_settlements(outcomes, command), "messages": messages, "counts": counts}
-        return {**answer, "sources": sources, **asks, **self._handed_over(transfer_id)}
+        return {**answer, "sources": sources, **asks, **self._hand_over_fields(transfer_id)}
 
-    def to_judge(self, command: Command, now_ms: int) -> list[int]:
+    def places_to_judge(self, command: Command, now_ms: int) -> list[int]:
         """Return places to judge before spare messages are chosen by a filter, some at a time if there are many."""
         most = MOST_HELD if command.top_n is None else min(command.top_n, MOST_HELD)
         spare, text = self._shard.transfer_source.spare, command.filter or ""
-        return spare.to_judge(most, command.least_life_ms, now_ms, command.handed_over, text, MOST_JUDGED)
+        return spare.places_to_judge(most, command.least_life_ms, now_ms, command.handed_over, text, MOST_JUDGED)
 
-    def _asks(self) -> dict[str, Any]:
+    def _demand_fields(self) -> dict[str, Any]:
         """Return the fields of an answer for subscriptions with filters: their demands, and the format of payloads."""
         demands = self._shard.transfer_source.spare.demands() if self._sees_all() else ()
         return {
@@ -141,22 +141,22 @@ class TransferCommands:
         }
 
     def _confirm(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
-        transfer_id = self._named(command)
+        transfer_id = self._transfer_id(command)
         try:
             parsed = [wire.HandOver.parse(text) for text in command.bookmarks]
         except ValueError as error:
             raise CommandRefused(f"{command.command}: {error}") from error
-        given = [_given(one) for one in parsed]
+        given = [_from_wire(one) for one in parsed]
         outcomes = self._shard.transfer_source.confirm(transfer_id, given, at_ms, step)
-        return {"settlements": requested_settlements(outcomes, command)} | self._handed_over(transfer_id)
+        return {"settlements": requested_settlements(outcomes, command)} | self._hand_over_fields(transfer_id)
 
     def _finish(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
-        self._shard.transfer_source.finish(self._named(command), step)
+        self._shard.transfer_source.finish(self._transfer_id(command), step)
         return {}
 
     def _cancel(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
-        transfer_id = self._named(command)
-        left = self._handed_over(transfer_id)["handed_over"]
+        transfer_id = self._transfer_id(command)
+        left = self._hand_over_fields(transfer_id)["handed_over"]
         if left:
             raise CommandRefused(
                 f"transfer {transfer_id}: {left[0]} has left already, so it cannot be cancelled; resume it instead",
@@ -167,24 +167,24 @@ class TransferCommands:
     def _accept(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
         if command.filter:
             raise CommandRefused("transfer_accept takes bookmarks, and no filter")
-        transfer_id, claims = self._named(command), self._claims(command)
+        transfer_id, claims = self._transfer_id(command), self._claims(command)
         self._shard.activate_up_to(claims, MOST_HELD)
         outcomes = self._shard.with_advancing(self._shard.transfer_target.accept(transfer_id, claims, at_ms, step))
         answer: dict[str, Any] = {"settlements": requested_settlements(outcomes, command)}
-        if advancing := _advancing(outcomes):
+        if advancing := _count_advancing(outcomes):
             answer["counts"] = {"advancing": advancing}
         return answer
 
     def _discard(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
-        return {"counts": {"removed": self._shard.transfer_target.discard(self._named(command), at_ms, step)}}
+        return {"counts": {"removed": self._shard.transfer_target.discard(self._transfer_id(command), at_ms, step)}}
 
-    def _handed_over(self, transfer_id: str) -> dict[str, tuple[str, ...]]:
+    def _hand_over_fields(self, transfer_id: str) -> dict[str, tuple[str, ...]]:
         transfer = self._shard.state.transfers.get(transfer_id)
         left = [] if transfer is None else transfer.confirmed
-        return {"handed_over": tuple(str(_written(one)) for one in left)}
+        return {"handed_over": tuple(str(_to_wire(one)) for one in left)}
 
 
-def _advancing(outcomes: Sequence[Outcome]) -> int:
+def _count_advancing(outcomes: Sequence[Outcome]) -> int:
     """Return how many messages beyond the target depth will become active soon (C85)."""
     return sum(one.last - one.first + 1 for one in outcomes if one.result is Result.ADVANCING)
 
@@ -193,7 +193,7 @@ def _claim(named: BookmarkRange) -> Claim:
     return Claim(named.topic, named.partition, named.first, named.last)
 
 
-def _common(one: Claim, named: Sequence[Claim]) -> list[Claim]:
+def _intersect(one: Claim, named: Sequence[Claim]) -> list[Claim]:
     """Return the parts of a claim that the command names as well."""
     common: list[Claim] = []
     for other in named:
@@ -203,12 +203,12 @@ def _common(one: Claim, named: Sequence[Claim]) -> list[Claim]:
     return common
 
 
-def _given(one: wire.HandOver) -> HandOver:
+def _from_wire(one: wire.HandOver) -> HandOver:
     here, there = one.messages, one.records
     return HandOver(here.topic, here.partition, here.first, len(here), there.topic, there.partition, there.first)
 
 
-def _written(one: HandOver) -> wire.HandOver:
+def _to_wire(one: HandOver) -> wire.HandOver:
     last = one.count - 1
     return wire.HandOver(
         BookmarkRange(one.topic, one.partition, one.first, one.first + last),

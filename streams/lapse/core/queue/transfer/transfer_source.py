@@ -63,12 +63,16 @@ class TransferSource:
             The outcomes of the messages examined, and whether there are more.
         """
         outcomes: list[Outcome] = []
-        room = most - sum(len(slots) for _, slots in self._held(transfer_id)) - len(self._held_scheduled(transfer_id))
+        room = (
+            most
+            - sum(len(slots) for _, slots in self._held_places(transfer_id))
+            - len(self._held_scheduled(transfer_id))
+        )
         more = False
         for claim in claims:
             self._state.segments.make_room()
             missing: list[Outcome] = []
-            for segment, first, stop, offset, code in self._locator.located(claim, missing):
+            for segment, first, stop, offset, code in self._locator.locate(claim, missing):
                 number = self._number(transfer_id)
                 codes = settlement.judge_transfer(segment, first, stop, number, _TAKEN, self._now_ms(now_ms))
                 fresh = np.flatnonzero((codes == code) & (segment.state[first:stop] != State.TRANSFERRING))
@@ -81,8 +85,8 @@ class TransferSource:
                 if len(fresh):
                     room -= len(fresh)
                     some: Slots = [(segment, fresh + first)]
-                    holder = self._known(transfer_id, target, step).number
-                    self._transitions.happen(
+                    holder = self._get_or_begin(transfer_id, target, step).number
+                    self._transitions.apply_trigger(
                         Trigger.BEGIN_TRANSFER, some, now_ms, step, detail=transfer_id, holder=holder
                     )
                 if more:
@@ -112,7 +116,7 @@ class TransferSource:
             claim = Claim(one.topic, one.partition, one.first, one.first + one.count - 1)
             missing: list[Outcome] = []
             done: list[HandOver] = []
-            for segment, first, stop, offset, code in self._locator.located(claim, missing):
+            for segment, first, stop, offset, code in self._locator.locate(claim, missing):
                 number = self._number(transfer_id)
                 codes = settlement.judge_transfer(segment, first, stop, number, _HELD, self._now_ms(now_ms))
                 found = settlement.outcomes(claim.topic, claim.partition, offset, codes)
@@ -120,7 +124,7 @@ class TransferSource:
                 done += [one.part(own.first, own.last) for own in found if own.result is Result.SETTLED]
                 slots = np.flatnonzero(codes == code) + first
                 if len(slots):
-                    self._transitions.happen(
+                    self._transitions.apply_trigger(
                         Trigger.CONFIRM_TRANSFER, [(segment, slots)], now_ms, step, detail=transfer_id
                     )
             for own in missing:
@@ -139,7 +143,7 @@ class TransferSource:
         transfer = self._state.transfers.get(transfer_id)
         if transfer is None:
             return
-        if any(len(slots) for _, slots in self._held(transfer_id)) or self._held_scheduled(transfer_id):
+        if any(len(slots) for _, slots in self._held_places(transfer_id)) or self._held_scheduled(transfer_id):
             self._remember(transfer, [], step)
         else:
             self._decisions.apply_change(Change(ChangeKind.TRANSFER, holder=transfer.number), step)
@@ -150,14 +154,14 @@ class TransferSource:
         if transfer is None:
             return 0
         returned = 0
-        for segment, slots in self._held(transfer_id):
+        for segment, slots in self._held_places(transfer_id):
             returned += len(slots)
             until_ms = np.zeros(len(slots), np.int64) if segment.until_ms is None else segment.until_ms[slots].copy()
             until_ms[until_ms <= now_ms] = 0
             for delayed_ms in np.unique(until_ms).tolist():
                 alike: Slots = [(segment, slots[until_ms == delayed_ms])]
                 guard = Guard.DELAY if delayed_ms else None
-                self._transitions.happen(
+                self._transitions.apply_trigger(
                     Trigger.ABANDON_TRANSFER, alike, now_ms, step, guard=guard, detail=transfer_id, until_ms=delayed_ms
                 )
         for (source, offset), scheduled in self._held_scheduled(transfer_id):
@@ -165,13 +169,13 @@ class TransferSource:
             if scheduled.deadline_ms > self._now_ms(now_ms):
                 self._schedule.release(Trigger.ABANDON_TRANSFER, source, offset, now_ms, step)
             else:
-                self._schedule.leave(Trigger.DEADLINE, source, offset, now_ms, step)
+                self._schedule.remove(Trigger.DEADLINE, source, offset, now_ms, step)
         self.finish(transfer_id, step)
         return returned
 
-    def held(self, transfer_id: str) -> Iterable[Queued]:
+    def held_messages(self, transfer_id: str) -> Iterable[Queued]:
         """Yield the messages that a transfer holds."""
-        for segment, slots in self._held(transfer_id):
+        for segment, slots in self._held_places(transfer_id):
             for slot in slots.tolist():
                 yield self._inquiry.queued(segment, slot)
         for (source, offset), scheduled in self._held_scheduled(transfer_id):
@@ -187,7 +191,7 @@ class TransferSource:
         known = self._state.transfers.get(transfer_id)
         return -2 if known is None else known.number
 
-    def _known(self, transfer_id: str, target: str, step: Step) -> Transfer:
+    def _get_or_begin(self, transfer_id: str, target: str, step: Step) -> Transfer:
         if self._state.transfers.get(transfer_id) is None:
             self._write(Transfer(transfer_id, self._state.transfers.next_number, target), step)
         transfer = self._state.transfers.get(transfer_id)
@@ -200,7 +204,7 @@ class TransferSource:
     def _write(self, transfer: Transfer, step: Step) -> None:
         self._decisions.apply_change(Change(ChangeKind.TRANSFER, holder=transfer.number, facts=transfer.facts()), step)
 
-    def _held(self, transfer_id: str) -> list[tuple[Segment, NDArray[np.intp]]]:
+    def _held_places(self, transfer_id: str) -> list[tuple[Segment, NDArray[np.intp]]]:
         """Return the places that a transfer holds, in order."""
         number = self._number(transfer_id)
         found: list[tuple[Segment, NDArray[np.intp]]] = []
@@ -237,7 +241,7 @@ class TransferSource:
         return Result.TIME_LIMIT if scheduled.deadline_ms <= self._now_ms(now_ms) else Result.SETTLED
 
     def _hold_scheduled(self, transfer_id: str, target: str, one: Outcome, now_ms: int, step: Step) -> None:
-        self._known(transfer_id, target, step)
+        self._get_or_begin(transfer_id, target, step)
         self._schedule.transfer(
             self._state.sources.number(one.topic, one.partition), one.first, transfer_id, now_ms, step
         )
@@ -249,5 +253,5 @@ class TransferSource:
             return one
         if scheduled.deadline_ms <= self._now_ms(now_ms):
             return one._replace(result=Result.TIME_LIMIT)
-        self._schedule.leave(Trigger.CONFIRM_TRANSFER, number, one.first, now_ms, step, detail=transfer_id)
+        self._schedule.remove(Trigger.CONFIRM_TRANSFER, number, one.first, now_ms, step, detail=transfer_id)
         return one._replace(result=Result.SETTLED)

@@ -51,7 +51,7 @@ class TransferTarget:
             return 0
         thrown = sorted((at, one) for at, one in scheduled.items() if one.transfer == transfer_id and not one.held)
         for (source, offset), _ in thrown:
-            self._schedule.leave(Trigger.DISCARD, source, offset, now_ms, step)
+            self._schedule.remove(Trigger.DISCARD, source, offset, now_ms, step)
         return len(thrown)
 
     def _accept(self, transfer_id: str, number: int, offset: int, now_ms: int, step: Step) -> Result:
