@@ -14,6 +14,7 @@ from rich.text import Text
 
 from lapse.cli import cluster
 from lapse.cli.tables import print_table
+from lapse.protocol.bookmark import Bookmark
 from lapse_client.error import LapseError
 from lapse_client.kafka.connection import Connection
 from lapse_client.reading.history import History, history
@@ -31,8 +32,9 @@ def explain(bookmark: str, entity: str | None, bootstrap_servers: str | None, as
     If it was forwarded, redriven or handed over, the lives of those records are shown as well.
     """
     try:
+        wanted = Bookmark.parse(bookmark)  # first: a typing error needs no broker
         connection = cluster.connection(bootstrap_servers)
-        found = _look(bookmark, entity, connection, quiet=as_json or not sys.stderr.isatty())
+        found = _look(wanted, entity, connection, quiet=as_json or not sys.stderr.isatty())
     except (LapseError, ValueError) as error:
         raise click.ClickException(str(error)) from error
     if as_json:
@@ -66,7 +68,7 @@ def _unanswered(queues: list[str]) -> str:
     )
 
 
-def _look(bookmark: str, entity: str | None, connection: Connection, quiet: bool) -> History:
+def _look(bookmark: Bookmark, entity: str | None, connection: Connection, quiet: bool) -> History:
     """Search for the life of a message, with a progress bar on standard error."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True, disable=quiet) as bars:
