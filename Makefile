@@ -114,9 +114,9 @@ lock: setup ## Resolve the dependencies of pyproject.toml again, into requiremen
 
 # Archives of Java's classes, written once: the many brokers and Sparks of the tests start with half the CPU. Meanwhile
 # the tests are collected, so Python's files are compiled: else each of the processes would compile all, at the same time.
-$(CLASSES): $(STAMP) tests/support/class_archives.py
+$(CLASSES): $(STAMP) tests/support/suite/class_archives.py
 	@$(BIN)/python -m pytest --collect-only -qq -p no:cacheprovider >/dev/null 2>&1 & \
-	  $(BIN)/python tests/support/class_archives.py; code=$$?; wait; exit $$code
+	  $(BIN)/python tests/support/suite/class_archives.py; code=$$?; wait; exit $$code
 	@touch $@
 
 clean: ## Delete what tools leave behind (not .venv, and no jars)

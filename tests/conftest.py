@@ -19,17 +19,17 @@ from typing import TYPE_CHECKING, NoReturn
 import hypothesis
 import pytest
 
-from support import class_archives, scratch
-from support.at_length import examples
-from support.contract import promises, unknown_numbers
-from support.file_times import FileTimes, longest_first
-from support.grouping import SPARK, Grouped, group_of
+from support.suite import class_archives, scratch
+from support.suite.at_length import examples
+from support.suite.contract import promises, unknown_numbers
+from support.suite.file_times import FileTimes, longest_first
+from support.suite.grouping import SPARK, Grouped, group_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from lapse.embedded import EmbeddedKafka
-    from support.secure import SecureKafka
+    from support.kafka.secure import SecureKafka
 
 # How long an example takes says more about the machine than about the code.
 hypothesis.settings.register_profile("lapse", deadline=None, max_examples=examples(100))
@@ -129,7 +129,7 @@ def kafka(request: pytest.FixtureRequest) -> Iterator[str]:
     """Bootstrap servers of a broker that the whole run shares; do not stop or kill it."""
     from lapse.embedded import JarUnavailable, JavaMissing, broker
     from lapse.embedded.broker import given_broker
-    from support.container import NoDocker, kafka_container
+    from support.kafka.container import NoDocker, kafka_container
 
     in_container = given_broker() is None and request.config.getoption("--kafka") == "testcontainers"
     with ExitStack() as running:
@@ -159,7 +159,7 @@ def own_kafka() -> Iterator["EmbeddedKafka"]:
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SecureKafka"]:
     """A broker with TLS and passwords, that the whole run shares (X5)."""
     from lapse.embedded import JarUnavailable, JavaMissing
-    from support.secure import secure_kafka
+    from support.kafka.secure import secure_kafka
 
     with ExitStack() as running:
         try:
@@ -192,7 +192,7 @@ def create_topic(kafka: str) -> Callable[..., str]:
     from confluent_kafka.admin import AdminClient
     from confluent_kafka.cimpl import NewTopic
 
-    from support import created_topic
+    from support.kafka import created_topic
 
     admin = AdminClient({"bootstrap.servers": kafka})
 
@@ -210,7 +210,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
 
     from lapse.embedded import JarUnavailable, JavaMissing
     from lapse_spark.session import COMMAND_SETTINGS, session
-    from support.standalone import QUICK
+    from support.programs.standalone import QUICK
 
     if SparkContext._gateway is not None:
         # Jars are put on the class path when the JVM starts, so the first session decides for all.

@@ -22,8 +22,8 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from support.citation import contract_map
-from support.contract import numbers_of, promises
+from support.suite.citation import contract_map
+from support.suite.contract import numbers_of, promises
 
 FIRST = 5
 """So many places stand on lines of their own."""

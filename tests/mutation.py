@@ -25,8 +25,8 @@ from typing import Any
 import hypothesis.stateful
 import pytest
 
-from support.mutant import Mutant, mutants, sample
-from support.trial import NOT_RUN, Fate, Replacing, Trees, forks, imported_anew
+from support.suite.mutant import Mutant, mutants, sample
+from support.suite.trial import NOT_RUN, Fate, Replacing, Trees, forks, imported_anew
 
 ROOT = Path(__file__).parents[1]
 CORE = ROOT / "streams/lapse/core/queue"

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from lapse import __version__
-from support.page_run import PageRun
+from support.pages.page_run import PageRun
 
 ROOT: Final = Path(__file__).parents[1]
 VERSIONS: Final = ("3.11", "3.12", "3.13")

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from lapse_client import Connection, Publisher, QueueSubscriber
-from support.figures import free_port
-from support.log import until
+from support.kafka.log import until
+from support.processes.figures import free_port
 
 ROOT = Path(__file__).parents[2]
 SERVICES = yaml.safe_load((ROOT / "docker-compose.yml").read_text("utf-8"))["services"]

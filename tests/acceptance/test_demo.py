@@ -18,8 +18,8 @@ from lapse.demo.crew import Crew
 from lapse.demo.plan import Plan
 from lapse.demo.stage import Stage
 from lapse.demo.watch import Watch
-from support import command
-from support.class_archives import interpreted
+from support.suite import command
+from support.suite.class_archives import interpreted
 
 LAPSE = [sys.executable, "-c", "from lapse.cli import main; main(prog_name='lapse')", "demo"]
 

@@ -7,8 +7,8 @@ import pytest
 import tomlkit
 
 from lapse.embedded import EmbeddedKafka
-from support.page_run import PageRun
-from support.worker import Worker
+from support.pages.page_run import PageRun
+from support.processes.worker import Worker
 
 ROOT = Path(__file__).parents[2]
 

@@ -12,8 +12,8 @@ import time
 
 import pytest
 
-from support.deployment import Deploy, WorkerProcess
-from support.load import Load, account
+from support.flow.load import Load, account
+from support.processes.deployment import Deploy, WorkerProcess
 
 FREEZES = int(os.environ.get("LAPSE_FREEZES", "1"))
 SEED = int(os.environ.get("LAPSE_SEED", random.randrange(1 << 30)))

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 import pytest
 
 from lapse.embedded import EmbeddedKafka
-from support.at_length import cases
-from support.compaction import BROKER, compact_eagerly
-from support.deployment import Deploy
-from support.load import Load, account
-from support.log import header, until
+from support.flow.load import Load, account
+from support.kafka.compaction import BROKER, compact_eagerly
+from support.kafka.log import header, until
+from support.processes.deployment import Deploy
+from support.suite.at_length import cases
 
 FLOWING = {"expiration": "enabled", "lease_period": "2s", "partitions": 2}
 

@@ -25,11 +25,11 @@ from click.testing import CliRunner
 from lapse.cli import main
 from lapse.embedded import EmbeddedKafka
 from lapse_client import Admin, CommandFailed, Connection, Publisher, Queue, QueueSubscriber, SowClient
-from support import kcat_stand_in
-from support.log import until
-from support.page_run import commands, fits
-from support.shown_command import examples, words_of_commands
-from support.worker import Worker
+from support.consumers import kcat_stand_in
+from support.kafka.log import until
+from support.pages.page_run import commands, fits
+from support.pages.shown_command import examples, words_of_commands
+from support.processes.worker import Worker
 
 ROOT: Final = Path(__file__).parents[2]
 

@@ -16,10 +16,10 @@ import pytest
 
 from lapse.embedded import EmbeddedKafka
 from lapse_client import SowClient
-from support.compaction import BROKER, compact_eagerly
-from support.deployment import Deploy, Deployment
-from support.log import until
-from support.sow_load import SowLoad
+from support.flow.sow_load import SowLoad
+from support.kafka.compaction import BROKER, compact_eagerly
+from support.kafka.log import until
+from support.processes.deployment import Deploy, Deployment
 
 SECONDS = float(os.environ.get("LAPSE_SOW_SECONDS", "12"))
 STORES = ["memory", "rocksdb"] if "LAPSE_SOW_SECONDS" in os.environ else ["rocksdb"]

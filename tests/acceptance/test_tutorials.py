@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from support.page_run import PageRun, fits
+from support.pages.page_run import PageRun, fits
 
 ROOT = Path(__file__).parents[2]
 PAGES = {

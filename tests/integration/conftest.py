@@ -4,11 +4,11 @@ import pytest
 
 from lapse.protocol import topic
 from lapse.protocol.bookmark import Bookmark
-from support.browser import browser, view
-from support.deployment import deploy, served
-from support.deployment_hooks import pytest_runtest_call, pytest_runtest_makereport, pytest_runtest_teardown
-from support.gateway import gateway, shop
-from support.wire import Wire
+from support.kafka.wire import Wire
+from support.processes.deployment import deploy, served
+from support.processes.deployment_hooks import pytest_runtest_call, pytest_runtest_makereport, pytest_runtest_teardown
+from support.processes.gateway import gateway, shop
+from support.programs.browser import browser, view
 
 __all__ = [
     "browser",

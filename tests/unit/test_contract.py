@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from features import show_map
-from support.citation import contract_map, numbers_in
-from support.contract import promises
+from support.suite.citation import contract_map, numbers_in
+from support.suite.contract import promises
 
 ROOT = Path(__file__).parents[2]
 COUNTS = {"L": 15, "S": 11, "Q": 21, "D": 6, "X": 7, "C": 47}

@@ -27,7 +27,7 @@ from lapse.protocol import command, header, schema
 from lapse.protocol.command import QUEUE_COMMANDS, SOW_COMMANDS
 from lapse.protocol.event import EventKind
 from lapse.runtime.shard.command_authorizer import CAUSES
-from support.shown_command import examples, words_of_commands
+from support.pages.shown_command import examples, words_of_commands
 
 ROOT = Path(__file__).parents[2]
 DOCS = {

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from support import file_times
-from support.grouping import SPARK, group_of
+from support.suite import file_times
+from support.suite.grouping import SPARK, group_of
 
 ROOT = Path(__file__).parents[2]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from support import fork_server
+from support.processes import fork_server
 
 SHOWN = "import os, sys; print(sys.argv[1:], os.environ.get('SHOWN')); sys.exit(3)"
 DEATHS = "from lapse.runtime.shard import under_way; print(under_way._own_token().hex())"

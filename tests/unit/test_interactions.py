@@ -12,8 +12,8 @@ from lapse.config.entity import QueueConfig, SowConfig
 from lapse.core.entitlement import QUEUE_RIGHTS, SOW_RIGHTS
 from lapse.core.queue.change import ChangeKind
 from lapse.core.queue.life.table import Trigger
-from support.contract import promises
-from support.interaction import DATA, LIFE, exists, page, table
+from support.suite.contract import promises
+from support.suite.interaction import DATA, LIFE, exists, page, table
 from unit.core.queue.switch import SWITCHES
 
 PAGE = Path(__file__).parents[2] / "docs" / "interactions.md"

@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 
 import mutation
-from support.mutant import mutants, sample
+from support.suite.mutant import mutants, sample
 
 SOURCE = '''
 """A module."""

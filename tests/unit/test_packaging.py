@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from support.program import program, run
+from support.programs.program import program, run
 
 ROOT = Path(__file__).parents[2]
 CLIENT = {"lapse", "confluent-kafka", "fastavro", "orjson"}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from support import scratch
+from support.suite import scratch
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from markdown_it import MarkdownIt
 
-from support.browser import OPTIONS
-from support.program import program
+from support.programs.browser import OPTIONS
+from support.programs.program import program
 
 pytestmark = pytest.mark.slow
 

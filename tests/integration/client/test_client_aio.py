@@ -8,7 +8,7 @@ import pytest
 from lapse_client.aio import Publisher, QueueSubscriber
 from lapse_client.error import Closed, UnknownEntity
 from lapse_client.kafka.connection import Connection
-from support.scripted_shard import ScriptedShards
+from support.clients.scripted_shard import ScriptedShards
 
 pytestmark = pytest.mark.feature("X3")
 

@@ -10,8 +10,8 @@ import pytest
 
 from lapse_client import Publisher
 from lapse_client.aio import DeadLetterReader, Queue, QueueSubscriber, UnknownEntity, history, replay
-from support.deployment import Deployment
-from support.log import until
+from support.kafka.log import until
+from support.processes.deployment import Deployment
 
 QUEUES = {
     "looked": {"max_deliveries": 1},

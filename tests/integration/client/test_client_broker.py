@@ -22,7 +22,7 @@ from lapse_client import (
     UnknownEntity,
     replay,
 )
-from support.scripted_shard import ScriptedShards
+from support.clients.scripted_shard import ScriptedShards
 
 
 @pytest.mark.feature("X3")

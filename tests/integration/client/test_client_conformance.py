@@ -24,9 +24,9 @@ from lapse_client import (
     UnknownEntity,
     aio,
 )
-from support import synchronous
-from support.backend import BACKENDS, Backend
-from support.deployment import Deploy
+from support.clients import synchronous
+from support.clients.backend import BACKENDS, Backend
+from support.processes.deployment import Deploy
 
 pytestmark = pytest.mark.feature("X3")
 

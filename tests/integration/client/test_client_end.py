@@ -17,8 +17,8 @@ from lapse.protocol.command import Command
 from lapse_client import Closed, EntityDeleted, OtherEventLoop, SettlementResult, SowSubscription
 from lapse_client.aio import QueueSubscriber
 from lapse_client.session.conversation import Conversation
-from support.deployment import Deployment
-from support.log import until
+from support.kafka.log import until
+from support.processes.deployment import Deployment
 
 QUEUES = {
     stem: {"lease_period": "60s", "heartbeat_timeout": "60s"}

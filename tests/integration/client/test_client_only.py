@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from support.deployment import Deploy
-from support.program import program, run
+from support.processes.deployment import Deploy
+from support.programs.program import program, run
 
 ROOT = Path(__file__).parents[3]
 PROGRAM = """

@@ -12,7 +12,7 @@ from lapse_client.kafka.connection import Connection
 from lapse_client.publisher.publisher import Publisher
 from lapse_client.queue.queue import Queue
 from lapse_client.subscriber.subscriber import QueueSubscriber
-from support.scripted_shard import ScriptedShards
+from support.clients.scripted_shard import ScriptedShards
 
 Start = Callable[..., ScriptedShards]
 

@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 
 from lapse.protocol import topic
 from lapse_client import CommandFailed, Connection, InvalidPublication, Publisher, Queue, SowClient, UnknownEntity, aio
-from support.scripted_sow import ScriptedSow
+from support.clients.scripted_sow import ScriptedSow
 
 
 @pytest.fixture

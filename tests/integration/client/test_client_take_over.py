@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from lapse_client import Connection, Publisher, SowClient
-from support.log import until
-from support.worker import Worker
+from support.kafka.log import until
+from support.processes.worker import Worker
 
 RECORDS = 20_000
 

@@ -14,8 +14,8 @@ from lapse.cli.publish import publish as publish_command
 from lapse.cli.queue import queue as queue_command
 from lapse.cli.sow import sow as sow_command
 from lapse_client import Connection, Delivery, Publisher, Queue, QueueSubscriber, SowClient
-from support import fork_server
-from support.log import until
+from support.kafka.log import until
+from support.processes import fork_server
 
 
 class Deployment:

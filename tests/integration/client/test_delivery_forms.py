@@ -11,8 +11,8 @@ from confluent_kafka import Producer
 from lapse.protocol import packed_delivery
 from lapse_client import LapseError, QueueSubscriber
 from lapse_client.delivery.delivery import Delivery
-from support.deployment import Deployment
-from support.log import until
+from support.kafka.log import until
+from support.processes.deployment import Deployment
 
 QUEUES = {
     "plain": {"expiration": "enabled"},

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from support import postgres
-from support.deployment import Deploy
-from support.log import until
+from support.kafka.log import until
+from support.processes.deployment import Deploy
+from support.programs import postgres
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "exactly_once_postgres.py"
 PAYMENTS = 2_000

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from support.deployment import Deploy
-from support.log import until
+from support.kafka.log import until
+from support.processes.deployment import Deploy
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 

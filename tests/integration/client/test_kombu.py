@@ -20,8 +20,8 @@ from kombu.common import Broadcast
 
 import lapse_kombu
 from lapse_client import Connection, ConnectionFailed, DeadLetterReader, LapseError, Publisher, Queue
-from support.deployment import Deployment
-from support.log import until
+from support.kafka.log import until
+from support.processes.deployment import Deployment
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 

@@ -9,8 +9,8 @@ import pytest
 from lapse.embedded import EmbeddedKafka
 from lapse.protocol import topic
 from lapse_client import Delivery, LapseError
-from support.deployment import Deploy, broker_now_ms
-from support.log import until
+from support.kafka.log import until
+from support.processes.deployment import Deploy, broker_now_ms
 
 LEASE_S = 6
 STILL_S = 14

@@ -14,9 +14,9 @@ from lapse_client.queue.queue import Queue
 from lapse_client.session import attendance
 from lapse_spark.connection import Connection as ForSpark
 from lapse_spark.option import Cluster
-from support.deployment import Deploy, Deployment
-from support.gateway import Door, door
-from support.log import until
+from support.kafka.log import until
+from support.processes.deployment import Deploy, Deployment
+from support.processes.gateway import Door, door
 
 pytestmark = pytest.mark.feature("X7")
 

@@ -10,7 +10,7 @@ from lapse.runtime.kafka.packed_record import packed, packed_headers
 from lapse.runtime.kafka.producer import BatchProducer
 from lapse_client import SowClient
 from lapse_client.subscriber.terms import Payload
-from support.deployment import Deploy, Deployment
+from support.processes.deployment import Deploy, Deployment
 
 ODD, MANY = 3, 20
 

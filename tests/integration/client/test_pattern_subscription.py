@@ -12,8 +12,8 @@ from lapse_client.delivery.delivery import Delivery
 from lapse_client.error import EntityDeleted
 from lapse_client.subscriber.settlement import SettlementResult
 from lapse_client.subscriber.subscriber import QueueSubscriber
-from support.deployment import Deploy, Deployment
-from support.log import header, until
+from support.kafka.log import header, until
+from support.processes.deployment import Deploy, Deployment
 
 QUEUES = {
     "p-stays": {"partitions": 2},

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from lapse_client.delivery.delivery import Delivery
-from support import slow_consumer
-from support.deployment import Deploy
-from support.log import until
+from support.consumers import slow
+from support.kafka.log import until
+from support.processes.deployment import Deploy
 
 
 @pytest.mark.feature("Q5", "Q8", "C17", "X3")
@@ -20,7 +20,7 @@ def test_a_consumer_that_wakes_after_its_lease_has_no_say_and_hands_out_nothing_
     one = deploy({"work": {"lease_period": "3s", "heartbeat_timeout": "2s"}}).apply()
     one.worker().wait_for_shards(1)
     one.write("work", "a", "b", "c")
-    program = [sys.executable, str(Path(slow_consumer.__file__)), one.servers, one.name("work")]
+    program = [sys.executable, str(Path(slow.__file__)), one.servers, one.name("work")]
     paused = subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         assert paused.stdin is not None

@@ -9,8 +9,8 @@ import pytest
 
 from lapse.core.error_code import ErrorCode
 from lapse_client import CommandFailed, Delivery, InvalidPublication, NoReply, Publisher, Queue, UnknownEntity, aio
-from support.entitled import Entitled
-from support.log import until
+from support.kafka.log import until
+from support.processes.entitled import Entitled
 
 pytestmark = pytest.mark.feature("Q27", "C75")
 

@@ -10,9 +10,9 @@ import orjson
 import pytest
 
 from lapse_client import DeadLetterReader, InvalidPublication, Publisher
-from support.deployment import Deploy, Deployment
-from support.log import until
-from support.schema_registry import schema_registry
+from support.kafka.log import until
+from support.processes.deployment import Deploy, Deployment
+from support.programs.schema_registry import schema_registry
 
 if TYPE_CHECKING:
     from confluent_kafka.schema_registry import SchemaRegistryClient

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from lapse.embedded.jars import KAFKA, jar_files
-from support import kcat_stand_in
-from support.deployment import Deploy, Deployment, broker_now_ms
-from support.log import until
-from support.page_run import commands, fits
+from support.consumers import kcat_stand_in
+from support.kafka.log import until
+from support.pages.page_run import commands, fits
+from support.processes.deployment import Deploy, Deployment, broker_now_ms
 
 ROOT = Path(__file__).parents[3]
 

@@ -21,7 +21,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from lapse_client import Connection, Publisher, PublishFailed, QueueSubscriber, Retry, aio
-from support.deployment import Deploy
+from support.processes.deployment import Deploy
 
 
 class Traced:

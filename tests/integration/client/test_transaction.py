@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-import support.atomic_consumer
-import support.dying_consumer
+import support.consumers.atomic
+import support.consumers.dying
 from lapse_client import Delivery, InvalidPublication, QueueSubscriber, Retry, TransactionFailed, aio
-from support import fork_server
-from support.at_length import AT_LENGTH, cases
-from support.deployment import Deployment
-from support.log import Tail, until
+from support.kafka.log import Tail, until
+from support.processes import fork_server
+from support.processes.deployment import Deployment
+from support.suite.at_length import AT_LENGTH, cases
 
 pytestmark = pytest.mark.feature("X9")
 
@@ -201,7 +201,7 @@ def test_a_consumer_that_is_killed_at_any_step_leaves_both_or_neither(served: De
     shipments, queue = served.name("shipments"), served.name("killed")
     steps = ("begun", "written", "held", "decided")
     served.write("killed", *(f"k{number}" for number in range(len(steps))))
-    dying = [program(support.dying_consumer, served.servers, queue, shipments, step) for step in steps]
+    dying = [program(support.consumers.dying, served.servers, queue, shipments, step) for step in steps]
     assert [one.wait(60) for one in dying] == [-signal.SIGKILL] * len(steps)
     served.write("killed", *(f"l{number}" for number in range(200)))
     seen: list[bytes | None] = []
@@ -285,7 +285,7 @@ def test_an_interrupted_commit_is_not_repeated(served: Deployment, is_committed:
 def test_outputs_and_acknowledgments_agree_over_random_kills(served: Deployment, messages: int, kills: int) -> None:
     """Two consumers work, and every second or two one of them is killed; once the worker is killed as well."""
     queue, topic = f"many{messages}", served.name(f"done{messages}")
-    arguments = (support.atomic_consumer, served.servers, served.name(queue), topic)
+    arguments = (support.consumers.atomic, served.servers, served.name(queue), topic)
     written = served.write(queue, *(b"%d" % number for number in range(messages)))
     served.write(f"done{messages}", b"first")
     assert len(written) == messages

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.at_length import cases
-from support.deployment import Deploy, broker_now_ms
-from support.log import texts, until
-from support.sides import Consumer, Sides
-from support.skewed_kafka import SkewedKafka
+from support.kafka.log import texts, until
+from support.kafka.skewed import SkewedKafka
+from support.processes.deployment import Deploy, broker_now_ms
+from support.processes.sides import Consumer, Sides
+from support.suite.at_length import cases
 
 QUEUES = {"orders": {"expiration": "enabled"}, "back": {"expiration": "enabled"}}
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from lapse.embedded import EmbeddedKafka
-from support import command
-from support.deployment import Deploy, broker_now_ms
-from support.log import until
-from support.sides import Consumer, Sides
+from support.kafka.log import until
+from support.processes.deployment import Deploy, broker_now_ms
+from support.processes.sides import Consumer, Sides
+from support.suite import command
 
 QUEUES = {
     "orders": {"expiration": "enabled", "partitions": 2, "lease_period": "10m"},

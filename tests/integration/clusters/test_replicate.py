@@ -14,17 +14,17 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-import support.skewed_worker
+import support.workers.skewed
 from lapse.embedded import EmbeddedKafka
 from lapse_client import Connection, Publisher, SowClient
 from lapse_client.sow.record import SowRecord
-from support import fork_server
-from support.compaction import compact_eagerly
-from support.created_topic import create, take_at_most
-from support.deployment import broker_now_ms
-from support.log import Tail, until
-from support.sow_state import size
-from support.worker import Worker
+from support.flow.sow_state import size
+from support.kafka.compaction import compact_eagerly
+from support.kafka.created_topic import create, take_at_most
+from support.kafka.log import Tail, until
+from support.processes import fork_server
+from support.processes.deployment import broker_now_ms
+from support.processes.worker import Worker
 
 
 class Replica:
@@ -40,7 +40,7 @@ class Replica:
         """Have its wall clock be wrong from the next start on."""
         clock = self.log.with_name("replicate.clock")
         clock.write_text(str(ahead_s))
-        self._run, self._start = [support.skewed_worker.__file__, str(clock)], fork_server.fresh
+        self._run, self._start = [support.workers.skewed.__file__, str(clock)], fork_server.fresh
 
     def start(self) -> None:
         with self.log.open("ab") as log:

@@ -25,10 +25,10 @@ from lapse.transfer.mover import Choice, Mover, Outcome
 from lapse.transfer.side import Side
 from lapse_client.error import UnknownEntity
 from lapse_client.letters import dead_letter
-from support.created_topic import take_at_most
-from support.deployment import Deploy, Deployment, broker_now_ms
-from support.log import until
-from support.sides import Sides
+from support.kafka.created_topic import take_at_most
+from support.kafka.log import until
+from support.processes.deployment import Deploy, Deployment, broker_now_ms
+from support.processes.sides import Sides
 
 RULE = """
 import json, os

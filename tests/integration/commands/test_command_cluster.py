@@ -8,10 +8,10 @@ from pathlib import Path
 import orjson
 import pytest
 
-from support import command
-from support.deployment import Deploy, Deployment
-from support.kcat import Kcat
-from support.log import until
+from support.consumers.kcat import Kcat
+from support.kafka.log import until
+from support.processes.deployment import Deploy, Deployment
+from support.suite import command
 
 QUEUES = {"found": {"default_publish_target": "found{}"}, "aged": {}}
 

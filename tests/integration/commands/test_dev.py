@@ -21,7 +21,7 @@ from lapse.doctor import Verdict
 from lapse.doctor.lag import check_lag
 from lapse_client import Publisher, QueueSubscriber
 from lapse_client.kafka.connection import Connection
-from support.log import until
+from support.kafka.log import until
 
 LAPSE = [sys.executable, "-m", "lapse"]
 

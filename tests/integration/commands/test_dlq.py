@@ -9,9 +9,9 @@ import pytest
 from lapse_client import DeadLetter, DeadLetterReader
 from lapse_client.letters.letter_queues import LetterQueues
 from lapse_client.letters.redrive import Choice, Known, Target, plan, send
-from support import command
-from support.deployment import Deployment, broker_now_ms
-from support.log import until, write
+from support.kafka.log import until, write
+from support.processes.deployment import Deployment, broker_now_ms
+from support.suite import command
 
 QUEUES = {
     "orders": {"expiration": "300ms"},

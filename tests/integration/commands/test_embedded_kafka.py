@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from lapse.embedded import BrokerFailed, EmbeddedKafka
-from support.log import until
+from support.kafka.log import until
 
 
 def produce(servers: str, topic: str, values: list[bytes]) -> None:

@@ -11,9 +11,9 @@ from lapse_client import Queue, SowClient
 from lapse_client.error import LapseError, UnknownEntity
 from lapse_client.letters.dead_letter import read
 from lapse_client.reading.history import history
-from support import command
-from support.deployment import Deploy, Deployment
-from support.log import until
+from support.kafka.log import until
+from support.processes.deployment import Deploy, Deployment
+from support.suite import command
 
 QUEUES = {
     "life": {"max_cancels": 1, "expiration": "enabled"},

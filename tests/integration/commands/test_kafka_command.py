@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from support import command
+from support.suite import command
 
 LAPSE = [sys.executable, "-c", "from lapse.cli import main; main(prog_name='lapse')"]
 

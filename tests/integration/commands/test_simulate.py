@@ -11,10 +11,10 @@ from lapse.protocol import topic
 from lapse.protocol.event import Event
 from lapse.runtime.journal.changelog import PROGRESS
 from lapse.runtime.shard.sent_log import INSTANTS, PROGRESS_KEY
-from support import command
-from support.deployment import Deploy, Deployment, broker_now_ms
-from support.entitled import Entitled
-from support.log import until
+from support.kafka.log import until
+from support.processes.deployment import Deploy, Deployment, broker_now_ms
+from support.processes.entitled import Entitled
+from support.suite import command
 
 QUEUES = {
     "orders": {

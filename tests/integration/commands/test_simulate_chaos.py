@@ -8,9 +8,9 @@ import orjson
 import pytest
 
 from lapse.protocol import topic
-from support.deployment import Deploy
-from support.log import until
-from support.turmoil import Turmoil
+from support.flow.turmoil import Turmoil
+from support.kafka.log import until
+from support.processes.deployment import Deploy
 
 QUEUES = {
     "torn": {

@@ -10,9 +10,9 @@ from confluent_kafka import Consumer
 from lapse_client import Queue, UnknownEntity
 from lapse_client.kafka.transport import Transport
 from lapse_client.queue.queues import Queues
-from support import command
-from support.deployment import Deploy, Deployment
-from support.log import until
+from support.kafka.log import until
+from support.processes.deployment import Deploy, Deployment
+from support.suite import command
 
 QUEUES = {"busy": {"partitions": 2}}
 

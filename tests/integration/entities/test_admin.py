@@ -27,9 +27,9 @@ from lapse_client import (
 )
 from lapse_client.aio import Admin as AsyncAdmin
 from lapse_client.letters.letter_purge import LetterPurge
-from support.deployment import Deploy, Deployment, WorkerProcess
-from support.entitled import Entitled
-from support.log import until
+from support.kafka.log import until
+from support.processes.deployment import Deploy, Deployment, WorkerProcess
+from support.processes.entitled import Entitled
 
 
 def defined(here: Deployment) -> dict[str, Definition]:

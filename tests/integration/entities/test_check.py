@@ -7,10 +7,10 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from lapse.protocol.bookmark import BookmarkRange
-from support import created_topic
-from support.deployment import Deploy, Deployment
-from support.entitled import Entitled
-from support.log import until, write
+from support.kafka import created_topic
+from support.kafka.log import until, write
+from support.processes.deployment import Deploy, Deployment
+from support.processes.entitled import Entitled
 
 REFUSED = 1
 

@@ -17,8 +17,8 @@ from lapse.runtime.journal.changelog import CLAIM
 from lapse.runtime.topics import deleted_entities
 from lapse.runtime.topics.definitions import DefinitionsTopic, OutdatedChange
 from lapse_client import Admin, SowClient
-from support.deployment import Deploy, Deployment
-from support.log import until
+from support.kafka.log import until
+from support.processes.deployment import Deploy, Deployment
 
 
 def defined(here: Deployment) -> dict[str, Definition]:

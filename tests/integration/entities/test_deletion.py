@@ -21,9 +21,9 @@ from lapse.protocol import topic
 from lapse.runtime.topics.cluster import Cluster
 from lapse.runtime.topics.topology import Standing, Topology
 from lapse_client.error import CommandFailed, EntityDeleted, LapseError
-from support.deployment import Deploy, Deployment
-from support.kcat import Kcat
-from support.log import until
+from support.consumers.kcat import Kcat
+from support.kafka.log import until
+from support.processes.deployment import Deploy, Deployment
 
 QUEUES = {
     "orders": {"partitions": 2, "expiration": "enabled"},

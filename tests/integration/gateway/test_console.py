@@ -8,11 +8,11 @@ import time
 import pytest
 from confluent_kafka import Producer
 
-from support.browser import notice, shot, view_of
-from support.deployment import Deploy, Deployment
-from support.figures import free_port
-from support.gateway import Door, door
-from support.log import until
+from support.kafka.log import until
+from support.processes.deployment import Deploy, Deployment
+from support.processes.figures import free_port
+from support.processes.gateway import Door, door
+from support.programs.browser import notice, shot, view_of
 
 playwright = pytest.importorskip("playwright.sync_api")  # a machine without it still runs the other tests
 

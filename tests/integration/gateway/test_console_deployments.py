@@ -6,10 +6,10 @@ from collections.abc import Iterator
 import pytest
 
 from lapse.embedded import EmbeddedKafka
-from support.browser import notice, shot, view_of
-from support.deployment import Deploy, Deployment
-from support.gateway import Door, door
-from support.log import until
+from support.kafka.log import until
+from support.processes.deployment import Deploy, Deployment
+from support.processes.gateway import Door, door
+from support.programs.browser import notice, shot, view_of
 
 playwright = pytest.importorskip("playwright.sync_api")  # a machine without it still runs the other tests
 

@@ -6,9 +6,9 @@ import time
 import pytest
 
 from support import axe
-from support.browser import shot, view_of
-from support.figures import free_port
-from support.gateway import Door
+from support.processes.figures import free_port
+from support.processes.gateway import Door
+from support.programs.browser import shot, view_of
 
 playwright = pytest.importorskip("playwright.sync_api")  # a machine without it still runs the other tests
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from support.browser import notice, view_of
-from support.entitled import Entitled
-from support.gateway import door
+from support.processes.entitled import Entitled
+from support.processes.gateway import door
+from support.programs.browser import notice, view_of
 
 playwright = pytest.importorskip("playwright.sync_api")  # a machine without it still runs the other tests
 

@@ -10,9 +10,9 @@ import orjson
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from support.figures import free_port
-from support.gateway import Door
-from support.log import until
+from support.kafka.log import until
+from support.processes.figures import free_port
+from support.processes.gateway import Door
 
 QUEUES = {
     "orders": {"expiration": "enabled", "lease_period": "60s", "partitions": 2},

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from support import fork_server
-from support.deployment import Deployment
-from support.entitled import Entitled
-from support.gateway import Door, door
-from support.log import until
-from support.program import program
+from support.kafka.log import until
+from support.processes import fork_server
+from support.processes.deployment import Deployment
+from support.processes.entitled import Entitled
+from support.processes.gateway import Door, door
+from support.programs.program import program
 
 ROOT = Path(__file__).parents[3]
 QUEUES = {

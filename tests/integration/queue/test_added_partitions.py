@@ -18,9 +18,9 @@ from lapse.protocol import header, topic
 from lapse_client import SowClient
 from lapse_client.error import LapseError
 from lapse_client.queue.queues import Queues
-from support.deployment import Deploy, Deployment, broker_now_ms
-from support.load import account
-from support.log import Tail, until
+from support.flow.load import account
+from support.kafka.log import Tail, until
+from support.processes.deployment import Deploy, Deployment, broker_now_ms
 
 KEYS = 24
 

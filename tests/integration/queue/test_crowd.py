@@ -7,8 +7,8 @@ from benchmarks.instruments.turns import longest
 from confluent_kafka import Producer
 
 from lapse.protocol import topic
-from support.deployment import Deploy, Deployment, broker_now_ms
-from support.log import until, write
+from support.kafka.log import until, write
+from support.processes.deployment import Deploy, Deployment, broker_now_ms
 
 CROWD = 100_000
 

@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from support.deployment import Deploy, broker_now_ms
-from support.log import texts
+from support.kafka.log import texts
+from support.processes.deployment import Deploy, broker_now_ms
 
 TTL = [("lapse-ttl-ms", b"500")]
 PAST = [("lapse-expires-at-ms", b"1000")]

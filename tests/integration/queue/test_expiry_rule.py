@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from support.deployment import Deploy, Deployment
-from support.log import until
+from support.kafka.log import until
+from support.processes.deployment import Deploy, Deployment
 
 RULE = """
 import json, os, time

@@ -5,8 +5,8 @@ import time
 import orjson
 import pytest
 
-from support.deployment import Deployment
-from support.log import until, write
+from support.kafka.log import until, write
+from support.processes.deployment import Deployment
 
 QUEUES = {"kept": {}}
 MESSAGES = 300

@@ -6,8 +6,8 @@ import time
 import pytest
 
 from lapse.protocol import topic
-from support.deployment import Deploy
-from support.log import until, write
+from support.kafka.log import until, write
+from support.processes.deployment import Deploy
 
 
 @pytest.mark.feature("X7", "X2")

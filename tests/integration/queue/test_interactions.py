@@ -16,8 +16,8 @@ from lapse.embedded import EmbeddedKafka
 from lapse.protocol import event, topic
 from lapse.protocol.command import Command
 from lapse_client import Delivery, QueueSubscriber
-from support.deployment import Deploy, Deployment, broker_now_ms
-from support.log import until
+from support.kafka.log import until
+from support.processes.deployment import Deploy, Deployment, broker_now_ms
 
 HOUR_MS = 3_600_000
 # The topic that is to be missing is shared by those with one partition; the queue with two has another one.

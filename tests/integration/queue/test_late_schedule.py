@@ -6,8 +6,8 @@ import time
 import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from support.deployment import Deploy, Deployment, broker_now_ms
-from support.log import until
+from support.kafka.log import until
+from support.processes.deployment import Deploy, Deployment, broker_now_ms
 
 
 @pytest.mark.feature("C76", "C11")

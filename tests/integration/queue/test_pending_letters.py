@@ -7,9 +7,9 @@ from confluent_kafka import Message
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
 from lapse_client.reading.history import history
-from support.created_topic import create
-from support.deployment import Deploy, Deployment
-from support.log import Tail, until
+from support.kafka.created_topic import create
+from support.kafka.log import Tail, until
+from support.processes.deployment import Deploy, Deployment
 
 LARGE = b"x" * 100_000
 

@@ -7,7 +7,7 @@ import fastavro
 import pytest
 from fastavro.schema import fingerprint, to_parsing_canonical_form
 
-from support.deployment import Deploy
+from support.processes.deployment import Deploy
 
 OLD = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "string"}, {"name": "px", "type": "int"}]}
 NEW = {

@@ -9,9 +9,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from lapse.protocol.command import Command
 from lapse_client import Publisher
 from lapse_client.delivery.delivery import Delivery
-from support.created_topic import create
-from support.deployment import Deployment, broker_now_ms
-from support.log import until
+from support.kafka.created_topic import create
+from support.kafka.log import until
+from support.processes.deployment import Deployment, broker_now_ms
 
 QUEUES = {
     "filtered": {},

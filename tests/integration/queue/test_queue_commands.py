@@ -9,9 +9,9 @@ from lapse.protocol import answer as answers
 from lapse.protocol import codec
 from lapse.protocol import command as commands
 from lapse.protocol.command import Command
-from support.deployment import Deployment, broker_now_ms
-from support.kcat import Kcat
-from support.log import header, texts
+from support.consumers.kcat import Kcat
+from support.kafka.log import header, texts
+from support.processes.deployment import Deployment, broker_now_ms
 
 QUEUES = {
     "plain": {"lease_period": "60s"},

@@ -8,8 +8,8 @@ from confluent_kafka import Message
 from lapse.protocol import topic
 from lapse_client.delivery.delivery import Delivery
 from lapse_client.subscriber.subscriber import QueueSubscriber
-from support.deployment import Deploy, Deployment, broker_now_ms
-from support.log import Headers, texts, until, write
+from support.kafka.log import Headers, texts, until, write
+from support.processes.deployment import Deploy, Deployment, broker_now_ms
 
 LARGEST = (1 << 63) - 1
 QUEUES = {

@@ -7,8 +7,8 @@ from contextlib import ExitStack
 import pytest
 
 from lapse_client import AlreadySettled, Delivery, QueueSubscriber
-from support.deployment import Deployment, broker_now_ms
-from support.log import texts, until
+from support.kafka.log import texts, until
+from support.processes.deployment import Deployment, broker_now_ms
 
 QUEUES = {
     "backlog": {},

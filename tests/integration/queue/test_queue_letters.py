@@ -7,8 +7,8 @@ import pytest
 from lapse.protocol.bookmark import Bookmark
 from lapse.protocol.dead_letter import lapse_id
 from lapse_client import DeadLetterReader
-from support.deployment import Deployment
-from support.log import until
+from support.kafka.log import until
+from support.processes.deployment import Deployment
 
 QUEUES = {
     "bytes": {"expiration": "enabled"},

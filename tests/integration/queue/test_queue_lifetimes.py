@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from support.deployment import Deploy, Deployment, broker_now_ms
-from support.log import Headers, texts, until
+from support.kafka.log import Headers, texts, until
+from support.processes.deployment import Deploy, Deployment, broker_now_ms
 
 _SET = AlterConfigOpType.SET
 ENABLED = {"expiration": "enabled"}

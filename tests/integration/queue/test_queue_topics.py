@@ -4,8 +4,8 @@ import pytest
 from confluent_kafka import Producer
 
 from lapse_client import Publisher, Queue
-from support.deployment import Deploy, Deployment, broker_now_ms
-from support.log import texts, until, write
+from support.kafka.log import texts, until, write
+from support.processes.deployment import Deploy, Deployment, broker_now_ms
 
 QUEUES = {
     "same": {},

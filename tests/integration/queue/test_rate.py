@@ -11,8 +11,8 @@ from confluent_kafka import Message
 from lapse.protocol import header, topic
 from lapse.protocol.bookmark import Bookmark
 from lapse_client import Delivery
-from support.deployment import Deploy, Deployment
-from support.log import until
+from support.kafka.log import until
+from support.processes.deployment import Deploy, Deployment
 
 MOST, MOST_OF_A_TENANT, WINDOW_MS = 20, 8, 500
 MOST_LEASED = 4

@@ -3,8 +3,8 @@
 import pytest
 
 from lapse_client.publisher.publisher import Publisher
-from support.deployment import Deploy, Deployment
-from support.log import until
+from support.kafka.log import until
+from support.processes.deployment import Deploy, Deployment
 
 
 def repeated(deployment: Deployment, stem: str) -> set[str]:

@@ -8,8 +8,8 @@ import pytest
 
 from lapse.protocol.topic import commands
 from lapse_client import Delivery, Retry, aio
-from support.deployment import Deploy, Deployment, WorkerProcess, broker_now_ms
-from support.log import until, write
+from support.kafka.log import until, write
+from support.processes.deployment import Deploy, Deployment, WorkerProcess, broker_now_ms
 
 QUEUES = {
     "failing": {"retry": {"delay": "2s", "factor": 6, "jitter": 0.1}, "max_deliveries": 3},

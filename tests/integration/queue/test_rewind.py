@@ -6,8 +6,8 @@ import orjson
 import pytest
 
 from lapse.protocol.event import EventKind
-from support.deployment import Deploy, Deployment
-from support.log import until
+from support.kafka.log import until
+from support.processes.deployment import Deploy, Deployment
 
 
 def consumed(here: Deployment, stem: str, count: int, **options: object) -> list[str]:

@@ -12,9 +12,9 @@ import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from lapse.protocol import topic
-from support.deployment import Deploy, Deployment, broker_now_ms
-from support.kcat import Kcat
-from support.log import header, texts, until, write
+from support.consumers.kcat import Kcat
+from support.kafka.log import header, texts, until, write
+from support.processes.deployment import Deploy, Deployment, broker_now_ms
 
 _DUE_IN_MS = 1_500
 _LEASED_WITHIN_MS = 20_000

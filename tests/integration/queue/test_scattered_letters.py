@@ -6,8 +6,8 @@ import pytest
 from confluent_kafka import Producer
 
 from lapse.protocol import topic
-from support.deployment import Deploy, broker_now_ms
-from support.log import until
+from support.kafka.log import until
+from support.processes.deployment import Deploy, broker_now_ms
 
 MESSAGES, AT_ONCE, STAYS = 12_000, 1_500, 7
 CODECS = ["none", "lz4", "zstd", "gzip"]

@@ -7,12 +7,12 @@ from pathlib import Path
 import orjson
 import pytest
 
-import support.stern_worker
+import support.workers.stern
 from lapse.core.error_code import ErrorCode
 from lapse_client.error import CommandFailed
 from lapse_client.sow.sow_client import SowClient
-from support.deployment import Deploy, Deployment
-from support.log import until, write
+from support.kafka.log import until, write
+from support.processes.deployment import Deploy, Deployment
 
 QUEUES = {"slow": {}, "quick": {}, "heavy": {}}
 MESSAGES = 40
@@ -60,7 +60,7 @@ def test_a_sow_subscription_whose_filter_costs_too_much_is_ended_and_told_and_th
     here = deploy({})
     here.configure({}, {"prices": {}})
     here.apply()
-    here.run([str(Path(support.stern_worker.__file__)), str(here.config), str(here.directory / "data")])
+    here.run([str(Path(support.workers.stern.__file__)), str(here.config), str(here.directory / "data")])
     costly = " AND ".join(f"UPPER(/text) != '{number}'" for number in range(90))
     told: list[CommandFailed] = []
 
@@ -96,7 +96,7 @@ def test_a_sow_subscription_whose_filter_costs_too_much_is_ended_and_told_and_th
 @pytest.mark.feature("X7", "Q14", "X1")
 def test_a_subscription_whose_filter_costs_too_much_is_ended_and_told_and_the_others_go_on(deploy: Deploy) -> None:
     here = deploy({"orders": {}}).apply()
-    here.run([str(Path(support.stern_worker.__file__)), str(here.config), str(here.directory / "data")])
+    here.run([str(Path(support.workers.stern.__file__)), str(here.config), str(here.directory / "data")])
     costly = " AND ".join(f"UPPER(/text) != '{number}'" for number in range(90))
     told: list[CommandFailed] = []
 

@@ -3,9 +3,9 @@
 import pytest
 from confluent_kafka import Producer
 
-from support.deployment import Deploy, Deployment
-from support.figures import free_port, scraped
-from support.log import until
+from support.kafka.log import until
+from support.processes.deployment import Deploy, Deployment
+from support.processes.figures import free_port, scraped
 
 DEEP = 163_840
 SEGMENTS = 40

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient
 
-import support.impatient_worker
+import support.workers.impatient
 from lapse.config import load
 from lapse.protocol import topic
 from lapse.protocol.command import Command
@@ -16,8 +16,8 @@ from lapse.runtime.topics.definitions import DefinitionsTopic
 from lapse.transfer.side import Side
 from lapse_client import Admin, Publisher, SowClient
 from lapse_client.error import CommandFailed
-from support.deployment import Deploy, Deployment, WorkerProcess, broker_now_ms
-from support.log import until
+from support.kafka.log import until
+from support.processes.deployment import Deploy, Deployment, WorkerProcess, broker_now_ms
 
 IDLE_MS = 2_500
 QUEUES = {
@@ -35,7 +35,7 @@ GOES = {"expiration": "enabled", "dead_letter_reasons": ["auto_deleted"]}
 def worker(one: Deployment) -> WorkerProcess:
     """The worker as it is, with idle times of seconds."""
     data = one.directory / f"data-{len(one.workers)}"
-    return one.run([str(Path(support.impatient_worker.__file__)), str(one.config), str(data), str(IDLE_MS)])
+    return one.run([str(Path(support.workers.impatient.__file__)), str(one.config), str(data), str(IDLE_MS)])
 
 
 def own(one: Deployment, stem: str) -> set[str]:

@@ -5,9 +5,9 @@ import os
 import pytest
 
 from lapse.protocol import topic
-from support.created_topic import take_at_most
-from support.deployment import Deploy
-from support.log import until
+from support.kafka.created_topic import take_at_most
+from support.kafka.log import until
+from support.processes.deployment import Deploy
 
 HUGE = b" " * 9_000_000
 SQUEEZED = {"compression.type": "zstd", "message.max.bytes": 100_000_000}

@@ -13,8 +13,8 @@ from lapse.protocol import topic as names
 from lapse.runtime.journal.changelog import Changelog
 from lapse.runtime.journal.changelog_reader import ChangelogReader
 from lapse_client import Admin
-from support.deployment import Deploy, Deployment
-from support.log import until
+from support.kafka.log import until
+from support.processes.deployment import Deploy, Deployment
 
 QUEUES = 20
 WATCHED = [f"busy{number}" for number in range(4)]

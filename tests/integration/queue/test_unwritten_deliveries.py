@@ -8,17 +8,17 @@ from typing import Literal
 import orjson
 import pytest
 
-import support.dying_worker
+import support.workers.dying
 from lapse.protocol import topic as names
-from support.at_length import cases
-from support.deployment import Deploy, Deployment, WorkerProcess, broker_now_ms
-from support.log import texts, until
+from support.kafka.log import texts, until
+from support.processes.deployment import Deploy, Deployment, WorkerProcess, broker_now_ms
+from support.suite.at_length import cases
 
 
 def worker(one: Deployment, *commands: str) -> WorkerProcess:
     """The worker that dies once, at a payload that says so, or before it answers a command."""
     data = one.directory / f"data-{len(one.workers)}"
-    return one.run([str(Path(support.dying_worker.__file__)), str(one.config), str(data), *commands])
+    return one.run([str(Path(support.workers.dying.__file__)), str(one.config), str(data), *commands])
 
 
 def dies(process: WorkerProcess) -> WorkerProcess:

@@ -11,9 +11,9 @@ from lapse.protocol import topic
 from lapse.runtime.topics import access
 from lapse_client import Admin, LapseError, Publisher
 from lapse_client.kafka.connection import Connection
-from support.entitled import Entitled
-from support.log import until, write
-from support.secure import PASSWORD, USER, SecureKafka, secure_kafka
+from support.kafka.log import until, write
+from support.kafka.secure import PASSWORD, USER, SecureKafka, secure_kafka
+from support.processes.entitled import Entitled
 
 pytestmark = pytest.mark.feature("X4", "X5")
 

@@ -20,10 +20,10 @@ from lapse.runtime.shard.shard_message import SHARD_MESSAGE_KEY
 from lapse_client import CommandFailed, LapseError, Publisher, Queue, QueueSubscriber, SowClient, history
 from lapse_client.kafka.clock import ClientClock
 from lapse_client.kafka.connection import Connection
-from support import fork_server
-from support.deployment import Deploy, Deployment, broker_now_ms
-from support.entitled import Entitled
-from support.log import Tail, header, texts, until, write
+from support.kafka.log import Tail, header, texts, until, write
+from support.processes import fork_server
+from support.processes.deployment import Deploy, Deployment, broker_now_ms
+from support.processes.entitled import Entitled
 
 pytestmark = pytest.mark.feature("X4")
 

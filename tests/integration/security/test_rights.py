@@ -23,10 +23,11 @@ from confluent_kafka.admin import (
 
 from lapse.protocol import topic as names
 from lapse_client import Admin, Connection, Publisher
-from support import command, created_topic
-from support.deployment import Deployment, WorkerProcess
-from support.log import until
-from support.secure import SecureKafka, secure_kafka
+from support.kafka import created_topic
+from support.kafka.log import until
+from support.kafka.secure import SecureKafka, secure_kafka
+from support.processes.deployment import Deployment, WorkerProcess
+from support.suite import command
 
 pytestmark = pytest.mark.feature("X5", "X7")
 

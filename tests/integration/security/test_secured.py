@@ -18,12 +18,13 @@ from lapse.protocol.event import EventKind
 from lapse_client import DeadLetterReader, Publisher, QueueSubscriber
 from lapse_client.error import ConnectionFailed
 from lapse_client.kafka.connection import Connection as ClientConnection
-from support import command, fork_server
-from support.created_topic import create
-from support.deployment import Deployment
-from support.log import Tail, until
-from support.secure import PASSWORD, USER
-from support.wire import Wire
+from support.kafka.created_topic import create
+from support.kafka.log import Tail, until
+from support.kafka.secure import PASSWORD, USER
+from support.kafka.wire import Wire
+from support.processes import fork_server
+from support.processes.deployment import Deployment
+from support.suite import command
 
 pytestmark = pytest.mark.feature("X5")
 

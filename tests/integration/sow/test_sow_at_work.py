@@ -12,9 +12,9 @@ import pytest
 from confluent_kafka import Producer
 
 from lapse_client import Connection, SowClient
-from support.log import Tail, header, until, write
-from support.sow_state import count
-from support.worker import Worker
+from support.flow.sow_state import count
+from support.kafka.log import Tail, header, until, write
+from support.processes.worker import Worker
 
 RECORDS = 20_000
 

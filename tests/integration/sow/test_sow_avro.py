@@ -14,8 +14,8 @@ from fastavro.schema import fingerprint, to_parsing_canonical_form
 
 from lapse.cli import main
 from lapse_client import Connection, Publisher, QueueSubscriber, SowClient
-from support.log import Tail, texts, until
-from support.worker import Worker
+from support.kafka.log import Tail, texts, until
+from support.processes.worker import Worker
 
 SCHEMA = {
     "type": "record",

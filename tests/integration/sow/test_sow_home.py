@@ -13,9 +13,9 @@ from confluent_kafka.cimpl import NewTopic
 from lapse.core.sow.home import Home
 from lapse.protocol import event, topic
 from lapse_client import Connection, SowClient
-from support.created_topic import create
-from support.log import Tail, until
-from support.worker import Worker
+from support.kafka.created_topic import create
+from support.kafka.log import Tail, until
+from support.processes.worker import Worker
 
 PARTITIONS = 3
 

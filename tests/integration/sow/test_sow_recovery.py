@@ -9,11 +9,11 @@ import pytest
 from confluent_kafka import Producer
 
 from lapse_client import Connection, Publisher, SowClient
-from support.at_length import cases
-from support.compaction import compact_eagerly
-from support.log import until
-from support.sow_state import count, restored, size
-from support.worker import Worker
+from support.flow.sow_state import count, restored, size
+from support.kafka.compaction import compact_eagerly
+from support.kafka.log import until
+from support.processes.worker import Worker
+from support.suite.at_length import cases
 
 RECORDS = 100_000
 

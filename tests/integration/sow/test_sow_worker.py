@@ -14,7 +14,7 @@ from lapse_client.letters.dead_letter import DeadLetterReader
 from lapse_client.letters.redrive import Choice, Known, Target, plan, send
 from lapse_client.publisher.publisher import Publisher
 from lapse_client.sow.sow_client import SowClient
-from support.worker import Worker
+from support.processes.worker import Worker
 
 
 class Sow:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from lapse_client import Connection, Publisher, SowClient
-from support.log import until
-from support.worker import Worker
+from support.kafka.log import until
+from support.processes.worker import Worker
 
 QUERY = """
 SELECT CAST(key AS STRING) AS key, CAST(latest.value AS STRING) AS value, CAST(latest.deadline AS LONG) AS expires_at_ms

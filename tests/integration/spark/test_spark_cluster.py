@@ -15,9 +15,9 @@ from lapse.embedded import jars, java
 from lapse.protocol import topic
 from lapse.protocol.bookmark import BookmarkRange
 from lapse.protocol.event import EventKind
-from support.program import program, run
-from support.standalone import QUICK, SPARK_HOME, quick_executors, standalone
-from support.wire import Wire
+from support.kafka.wire import Wire
+from support.programs.program import program, run
+from support.programs.standalone import QUICK, SPARK_HOME, quick_executors, standalone
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "spark.md").read_text("utf-8")

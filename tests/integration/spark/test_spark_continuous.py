@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from lapse.core.reason import Reason
-from support.log import until
-from support.standalone import quick_java
+from support.kafka.log import until
+from support.programs.standalone import quick_java
 
 
 @pytest.mark.slow

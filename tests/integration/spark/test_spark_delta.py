@@ -17,8 +17,8 @@ from lapse.protocol import topic
 from lapse_spark.cli import spark as commands
 from lapse_spark.letters import archive, delta
 from lapse_spark.stream.output import Output
-from support.class_archives import interpreted
-from support.standalone import quick_java
+from support.programs.standalone import quick_java
+from support.suite.class_archives import interpreted
 
 pytestmark = [pytest.mark.spark, pytest.mark.feature("D1", "D2")]
 

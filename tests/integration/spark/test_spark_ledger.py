@@ -14,8 +14,8 @@ from lapse.protocol.event import EventKind
 from lapse_spark import Connection, ledger, option, read
 from lapse_spark.cli import spark as commands
 from lapse_spark.read import Span
-from support import notebook
-from support.wire import Wire
+from support.kafka.wire import Wire
+from support.programs import notebook
 
 pytestmark = pytest.mark.spark
 

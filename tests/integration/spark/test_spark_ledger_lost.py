@@ -11,9 +11,9 @@ from lapse.protocol import topic
 from lapse.protocol.bookmark import BookmarkRange
 from lapse.protocol.event import EventKind
 from lapse_spark.cli import spark as commands
-from support.deployment import Deployment
-from support.log import until
-from support.wire import Wire
+from support.kafka.log import until
+from support.kafka.wire import Wire
+from support.processes.deployment import Deployment
 
 QUEUES = {"work": {"expiration": "enabled"}}
 

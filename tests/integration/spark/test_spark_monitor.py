@@ -28,7 +28,7 @@ from lapse_spark.cli import spark as commands
 from lapse_spark.letters import archive, redrive
 from lapse_spark.monitoring import monitor
 from lapse_spark.stream.output import Output
-from support.standalone import quick_java
+from support.programs.standalone import quick_java
 
 pytestmark = pytest.mark.spark
 

@@ -9,9 +9,9 @@ import pytest
 
 from lapse_client import Connection, Publisher, Queue, QueueSubscriber
 from lapse_client.kafka import time_check
-from support import spark_state
-from support.log import until
-from support.worker import Worker
+from support.kafka.log import until
+from support.processes.worker import Worker
+from support.programs import spark_state
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.feature("D7")]
 

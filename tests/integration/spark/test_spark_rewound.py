@@ -3,8 +3,8 @@
 import pytest
 
 from lapse_spark import Connection, ledger
-from support.deployment import Deploy
-from support.log import until
+from support.kafka.log import until
+from support.processes.deployment import Deploy
 
 COUNT = 80_000
 

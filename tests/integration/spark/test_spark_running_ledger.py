@@ -21,10 +21,10 @@ from lapse_spark.account import ledger_command
 from lapse_spark.running import running_ledger
 from lapse_spark.running.intake import Followed
 from lapse_spark.running.running_ledger import Rule
-from support.class_archives import interpreted
-from support.log import until
-from support.standalone import quick_java
-from support.wire import Wire
+from support.kafka.log import until
+from support.kafka.wire import Wire
+from support.programs.standalone import quick_java
+from support.suite.class_archives import interpreted
 
 pytestmark = [pytest.mark.spark, pytest.mark.feature("D8")]
 

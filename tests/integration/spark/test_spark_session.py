@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from support.standalone import quick_java
+from support.programs.standalone import quick_java
 
 
 def test_records_go_to_kafka_and_back(spark, kafka: str, create_topic: Callable[..., str], topic_prefix: str) -> None:

@@ -31,9 +31,9 @@ from lapse_client import Publisher, SowClient
 from lapse_client.error import LapseError
 from lapse_spark import Connection, quarantine, read
 from lapse_spark.instant import as_of
-from support import spark_state
-from support.deployment import Deploy, Deployment, broker_now_ms
-from support.turmoil import Turmoil
+from support.flow.turmoil import Turmoil
+from support.processes.deployment import Deploy, Deployment, broker_now_ms
+from support.programs import spark_state
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.feature("D7")]
 

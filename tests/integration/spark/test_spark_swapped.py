@@ -14,8 +14,8 @@ from lapse.protocol import topic
 from lapse.protocol.bookmark import BookmarkRange
 from lapse.protocol.event import Event, EventKind
 from lapse_spark.cli import spark as commands
-from support.deployment import Deployment
-from support.log import until
+from support.kafka.log import until
+from support.processes.deployment import Deployment
 
 QUEUES = {"work": {"expiration": "enabled", "dead_letter": False}}
 

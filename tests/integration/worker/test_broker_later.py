@@ -10,9 +10,9 @@ import pytest
 
 from lapse.embedded import EmbeddedKafka
 from lapse_client import Publisher
-from support.deployment import Deploy
-from support.figures import free_port, scraped
-from support.log import until
+from support.kafka.log import until
+from support.processes.deployment import Deploy
+from support.processes.figures import free_port, scraped
 
 
 def asked(port: int, path: str) -> tuple[int, dict[str, Any]]:

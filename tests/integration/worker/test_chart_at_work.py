@@ -12,11 +12,11 @@ from typing import Any
 import httpx
 import pytest
 
-from support import command
-from support.chart import Container, manifests, rendered
-from support.figures import free_port
-from support.log import until
-from support.program import run
+from support.kafka.log import until
+from support.processes.figures import free_port
+from support.programs.chart import Container, manifests, rendered
+from support.programs.program import run
+from support.suite import command
 
 ROOT = Path(__file__).parents[3]
 pytestmark = pytest.mark.timeout(1_000)  # Helm is built at the first run

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from support.deployment import Deploy, Deployment
-from support.figures import free_port, with_figures
-from support.log import until
-from support.program import program
+from support.kafka.log import until
+from support.processes.deployment import Deploy, Deployment
+from support.processes.figures import free_port, with_figures
+from support.programs.program import program
 
 ROOT = Path(__file__).parents[3]
 QUEUES = {"jobs": {"expiration": "enabled", "lease_period": "1s"}}

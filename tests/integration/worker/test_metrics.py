@@ -9,9 +9,9 @@ import pytest
 from lapse.runtime.shard.timeline import Stage
 from lapse_client import SowClient
 from lapse_gateway.console.watch import STATES, TOPIC_FIGURES
-from support.deployment import Deploy, Deployment
-from support.figures import free_port, scraped, with_figures
-from support.log import until
+from support.kafka.log import until
+from support.processes.deployment import Deploy, Deployment
+from support.processes.figures import free_port, scraped, with_figures
 
 QUEUES = {
     "figures": {"expiration": "enabled", "lease_period": "1s"},

@@ -18,10 +18,10 @@ from confluent_kafka.admin import (
 )
 
 from lapse_client import SowClient
-from support import created_topic
-from support.deployment import Deploy, Deployment, WorkerProcess
-from support.figures import free_port, scraped
-from support.log import until
+from support.kafka import created_topic
+from support.kafka.log import until
+from support.processes.deployment import Deploy, Deployment, WorkerProcess
+from support.processes.figures import free_port, scraped
 
 REFUSED = 1
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-import support.poisoned_worker
+import support.workers.poisoned
 from lapse.protocol import topic
 from lapse_client import SowClient
-from support.deployment import Deploy, Deployment, WorkerProcess
-from support.log import until, write
+from support.kafka.log import until, write
+from support.processes.deployment import Deploy, Deployment, WorkerProcess
 
 GOOD = [b'{"id": "%d"}' % at for at in range(40)]
 POISON = b'{"id": "poison"}'
@@ -19,7 +19,7 @@ POISON = b'{"id": "poison"}'
 
 def poisoned(one: Deployment, number: int = 0) -> WorkerProcess:
     data = one.directory / f"data-{number}"
-    return one.run([str(Path(support.poisoned_worker.__file__)), str(one.config), str(data)])
+    return one.run([str(Path(support.workers.poisoned.__file__)), str(one.config), str(data)])
 
 
 def deaths(worker: WorkerProcess, done: Callable[[], bool]) -> int:

@@ -12,15 +12,15 @@ from confluent_kafka import ConsumerGroupTopicPartitions, Producer
 from confluent_kafka import TopicPartition as Partition
 from confluent_kafka.admin import AdminClient
 
-import support.fenced_worker
+import support.workers.fenced
 from lapse.protocol import topic
 from lapse.protocol.event import Event
 from lapse.runtime.journal.changelog import claim_key, epoch_header
 from lapse_client import Queue
-from support.deployment import Deploy, broker_now_ms
-from support.kcat import Kcat
-from support.load import Load, account
-from support.log import texts, until
+from support.consumers.kcat import Kcat
+from support.flow.load import Load, account
+from support.kafka.log import texts, until
+from support.processes.deployment import Deploy, broker_now_ms
 
 FLOWING = {"expiration": "enabled", "lease_period": "2s"}
 
@@ -97,7 +97,7 @@ def test_a_shard_that_another_worker_has_taken_over_costs_the_others_nothing(dep
     """
     here = deploy({"lost": {"partitions": 1}, "kept": {"partitions": 1}, "coming": {"partitions": 1}}).apply()
     here.write("coming", "c")
-    fenced = str(Path(support.fenced_worker.__file__))
+    fenced = str(Path(support.workers.fenced.__file__))
     worker = here.run([fenced, str(here.config), str(here.directory / "data"), here.name("coming")])
     worker.wait_for_shards(2)
     given_up = f"{here.name('coming')}, partition 0: another worker has taken the shard over"

@@ -11,10 +11,10 @@ from lapse.runtime.topics import cluster as cluster_module
 from lapse.runtime.topics.advice import warnings
 from lapse.runtime.topics.cluster import Cluster
 from lapse.runtime.topics.difference import Difference
-from support import created_topic
-from support.at_length import cases
-from support.deployment import Deploy, Deployment
-from support.log import texts, until
+from support.kafka import created_topic
+from support.kafka.log import texts, until
+from support.processes.deployment import Deploy, Deployment
+from support.suite.at_length import cases
 
 REFUSED = 1
 

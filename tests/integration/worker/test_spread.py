@@ -10,8 +10,8 @@ import pytest
 from benchmarks.scale import Fleet
 
 from lapse_client import Connection, Publisher, QueueSubscriber
-from support.log import until
-from support.worker import Worker
+from support.kafka.log import until
+from support.processes.worker import Worker
 
 
 def served(worker: Worker, queues: Sequence[str]) -> set[tuple[str, int]]:

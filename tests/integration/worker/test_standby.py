@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from lapse_client import Connection, Publisher, SowClient
-from support.log import until
-from support.sow_state import count, restored
-from support.worker import Worker
+from support.flow.sow_state import count, restored
+from support.kafka.log import until
+from support.processes.worker import Worker
 
 RECORDS = 5_000
 

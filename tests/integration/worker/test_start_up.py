@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-import support.slow_restore_worker
-from support.deployment import Deploy, WorkerProcess
-from support.log import until
+import support.workers.slow_restore
+from support.kafka.log import until
+from support.processes.deployment import Deploy, WorkerProcess
 
 
 def seconds_to_restore(worker: WorkerProcess) -> float:
@@ -66,7 +66,7 @@ def test_a_shard_serves_before_the_others_are_restored(deploy: Deploy) -> None:
     here = deploy({"quick": {}, "slow": {"topics": ["both{}"]}, "third": {"topics": ["both{}"]}}).apply()
     here.write("quick", "early")
     here.write("both", "early")
-    slow = str(Path(support.slow_restore_worker.__file__))
+    slow = str(Path(support.workers.slow_restore.__file__))
     worker = here.run([slow, str(here.config), str(here.directory / "data"), here.name("slow"), str(late_s)])
     worker.wait_for_shards(2)
     began = time.monotonic()
@@ -90,7 +90,7 @@ def test_a_rebalance_during_a_take_over_waits_for_its_end(deploy: Deploy) -> Non
     here = deploy({"quick": {"partitions": 2}, "slow": {"partitions": 2}}, session_timeout="20s").apply()
     for number in range(20):
         here.write("slow", f"{number}", partition=number % 2)
-    slow = str(Path(support.slow_restore_worker.__file__))
+    slow = str(Path(support.workers.slow_restore.__file__))
     first = here.run([slow, str(here.config), str(here.directory / "data"), here.name("slow"), "8"])
     first.wait_for_shards(2)
     second = here.worker().wait_for_shards(2, 60)

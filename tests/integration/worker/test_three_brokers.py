@@ -11,8 +11,8 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from lapse.embedded import EmbeddedKafka
 from lapse.embedded.settings import cluster_id
 from lapse.protocol import topic
-from support.deployment import Deploy, Deployment
-from support.log import until
+from support.kafka.log import until
+from support.processes.deployment import Deploy, Deployment
 
 COPIES = 3
 EVERYWHERE = {"offsets.topic.replication.factor": str(COPIES), "default.replication.factor": str(COPIES)}

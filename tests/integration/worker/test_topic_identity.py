@@ -8,9 +8,9 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from lapse_client import SowClient
-from support.created_topic import create
-from support.deployment import Deploy, Deployment
-from support.log import texts, until, write
+from support.kafka.created_topic import create
+from support.kafka.log import texts, until, write
+from support.processes.deployment import Deploy, Deployment
 
 
 @pytest.mark.feature("C42", "C13", "D2", "L14")

@@ -7,8 +7,8 @@ import orjson
 import pytest
 
 from lapse.embedded import EmbeddedKafka
-from support.deployment import Deploy
-from support.log import until
+from support.kafka.log import until
+from support.processes.deployment import Deploy
 
 
 @pytest.mark.feature("X7")

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-import support.skewed_worker
-from support.at_length import cases
-from support.deployment import Deploy, Deployment, WorkerProcess, broker_now_ms
-from support.log import Headers, texts, until
+import support.workers.skewed
+from support.kafka.log import Headers, texts, until
+from support.processes.deployment import Deploy, Deployment, WorkerProcess, broker_now_ms
+from support.suite.at_length import cases
 
 LIFETIME_MS = 8_000
 LEASE_MS = 4_000
@@ -30,7 +30,7 @@ class Skewed:
         self.step(ahead_s)
         data = here.directory / f"data-{len(here.workers)}"
         command = ["worker", "--config", str(here.config), "--data-dir", str(data), "--no-supervise"]
-        self.worker: WorkerProcess = here.run([support.skewed_worker.__file__, str(self._clock), *command], fresh=True)
+        self.worker: WorkerProcess = here.run([support.workers.skewed.__file__, str(self._clock), *command], fresh=True)
 
     def step(self, ahead_s: float) -> None:
         """Set its clock."""

@@ -14,7 +14,7 @@ from benchmarks.peers import jetstream, redis_streams
 from benchmarks.peers.elsewhere import go_program, is_here
 from benchmarks.peers.peer_server import peer_server
 
-from support.at_length import AT_LENGTH
+from support.suite.at_length import AT_LENGTH
 
 MESSAGES = 2_500
 """More than two batches, and no multiple of one."""

@@ -9,7 +9,7 @@ from lapse.cli.define import EXAMPLES, read_settings
 from lapse.cli.definition import readable
 from lapse.config import Config
 from lapse.config.definition import Definition, Kind
-from support import command
+from support.suite import command
 
 
 @pytest.mark.feature("Q23")

@@ -18,7 +18,7 @@ import lapse_client.kafka.metadata
 from lapse.cli import cluster, definition, main
 from lapse.runtime.topics import cluster as topology
 from lapse_spark import option
-from support.command import run
+from support.suite.command import run
 
 NOBODY: Final = "127.0.0.1:1"
 

@@ -7,7 +7,7 @@ import pytest
 from lapse.protocol.bookmark import Bookmark
 from lapse_client.letters.dead_letter import DeadLetter, parse_letter
 from lapse_client.reading.replay import Replayed
-from support.other_letters import OTHERS, TOLD
+from support.kafka.other_letters import OTHERS, TOLD
 
 Headers = list[tuple[str, bytes | None]]
 

@@ -25,7 +25,7 @@ from lapse.core.shard.retirement import (
     Verdict,
     objection,
 )
-from support.at_length import examples
+from support.suite.at_length import examples
 
 IDLE_MS = 60_000
 

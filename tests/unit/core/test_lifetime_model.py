@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lapse.core.lifetime import NEVER, Expiration, ExpirationModel, InvalidLifetime, deadline_ms, read, rfc3339_ms
-from support.at_length import examples
+from support.suite.at_length import examples
 
 MAX = (1 << 63) - 1
 SPANS = st.integers(0, 10**7) | st.sampled_from([0, 1, MAX - 1, MAX, MAX + 1])

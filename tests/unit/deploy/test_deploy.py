@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from support.program import program, run
+from support.programs.program import program, run
 
 ROOT = Path(__file__).parents[3]
 ALERTS = ROOT / "deploy/prometheus/lapse-alerts.yml"

@@ -9,11 +9,11 @@ import pytest
 import yaml
 
 from lapse.config import load
-from support import command
-from support.chart import CHART, KUBERNETES, Manifest, helm, manifests, rendered
-from support.helm_program import helm_program
-from support.kubernetes import faults
-from support.program import run
+from support.programs.chart import CHART, KUBERNETES, Manifest, helm, manifests, rendered
+from support.programs.helm import helm_program
+from support.programs.kubernetes import faults
+from support.programs.program import run
+from support.suite import command
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_000)]  # where no package has Helm, it is built at the first run
 

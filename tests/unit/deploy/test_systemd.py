@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from support import command
-from support.program import program, run
+from support.programs.program import program, run
+from support.suite import command
 
 UNITS = Path(__file__).parents[3] / "deploy/systemd"
 SERVICES = sorted(UNITS.glob("*.service"))

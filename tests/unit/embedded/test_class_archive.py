@@ -6,7 +6,7 @@ import pytest
 
 from lapse.embedded import class_archive
 from lapse.embedded.kafka import EmbeddedKafka
-from support import class_archives
+from support.suite import class_archives
 
 
 def test_only_an_archive_that_is_there_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from lapse.protocol.avro_payload import AvroPayload
 from lapse.protocol.avro_resolution import fault_between
 from lapse.protocol.avro_schema import AvroSchema
-from support.at_length import examples
+from support.suite.at_length import examples
 
 LONG = (1 << 63) - 1
 

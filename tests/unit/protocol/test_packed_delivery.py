@@ -19,7 +19,7 @@ from lapse.protocol.header import is_handed_out
 from lapse.protocol.packed_delivery import HEAD, UnknownVersion, column, decode, encode, encode_length, encode_name
 from lapse.runtime.kafka.packed_record import packed_headers
 from lapse.runtime.queue.packed_delivery import packed_records
-from support.packed import rows_of
+from support.kafka.packed import rows_of
 
 
 class Record(NamedTuple):

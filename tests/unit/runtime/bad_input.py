@@ -43,7 +43,7 @@ from lapse.runtime.sow.output import SowOutput
 from lapse.runtime.sow.settings import JSON, avro
 from lapse.runtime.topics.definition_draft import Refused, draft
 from lapse.runtime.topics.definition_request import read_request
-from support.packed import outputs_of
+from support.kafka.packed import outputs_of
 from unit.cli import bad_commands
 from unit.client import bad_calls
 from unit.gateway import bad_requests

@@ -20,7 +20,7 @@ from lapse.runtime.endpoint import Endpoint
 from lapse.runtime.health import Readiness
 from lapse.runtime.topics.cluster import BrokersAway, awaited
 from lapse.runtime.topics.topology import TopologyError
-from support.figures import free_port
+from support.processes.figures import free_port
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from lapse.protocol import dead_letter as wire
 from lapse.protocol.bookmark import Bookmark
 from lapse_spark import local_rows, quarantine, schema
 from lapse_spark.records import dead_letter
-from support.other_letters import OTHERS, TOLD
+from support.kafka.other_letters import OTHERS, TOLD
 
 pytestmark = pytest.mark.spark
 

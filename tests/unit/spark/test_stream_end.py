@@ -8,7 +8,7 @@ import pytest
 from py4j.protocol import Py4JNetworkError
 
 from lapse_spark.option import plain_faults
-from support.standalone import quick_java
+from support.programs.standalone import quick_java
 
 PROGRAM = """
 import sys, time

@@ -300,10 +300,7 @@ class QueueShard:
         return self._inquiry.selected_scheduled(text)
 
     def scheduled_to_judge(self, text: str) -> Iterator[tuple[str, int, list[int]]]:
-        """Yield topic, partition and offsets of messages without a place, some at a time, for `judge_bookmarks` (C82).
-
-        Messages already judged under the filter, which is under selection, are left out.
-        """
+        """Yield topic, partition, offsets of messages without a place that no filter under selection judged (C82)."""
         return self._inquiry.scheduled_to_judge(text)
 
     def places_to_judge(self, text: str, limit: int = JUDGED_AT_ONCE) -> list[int]:

@@ -8,7 +8,7 @@ from lapse.core.expression.compiler import compile_condition, compile_result
 from lapse.core.expression.printer import to_text
 from lapse.core.expression.rewriting import simplified
 from lapse.core.expression.syntax import Node, Not
-from support.at_length import examples
+from support.suite.at_length import examples
 from unit.core.expression.sql_trees import ROWS, conditions, numbers
 
 pytestmark = pytest.mark.feature("X1")

@@ -12,7 +12,7 @@ from lapse.core.expression.parser import parse
 from lapse.core.expression.printer import to_text
 from lapse.core.expression.rewriting import equalities_of, simplified
 from lapse.core.expression.syntax import Literal, Node, Path
-from support.at_length import examples
+from support.suite.at_length import examples
 from unit.core.expression.trees import Sample, is_true, messages, same, trees
 
 pytestmark = pytest.mark.feature("X1")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from lapse.core.expression import ExpressionError, compile_filter, compile_value
 from lapse.core.expression.parser import parse
-from support.at_length import examples
+from support.suite.at_length import examples
 from unit.core.expression.trees import is_true
 
 pytestmark = pytest.mark.feature("X1")

@@ -14,7 +14,7 @@ from lapse.core.expression.matcher import Search, linear_search
 from lapse.core.expression.pattern import read_pattern
 from lapse.core.expression.repetition import PatternFault
 from lapse.core.expression.translation import _CASED_BELOW, _NAMED_BELOW, parse_tree, to_re2
-from support.at_length import examples
+from support.suite.at_length import examples
 
 pytestmark = pytest.mark.feature("X1", "X7")
 

@@ -9,8 +9,8 @@ from random import Random
 
 import pytest
 
-from support.at_length import AT_LENGTH
-from support.interaction import table
+from support.suite.at_length import AT_LENGTH
+from support.suite.interaction import table
 from unit.core.queue.switch import SWITCHES, Life
 
 STEPS = 60 if AT_LENGTH else 30

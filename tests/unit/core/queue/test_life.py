@@ -30,7 +30,7 @@ from lapse.core.queue.step import Step
 from lapse.core.queue.transfer.transfers import HandOver
 from lapse.core.reason import Reason
 from lapse.core.shard.retirement import Cause
-from support.life_table import page
+from support.suite.life_table import page
 from unit.core.queue.test_diagram import ABOUT_OTHERS
 
 PAGE = Path(__file__).parents[4] / "docs" / "message-life.md"

@@ -20,7 +20,7 @@ from lapse.core.queue.rates.rate import Rate
 from lapse.core.queue.settings import Fairness, Leasing, QueueSettings, Semantics
 from lapse.core.queue.settlement.settlement import Claim
 from lapse.core.queue.transfer.transfers import HandOver
-from support.at_length import QUICK
+from support.suite.at_length import QUICK
 from unit.core.queue.oracle import FILTERS
 from unit.core.queue.world import World, small
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from lapse.core.shard.growth import Growth, adopted_shard_note, first_offsets, new_shard_note
-from support.at_length import examples
+from support.suite.at_length import examples
 
 
 @pytest.mark.feature("C81")

@@ -19,7 +19,7 @@ from lapse.core.sow.origin import path_of
 from lapse.core.sow.record import facts_of, headers_of, payload_of
 from lapse.core.sow.step import Step
 from lapse.replication.translation import Translation, Upstream
-from support.at_length import examples
+from support.suite.at_length import examples
 from unit.core.sow.make import Desk, T, shard_of, state_records
 
 SIDES, KEYS = range(3), range(2)

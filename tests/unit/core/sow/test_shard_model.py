@@ -19,7 +19,7 @@ from lapse.core.lifetime import NEVER
 from lapse.core.reason import Reason
 from lapse.core.sow.record import facts_of, payload_of
 from lapse.core.sow.step import Kind, Step
-from support.at_length import examples
+from support.suite.at_length import examples
 from unit.core.sow.make import Desk, T, shard_of
 from unit.core.sow.mirror import Mirror
 from unit.core.sow.oracle import Oracle

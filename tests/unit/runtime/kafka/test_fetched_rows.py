@@ -35,8 +35,8 @@ from lapse.runtime.letters.packed_letter import PackedLetters, with_records
 from lapse.runtime.letters.row_letters import RowLetters
 from lapse.runtime.queue.packed_delivery import packed_records
 from lapse.runtime.shard.payload import PayloadWindow, RowParts
-from support.compiled import NEEDS_COLUMNS
-from support.record_batches import BASE, batches, both, encoded
+from support.kafka.record_batches import BASE, batches, both, encoded
+from support.suite.compiled import NEEDS_COLUMNS
 
 pytestmark = NEEDS_COLUMNS
 

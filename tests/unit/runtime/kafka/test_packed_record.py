@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from lapse.runtime.kafka.packed_record import packed, packed_header, packed_headers
 from lapse.runtime.kafka.record_batch import PackedBatch, RecordBatch, Row
-from support.packed import read, rows_of
+from support.kafka.packed import read, rows_of
 
 values = st.none() | st.binary(max_size=40) | st.integers(0, 70_000).map(bytes)
 headers = st.lists(st.tuples(st.text(st.characters(exclude_categories=["Cs"]), max_size=80), values), max_size=5)

@@ -20,8 +20,8 @@ from lapse.runtime.shard.figures import ShardFigures
 from lapse.runtime.timers.clock import WorkerClock
 from lapse.runtime.timers.ticker import Ticker
 from lapse.runtime.tp import TP
-from support.noted_broker import COMMANDS, COUNT, SOURCE, Broker, Payloads, run
-from support.packed import outputs_of
+from support.kafka.noted_broker import COMMANDS, COUNT, SOURCE, Broker, Payloads, run
+from support.kafka.packed import outputs_of
 from unit.core.sow.make import Arrived, T
 
 _COUNT = 20_000

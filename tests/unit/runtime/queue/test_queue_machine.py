@@ -19,7 +19,7 @@ from lapse.runtime.queue.output import QueueOutput
 from lapse.runtime.shard import effort
 from lapse.runtime.timers.clock import BY_THE_BROKER
 from lapse.runtime.tp import TP
-from support.packed import outputs_of
+from support.kafka.packed import outputs_of
 
 
 @dataclass

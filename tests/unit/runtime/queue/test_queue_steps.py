@@ -19,8 +19,8 @@ from lapse.runtime.queue.machine import QueueMachine
 from lapse.runtime.queue.output import QueueOutput
 from lapse.runtime.shard.effects import Effects
 from lapse.runtime.shard.sent_log import INSTANTS, PROGRESS_KEY
-from support.noted_broker import Broker, Payloads, run
-from support.packed import outputs_of
+from support.kafka.noted_broker import Broker, Payloads, run
+from support.kafka.packed import outputs_of
 from unit.core.sow.make import Arrived, T
 
 _COUNT = 45_000

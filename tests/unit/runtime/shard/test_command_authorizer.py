@@ -23,7 +23,7 @@ from lapse.runtime.shard import shard_message
 from lapse.runtime.shard.command_authorizer import CommandAuthorizer, Denied, Guard
 from lapse.runtime.sow.machine import SowMachine
 from lapse.runtime.sow.output import SowOutput
-from support.packed import rows_of
+from support.kafka.packed import rows_of
 from unit.core.sow.make import shard_of
 from unit.runtime.queue import test_queue_machine
 from unit.runtime.queue.test_queue_machine import Letters

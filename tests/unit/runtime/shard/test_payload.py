@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from lapse.runtime.shard.log_reader import LogReader
 from lapse.runtime.shard.payload import PayloadWindow, SourceWindow
-from support.at_length import examples
+from support.suite.at_length import examples
 
 AHEAD = 7
 

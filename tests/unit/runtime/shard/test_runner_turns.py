@@ -17,7 +17,7 @@ from lapse.runtime.shard import deliveries_under_way as module
 from lapse.runtime.shard.deliveries_under_way import DeliveriesUnderWay
 from lapse.runtime.sow.machine import SowMachine
 from lapse.runtime.sow.output import SowOutput
-from support.noted_broker import COMMANDS, COUNT, SOURCE, Broker, run, runner_of
+from support.kafka.noted_broker import COMMANDS, COUNT, SOURCE, Broker, run, runner_of
 from unit.core.sow.make import Arrived, T, shard_of
 
 

@@ -14,9 +14,9 @@ from lapse.core.sow.settings import SowSettings
 from lapse.core.sow.shard import SowShard
 from lapse.core.sow.step import Step
 from lapse.runtime.kafka import batch_rows
-from support.at_length import examples
-from support.compiled import NEEDS_COLUMNS
-from support.record_batches import both, encoded
+from support.kafka.record_batches import both, encoded
+from support.suite.at_length import examples
+from support.suite.compiled import NEEDS_COLUMNS
 from unit.core.sow.make import T
 
 pytestmark = NEEDS_COLUMNS

@@ -16,7 +16,7 @@ from lapse.runtime.shard import effort
 from lapse.runtime.shard.effects import Effects
 from lapse.runtime.sow.machine import SowMachine
 from lapse.runtime.sow.output import SowOutput
-from support.packed import outputs_of, rows_of
+from support.kafka.packed import outputs_of, rows_of
 from unit.core.sow.make import Arrived, T, shard_of
 
 

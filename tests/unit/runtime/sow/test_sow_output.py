@@ -13,8 +13,8 @@ from lapse.core.sow.record import Facts, pack, pack_headers
 from lapse.core.sow.step import Kind, OutOfFocus, OutOfFocusBatch
 from lapse.runtime.kafka import columns
 from lapse.runtime.sow.output import SowOutput
-from support.compiled import NEEDS_COLUMNS
-from support.packed import rows_of
+from support.kafka.packed import rows_of
+from support.suite.compiled import NEEDS_COLUMNS
 from unit.core.sow.make import T, shard_of
 
 HEADERS = st.lists(

@@ -1,0 +1,1 @@
+"""What the client library is tried against."""

@@ -1,0 +1,1 @@
+"""Consumers that are no client of lapse, or have a fault, as programs."""

@@ -1,0 +1,1 @@
+"""Messages and records that flow while something breaks, and the account that must balance."""

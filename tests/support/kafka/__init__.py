@@ -1,0 +1,1 @@
+"""Kafka brokers and topics of tests."""

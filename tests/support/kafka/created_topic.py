@@ -1,0 +1,36 @@
+"""Creates topics for tests, and changes their settings."""
+
+from __future__ import annotations
+
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from confluent_kafka.cimpl import NewTopic
+
+from support.kafka.log import until
+
+
+def create(admin: AdminClient, *topics: NewTopic) -> None:
+    """Create topics, and wait until a broker lists them: it learns of them after the controller has answered.
+
+    Try again while the deletion of a topic with the same name is under way.
+    """
+    left = {topic.topic: topic for topic in topics}
+
+    def created() -> bool:
+        for name, future in admin.create_topics(list(left.values())).items():
+            failure = str(future.exception(30) or "")
+            assert not failure or "already exists" in failure or "marked for deletion" in failure, failure
+            if not failure:
+                del left[name]
+        return not left
+
+    until(created, f"{', '.join(left)} created")
+    names = {topic.topic for topic in topics}
+    until(lambda: names <= admin.list_topics(timeout=15).topics.keys(), f"{', '.join(names)} listed")
+
+
+def take_at_most(servers: str, topic: str, most_bytes: int) -> None:
+    """Make a topic refuse records larger than `most_bytes`."""
+    limited, how = ConfigResource(ResourceType.TOPIC, topic), AlterConfigOpType.SET
+    limited.add_incremental_config(ConfigEntry("max.message.bytes", str(most_bytes), incremental_operation=how))
+    admin = AdminClient({"bootstrap.servers": servers})
+    admin.incremental_alter_configs([limited])[limited].result(15)

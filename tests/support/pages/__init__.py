@@ -1,0 +1,1 @@
+"""Pages of the documentation, run as they stand."""

@@ -1,0 +1,1 @@
+"""Workers and gateways as processes, to be killed and frozen at will."""

@@ -1,0 +1,42 @@
+"""pytest hooks that show the logs of deployments when a test fails, and close those that the test made itself.
+
+They hold in folders whose `conftest.py` imports them.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+
+from support.processes.deployment import LIVE, Deployment
+
+_MADE = pytest.StashKey[list[Deployment]]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """Add the logs of all workers to the report of a test that fails."""
+    report = yield
+    if report.failed:
+        for deployment in LIVE:
+            report.sections.append((f"workers of {deployment.app_id}", deployment.logs()))
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Store which deployments a test makes besides those of its fixtures."""
+    before = list(LIVE)
+    try:
+        return (yield)
+    finally:
+        item.stash[_MADE] = [one for one in LIVE if one not in before]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    """Close the deployments of the test: idle workers would slow down all other tests until their file's end."""
+    try:
+        return (yield)
+    finally:
+        for deployment in item.stash.get(_MADE, []):
+            deployment.close()

@@ -1,0 +1,1 @@
+"""What the test run itself needs."""

@@ -1,0 +1,1 @@
+"""Workers with one fault each, as programs."""
