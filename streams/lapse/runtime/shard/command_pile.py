@@ -33,6 +33,11 @@ class CommandPile:
             self._full = True
             self._saturate()
 
+    def stay(self) -> None:
+        """Leave the commands out of the fetch again, after all partitions were put back."""
+        if self._full:
+            self._saturate()
+
     def done(self, record: Any) -> None:
         """Count a command off that is carried out."""
         self._bytes -= _size(record)

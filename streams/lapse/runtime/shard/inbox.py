@@ -142,12 +142,13 @@ class Inbox:
         self.received[tp] = records[-1].offset + 1
         self._reader.received(self, tp, self.received[tp])
         self._batches[tp].append(records)
-        self._waiting += len(records)
-        if tp == self.commands and self._sweeps is not None:
+        if tp != self.commands:
+            self._waiting += len(records)
+            if self._piled_up(tp) > self._room_for(tp):
+                self._reader.saturate(self, tp)
+        elif self._sweeps is not None:
             self._sweeps.note(records)
             self._pile.add(records)
-        if tp != self.commands and self._piled_up(tp) > self._room_for(tp):
-            self._reader.saturate(self, tp)
         self._on_news()
 
     def unread(self, tp: TP, end: int) -> tuple[int, int] | None:
@@ -184,6 +185,7 @@ class Inbox:
         if self.received[tp] < offset:
             self.received[tp] = offset
             self._reader.received(self, tp, offset)
+        self._waiting -= dropped
         self.fetch_caught_up(dropped)
 
     def reached(self, tp: TP, offset: int) -> None:
@@ -285,9 +287,7 @@ class Inbox:
         """
         if self._sweeps is None:
             return False
-        offset, ends = self._awaited
-        if offset != record.offset:
-            ends = self.received
+        offset, ends = self._awaited if self._awaited[0] == record.offset else (-1, self.received)
         are_here = any(
             batches
             and batches[0][0].offset < ends.get(tp, 0)
@@ -320,6 +320,7 @@ class Inbox:
         """Hand messages to the machine; return how many of them it took."""
         done = self._offer(tp, records)
         if done:
+            self._waiting -= done
             self.processed[tp] = records[done - 1].offset + 1
         return done
 
@@ -392,16 +393,15 @@ class Inbox:
             self._machine.command(record, Refusal(ErrorCode.STOPPED_WORKER, STOPPED))
 
     def fetch_caught_up(self, taken: int) -> None:
-        """Fetch partitions again if few of their records are left, after `taken` were taken."""
-        if not taken:
-            return
-        self._waiting -= taken
-        if self._machine.merged_by_time:
+        """Fetch partitions again if few messages are left, after `taken` records were taken; commands may need them."""
+        self._pile.look(self._machine.waits_for_ends)
+        if taken and self._machine.merged_by_time:
             for tp in self.sources:
                 if self._piled_up(tp) < self._room_for(tp) // 2:
                     self._reader.fetch_caught_up(self, tp)
-        elif self._waiting < _SATURATED_RECORDS // 2:
+        elif taken and self._waiting < _SATURATED_RECORDS // 2:
             self._reader.fetch_caught_up(self)
+            self._pile.stay()
 
     def _take_merged(self, most: int, until_ms: int) -> int:
         """Hand over messages by timestamp, then by topic, partition and offset (C33); return how many.
@@ -439,7 +439,7 @@ class Inbox:
         return taken
 
     def _piled_up(self, tp: TP) -> int:
-        """Return how many records wait: of one partition if they are merged by time, else of all."""
+        """Return how many messages wait: of one partition if they are merged by time, else of all."""
         return sum(map(len, self._batches[tp])) if self._machine.merged_by_time else self._waiting
 
     def _room_for(self, tp: TP) -> int:

@@ -10,6 +10,7 @@ import pytest
 
 from lapse.protocol.command import Command, CommandError, decode, encode
 from lapse.runtime.shard import command_pile
+from lapse.runtime.shard import inbox as inboxes
 from lapse.runtime.shard.gate import Gate
 from lapse.runtime.shard.inbox import Inbox
 from lapse.runtime.shard.intake import Intake
@@ -238,6 +239,35 @@ def test_no_more_commands_are_fetched_while_very_many_wait_for_a_sweep(
         step(inbox)
     assert machine.got == ["m4"] * 100 + ["c3"] + ["m4"] * 150 + ["c5"] + ["c6"] * 120
     assert fetched == [(COMMANDS, False), (COMMANDS, True)]
+
+
+@pytest.mark.feature("C76", "S9")
+@pytest.mark.parametrize("merged_by_time", [False, True])
+def test_messages_are_fetched_again_while_many_commands_wait_for_them(
+    monkeypatch: pytest.MonkeyPatch, merged_by_time: bool
+) -> None:
+    """Commands may wait for messages up to the ends of the logs: if they counted, both would wait for ever."""
+    monkeypatch.setattr(inboxes, "_SATURATED_RECORDS", 100)
+    monkeypatch.setattr(command_pile, "MOST_BYTES", 20_000)
+    left_out: set[TP] = set()
+    reader = SimpleNamespace(
+        **vars(NOBODY)
+        | {
+            "saturate": lambda _, tp: left_out.add(tp),
+            "fetch_caught_up": lambda _, tp=None: left_out.discard(tp) if tp else left_out.clear(),
+        }
+    )
+    monkeypatch.setattr(inboxes, "_LEAST_SATURATED_RECORDS", 100)
+    machine = Machine(merged_by_time)
+    inbox = Inbox(reader, machine, COMMANDS, {COMMANDS: 0, ORDERS: 0}, None, lambda: None, catch_up=0)  # type: ignore[arg-type]
+    inbox.receive(COMMANDS, [record(at, 5, OTHER) for at in range(80)])
+    inbox.receive(ORDERS, [record(at, 4) for at in range(101)])
+    assert left_out == {COMMANDS, ORDERS}
+    inbox.fetch_caught_up(inbox.take_messages(100))
+    assert left_out == {COMMANDS}, "many commands wait still"
+    inbox.take_messages(100)
+    inbox.fetch_caught_up(inbox.take_commands(100, None, lambda _: None))
+    assert left_out == set(), "no further step looks after commands if none is fetched"
 
 
 @pytest.mark.parametrize("command", [PURGE, BY_FILTER, OTHER, Command(command="cancel", bookmarks=("orders:0:1",))])
