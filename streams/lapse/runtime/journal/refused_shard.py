@@ -8,14 +8,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
-if TYPE_CHECKING:
-    from lapse.runtime.journal.store import JournalStore
+from lapse.runtime.journal.store import Fenced, JournalStore
+from lapse.runtime.kafka.producer import REFUSALS
+from lapse.runtime.watch import end_process
 
 logger = logging.getLogger(__name__)
 
 _tasks: set[asyncio.Task[None]] = set()
+
+
+def check(shown: str, failed: Iterable[BaseException]) -> None:
+    """End the process if it is unknown what a refused shard has written.
+
+    Its other step under way is waited for first: in this process it would go on beside the next epoch.
+
+    Args:
+        shown: the shard, for messages.
+        failed: why its steps under way were not written.
+    """
+    for error in failed:
+        if not isinstance(error, (*REFUSALS, Fenced)):
+            end_process(f"{shown}: {str(error) or type(error).__name__}", error)
 
 
 def begin(store: JournalStore, partition: int, why: Exception) -> None:
@@ -34,7 +50,13 @@ def begin(store: JournalStore, partition: int, why: Exception) -> None:
     )
     task = asyncio.create_task(_give_up(store, partition, why), name=f"give up {store.table_name}-{partition}")
     _tasks.add(task)
-    task.add_done_callback(_tasks.discard)
+    task.add_done_callback(_ended)
+
+
+def _ended(task: asyncio.Task[None]) -> None:
+    _tasks.discard(task)
+    if not task.cancelled() and (error := task.exception()) is not None:
+        end_process(f"{task.get_name()}: {error}", error)  # nothing else would take the shard over again
 
 
 async def _give_up(store: JournalStore, partition: int, why: Exception) -> None:

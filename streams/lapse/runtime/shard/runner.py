@@ -239,13 +239,14 @@ class Runner:
             self._store.lose(self.partition, error)
             self._lose()
         except REFUSALS as error:
+            refused_shard.check(self._shown, await self._writing.settle())
             self._lose()
             refused_shard.begin(self._store, self.partition, error)
         except BaseException as error:  # noqa: BLE001  # crash-only: any error ends the process
             end_process(f"{self._shown}: {str(error) or type(error).__name__}", error)
 
     def _lose(self) -> None:
-        """Stop, because another worker has the shard. Steps under way are void, and nothing was sent for them."""
+        """Stop: another worker has the shard, or Kafka refuses its writes. Steps that are not written are void."""
         self._stopped = True
         self._writing.abandon()
         self._stop_tasks()

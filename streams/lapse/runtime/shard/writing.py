@@ -37,6 +37,13 @@ class Writing:
             await self._last
             self._last = self._before = None
 
+    async def settle(self) -> list[BaseException]:
+        """Wait until the writes under way are over, whether they succeed or not; return what has failed."""
+        under_way = [one for one in (self._before, self._last) if one is not None]
+        self._last = self._before = None
+        ended = await asyncio.gather(*under_way, return_exceptions=True)
+        return [one for one in ended if one is not None]
+
     def abandon(self) -> None:
         """Drop the writes under way and ignore their errors, because the shard is lost."""
         for one in (self._before, self._last):
