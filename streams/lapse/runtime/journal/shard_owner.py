@@ -70,6 +70,9 @@ class ShardOwner(Protocol):
     def hold(self, partition: int) -> None:
         """Do not fetch the sources of a shard until it is taken over."""
 
+    def rest(self, partition: int) -> None:
+        """Fetch the sources of a shard only if others read them, because it is taken over later."""
+
     def let_go(self, partition: int) -> None:
         """Fetch again the sources of a shard that will not be taken over."""
 

@@ -258,7 +258,7 @@ class JournalStore(LeanService, FaustStore[Any, Any]):
                 self._troubled.forget(partition)
                 self.lose(partition, error)
             else:
-                self.owner.hold(partition)
+                self.owner.rest(partition)
                 self._troubled.note(partition, error)
         else:
             if self._troubled.healed(partition):
@@ -274,13 +274,14 @@ class JournalStore(LeanService, FaustStore[Any, Any]):
         tables: Any = self.app.tables
         async with tables.still() as open_:
             if open_ and self._troubled.begins(partition):
+                self.owner.hold(partition)
                 tables.begin(self.table_name, self._take_over(partition, self._held.get(partition)))
 
     async def give_up(self, partition: int, why: Exception) -> None:
         """Release a shard whose writes Kafka refuses; it is taken over again later."""
         if partition in self._owned and partition not in self._lost:
             await self._release(partition)
-            self.owner.hold(partition)
+            self.owner.rest(partition)
             self._held[partition] = self._epochs[partition]  # whoever has claimed a higher one has it
             self._troubled.note(partition, why)
 
@@ -288,8 +289,7 @@ class JournalStore(LeanService, FaustStore[Any, Any]):
         began, owner, topic = time.monotonic(), self.owner, self.changelog_topic
         followed = None if self._standby is None else self._standby.hand_over(partition)
         changelog = self._open(partition) if followed is None else followed
-        kept = changelog.next_offset
-        reader = owner.changelog_reader
+        kept, reader = changelog.next_offset, owner.changelog_reader
 
         def keep(items: Items) -> None:
             self._keep(partition, items, changelog)

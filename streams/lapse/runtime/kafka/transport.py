@@ -55,6 +55,8 @@ class BatchConsumer(driver.Consumer):
         """Like `taken` of the consumer thread: records taken by then are with the shards, or will be read again."""
         self._held: dict[TP, set[object]] = {}
         """Partitions that are not fetched, and the shards that will read them once they are restored."""
+        self._resting: dict[TP, set[object]] = {}
+        """Partitions of shards that are taken over later, and these shards. Others may read them meanwhile."""
         self._to_commit: set[TP] = set()
         """Partitions of which more was made durable since the last commit."""
         self._to_seek: set[TP] = set()
@@ -189,7 +191,10 @@ class BatchConsumer(driver.Consumer):
 
     def _get_active_partitions(self) -> set[TP]:
         active = self._partitions_in_use()
-        return active - self.saturated - self._held.keys() if self.saturated or self._held else active
+        if not (self.saturated or self._held or self._resting):
+            return active
+        unread = {tp for tp in self._resting if tp not in self._readers or not self._readers[tp].received}
+        return active - self.saturated - self._held.keys() - unread
 
     def _partitions_in_use(self) -> set[TP]:
         """Return the partitions that Faust calls active, without its check of each type."""
@@ -214,7 +219,7 @@ class BatchConsumer(driver.Consumer):
     async def _wait_next_records(self, timeout: float) -> Any:  # noqa: ASYNC109  # signature of Faust
         if not self.flow_active:
             await self.wait(self.can_resume_flow)  # type: ignore[arg-type]  # Faust's type
-        waiting = self.saturated or self._held
+        waiting = self.saturated or self._held or self._resting
         if not self._get_active_partitions():
             # Faust would sleep for a second with nothing to fetch. That also happens after each rebalance, since the
             # flow begins a moment before the partitions are resumed, also if it was waited for here (C90).
@@ -254,12 +259,26 @@ class BatchConsumer(driver.Consumer):
         With an earlier fetch, the last of these shards could take records for others as those that it lacks.
         """
         tps = list(tps)
+        self._end_rest(reader, tps)
         self.tenures.begin(tps)
         for tp in tps:
             self._held.setdefault(tp, set()).add(reader)
 
+    def rest(self, reader: object, tps: Iterable[TP]) -> None:
+        """Leave partitions out of the fetch unless other shards read them, because one is taken over later (C52)."""
+        for tp in tps:
+            self._resting.setdefault(tp, set()).add(reader)
+
+    def _end_rest(self, reader: object, tps: Iterable[TP]) -> None:
+        for tp in self._resting.keys() & set(tps):
+            self._resting[tp].discard(reader)
+            if not self._resting[tp]:
+                del self._resting[tp]
+
     def let_go(self, reader: object, tps: Iterable[TP]) -> None:
         """Fetch partitions from their shards' positions, once no other shard is waited for."""
+        tps = list(tps)
+        self._end_rest(reader, tps)
         for tp in self._held.keys() & set(tps):
             self._held[tp].discard(reader)
             if not self._held[tp]:

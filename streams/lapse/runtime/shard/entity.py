@@ -262,6 +262,10 @@ class Entity(NamedTopics):
         self.services.needed.names |= self.targets.keys() - self._lacking
         self._consumer().hold((self.name, partition), self._brought(partition))
 
+    def rest(self, partition: int) -> None:
+        """Fetch the sources of a shard only if others read them, because it is taken over later."""
+        self._consumer().rest((self.name, partition), self._brought(partition))
+
     def _brought(self, partition: int) -> list[TP]:
         """Return the partitions that Faust fetches for a shard."""
         return [TP(topic, partition) for topic in self._subscribed]

@@ -1,7 +1,9 @@
 """A shard that another worker takes over while it is taken over here is given up, and no other one (Q16)."""
 
 import asyncio
+import contextlib
 import logging
+from collections.abc import AsyncIterator, Coroutine
 from types import SimpleNamespace
 from typing import Any
 
@@ -75,6 +77,9 @@ class Owner:
 
     def hold(self, partition: int) -> None:
         self.happened.append(("holds", partition))
+
+    def rest(self, partition: int) -> None:
+        self.happened.append(("rests", partition))
 
     async def release(self, partition: int) -> None:
         self.happened.append(("releases", partition))
@@ -178,7 +183,7 @@ def test_a_shard_that_no_leader_answers_for_is_taken_over_later_and_keeps_no_oth
         owner.troubled = [0, 0]
         owner.happened.clear()
         await asyncio.gather(store._take_over(0, 1), store._take_over(1))
-        assert sorted(owner.happened) == [("abandons", 0), ("holds", 0), ("serves", 1)]
+        assert sorted(owner.happened) == [("abandons", 0), ("rests", 0), ("serves", 1)]
         while not store.again:  # noqa: ASYNC110
             await asyncio.sleep(0)
         assert store._troubled.begins(0)
@@ -194,3 +199,29 @@ def test_a_shard_that_no_leader_answers_for_is_taken_over_later_and_keeps_no_oth
     told = [record.message for record in caplog.records if "partition 0" in record.message]
     assert sum("cannot be taken over for now" in one for one in told) == 1
     assert "orders, partition 0: is taken over after all" in told
+
+
+@pytest.mark.feature("C52")
+def test_a_refused_shard_holds_its_sources_only_while_it_is_taken_over_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another queue may read the same topic."""
+    monkeypatch.setattr(troubled_shards, "_FIRST_S", 0)
+    begun: list[Coroutine[Any, Any, None]] = []
+
+    @contextlib.asynccontextmanager
+    async def still() -> AsyncIterator[bool]:
+        yield True
+
+    async def run() -> None:
+        owner = Owner()
+        store = Store(owner)
+        tables = SimpleNamespace(still=still, begin=lambda _, take_over: begun.append(take_over))
+        store.app = SimpleNamespace(tables=tables)  # type: ignore[assignment]
+        await store._take_over(0)
+        owner.happened.clear()
+        await store.give_up(0, KafkaTimeoutError("refused"))
+        assert owner.happened == [("releases", 0), ("rests", 0)]
+        await store._take_over_again(0)
+        await begun.pop()
+        assert owner.happened[2:] == [("holds", 0), ("serves", 0)]
+
+    asyncio.run(run())

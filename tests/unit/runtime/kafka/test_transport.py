@@ -48,7 +48,7 @@ class Consumer(BatchConsumer):
         self.seeks = 0
         self._thread = Thread()  # type: ignore[assignment]
         self._handed = 0
-        self._held = {}
+        self._held, self._resting = {}, {}
         self._to_seek = set()
         self.tenures = Tenures()
         self._steady = set()
@@ -156,6 +156,25 @@ def test_what_is_read_on_while_the_group_rebalances_is_neither_paused_nor_sought
     monkeypatch.setattr(Consumer, "_seek_shards", seek)
     asyncio.run(BatchConsumer.perform_seek(consumer))
     assert sought == TPS[1:]
+
+
+@pytest.mark.feature("C52")
+def test_a_partition_of_a_shard_that_is_taken_over_later_is_fetched_for_the_others_that_read_it() -> None:
+    """Two queues read one topic. What Kafka refuses to one of them must not hold up the other."""
+    consumer = Consumer()
+    consumer._active_partitions, consumer._readers = set(TPS), {}
+    consumer.saturated, consumer.relieved = set(), asyncio.Event()
+    refused, other = "refused", "other"
+    consumer.received(other, TPS[0], 5)
+    consumer.rest(refused, TPS)
+    assert consumer._get_active_partitions() == {TPS[0]}
+    consumer.hold(refused, TPS)
+    assert consumer._get_active_partitions() == set()
+    consumer.let_go(refused, TPS)
+    assert consumer._get_active_partitions() == consumer._to_seek == set(TPS)
+    consumer.rest(refused, TPS)
+    consumer.let_go(refused, TPS)
+    assert consumer._get_active_partitions() == set(TPS)
 
 
 def test_a_flow_that_stops_is_left_to_the_seek_of_its_resumption() -> None:
