@@ -359,16 +359,16 @@ class JournalStore(LeanService, FaustStore[Any, Any]):
             BatchTooLarge: `items` does not fit into one RecordBatch.
             Fenced: another worker has taken the shard over, and the written records are void.
         """
-        expected = self._next_offsets[partition]
+        if self._epochs[partition] != epoch:  # what goes on of a shard that was lost, beside its next epoch here
+            raise Fenced(_ended(epoch))
+        expected, ahead_bytes = self._next_offsets[partition], _bytes_of(ahead)
         owner, topic, headers = self.owner, self.changelog_topic, epoch_header(epoch)
-        ahead_bytes = _bytes_of(ahead)
         if ahead:
             if ahead_bytes + _bytes_of(items) < 1 << 20:
                 ahead, items, ahead_bytes = [], [*ahead, *items], 0
             else:
                 for some in in_lots(ahead, _AHEAD_LOT):
-                    for future in await owner.journal_producer.send_in_batches(topic, partition, some, headers):
-                        await future
+                    await owner.journal_producer.write_in_batches(topic, partition, some, headers)
                 expected += len(ahead)
         sent, items_bytes = await owner.journal_producer.send_atomically(topic, partition, items, headers)
         metadata = await sent

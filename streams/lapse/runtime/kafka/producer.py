@@ -168,11 +168,20 @@ class BatchProducer:
         size: int = batch.size()
         return await self.producer.send_batch(batch, topic, partition=partition), size
 
-    async def send_in_batches(
+    async def write_in_batches(
         self, topic: str, partition: int, records: Iterable[tuple[bytes, bytes | None]], headers: Headers
-    ) -> list[asyncio.Future[RecordMetadata]]:
-        """Send records in order, in as many RecordBatches as they need."""
-        return await self.send([Output(topic, partition, key, value, headers) for key, value in records])
+    ) -> None:
+        """Write records in order, in as many RecordBatches as they need, and wait until Kafka has them.
+
+        Each batch is sent once Kafka has the one before. If one is refused, none behind it is written: it could remove
+        the keys that the refused one should replace.
+        """
+        rows: list[Row] = [(key, value, headers) for key, value in records]
+        await self._know([topic])
+        done = 0
+        while done < len(rows):
+            batch, done = filled(rows, done, len(rows), stamp_ms=self.stamp_ms())
+            await (await self.producer.send_batch(batch, topic, partition=partition))
 
     async def send(self, outputs: Iterable[Output | Packed]) -> list[asyncio.Future[RecordMetadata]]:
         """Send records, packed by partition, in order within each; return futures that are done once Kafka has them."""

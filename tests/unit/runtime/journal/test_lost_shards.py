@@ -225,3 +225,21 @@ def test_a_refused_shard_holds_its_sources_only_while_it_is_taken_over_again(mon
         assert owner.happened[2:] == [("holds", 0), ("serves", 0)]
 
     asyncio.run(run())
+
+
+def test_a_step_of_a_lost_shard_is_not_written_beside_its_next_epoch_in_the_same_process() -> None:
+    """It would be void, and the local copy of the journal would have it all the same."""
+
+    async def run() -> None:
+        owner = Owner()
+        store = Store(owner)
+        await store._take_over(0)
+        await store._take_over(0)
+        before = list(owner.journals[0])
+        with pytest.raises(Fenced, match="epoch 1 is at its end"):
+            await store.commit(0, 1, [], [(b"d", b"void")])
+        assert owner.journals[0] == before
+        await store.commit(0, 2, [], [(b"d", b"step")])
+        assert owner.journals[0] == [*before, (b"d", b"step", 2)]
+
+    asyncio.run(run())

@@ -1,10 +1,16 @@
 """Rows become RecordBatches: in order, none left out, none larger than it may be unless one record is."""
 
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from aiokafka.errors import MessageSizeTooLargeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lapse.runtime.kafka.output import MAX_BATCH_BYTES
-from lapse.runtime.kafka.producer import MAX_FOREIGN_BATCH_BYTES, filled
+from lapse.runtime.kafka.producer import MAX_FOREIGN_BATCH_BYTES, BatchProducer, filled
 from lapse.runtime.kafka.record_batch import Row
 
 
@@ -53,3 +59,29 @@ def test_no_batch_of_several_records_is_too_large(sizes: list[tuple[int, int]]) 
     found = batches([row(*size) for size in sizes])
     assert sum(count for count, _ in found) == len(sizes)
     assert all(size <= MAX_FOREIGN_BATCH_BYTES for count, size in found if count > 1)
+
+
+@pytest.mark.feature("C52", "C55", "D3")
+def test_nothing_is_written_behind_a_refused_part_of_a_journal() -> None:
+    """An epoch begins with the state under new keys, and then removes the old ones: they were gone, and all of it."""
+    sent: list[int] = []
+
+    async def send_batch(batch: Any, topic: str, *, partition: int) -> asyncio.Future[Any]:
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        sent.append(batch.record_count())
+        if len(sent) == 2:
+            future.set_exception(MessageSizeTooLargeError())
+        else:
+            future.set_result(None)
+        return future
+
+    async def run() -> None:
+        producer = BatchProducer("nowhere:1", {})
+        cluster = SimpleNamespace(partitions_for_topic=lambda _: {0})
+        producer._producer = SimpleNamespace(send_batch=send_batch, client=SimpleNamespace(cluster=cluster))  # type: ignore[assignment]
+        state = [(b"new-%d" % number, b"v" * 500_000) for number in range(3)]
+        with pytest.raises(MessageSizeTooLargeError):
+            await producer.write_in_batches("journal", 0, [*state, (b"old", None)], [])
+
+    asyncio.run(run())
+    assert sent == [1, 1]
