@@ -213,9 +213,9 @@ def test_a_refused_shard_holds_its_sources_only_while_it_is_taken_over_again(mon
 
     async def run() -> None:
         owner = Owner()
-        store = Store(owner)
+        store: Any = Store(owner)
         tables = SimpleNamespace(still=still, begin=lambda _, take_over: begun.append(take_over))
-        store.app = SimpleNamespace(tables=tables)  # type: ignore[assignment]
+        store.app = SimpleNamespace(tables=tables)
         await store._take_over(0)
         owner.happened.clear()
         await store.give_up(0, KafkaTimeoutError("refused"))

@@ -76,9 +76,9 @@ def test_nothing_is_written_behind_a_refused_part_of_a_journal() -> None:
         return future
 
     async def run() -> None:
-        producer = BatchProducer("nowhere:1", {})
+        producer: Any = BatchProducer("nowhere:1", {})
         cluster = SimpleNamespace(partitions_for_topic=lambda _: {0})
-        producer._producer = SimpleNamespace(send_batch=send_batch, client=SimpleNamespace(cluster=cluster))  # type: ignore[assignment]
+        producer._producer = SimpleNamespace(send_batch=send_batch, client=SimpleNamespace(cluster=cluster))
         state = [(b"new-%d" % number, b"v" * 500_000) for number in range(3)]
         with pytest.raises(MessageSizeTooLargeError):
             await producer.write_in_batches("journal", 0, [*state, (b"old", None)], [])
