@@ -403,10 +403,10 @@ class Channel(virtual.Channel):
             message = self.Message(raw, channel=self)
         except Exception as error:  # noqa: BLE001  # any bytes may have been written; the next message may be a task
             logger.warning("%s: %s: %s; it goes to the dead letters", queue, delivery.bookmark, error)
-            delivery.expire(str(error))
+            self.qos.settle_now(delivery, delivery.expire, str(error))
             return None
         if no_ack:
-            delivery.acknowledge()
+            self.qos.settle_now(delivery, delivery.acknowledge)
         else:
             self.qos.hold(tag, delivery, subscriber)
         return message

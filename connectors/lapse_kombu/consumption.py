@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -36,40 +37,47 @@ class Consumption:
         self.queue = queue
         self._unsettled = unsettled
         self._waiting: deque[Delivery] = deque()
+        self._lock = threading.Lock()
+        self._ended = False
         self.subscribe(subscriber, backlog)
         self.callback = callback
         self.no_ack = no_ack
 
     def subscribe(self, subscriber: QueueSubscriber, backlog: int) -> None:
         """Receive from another subscriber from now on."""
-        self.subscriber = subscriber
-        self.backlog = backlog
+        with self._lock:
+            self.subscriber = subscriber
+            self.backlog = backlog
 
     def take(self, most: int, timeout_s: float) -> list[Delivery]:
-        """Return up to `most` deliveries, waiting for the first one."""
-        return self._reserved(most) or self.subscriber.subscription.take(most, timeout_s)
+        """Return up to `most` deliveries, waiting for the first one. Those that were reserved come one by one.
+
+        If the consumer fails on one, the others so remain here. Their leases are kept, and nobody else would get them.
+        """
+        return self._first_reserved() or self.subscriber.subscription.take(most, timeout_s)
 
     def reserve(self) -> None:
         """Have leases kept of what has come and may not be handed out yet. May be called from any thread."""
-        if came := self.subscriber.subscription.take(self.backlog, 0.0):
-            self._unsettled.reserve(came, self.subscriber)
-            self._waiting.extend(came)
+        with self._lock:
+            if not self._ended and (came := self.subscriber.subscription.take(self.backlog, 0.0)):
+                self._unsettled.reserve(came, self.subscriber)
+                self._waiting.extend(came)
 
     def give_back(self) -> None:
-        """Return what was never handed out."""
+        """Return what was never handed out, and reserve no more."""
+        with self._lock:
+            self._ended = True
         while self._waiting:
             self._unsettled.give_back(self._waiting.popleft())
 
-    def _reserved(self, most: int) -> list[Delivery]:
-        """Return up to `most` deliveries that waited, without those whose leases are over: others may have them."""
-        found: list[Delivery] = []
-        while self._waiting and len(found) < most:
+    def _first_reserved(self) -> list[Delivery]:
+        """Return the first delivery that waited whose lease still holds: others may have those before it."""
+        while self._waiting:
             delivery = self._waiting.popleft()
             if delivery.lease_ends_ms > self.subscriber.subscription.session.clock.past_ms():
-                found.append(delivery)
-            else:
-                self._unsettled.give_back(delivery)
-        return found
+                return [delivery]
+            self._unsettled.give_back(delivery)
+        return []
 
 
 class Listening:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -88,9 +88,15 @@ class Unsettled(virtual.QoS):
 
     def give_back(self, delivery: Delivery) -> None:
         """Return a delivery that was not handed out to its queue."""
+        self.settle_now(delivery, delivery.cancel, 0)
+
+    def settle_now(self, delivery: Delivery, settle: Callable[..., object], *arguments: object) -> None:
+        """Settle a delivery that kombu does not work on. If it was reserved, its lease is no longer kept."""
+        settle(*arguments)
         with self._lock:
-            self._reserved.pop(id(delivery), None)
-        delivery.cancel(0)
+            reserved = self._reserved.pop(id(delivery), None)
+        if reserved is not None:
+            self.channel.settled(reserved.subscriber)
 
     def append(self, message: Any, delivery_tag: str) -> None:
         """Do nothing: `Channel` registers each delivery itself."""

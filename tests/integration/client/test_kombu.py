@@ -268,7 +268,7 @@ def test_a_queue_that_is_deleted_under_its_consumer_is_declared_again(
 def test_leases_are_renewed_while_a_message_is_worked_on(here: Deployment, connection: kombu.Connection) -> None:
     """The queue's leases last two seconds here, and the work takes three. What waits behind it keeps its lease, too."""
     name = here.name("slow")
-    queues = [kombu.Queue(here.name(stem), routing_key=here.name(stem)) for stem in ("slow", "patient")]
+    queues = [kombu.Queue(here.name(stem), routing_key=here.name(stem)) for stem in ("slow", "patient", "odd")]
     held: list[Any] = []
     with connection.channel() as channel:
 
@@ -284,8 +284,11 @@ def test_leases_are_renewed_while_a_message_is_worked_on(here: Deployment, conne
         with consumer:
             until(lambda: received(1), "received")
             producer.publish("patient", routing_key=here.name("patient"))
-            with here.queue("patient") as patient:
-                until(lambda: patient.depth()["leased"], "it waits at the consumer")
+            with Publisher(Connection(here.servers)) as publisher:
+                publisher.publish(here.name("odd"), b"null")
+            for stem in ("patient", "odd"):
+                with here.queue(stem) as waits:
+                    until(lambda waits=waits: waits.depth()["leased"], "it waits at the consumer")
             time.sleep(3)
             with contextlib.closing(connection.clone()) as other:
                 assert other.default_channel.basic_get(name) is None, "it is still ours"
@@ -293,6 +296,7 @@ def test_leases_are_renewed_while_a_message_is_worked_on(here: Deployment, conne
             until(lambda: received(2), "the next one's turn")
             assert not held[1].delivery_info["redelivered"]
             held[1].ack()
+        assert not channel._leaving, "no lease is kept of what could not be read"
     with here.queue("slow") as slow:
         until(lambda: slow.depth()["depth"] == 0, "acknowledged")
 
