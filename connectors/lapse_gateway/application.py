@@ -169,9 +169,17 @@ def _routes(gateway: Gateway) -> list[Route]:
 def _endpoint(gateway: Gateway, operation: Operation) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         began_s = asyncio.get_running_loop().time()
-        response = await answer(request)
-        took_s = asyncio.get_running_loop().time() - began_s
-        gateway.requests.note(operation.method, operation.path, response.status_code, took_s)
+
+        def note(status: int) -> None:
+            took_s = asyncio.get_running_loop().time() - began_s
+            gateway.requests.note(operation.method, operation.path, status, took_s)
+
+        try:
+            response = await answer(request)
+        except Exception:  # `_failed` answers it
+            note(HTTPStatus.INTERNAL_SERVER_ERROR)
+            raise
+        note(response.status_code)
         return response
 
     async def answer(request: Request) -> Response:

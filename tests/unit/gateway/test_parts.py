@@ -171,6 +171,25 @@ def test_the_description_names_every_operation_once_and_refers_to_what_is_there(
     assert public == {"/v1", "/openapi.json", "/health", "/ready", "/metrics"}
 
 
+@pytest.mark.feature("Q15")
+def test_a_failure_of_the_gateway_itself_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The alert LapseGatewayFails looks at answers of 500, too."""
+
+    def fails(*_: object) -> None:
+        raise RuntimeError("nobody expects it")
+
+    monkeypatch.setattr(Connection, "await_broker", fails)
+    gateway = Gateway(Connection("127.0.0.1:1"), Settings(), Users())
+
+    async def ask() -> int:
+        transport = httpx.ASGITransport(app=application(gateway), raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
+            return (await client.get("/ready")).status_code
+
+    assert asyncio.run(ask()) == 500
+    assert gateway.requests.counts == {("GET", "/ready", 500): 1}
+
+
 def _refs(place: object) -> list[str]:
     if isinstance(place, dict):
         own = [place["$ref"]] if "$ref" in place else []
