@@ -71,19 +71,20 @@ class Prefetched(Waiting[Delivery]):
             return next(iter(self._pop_some(1)), None)
 
     def drop(self, unwanted: Callable[[Lot], bool]) -> Counter[float]:
-        """Drop unwanted lots, and return how many messages were dropped, by end of lease."""
+        """Drop unwanted lots, and return how many messages were dropped, by end of lease. Barriers are not counted."""
         dropped: Counter[float] = Counter()
         with self._lock:
             back, lots, first = self._back, self._lots, self._at
             self._back, self._lots = deque(), deque()
             for delivery in back:
                 if unwanted(delivery.lot):
-                    dropped[delivery.lease_ends_ms] += 1
+                    dropped[delivery.lease_ends_ms] += not delivery.is_barrier
                 else:
                     self._back.append(delivery)
             for number, lot in enumerate(lots):
                 if unwanted(lot):
-                    dropped[lot.lease_ends_ms] += lot.left_count(0 if number else first)
+                    left = lot.left_count(0 if number else first)
+                    dropped[lot.lease_ends_ms] += 0 if lot.is_barrier else left
                     self._at = self._at if number else 0
                 else:
                     self._lots.append(lot)

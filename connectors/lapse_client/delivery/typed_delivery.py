@@ -60,7 +60,9 @@ def typed(
                 _hold_back(delivery, error)
                 continue
             log.warning("the barrier %s of %s has no payload: %s", delivery.bookmark, delivery.queue, error)
-        fitting.append(kind(delivery.lot, delivery.at, payload))
+        made = kind(delivery.lot, delivery.at, payload)
+        made.lease_ends_ms = delivery.lease_ends_ms  # it was renewed while an earlier transaction was in doubt
+        fitting.append(made)
     return fitting
 
 

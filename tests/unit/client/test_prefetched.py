@@ -12,6 +12,7 @@ from lapse.protocol.packed_delivery import column, decode
 from lapse_client.delivery.delivery import Delivery
 from lapse_client.delivery.lot import PackedLot
 from lapse_client.delivery.prefetched import Prefetched
+from lapse_client.delivery.typed_delivery import typed
 from lapse_client.error import AlreadySettled
 from lapse_client.session.shard import Shard
 from lapse_client.subscriber.acknowledgments import Acknowledgments
@@ -137,3 +138,28 @@ def test_what_had_expired_when_it_landed_is_passed_over_and_not_counted() -> Non
     now_ms = 100.0
     assert values(arrivals.take(9)) == [5, 6]
     assert forgotten == [1], "of what is left at the end of the lease only one was to be handed out"
+
+
+@pytest.mark.feature("X3", "Q3", "Q12")
+def test_barriers_that_are_dropped_free_no_credit() -> None:
+    """Without leases, as under at-most-once, they would free that of a message which is not settled."""
+
+    class Barrier(PackedLot):
+        __slots__ = ()
+        is_barrier = True
+
+    barrier, message = lot(0, 1), lot(1, 1)
+    barrier.__class__ = Barrier
+    arrivals, _ = prefetched()
+    arrivals.put([barrier, message])
+    arrivals.put_back(arrivals.take(1))
+    arrivals.put([barrier])
+    assert arrivals.drop(lambda _: True) == {float("inf"): 1}
+
+
+@pytest.mark.feature("X3", "X9", "Q3")
+def test_a_typed_delivery_has_the_lease_that_was_renewed_meanwhile() -> None:
+    delivery = Delivery(lot(7, 1, lease_ms=100), 0)
+    delivery.lease_ends_ms = 200
+    (found,) = typed(int, [delivery])
+    assert (found.payload, found.lease_until_ms) == (7, 200)
