@@ -142,6 +142,8 @@ class LazyGroup(click.Group):
         """
         try:
             return self._invoked(ctx)
+        except _JsonError:  # of a group below
+            raise
         except click.ClickException as error:
             from lapse_client.reading.printable import printable  # a late import: `lapse --help` stays quick
 

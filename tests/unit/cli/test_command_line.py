@@ -137,6 +137,24 @@ def test_the_error_of_a_command_with_json_is_json(words: str, code: int, text: s
 
 
 @pytest.mark.feature("X7")
+@pytest.mark.parametrize("group", ["", "queue", "sow"])
+def test_the_error_of_a_command_with_json_has_its_code(monkeypatch: pytest.MonkeyPatch, group: str) -> None:
+    class Refused(Exception):
+        code = "not_allowed"
+
+    @click.command()
+    @click.option("--json", is_flag=True)
+    def odd(json: bool) -> None:
+        raise click.ClickException("it is not allowed") from Refused()
+
+    assert isinstance(main, click.Group)
+    holder = main.get_command(click.Context(main), group) if group else main
+    monkeypatch.setitem(holder.commands, "odd", odd)  # type: ignore[union-attr]
+    done = CliRunner().invoke(main, [*group.split(), "odd", "--json"])
+    assert json.loads(done.stderr) == {"error": {"code": "not_allowed", "text": "it is not allowed"}}
+
+
+@pytest.mark.feature("X7")
 def test_words_of_others_in_an_error_do_not_act_on_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     @click.command()
     def odd() -> None:
