@@ -38,6 +38,8 @@ def _tell(healthy: Callable[[], bool], address: str, every_s: float) -> None:
             try:
                 if healthy():
                     notifier.sendto(b"WATCHDOG=1", f"\0{address[1:]}" if address.startswith("@") else address)
-            except (RuntimeError, OSError):
-                return  # the worker ends, or systemd is gone
+            except RuntimeError:
+                return  # the worker ends
+            except OSError:
+                pass  # systemd takes nothing at present; if it never does, it does not wait for this either
             pause.wait(every_s)
