@@ -45,7 +45,8 @@ def test_a_wrong_address_is_one_sentence_within_seconds(tmp_path: Path, command:
     assert done.returncode == 1
     lines = done.stderr.strip().splitlines()
     assert len(lines) == 1, done.stderr
-    assert lines[0].startswith(f"Error: no connection to Kafka at 127.0.0.1:{port}: ")
+    text = orjson.loads(lines[0])["error"]["text"] if "--json" in command else lines[0].removeprefix("Error: ")
+    assert text.startswith(f"no connection to Kafka at 127.0.0.1:{port}: ")
     assert not done.stdout
 
 

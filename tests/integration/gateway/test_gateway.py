@@ -96,6 +96,7 @@ def test_prometheus_is_told_of_requests_and_of_what_is_open(gateway: Door) -> No
     assert {("lapse_gateway_streams", deployment, of) for of in ("sow", "events")} <= after.keys()
     assert gateway.deployment.name("kept") not in "".join(part for key in after for part in key)
     gateway.http.post(gateway.path("kept", "/acknowledge"), json={"receipts": [message["receipt"]]}).raise_for_status()
+    gateway.http.delete(gateway.path("kept", "/subscriptions/counted")).raise_for_status()
     assert (
         own_figures(gateway)["lapse_gateway_held_messages", deployment]
         == before["lapse_gateway_held_messages", deployment]

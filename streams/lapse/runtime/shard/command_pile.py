@@ -17,12 +17,12 @@ class CommandPile:
 
     Args:
         saturate: leaves the commands out of the fetch.
-        relieve: fetches them again.
+        fetch_caught_up: fetches them again.
     """
 
     def __init__(self, saturate: Callable[[], None], fetch_caught_up: Callable[[], None]) -> None:
         self._saturate = saturate
-        self._relieve = fetch_caught_up
+        self._fetch_caught_up = fetch_caught_up
         self._bytes = 0
         self._full = False
 
@@ -51,7 +51,7 @@ class CommandPile:
         """
         if self._full and (all_needed or self._bytes < MOST_BYTES // 2):
             self._full = False
-            self._relieve()
+            self._fetch_caught_up()
 
 
 def _size(record: Any) -> int:

@@ -20,6 +20,7 @@ class Depth:
 
     merged_by_time = False
     unfinished = None
+    waits_for_ends = False
 
     def __init__(self, room: int) -> None:
         self.room = room
