@@ -18,7 +18,7 @@ from confluent_kafka import ShareConsumer
 from benchmarks.comparison.contestant import Figures, alone, broker_cpu_s, cpu_s
 from benchmarks.instruments.load import create, publish
 from benchmarks.instruments.worker import Worker
-from benchmarks.peers.share_group import from_the_beginning
+from benchmarks.peers.share_group import acknowledge_all, from_the_beginning
 from benchmarks.queue.whole_life import BACKLOG
 from lapse_client import Connection, QueueSubscriber
 from lapse_client.subscriber.terms import Payload
@@ -234,15 +234,7 @@ def _share(name: str, bootstrap_servers: str, patience_s: float, tally: Tally, n
         batch = consumer.poll(_LOOK_EVERY_S)
         if not batch:
             continue
-        got = 0
-        for message in batch:
-            if message.error() is None:
-                message.key()
-                message.value()
-                consumer.acknowledge(message)
-                got += 1
-        consumer.commit_async()
-        if got:
+        if got := acknowledge_all(consumer, batch):
             count.add(got)
     consumer.commit_sync()
     count.end()
