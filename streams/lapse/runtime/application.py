@@ -43,7 +43,7 @@ from lapse.runtime.topics.late_entity import LateEntities
 from lapse.runtime.topics.log_watch import LogWatch
 from lapse.runtime.topics.topology import Topology, TopologyError
 from lapse.runtime.topics.worker_messages import WorkerMessages
-from lapse.runtime.watch import end_process
+from lapse.runtime.watch import end_process, end_process_if_failed
 
 logger = logging.getLogger(__name__)
 
@@ -263,8 +263,7 @@ class LapseApp(faust.App):
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._beside.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            end_process(f"beside the shards: {error}", error)
+        end_process_if_failed(task, "beside the shards")
 
     async def release_shards(self, *_: Any, **__: Any) -> None:
         """Finish the steps under way, give up every shard, and disconnect."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import threading
@@ -58,6 +59,17 @@ class Watch:
             )
         self.pauses += silent_s > _PAUSE_S
         self._alive_at = now
+
+
+def end_process_if_failed(task: asyncio.Task[None], what: str) -> None:
+    """End the process if a task that has ended raised an error; a cancelled one did not.
+
+    Args:
+        task: the task, from its done callback.
+        what: what it did, for the reason.
+    """
+    if not task.cancelled() and (error := task.exception()) is not None:
+        end_process(f"{what}: {error}", error)
 
 
 def end_process(why: str, error: BaseException | None = None) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from lapse.runtime.journal.store import Fenced, JournalStore
 from lapse.runtime.kafka.producer import REFUSALS
-from lapse.runtime.watch import end_process
+from lapse.runtime.watch import end_process, end_process_if_failed
 
 logger = logging.getLogger(__name__)
 
@@ -55,8 +55,7 @@ def begin(store: JournalStore, partition: int, why: Exception) -> None:
 
 def _ended(task: asyncio.Task[None]) -> None:
     _tasks.discard(task)
-    if not task.cancelled() and (error := task.exception()) is not None:
-        end_process(f"{task.get_name()}: {error}", error)  # nothing else would take the shard over again
+    end_process_if_failed(task, task.get_name())  # nothing else would take the shard over again
 
 
 async def _give_up(store: JournalStore, partition: int, why: Exception) -> None:

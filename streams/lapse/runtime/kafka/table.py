@@ -15,7 +15,7 @@ from faust.tables.table import Table
 from faust.types import TP
 
 from lapse.runtime.kafka.lean_service import LeanService
-from lapse.runtime.watch import end_process
+from lapse.runtime.watch import end_process_if_failed
 
 _FIRST: Final = 10
 """How many shards are taken over at a time until the first one serves, because ten are restored sooner than a
@@ -162,8 +162,7 @@ class SelfRestoredTables(TableManager):
         self._begun.discard(task)
         if not self._begun:
             self._over.set()
-        if not task.cancelled() and (error := task.exception()) is not None:
-            end_process(f"{name}: could not be taken over: {error}", error)
+        end_process_if_failed(task, f"{name}: could not be taken over")
 
     async def restored(self) -> None:
         """Wait for all take-overs that have begun."""

@@ -39,7 +39,7 @@ from lapse.runtime.topics.topology import TopologyError
 from lapse.runtime.topics.unfinished_creations import UnfinishedCreations
 from lapse.runtime.topics.worker_messages import WorkerMessages
 from lapse.runtime.tp import TP
-from lapse.runtime.watch import end_process
+from lapse.runtime.watch import end_process_if_failed
 
 logger = logging.getLogger(__name__)
 
@@ -258,5 +258,4 @@ class _Listener(ConsumerRebalanceListener):
 
 
 def _ended(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
-        end_process(f"carrying out commands about definitions: {error}", error)  # crash-only
+    end_process_if_failed(task, "carrying out commands about definitions")  # crash-only

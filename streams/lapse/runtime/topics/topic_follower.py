@@ -13,7 +13,7 @@ from aiokafka.structs import TopicPartition
 from confluent_kafka import KafkaException
 
 from lapse.runtime.repeated_error import RepeatedError
-from lapse.runtime.watch import end_process
+from lapse.runtime.watch import end_process_if_failed
 
 logger = logging.getLogger(__name__)
 
@@ -91,5 +91,4 @@ class TopicFollower:
             await asyncio.sleep(_LOOK_S)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            end_process(f"following {self._topic}: {error}", error)  # crash-only
+        end_process_if_failed(task, f"following {self._topic}")  # crash-only
