@@ -247,6 +247,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
             return
         if command.command == "rewind" and (wish := self._commands.rewind(command, at_ms, admitted.offset)) is not None:
             self.rewinder.begin(admitted, wish)
+            self._preparation.end()
             self.unfinished = admitted.offset  # until its end, nothing else happens in the shard
             return
         self._commands.handle(command, at_ms, self._step, admitted.row_filter)

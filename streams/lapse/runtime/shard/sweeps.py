@@ -1,4 +1,4 @@
-"""Sweeps: commands about all messages of a shard, such as a purge. Later messages must not be affected (C1).
+"""Sweeps: commands about all messages of a shard, such as a purge or a rewind. They leave later ones alone (C1, C63).
 
 A worker that is behind finds a sweep in the log together with messages from before and after it. The sweep waits for
 the earlier messages that are here, and the later ones wait for the sweep. In all other cases messages are taken in
@@ -16,7 +16,10 @@ from lapse.core.lifetime import NEVER
 from lapse.protocol import command as commands
 
 _SETTLEMENTS: Final = frozenset({"acknowledge", "cancel", "expire", "renew"})
-_PURGE: Final = b"purge"
+_WHOLE: Final = ("purge", "rewind")
+"""Commands about all messages, with and without a filter."""
+
+_PURGE, _REWIND = (name.encode() for name in _WHOLE)
 
 
 class Sweeps:
@@ -33,12 +36,17 @@ class Sweeps:
         """Offset and instant of each sweep. Instants never decrease, whatever clock stamped the commands."""
 
     def note(self, records: Iterable[Any]) -> None:
-        """Look for sweeps among received commands. After catching up, look for purges only, which is cheap."""
+        """Look for sweeps among received commands. After catching up, look for purges and rewinds only.
+
+        That is cheap.
+        """
         for record in records:
             value = record.value
             if record.timestamp > self._latest_ms:
                 self._latest_ms = record.timestamp
-            if value and (record.offset < self._catch_up or _PURGE in value) and sweeps(value):
+            if not value:
+                continue
+            if (record.offset < self._catch_up or _PURGE in value or _REWIND in value) and sweeps(value):
                 self._waiting.append((record.offset, self._latest_ms))
 
     def is_next(self, offset: int) -> bool:
@@ -76,7 +84,7 @@ def sweeps(value: bytes | None) -> bool:
         name, by_filter = commands.outline(value)
     except ValueError:  # the error is reported when it is carried out
         return False
-    return name == "purge" or (bool(by_filter) and isinstance(name, str) and name in _SETTLEMENTS)
+    return name in _WHOLE or (bool(by_filter) and isinstance(name, str) and name in _SETTLEMENTS)
 
 
 def earlier(records: Sequence[Any], until_ms: int) -> int:

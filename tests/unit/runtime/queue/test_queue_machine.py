@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import pytest
 
+from lapse.core.generation import offset_of
 from lapse.core.lifetime import Expiration
 from lapse.core.queue import command as queue_command
 from lapse.core.queue.journal.restored import Restored, restore
@@ -56,6 +57,15 @@ class Payloads:
 
     async def one(self, topic, partition, offset) -> Record | None:
         return self.records.get(offset)
+
+    async def ends(self, tps, instant_ms=None) -> dict[TP, int]:
+        return dict.fromkeys(tps, len(self.records) if instant_ms is None else 0)
+
+    async def begins(self, tps) -> dict[TP, int]:
+        return dict.fromkeys(tps, 0)
+
+    async def read(self, topic, partition, first, last) -> list[Record]:
+        return [self.records[offset] for offset in range(first, last + 1) if offset in self.records]
 
 
 def machine(count: int, leasing: Leasing = Leasing.STRICT) -> QueueMachine:
@@ -497,6 +507,18 @@ def test_a_sweep_leaves_what_was_published_behind_its_instant_though_that_was_re
     answered(one, 1_010, name, **fields)
     assert live(one) == []
     assert one._payloads.asked == 1, "the second one is younger than all"
+
+
+@pytest.mark.feature("C1", "C63")
+@pytest.mark.parametrize("fields", [{}, {"filter": "/at > 0"}])
+def test_a_rewind_brings_back_nothing_that_was_published_behind_its_instant(fields) -> None:
+    """It counts as of its instant, though the worker read later messages before it, and they have left as well."""
+    one = at_instants(1_001, 1_005, 1_006, 1_009)
+    assert answered(one, 1_010, "acknowledge", bookmarks=["orders:0:0-3"])["settlements"][0]["result"] == "settled"
+    assert answered(one, 1_005, "rewind", id="r", to="beginning", **fields)["counts"]["rewound"] == 2
+    assert [offset_of(position) for position in live(one)] == [0, 1]
+    assert answered(one, 1_020, "purge")["counts"]["removed"] == 2, "later commands have no horizon of the rewind"
+    assert answered(one, 1_021, "rewind", id="later", to="beginning", **fields)["counts"]["rewound"] == 4
 
 
 @pytest.mark.feature("C1", "C37", "C83")

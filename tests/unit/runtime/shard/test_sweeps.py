@@ -63,6 +63,7 @@ def record(offset: int, at_ms: int, command: Command | None = None) -> Any:
 
 
 PURGE, BY_FILTER, OTHER = Command(command="purge"), Command(command="expire", filter="/n > 1"), Command(command="depth")
+REWIND = Command(command="rewind", to="beginning")
 
 
 def inbox_of(machine: Machine, catch_up: int) -> Inbox:
@@ -87,12 +88,14 @@ def test_messages_and_sweeps_are_taken_in_by_their_instants() -> None:
     assert machine.got == ["m1", "m4", "c2", "c5", "m6", "c7", "m9"]
 
 
-def test_only_purges_hold_messages_back_once_the_log_is_read() -> None:
+@pytest.mark.feature("C63")
+@pytest.mark.parametrize("whole", [PURGE, REWIND])
+def test_only_purges_and_rewinds_hold_messages_back_once_the_log_is_read(whole: Command) -> None:
     """To read every command twice would cost more."""
     machine = Machine()
     inbox = inbox_of(machine, 0)
     inbox.receive(ORDERS, [record(0, 1), record(1, 6), record(2, 9)])
-    inbox.receive(COMMANDS, [record(0, 5, BY_FILTER), record(1, 7, PURGE)])
+    inbox.receive(COMMANDS, [record(0, 5, BY_FILTER), record(1, 7, whole)])
     for _ in range(2):
         step(inbox)
     assert machine.got == ["m1", "m6", "c5", "c7", "m9"]
@@ -270,10 +273,17 @@ def test_messages_are_fetched_again_while_many_commands_wait_for_them(
     assert left_out == set(), "no further step looks after commands if none is fetched"
 
 
-@pytest.mark.parametrize("command", [PURGE, BY_FILTER, OTHER, Command(command="cancel", bookmarks=("orders:0:1",))])
+@pytest.mark.parametrize(
+    "command", [PURGE, BY_FILTER, REWIND, OTHER, Command(command="cancel", bookmarks=("orders:0:1",))]
+)
 def test_a_quick_look_tells_a_sweep_in_either_encoding(command: Command) -> None:
-    fields = {"command": command.command, "filter": command.filter, "bookmarks": command.bookmarks}
+    fields = {
+        "command": command.command,
+        "filter": command.filter,
+        "bookmarks": command.bookmarks,
+        "to": command.to,
+    }
     for value in (encode(command), orjson.dumps(fields)):
         sweeps = Sweeps(1)
         sweeps.note([SimpleNamespace(offset=0, timestamp=7, value=value)])
-        assert (sweeps.until_ms(1, 0) == 7) == (command in (PURGE, BY_FILTER))
+        assert (sweeps.until_ms(1, 0) == 7) == (command in (PURGE, BY_FILTER, REWIND))

@@ -1,4 +1,4 @@
-"""Horizon: excludes messages published after the instant of a purge, or of a settlement by filter (C1, C37)."""
+"""Horizon: excludes messages published after the instant of a purge, settlement by filter or rewind (C1, C37, C63)."""
 
 from __future__ import annotations
 

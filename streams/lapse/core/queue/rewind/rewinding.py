@@ -8,6 +8,7 @@ the rewind is done, so all of it takes effect as of its command. The journal hol
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -51,6 +52,7 @@ class RewindRequest(NamedTuple):
         keeps_lifetimes: whether lifetimes still count from the records' arrival.
         handed_over: whether to bring back messages that were handed over or forwarded, too.
         dry_run: whether to count only.
+        ends: by number of the source, the first offset that is younger than the command, if it was taken in.
     """
 
     id: str
@@ -61,6 +63,7 @@ class RewindRequest(NamedTuple):
     keeps_lifetimes: bool = False
     handed_over: bool = False
     dry_run: bool = False
+    ends: Mapping[int, int] = MappingProxyType({})
 
 
 class Rewinding:
@@ -85,8 +88,9 @@ class Rewinding:
             source = self._state.sources[number]
             if source.generation >= MOST_GENERATIONS:
                 raise ValueError(f"{source.topic}:{source.partition} was rewound {MOST_GENERATIONS:,} times")
-            if first < source.next_offset:
-                spans[number] = Span(source.generation + 1, first, first, source.next_offset)
+            stop = min(source.next_offset, wish.ends.get(number, source.next_offset))
+            if first < stop:
+                spans[number] = Span(source.generation + 1, first, first, stop)
         rewind = Rewind(
             wish.id,
             self._state.rewinds.next_number,
