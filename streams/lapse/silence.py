@@ -7,16 +7,25 @@ without it closes the connection; of that there is a line only.
 from __future__ import annotations
 
 import re
+import socket
 import threading
 from typing import Any, Final
 
 from confluent_kafka import KafkaError
+
+from lapse.protocol import broker_address
 
 _REFUSED: Final = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED})
 """Causes that stay as they are: a wrong password or user, a certificate that is not trusted."""
 
 _NO_CAUSES: Final = frozenset({KafkaError._ALL_BROKERS_DOWN})
 """What librdkafka says besides: that it has nobody left to try."""
+
+_NOBODY: Final = ("Connection refused", "Failed to resolve")
+"""Causes that most often last: a wrong port, and a wrong name."""
+
+_PROBE_S: Final = 0.2
+"""How long to wait for a connection, s, only to see whether anybody listens."""
 
 _CLOSED: Final = "Disconnected"
 _NO_KAFKA: Final = "Invalid response size"
@@ -76,6 +85,17 @@ class Silence:
             "that has this port"
         )
 
+    def is_nobody_there(self, servers: str) -> bool:
+        """Return whether nobody listens at any address, so that a person's command need not wait longer.
+
+        Args:
+            servers: the addresses, `host:port[,host:port]`.
+        """
+        with self._lock:
+            heard = "" if self._error is None else self._error.str()
+        places = broker_address.places(servers)
+        return any(one in heard for one in _NOBODY) and bool(places) and not any(_listens(*one) for one in places)
+
     def log(self, level: int, text: str, *arguments: object) -> None:
         """Take a line of librdkafka's, as a `logging.Logger` does."""
         if arguments and arguments[0] == "FAIL":
@@ -90,6 +110,17 @@ class Silence:
                 self._error = error
             if error.code() in _REFUSED:
                 self._refusal = error
+
+
+def _listens(host: str, port: int) -> bool:
+    """Return whether a connection is not refused at once, by any address of a name."""
+    try:
+        socket.create_connection((host, port), _PROBE_S).close()
+    except (ConnectionRefusedError, socket.gaierror):
+        return False
+    except OSError:  # a slow network, or an address that only a network elsewhere knows
+        return True
+    return True
 
 
 def _plain(text: str) -> str:

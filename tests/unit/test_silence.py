@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
@@ -134,3 +135,41 @@ def test_a_cause_outlives_what_says_nothing() -> None:
     silence.log(6, "%s [%s] %s", "REQTMOUT", "rdkafka", "Timed out 1 in-flight")
     assert "wants TLS or SASL" in silence.why(3)
     assert not silence.refusal
+
+
+@pytest.mark.feature("X7")
+@pytest.mark.parametrize("servers", ["127.0.0.1:1", "localhost:1,127.0.0.1:2", "no-such-host.invalid:9092"])
+def test_a_person_does_not_wait_for_long_where_nobody_listens(servers: str) -> None:
+    silence = Silence()
+    assert not silence.is_nobody_there(servers), "before librdkafka has told of a cause"
+    refused = "b:1/bootstrap: Connect to ipv4#127.0.0.1:1 failed: Connection refused (after 0ms in state CONNECT)"
+    silence.settings["error_cb"](KafkaError(KafkaError._TRANSPORT, refused))
+    assert silence.is_nobody_there(servers)
+    with listening(None) as other:
+        assert not silence.is_nobody_there(f"{servers},{other}")
+        assert not silence.is_nobody_there(f"PLAINTEXT://{other}")
+
+
+@pytest.mark.feature("X7")
+def test_a_command_ends_at_its_first_look_where_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program waits on: its broker may be starting."""
+    looks: list[float] = []
+
+    def opened(settings: dict[str, Any]) -> Brokers:
+        settings["error_cb"](
+            KafkaError(KafkaError._TRANSPORT, "Connect to ipv4#127.0.0.1:1 failed: Connection refused")
+        )
+        brokers = Brokers()
+        monkeypatch.setattr(metadata, "time", brokers)
+        monkeypatch.setattr(
+            brokers, "list_topics", lambda timeout: looks.append(timeout) or Brokers.list_topics(brokers, timeout)
+        )
+        return brokers
+
+    for timeout_s, times in (60.0, 1), (None, 2):
+        looks.clear()
+        source = metadata.Metadata("127.0.0.1:1", {}, opened, None)  # type: ignore[arg-type]
+        monkeypatch.setattr(metadata, "FIRST_ANSWER_S", 3.0)
+        with pytest.raises(ConnectionFailed, match="Connection refused"):
+            source.ask(timeout_s)
+        assert len(looks) == times

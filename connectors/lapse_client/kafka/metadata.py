@@ -55,11 +55,13 @@ class Metadata:
         """Ask for all brokers and topics, and notice at once if the brokers refuse this client.
 
         Args:
-            timeout_s: how long to wait, in seconds; None = `FIRST_ANSWER_S`, then `METADATA_TIMEOUT_S`.
+            timeout_s: how long a person waits, in seconds, or less where nobody listens at any address; None = wait
+                for a program: `FIRST_ANSWER_S`, then `METADATA_TIMEOUT_S`.
 
         Raises:
             ConnectionFailed: no broker answered in time, or the brokers refuse this client.
         """
+        hurried = timeout_s is not None
         if timeout_s is None:
             timeout_s = METADATA_TIMEOUT_S if self._answered else FIRST_ANSWER_S
         began = time.monotonic()
@@ -73,7 +75,7 @@ class Metadata:
                 if refusal := self._silence.refusal:
                     raise ConnectionFailed(self._servers, refusal, refused=True) from error
                 left_s, try_s = timeout_s - (time.monotonic() - began), 2 * try_s
-                if left_s <= 0:
+                if left_s <= 0 or (hurried and self._silence.is_nobody_there(self._servers)):
                     raise ConnectionFailed(self._servers, self._silence.why(timeout_s)) from error
             else:
                 self._answered = True

@@ -18,7 +18,7 @@ from rich.text import Text
 from lapse.cli import cluster
 from lapse.cli.instant import INSTANT, When, at_ms
 from lapse.cli.tables import print_table
-from lapse.config.duration import duration_ms
+from lapse.core.duration import duration_ms
 from lapse.core.expression import ExpressionError
 from lapse.core.reason import Reason
 from lapse.protocol import topic

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from lapse.config.duration import duration_ms
+from lapse.core.duration import duration_ms
 from lapse_client.reading.instant import instant_ms
 
 

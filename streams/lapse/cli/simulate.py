@@ -19,7 +19,7 @@ from lapse.cli.instant import INSTANT, When, at_ms
 from lapse.cli.tables import print_table
 from lapse.config import Config, ConfigError, load
 from lapse.config.definition import Definition, in_file
-from lapse.config.duration import period_ms
+from lapse.core.duration import period_ms
 from lapse.protocol import topic as names
 from lapse.simulation.advice import Advice, Adviser
 from lapse.simulation.arrival import Arrivals, drawn

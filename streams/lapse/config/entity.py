@@ -17,13 +17,14 @@ from pydantic import (
 )
 
 from lapse.config import expiry_function
-from lapse.config.duration import DurationMs, PeriodMs, duration_ms, is_duration
+from lapse.config.duration import DurationMs, PeriodMs
 from lapse.config.fault import misfit
 from lapse.config.payload import PayloadConfig
 from lapse.config.recovery_point import RecoveryPoint
 from lapse.config.retry import RetryConfig
 from lapse.config.shares import GroupLimit, GroupWeight, RateSetting, fit_together
 from lapse.config.topic_name import TopicName, legal_topic
+from lapse.core.duration import duration_ms, is_duration
 from lapse.core.expression import ExpressionError, compile_filter, compile_value
 from lapse.core.lifetime import Expiration, ExpirationModel
 from lapse.core.queue.arrival.trait import TraitReader

@@ -6,8 +6,9 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from lapse.config.duration import PeriodMs, in_words
+from lapse.config.duration import PeriodMs
 from lapse.config.fault import misfit
+from lapse.core.duration import in_words
 from lapse.core.queue.delivery.retry import LONGEST_MS, Cause, RetryRule
 
 

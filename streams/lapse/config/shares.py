@@ -8,8 +8,8 @@ from typing import Annotated, Final
 
 from pydantic import BeforeValidator, Field
 
-from lapse.config.duration import period_ms
 from lapse.config.fault import misfit
+from lapse.core.duration import period_ms
 from lapse.core.queue.rates.rate import Rate
 
 GroupLimit = Annotated[int, Field(ge=1, le=1_000_000, strict=True)]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from lapse.config import Config, ConfigError, key
-from lapse.config.duration import in_words
+from lapse.core.duration import in_words
 from lapse.doctor.finding import Finding, fine, warning, wrong
 from lapse.runtime.topics.advice import warnings
 from lapse.runtime.topics.cleanup_policy import OWN

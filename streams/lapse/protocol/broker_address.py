@@ -7,6 +7,7 @@ from typing import Final
 
 _PROTOCOLS: Final = frozenset({"plaintext", "ssl", "sasl_plaintext", "sasl_ssl"})
 _MOST: Final = 65_535
+_PORT: Final = 9_092
 _ADDRESS: Final = re.compile(r"(?:(?P<protocol>[^:/]*)://)?(?P<host>\[[^\]]*\]|[^:/\s]+)(?::(?P<port>\d+))?")
 """Matches a name, or an IPv6 address in brackets, with a port. Bare IPv6 addresses are left to librdkafka."""
 
@@ -23,6 +24,12 @@ def fault(servers: str) -> str:
         if not (fits or _is_bare(one)) or _LONE.search(one):
             return _told(f"{one[:100]!r} is no broker's address: expected host:port, with a port up to {_MOST}")
     return "" if listed else _told("no broker is named")
+
+
+def places(servers: str) -> list[tuple[str, int]]:
+    """Return host and port of each of some valid addresses. IPv6 addresses without brackets are left out."""
+    listed = [found for one in servers.split(",") if (found := _ADDRESS.fullmatch(one.strip()))]
+    return [(found["host"].strip("[]"), int(found["port"] or _PORT)) for found in listed]
 
 
 def _is_bare(address: str) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from lapse.config.definition import Definition
-from lapse.config.duration import in_words
+from lapse.core.duration import in_words
 from lapse.simulation.arrival import Arrivals
 from lapse.simulation.goal import Goal
 from lapse.simulation.scenario import Run, Scenario, Setting, simulate, with_settings

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from lapse.config.duration import LONGEST_MS, duration_ms
+from lapse.core.duration import LONGEST_MS, duration_ms
 
 FORMS: Final = '"200ms", "exponential:200ms", "uniform:100ms:300ms" or "lognormal:200ms:0.5"'
 _PARTS: Final = {"exponential": 1, "uniform": 2, "lognormal": 2}

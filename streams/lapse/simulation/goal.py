@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from lapse.config.duration import duration_ms, in_words
+from lapse.core.duration import duration_ms, in_words
 from lapse.simulation.outcome import Outcome
 
 FORMS: Final = '"99% served", "wait 99% < 2s" or "stay median < 500ms", several with commas between them'

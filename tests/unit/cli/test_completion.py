@@ -43,6 +43,18 @@ def test_the_names_of_commands_are_completed_without_loading_any() -> None:
     assert done.stdout.split() == [str(len(main.list_commands(None))), "False", "False"]  # type: ignore[attr-defined]
 
 
+@pytest.mark.feature("X7")
+def test_commands_start_without_what_only_a_lapse_toml_needs() -> None:
+    """Its models took half of a command's start, also where there is no such file."""
+    program = (
+        "import sys, importlib; [importlib.import_module(f'lapse.cli.{name}') "
+        "for name in 'queue sow publish top explain gateway transfer'.split()]; "
+        "print(sorted({'pydantic', 'numpy', 'lark'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_script_of_a_shell_is_printed(shell: str) -> None:
     done = CliRunner().invoke(main, ["completion", shell])

@@ -54,6 +54,9 @@ _MANY: Final = 200
 
 FIRST_ANSWER_S: Final = 2.5
 """How long a command waits for a broker, s, since a person waits for it. A worker may wait longer."""
+_FIRST_LOOK_S: Final = 0.5
+"""How long a command waits, s, before it sees whether anybody listens at all, and again if nobody does."""
+
 _AGAIN_S: Final = 0.2
 
 _GONE: Final = (
@@ -146,10 +149,16 @@ class Cluster:
         if why := broker_address.fault(self._config.lapse.brokers):
             raise TopologyError(why)
         self._silence.forget()
+        if patience_s <= FIRST_ANSWER_S:
+            with contextlib.suppress(KafkaException):
+                return self._admin.list_topics(timeout=_FIRST_LOOK_S)
+            self._admin.poll(0)  # makes librdkafka pass on its log lines
+            if self._silence.refusal or self._silence.is_nobody_there(self._config.lapse.brokers):
+                patience_s = _FIRST_LOOK_S
         try:
             return self._admin.list_topics(timeout=patience_s)
         except KafkaException as error:
-            self._admin.poll(0)  # makes librdkafka pass on its log lines
+            self._admin.poll(0)
             silence = f"no answer from Kafka at {self._config.lapse.brokers}: "
             if refusal := self._silence.refusal:
                 raise TopologyError(

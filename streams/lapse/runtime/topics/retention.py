@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from lapse.config import QueueConfig
-from lapse.config.duration import in_words
+from lapse.core.duration import in_words
 
 _SET_ON_THE_TOPIC: Final = 1
 """Kafka's number for a setting that was made for this topic, and is not a default of the broker."""
