@@ -153,3 +153,25 @@ def test_a_purge_of_very_many_scheduled_messages_goes_part_by_part() -> None:
         assert sum(len(removal.messages) for removal in step.removals) == removed[-1]
     assert removed == [300, 300, 300, 100]
     assert shard.depth()["scheduled"] == 0
+
+
+@pytest.mark.feature("C2", "C76", "X10")
+def test_a_command_waits_for_every_message_that_is_due_by_its_instant_and_not_for_the_first_one_only() -> None:
+    """The logs are read up to an instant between the two that are due."""
+    shard = QueueShard(QueueSettings(name="orders"))
+    shard.arrive("orders", 0, [published(at, timestamp=T0, enqueue_at_ms=T0 + 100 * at) for at in range(1, 4)], Step())
+    shard.note_arrivals_until(T0 + 150)
+    assert not shard.waits_for_arrivals(T0 + 199)
+    assert shard.waits_for_arrivals(T0 + 200), "the second one has no place yet"
+    shard.note_arrivals_until(T0 + 200)
+    assert not shard.waits_for_arrivals(T0 + 200)
+
+
+@pytest.mark.feature("C60", "C76")
+def test_a_command_may_wait_without_need_while_a_crowd_of_scheduled_messages_gets_its_places() -> None:
+    shard = QueueShard(QueueSettings(name="orders"))
+    shard.arrive("orders", 0, [published(at, timestamp=T0, enqueue_at_ms=T0 + 100) for at in range(1_000)], Step())
+    shard.note_arrivals_until(T0 + 150)
+    assert shard.waits_for_arrivals(T0 + 199), "to look at all of them would take long"
+    shard.note_arrivals_until(T0 + 199)
+    assert not shard.waits_for_arrivals(T0 + 199)

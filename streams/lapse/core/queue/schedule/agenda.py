@@ -13,6 +13,8 @@ from lapse.core.queue.schedule.scheduled_messages import ScheduledMessages
 Planned = tuple[int, str, int, int, int]
 """Instant, topic, partition, offset and number of the source."""
 
+_MOST_SEEN: Final = 256
+
 
 class Agenda:
     """Two heaps: messages that come due, and messages that wait for room. They may contain entries of gone messages.
@@ -47,6 +49,24 @@ class Agenda:
         """Return the heap whose first message is due next; None if none is. `ready` counts only if there is room."""
         due = [heap for heap in (self.to_come, self.ready if room else []) if heap and heap[0][0] <= until_ms]
         return min(due, key=lambda heap: heap[0], default=None)
+
+    def has_due(self, after_ms: int, until_ms: int) -> bool:
+        """Return whether a message comes due behind an instant and up to another one, ms since the epoch.
+
+        If very many are due up to the first instant, the result is True without a look at all of them (C60).
+        """
+        left = _MOST_SEEN
+        for heap in (self.to_come, self.ready):
+            nodes = [0]
+            while nodes:
+                at = nodes.pop()
+                if at >= len(heap) or heap[at][0] > until_ms:
+                    continue
+                left -= 1
+                if heap[at][0] > after_ms or not left:
+                    return True
+                nodes += (2 * at + 1, 2 * at + 2)
+        return False
 
     def release_memory(self) -> Portions[None]:
         """Release the memory of both heaps, in portions."""

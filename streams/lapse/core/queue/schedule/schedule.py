@@ -66,8 +66,8 @@ class Schedule:
 
     def waits_for_arrivals(self, now_ms: int) -> bool:
         """Return whether a message is due at an instant but must wait for earlier arrivals (C76)."""
-        due_ms = self.next_due_ms()
-        return due_ms <= now_ms and self._until_ms(now_ms) < due_ms
+        until_ms = self._until_ms(now_ms)
+        return until_ms < now_ms and self._agenda.has_due(until_ms, now_ms)
 
     def _until_ms(self, now_ms: int) -> int:
         """Return the instant up to which messages may become due. Without room there are no places to wait for."""
