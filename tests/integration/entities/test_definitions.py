@@ -247,9 +247,15 @@ def test_a_worker_without_anything_to_serve_waits_for_what_programs_create(deplo
         until(lambda: defined(here) == {}, "its definition goes with it", 40)
         worker.kill()
         worker.start()
-        until(lambda: "the worker waits for `lapse apply`, or for programs" in worker.text, "it runs again", 40)
-        assert admin.create_queue(name).changed
-        until(lambda: worker.shards, "it serves what comes after", 20)
+        second = here.worker()
+        until(lambda: "the worker waits for `lapse apply`" in second.text, "a second one runs", 40)
+        until(lambda: worker.running and "the worker waits for `lapse apply`" in worker.text, "it runs again", 40)
+        assert admin.create_queue(here.name("shared"), partitions=3).changed
+        here.worker().wait_for_shards(1)
+        for partition in range(3):
+            here.write("shared", "one", partition=partition)
+        with here.subscriber("shared", 3) as shared:
+            assert all(shared.receive(20) is not None for _ in range(3)), "each shard is at one worker, and is served"
 
 
 @pytest.mark.feature("Q23")

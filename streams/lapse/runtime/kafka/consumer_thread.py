@@ -34,6 +34,10 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         created._isolation_level = "read_committed"
         created._fetch_max_wait_ms = FETCH_MAX_WAIT_MS
         created._subscription = SteadySubscriptions(loop=self.thread_loop)
+        # Faust takes another assignor if the worker has no entities yet. That one shares out partitions without regard
+        # to shards, and a group whose members have different assignors refuses new members.
+        self._assignor = self.app.assignor
+        created._partition_assignment_strategy = (self._assignor,)
         return created
 
     async def _commit(self, offsets: Mapping[TP, int]) -> bool:
