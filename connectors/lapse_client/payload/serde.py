@@ -16,6 +16,7 @@ from confluent_kafka.serialization import (
     SerializationError,
     Serializer,
 )
+from fastavro.read import SchemaResolutionError
 
 from lapse_client.error import InvalidPayload, InvalidPublication
 
@@ -47,11 +48,23 @@ DeserializerLike = Serde | Deserializer | Callable[[bytes], Any]
 """What a subscriber takes: a serde, one of Confluent's deserializers, or a function."""
 
 
-_MISFITS: Final = (ValueError, TypeError, LookupError, EOFError, struct.error, SerializationError)
+_MISFITS: Final = (
+    ValueError,
+    TypeError,
+    LookupError,
+    EOFError,
+    struct.error,
+    SerializationError,
+    SchemaResolutionError,
+)
 """Errors that deserializers raise for damaged bytes. Other errors say nothing about the payload."""
 
-_NOT_FOUND: Final = range(40_400, 40_500)
-"""Error codes of a schema registry for unknown schemas. A proxy, or another server, answers 404 without such a code."""
+_UNKNOWN_SCHEMA: Final = 40_403
+"""What a schema registry answers of an unknown id. A proxy, or another server, answers 404 without this code.
+
+Other codes say that the registry lacks a subject or a version that the consumer, or another schema, names. No message
+is at fault.
+"""
 
 _REGISTRY_CLIENT: Final = ".schema_registry_client"
 """Suffix of the module with Confluent's registry client. Errors raised there are not about the payload."""
@@ -115,7 +128,7 @@ def read(deserializer: DeserializerLike, data: bytes | None, topic: str) -> Any:
 def _is_misfit(error: Exception) -> bool:
     """Return whether an error is about the payload. Errors of reaching a registry must not kill messages."""
     if hasattr(error, "http_status_code"):
-        return getattr(error, "error_code", None) in _NOT_FOUND
+        return getattr(error, "error_code", None) == _UNKNOWN_SCHEMA
     if not isinstance(error, _MISFITS) or isinstance(error, OSError):  # errors of requests and ssl may be both
         return False
     names = (frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__))
@@ -143,6 +156,10 @@ def payload_of(deserializer: DeserializerLike | None, data: bytes | None, topic:
 
 
 def _text(error: Exception) -> str:
+    """Return what an error says, without values of the payload, which JSON Schema's validator tells."""
+    misfit: Any = error.__context__
+    if hasattr(misfit, "json_path") and hasattr(misfit, "validator_value"):
+        return f"{misfit.json_path} does not fit {misfit.validator} = {misfit.validator_value!r}"
     if isinstance(error, KafkaException) and error.args:
         return str(error.args[0])
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

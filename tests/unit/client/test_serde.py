@@ -1,15 +1,19 @@
 """Serdes: what fits comes back equal, and what does not is refused with the place, without its values."""
 
+import base64
 import dataclasses
 import datetime as dt
 import ssl
 import struct
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from decimal import Decimal
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import fastavro
+import orjson
 import pydantic
 import pytest
 from confluent_kafka.serialization import IntegerDeserializer, IntegerSerializer, StringSerializer
@@ -263,11 +267,29 @@ class _Answer(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
+BY_TOPIC = {"subject.name.strategy.type": "TOPIC"}
+"""Confluent's serdes ask the registry nothing else than for schemas."""
+
+
+@contextmanager
+def answering(status: int, body: bytes) -> Iterator[str]:
+    """A registry with one answer, and its address."""
+    answer = type("Answer", (_Answer,), {"status": status, "body": body, "do_POST": _Answer.do_GET})
+    with ThreadingHTTPServer(("127.0.0.1", 0), answer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+
+
 @pytest.mark.parametrize(
     ("status", "body", "dies"),
     [
         (404, b'{"error_code": 40403, "message": "Schema not found"}', True),
         (404, b"<html>no such page</html>", False),
+        (404, b'{"error_code": 40401, "message": "Subject not found"}', False),
+        (404, b'{"error_code": 40402, "message": "Version not found"}', False),
         (404, b'{"detail": "Not Found"}', False),
         (200, b"<html>Log in</html>", False),
         (200, b"[]", False),
@@ -280,14 +302,73 @@ def test_only_a_registry_itself_may_say_that_a_schema_is_unknown(status: int, bo
     from confluent_kafka.schema_registry import SchemaRegistryClient  # here: every process collects it
     from confluent_kafka.schema_registry.avro import AvroDeserializer
 
-    answer = type("Answer", (_Answer,), {"status": status, "body": body})
-    with ThreadingHTTPServer(("127.0.0.1", 0), answer) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        registry = SchemaRegistryClient({"url": f"http://127.0.0.1:{server.server_port}", "max.retries": 0})
+    with answering(status, body) as url:
+        registry = SchemaRegistryClient({"url": url, "max.retries": 0})
         with pytest.raises(Exception) as found:  # noqa: PT011  # whatever Confluent's client raises
             serde.read(AvroDeserializer(registry), b"\0\0\0\0\7\2", "orders")
-        server.shutdown()
     assert isinstance(found.value, InvalidPayload) is dies
+
+
+def test_a_payload_that_the_readers_schema_cannot_read_dies() -> None:
+    """It came again for ever: fastavro's error of a schema that cannot be resolved is no ValueError."""
+    from confluent_kafka.schema_registry import SchemaRegistryClient
+    from confluent_kafka.schema_registry.avro import AvroDeserializer
+
+    with answering(200, orjson.dumps({"schema": orjson.dumps(V1).decode()})) as url:
+        registry = SchemaRegistryClient({"url": url})
+        written = b"\0\0\0\0\7\2\2A"
+        assert serde.read(AvroDeserializer(registry, orjson.dumps(V2).decode(), conf=BY_TOPIC), written, "orders") == {
+            "id": 1,
+            "symbol": "A",
+            "limit": None,
+        }
+        later = {**V1, "fields": [*V1["fields"], {"name": "limit", "type": "double"}]}
+        with pytest.raises(InvalidPayload, match="No default value for field limit in Order"):
+            serde.read(AvroDeserializer(registry, orjson.dumps(later).decode(), conf=BY_TOPIC), written, "orders")
+
+
+def test_json_schema_is_checked_and_no_value_is_told() -> None:
+    from confluent_kafka.schema_registry import SchemaRegistryClient
+    from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer
+
+    schema = orjson.dumps({"title": "Order", "type": "object", "properties": {"id": {"type": "integer"}}}).decode()
+    with answering(200, orjson.dumps({"id": 7, "schema": schema, "schemaType": "JSON"})) as url:
+        registry = SchemaRegistryClient({"url": url})
+        written = serde.write(JSONSerializer(schema, registry, conf=BY_TOPIC), {"id": 1}, "orders")
+        deserializer = JSONDeserializer(None, schema_registry_client=registry, conf=BY_TOPIC)
+        assert serde.read(deserializer, written, "orders") == {"id": 1}
+        with pytest.raises(InvalidPublication) as refused:
+            serde.write(JSONSerializer(schema, registry, conf=BY_TOPIC), {"id": "secret"}, "orders")
+        with pytest.raises(InvalidPayload) as misfit:
+            serde.read(deserializer, b'\0\0\0\0\7{"id": "secret"}', "orders")
+        with pytest.raises(InvalidPayload, match="Invalid magic byte"):
+            serde.read(deserializer, b'{"id": 1}', "orders")
+    for error in refused, misfit:
+        assert "$.id does not fit type = 'integer'" in str(error.value)
+        assert "secret" not in str(error.value)
+
+
+def test_protobuf_is_read_by_older_and_newer_consumers_and_damage_dies() -> None:
+    from confluent_kafka.schema_registry import SchemaRegistryClient
+    from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+    file = descriptor_pb2.FileDescriptorProto(name="order.proto", package="shop", syntax="proto3")
+    file.message_type.add(name="Order").field.add(name="id", number=1, type=3, label=1)
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(file.SerializeToString())
+    message = message_factory.GetMessageClass(pool.FindMessageTypeByName("shop.Order"))
+    schema = base64.b64encode(file.SerializeToString()).decode()
+    with answering(200, orjson.dumps({"id": 7, "schema": schema, "schemaType": "PROTOBUF"})) as url:
+        deserializer = ProtobufDeserializer(
+            message, {**BY_TOPIC, "use.deprecated.format": False}, SchemaRegistryClient({"url": url})
+        )
+        framed = b"\0\0\0\0\7\0"
+        assert serde.read(deserializer, framed + message(id=5).SerializeToString(), "orders").id == 5
+        assert serde.read(deserializer, framed + b"\x08\5\x50\1", "orders").id == 5, "a field of later writers"
+        for damaged in framed + b"\x08", b"\0\0\0\0\7\2\x10\x08\5", b"{}":
+            with pytest.raises(InvalidPayload):
+                serde.read(deserializer, damaged, "orders")
 
 
 def test_an_error_on_the_way_to_a_registry_says_nothing_about_the_payload() -> None:
