@@ -25,7 +25,7 @@ class RecordedStep:
         instants: the instants that it took from the clock, by name, ms since the epoch.
         batches: first offset, and offset behind the last, of records that arrived together, as far as recorded.
         arrived_ms: by topic, partition and first offset, when some of these arrived, ms since the epoch.
-        takes: the next offsets after each take of partitions that are merged by time, before the end of the step.
+        takes: the next offsets after each take from several partitions, before the end of the step.
         noted: its note about deliveries (C55); None without one.
     """
 

@@ -25,8 +25,9 @@ from lapse.testing.memory_reader import MemoryReader
 from lapse.testing.unpacking import outputs_of
 
 CONFIG = QueueConfig(ordering="total", expiration="1s", partitions=2, topics=("t",))
+APART = QueueConfig(expiration="1s", topics=("t", "u"))
 COMMANDS = TP(names.commands("q"), 0)
-A, B = TP("t", 0), TP("t", 1)
+A, B, U = TP("t", 0), TP("t", 1), TP("u", 0)
 
 
 def message(tp: TP, offset: int, at_ms: int, *, scheduled: bool) -> Recorded:
@@ -38,11 +39,14 @@ def journaled(offset: int, key: bytes, value: bytes) -> Recorded:
     return Recorded("changelog", 0, offset, 100 + offset, 1, key, value, tuple(epoch_header(1)))
 
 
-def lived(recording: Recording, takes: Sequence[Sequence[Recorded]]) -> tuple[list[Event], dict[str, int]]:
+def lived(
+    config: QueueConfig, recording: Recording, takes: Sequence[Sequence[Recorded]]
+) -> tuple[list[Event], dict[str, int]]:
     """One step that took messages in one after the other: its events, and what its journal says of it."""
-    machine = QueueEntity("q", CONFIG, recording, None).machine(0, 1, Changelog(), {})
+    machine = QueueEntity("q", config, recording, None).machine(0, 1, Changelog(), {})
     assert isinstance(machine, QueueMachine)
-    inbox = Inbox(MemoryReader(recording), machine, COMMANDS, {A: 0, B: 0, COMMANDS: 0}, None, lambda: None)
+    sources = dict.fromkeys((U, A) if config is APART else (A, B), 0)
+    inbox = Inbox(MemoryReader(recording), machine, COMMANDS, {**sources, COMMANDS: 0}, None, lambda: None)
     machine.begin_topics([], {})
     list(machine.take_over(0))
     machine.begin_step()
@@ -56,26 +60,40 @@ def lived(recording: Recording, takes: Sequence[Sequence[Recorded]]) -> tuple[li
 
 @pytest.mark.feature("X10", "C33")
 @pytest.mark.parametrize(
-    "takes",
+    ("config", "takes"),
     [
-        [[message(A, 0, 20, scheduled=True)], [message(B, 0, 10, scheduled=True)]],
-        [[message(A, 0, 20, scheduled=True)], [message(A, 1, 30, scheduled=False), message(B, 0, 10, scheduled=True)]],
-        [[message(A, 0, 20, scheduled=True), message(B, 0, 10, scheduled=True)]],
+        (CONFIG, [[message(A, 0, 20, scheduled=True)], [message(B, 0, 10, scheduled=True)]]),
+        (
+            CONFIG,
+            [
+                [message(A, 0, 20, scheduled=True)],
+                [message(A, 1, 30, scheduled=False), message(B, 0, 10, scheduled=True)],
+            ],
+        ),
+        (CONFIG, [[message(A, 0, 20, scheduled=True), message(B, 0, 10, scheduled=True)]]),
+        (APART, [[message(U, 0, 20, scheduled=True)], [message(A, 0, 30, scheduled=True)]]),
+        (APART, [[message(U, 0, 20, scheduled=True), message(A, 0, 30, scheduled=True)]]),
     ],
-    ids=["an earlier stamp that came later", "the same log went on", "together"],
+    ids=[
+        "an earlier stamp that came later",
+        "the same log went on",
+        "together",
+        "without total order",
+        "without total order, together",
+    ],
 )
-def test_takes_of_a_step_come_again_as_they_were(takes: Sequence[Sequence[Recorded]]) -> None:
+def test_takes_of_a_step_come_again_as_they_were(config: QueueConfig, takes: Sequence[Sequence[Recorded]]) -> None:
     records = [one for take in takes for one in take]
-    recording = Recording({"t": 2, COMMANDS.topic: 1}, records)
-    events, instants = lived(recording, takes)
+    recording = Recording({"t": 2, "u": 1, COMMANDS.topic: 1}, records)
+    events, instants = lived(config, recording, takes)
     ends = {f"{one.topic}:{one.partition}": one.offset + 1 for one in records}
-    none_yet = {"t:0": 0, "t:1": 0, f"{COMMANDS.topic}:0": 0}
+    none_yet = {"t:0": 0, "u:0" if config is APART else "t:1": 0, f"{COMMANDS.topic}:0": 0}
     journal = [
         journaled(0, claim_key(1), b"a worker"),
         journaled(1, progress_key(1), orjson.dumps(none_yet)),
         journaled(2, progress_key(1), orjson.dumps({**none_yet, **ends, PROGRESS_KEY: {INSTANTS: instants}})),
     ]
-    shard = ReplayedShard("q", {0: Serving(CONFIG, None, None)}, 0, recording, RecordedJournal(journal))
+    shard = ReplayedShard("q", {0: Serving(config, None, None)}, 0, recording, RecordedJournal(journal))
     assert [(one.event, one.at_ms, one.messages) for one in shard.events()] == [
         (one.event, one.at_ms, one.messages) for one in events
     ]

@@ -38,7 +38,7 @@ class QueueStepInFlight(StepInFlight[Step]):
         has_arrivals: whether messages arrived that do not count as use of the queue yet.
         unread: events about messages that Kafka removed before they were read (C80).
         stands_alone: see `Effects.stands_alone`. True after a command, or if not all could be handed out.
-        takes: how many takes of messages, merged by time, are noted.
+        takes: how many takes of messages from several partitions are noted.
         last_take: the next offsets after the last take. It is noted only if another take follows.
     """
 
@@ -97,8 +97,8 @@ class QueueStepInFlight(StepInFlight[Step]):
             if clock_ms is not None:
                 self.instants[f"{ARRIVED}:{place}"] = clock_ms
 
-    def note_merged_take(self, ends: Mapping[TP, int]) -> None:
-        """Note the take before this one, because a replay would merge two takes of a step into one (X10).
+    def note_take(self, ends: Mapping[TP, int]) -> None:
+        """Note the take before this one, because a replay would make one of two takes of a step (X10).
 
         Args:
             ends: by partition, the next offset after this take.

@@ -175,9 +175,9 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         self.figures.counts["arrived"] += taken
         return taken
 
-    def note_merged_take(self, ends: Mapping[TP, int]) -> None:
-        """See `QueueStepInFlight.note_merged_take`."""
-        self._at_work.note_merged_take(ends)
+    def note_take(self, ends: Mapping[TP, int]) -> None:
+        """See `QueueStepInFlight.note_take`."""
+        self._at_work.note_take(ends)
 
     def set_aside(self, topic: str, partition: int, record: Any, why: str) -> None:
         """Make a dead letter of a record that stopped the worker repeatedly, without decoding it (X7)."""

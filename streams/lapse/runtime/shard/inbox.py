@@ -94,7 +94,7 @@ class Inbox:
         self._reader = reader
         self._machine = machine
         self._on_news = on_news
-        self._batches: dict[TP, deque[Sequence[Any]]] = {tp: deque() for tp in positions}
+        self._batches: dict[TP, deque[Sequence[Any]]] = {tp: deque() for tp in sorted(positions)}
         self._waiting = 0
         self._merge_until = dict(merge_until or {}) if machine.merged_by_time else {}
         self._merged_by_time = MergedOrder()
@@ -130,7 +130,7 @@ class Inbox:
     def adopt(self, tp: TP, offset: int) -> None:
         """Add a source partition, read from an offset on."""
         self.received[tp] = self.processed[tp] = offset
-        self._batches[tp] = deque()
+        self._batches = dict(sorted({**self._batches, tp: deque()}.items()))
 
     def receive(self, tp: TP, records: Sequence[Any]) -> None:
         """Take a batch into the inbox, without records that were received before."""
@@ -251,7 +251,7 @@ class Inbox:
         """Hand over messages that arrived up to an instant, ms since the epoch; return how many."""
         if self._machine.merged_by_time:
             return self._take_merged(most, until_ms)
-        taken = 0
+        taken, ends = 0, dict[TP, int]()
         for tp, batches in self._batches.items():
             if tp == self.commands:
                 continue
@@ -267,9 +267,12 @@ class Inbox:
                     records = records[:room]
                 done = self._hand_over(tp, records)
                 taken += done
+                ends[tp] = self.processed[tp]
                 if done < len(records):  # scheduled messages that came due took the room (C51)
                     batches.appendleft(records[done:])
                     break
+        if taken and len(self.sources) > 1:
+            self._machine.note_take(ends)
         return taken
 
     @property
@@ -420,8 +423,7 @@ class Inbox:
                 del self._merge_until[tp]
             else:
                 held.append(tp)
-        taken = 0
-        ends: dict[TP, int] = {}
+        taken, ends = 0, dict[TP, int]()
         while taken < most and (room := self._machine.room()):
             before, limit = taken, min(most - taken, room)
             runs = self._merged_by_time.take(batches, held, limit, until_ms)
@@ -435,7 +437,7 @@ class Inbox:
             if taken - before < limit:
                 break
         if taken:
-            self._machine.note_merged_take(ends)
+            self._machine.note_take(ends)
         return taken
 
     def _piled_up(self, tp: TP) -> int:

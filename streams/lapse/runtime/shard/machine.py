@@ -377,8 +377,8 @@ class ShardMachine(ABC, Generic[C, S, F]):
         """Return whether a scheduled message is due by `at_ms` that must come behind earlier arrivals (C76)."""
         return False
 
-    def note_merged_take(self, ends: Mapping[TP, int]) -> None:  # not needed by SOW topics, which are not replayed
-        """Note up to which offsets messages of several partitions were taken in, merged by time (C33)."""
+    def note_take(self, ends: Mapping[TP, int]) -> None:  # not needed by SOW topics, which are not replayed
+        """Note up to which offsets messages of several partitions were taken in together (X10)."""
 
     def arrivals_are_in(self, to_ms: int) -> None:  # a SOW topic orders updates by instant (C47)
         """Note that everything that arrived up to an instant was taken in."""

@@ -40,7 +40,7 @@ class Machine:
     def room(self) -> int:
         return 100
 
-    def note_merged_take(self, ends: object) -> None:
+    def note_take(self, ends: object) -> None:
         """Nothing to note."""
 
     def room_for(self, topic: str, partition: int) -> int:
