@@ -19,6 +19,7 @@ from lapse_spark import quarantine, read, schema
 from lapse_spark.connection import Connection
 from lapse_spark.letters import delta
 from lapse_spark.read import Span
+from lapse_spark.stream.recreated_topics import RecreatedTopics
 from lapse_spark.stream.stream import Standing, follow
 
 _KEPT: Final = StructType([column for column in schema.DEAD_LETTER if column.name != "fault"])
@@ -69,7 +70,8 @@ def run(
         finally:
             batch.unpersist()
 
-    return follow(source, write, output, every=every, watch=watch)
+    recreated = RecreatedTopics(output, connection, allowed=not fail_on_data_loss)
+    return follow(source, write, output, every=every, recreated=recreated, watch=watch)
 
 
 def letters(spark: SparkSession, path: str) -> DataFrame | None:

@@ -23,6 +23,7 @@ from lapse_spark.connection import Connection
 from lapse_spark.read import Span
 from lapse_spark.records.dead_letter import distinct, reasons_text
 from lapse_spark.stream.output import Output
+from lapse_spark.stream.recreated_topics import RecreatedTopics
 from lapse_spark.stream.stream import Standing, follow
 
 WINDOW: Final = "1 hour"
@@ -97,9 +98,10 @@ def partitions(batch: DataFrame, before: DataFrame | None) -> DataFrame:
     )
     if before is None:
         return now.withColumn("missing_before", F.lit(0).cast("bigint"))
-    last = before.groupBy("letter_topic", "letter_partition").agg(F.max("last_offset").alias("_last"))
+    latest = F.struct("batch_id", "read_until", "last_offset")  # offsets begin anew in a topic that was created again
+    last = before.groupBy("letter_topic", "letter_partition").agg(F.max(latest)["last_offset"].alias("_last"))
     joined = now.join(last, ["letter_topic", "letter_partition"], "left")
-    missing = F.coalesce(F.col("first_offset") - F.col("_last") - 1, F.lit(0))
+    missing = F.greatest(F.coalesce(F.col("first_offset") - F.col("_last") - 1, F.lit(0)), F.lit(0))
     return joined.withColumn("missing_before", missing).drop("_last")
 
 
@@ -151,7 +153,8 @@ def run(
         finally:
             kept.unpersist()
 
-    return follow(source, write, output, every=every, watch=watch)
+    recreated = RecreatedTopics(output, connection, allowed=True)
+    return follow(source, write, output, every=every, recreated=recreated, watch=watch)
 
 
 def _write(output: Output, kept: DataFrame, number: int, window: str, horizon: timedelta, strict: bool) -> None:

@@ -159,7 +159,8 @@ class Output:
 
         If a file system cannot rename over an existing file, like HDFS, a reader may for a moment see no file.
         """
-        part, whole = self._path(f"_{name}.part"), self._path(name)
+        directory, slash, file = name.rpartition("/")
+        part, whole = self._path(f"{directory}{slash}_{file}.part"), self._path(name)
         system = whole.getFileSystem(self._configuration)
         stream = system.create(part, True)
         try:

@@ -15,6 +15,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from lapse_spark.stream.output import Output
+from lapse_spark.stream.recreated_topics import RecreatedTopics
 
 LAG_FILE: Final = "lag.json"
 """The file with the lag, beside an output's tables. Spark commits no group offsets, so Kafka's tools cannot show it."""
@@ -70,6 +71,7 @@ def follow(
     output: Output,
     *,
     every: str | None = None,
+    recreated: RecreatedTopics | None = None,
     watch: Callable[[Standing], None] | None = None,
 ) -> Standing:
     """Run a stream until it has read the present records, or until SIGINT (Ctrl-C) or SIGTERM.
@@ -81,14 +83,34 @@ def follow(
         write: see `Job`.
         output: see `Job`.
         every: interval of batches (`30 seconds`) of a continuous run; None = take the present records, and stop.
+        recreated: finds topics that were deleted and created again, so that they are read from their beginning.
         watch: called with the progress now and then.
 
     Raises:
         StreamingQueryException: the source failed. Finished batches stay, and are not repeated.
+        ValueError: a topic was deleted and created again, and `recreated` does not allow it.
         Exception: the error that `write` raised. Finished batches stay, and are not repeated.
     """
+    jobs = [Job(source, write, output)]
     with interruption() as interrupted:
-        return follow_all([Job(source, write, output)], interrupted.is_set, every=every, watch=watch)
+        if recreated is None:
+            return follow_all(jobs, interrupted.is_set, every=every, watch=watch)
+
+        def look(standing: Standing) -> None:
+            recreated.look({place.rpartition(":")[0] for place in standing.lag_by_partition or ()})
+            if watch is not None:
+                watch(standing)
+
+        output.check()
+        while True:
+            recreated.forget_offsets()
+            try:
+                standing = follow_all(jobs, lambda: interrupted.is_set() or recreated.found, every=every, watch=look)
+            except StreamingQueryException:
+                recreated.forget_offsets()  # raises the cause, if that is it
+                raise
+            if interrupted.is_set() or not recreated.found:
+                return standing
 
 
 def follow_all(

@@ -273,6 +273,47 @@ def test_lost_offsets_and_other_alerts_are_told_once(spark, kafka, dead, webhook
     assert set(json.loads(merged.stdout).values()) == {0}
 
 
+def made_again(kafka, name, create_topic):
+    """Delete a topic, and create it again with the same name."""
+    admin = AdminClient({"bootstrap.servers": kafka})
+    admin.delete_topics([name])[name].result(30)
+    create_topic(name, partitions=2)
+
+
+@pytest.mark.feature("C42", "D2", "X7")
+def test_a_topic_that_was_created_again_is_read_from_its_beginning(spark, kafka, dead, create_topic, tmp_path):
+    """Spark would go on at the offset of the old topic, and silently leave out the letters before it."""
+    path, kept, connection = str(tmp_path / "out"), str(tmp_path / "archive"), Connection(kafka)
+    letters = topic.dead_letters(dead.name)
+    dead(0, 10, Reason.TIME_LIMIT)
+    archive.run(spark, connection, kept, pattern=dead.pattern)
+    seen = []
+
+    def watch(_):
+        """Create the topic again while the stream runs, and end it when the new letters are counted."""
+        letters_now = sum(counted(spark, path).values())
+        if letters_now == 10 and not seen:
+            seen.append(letters_now)
+            made_again(kafka, letters, create_topic)
+            dead(100, 104, Reason.TIME_LIMIT)
+        if letters_now == 14:
+            signal.raise_signal(signal.SIGINT)
+
+    monitor.run(spark, connection, path, pattern=dead.pattern, every="1 second", watch=watch)
+    assert sum(counted(spark, path).values()) == 14
+    assert {row.missing_before for row in Output(spark, path).read("partitions").collect()} == {0}
+
+    # The new topic has more letters than the archive has read of the old one: no offset is missing.
+    dead(104, 112, Reason.TIME_LIMIT)
+    options = ["archive", kept, "--pattern", dead.pattern, "--bootstrap", kafka]
+    refused = CliRunner().invoke(commands, options)
+    assert (refused.exit_code, f"deleted and created again since it was read: {letters}" in refused.output) == (1, True)
+    for _ in range(2):
+        assert CliRunner().invoke(commands, [*options, "--allow-gaps"]).exit_code == 0
+        assert sorted(row.offset for row in archive.letters(spark, kept).collect()) == [*range(10), *range(100, 112)]
+    assert Output(spark, kept).read("letters").count() == 22
+
+
 @pytest.mark.feature("C3", "D5")
 @pytest.mark.parametrize("ahead_s", [3_600, -3_600])
 def test_the_window_of_alerts_goes_by_the_brokers_clock(kafka, spark, dead, create_topic, unique, tmp_path, ahead_s):

@@ -67,11 +67,13 @@ def test_missing_offsets_are_reported(letters, spark):
     )
     before = local_rows.frame(
         spark,
-        [("dlq.q", 0, 3), ("dlq.q", 0, 6), ("dlq.q", 1, 99)],
-        "letter_topic string, letter_partition int, last_offset long",
-    )
+        [("dlq.q", 0, 99, 0, NOON), ("dlq.q", 0, 3, 1, NOON), ("dlq.q", 0, 6, 2, NOON), ("dlq.q", 1, 99, 2, NOON)],
+        "letter_topic string, letter_partition int, last_offset long, batch_id long, read_until timestamp",
+    )  # after the first batch the topic was created again
     row = monitor.partitions(read, before).head()
     assert (row.first_offset, row.last_offset, row.records, row.missing_before) == (10, 12, 3, 3)
+    again = monitor.partitions(read, before.where("batch_id = 0 OR letter_partition = 1")).head()
+    assert (again.first_offset, again.missing_before) == (10, 0)
     assert monitor.partitions(read, None).head().missing_before == 0
 
 

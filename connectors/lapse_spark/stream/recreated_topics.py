@@ -1,0 +1,128 @@
+"""Finds topics that were deleted and created again since a stream read them, by Kafka's topic ids (C42).
+
+Spark's Kafka source knows a topic by its name only. In the new topic it would go on at the offset of the old one, and
+silently leave out the records before. So the ids of the topics are kept beside the tables. The offsets of a recreated
+topic are removed from the checkpoint, and Spark then reads the new topic from its beginning.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from typing import Any, Final
+
+import orjson
+from confluent_kafka import KafkaException, TopicCollection
+
+from lapse_client.error import LapseError
+from lapse_spark.connection import Connection
+from lapse_spark.stream.output import Output
+
+log = logging.getLogger("lapse_spark")
+
+IDS_FILE: Final = "topics.json"
+"""The file with the id of each topic that the stream has read, beside an output's tables."""
+
+_OFFSETS: Final = "_checkpoint/offsets"
+_FIRST_OFFSETS: Final = "_checkpoint/sources/0/0"
+_PATIENCE_S: Final = 2.5
+
+
+class RecreatedTopics:
+    """Compares the topics of a stream with one source to those that it has read.
+
+    Args:
+        output: output of the stream, with its checkpoint.
+        connection: connection to the cluster. If it has options that only Java's client knows, nothing is found.
+        allowed: whether the stream goes on with a new topic. Otherwise it ends with an error.
+
+    Attributes:
+        found: whether a topic was created again while the stream ran.
+    """
+
+    def __init__(self, output: Output, connection: Connection, *, allowed: bool) -> None:
+        self.found = False
+        self._output, self._allowed = output, allowed
+        self._ids: dict[str, str] = orjson.loads(output.text(IDS_FILE)) if output.names(".", IDS_FILE) else {}
+        self._admin: Any = None
+        try:
+            self._admin = connection.of_lapse().admin()
+        except (ValueError, LapseError) as error:
+            log.info("recreated topics are not noticed: %s", error)
+
+    def forget_offsets(self) -> None:
+        """Remove the offsets of recreated topics from the checkpoint, before the stream starts.
+
+        Raises:
+            ValueError: a topic was created again, and the stream may not go on with it.
+        """
+        self.found = False
+        files = self._offset_files()
+        names = {name for file in files for name in self._offsets(file)}
+        self._ids = {name: found for name, found in self._ids.items() if name in names}
+        recreated = self._compare(names)
+        if not recreated:
+            return
+        text = ", ".join(sorted(recreated))
+        if not self._allowed:
+            raise ValueError(
+                f"deleted and created again since it was read: {text}. Letters of the old topic that were not read are "
+                "lost. --allow-gaps goes on, with the new topic from its beginning"
+            )
+        log.warning("deleted and created again since it was read, and now read from its beginning: %s", text)
+        for file in files:
+            kept = {name: ends for name, ends in self._offsets(file).items() if name not in recreated}
+            head, newline, _ = self._output.text(file).rpartition("\n")
+            self._output.put_text(file, f"{head}{newline}{orjson.dumps(kept).decode()}")
+        self._keep_ids(self._ids | recreated)
+
+    def look(self, names: Collection[str]) -> None:
+        """Look whether topics that the running stream reads were created again; note the ids of new ones.
+
+        Args:
+            names: the topics of the stream's last batch; empty before the first one.
+        """
+        if not names:
+            return
+        if not self._ids.keys() <= set(names):  # Spark reads a topic that was missing in a batch as a new one
+            latest = self._offsets(self._offset_files()[0])
+            self._ids = {name: found for name, found in self._ids.items() if name in latest}
+        self.found = bool(self._compare(names))
+
+    def _compare(self, names: Collection[str]) -> dict[str, str]:
+        """Return the new ids of recreated topics. Note the ids of topics that are not known yet."""
+        now = self._find_ids(names)
+        self._keep_ids(now | self._ids)
+        return {name: found for name, found in now.items() if self._ids[name] != found}
+
+    def _find_ids(self, names: Collection[str]) -> dict[str, str]:
+        """Return the ids of those topics that the brokers describe to this user now."""
+        if self._admin is None or not names:
+            return {}
+        found = {}
+        asked = self._admin.describe_topics(TopicCollection(sorted(names)), request_timeout=_PATIENCE_S)
+        for name, answer in asked.items():
+            try:
+                found[name] = str(answer.result().topic_id)
+            except KafkaException:  # the topic is missing or hidden, or no broker answers: the next look may tell
+                continue
+        return found
+
+    def _keep_ids(self, ids: dict[str, str]) -> None:
+        if ids != self._ids:
+            self._ids = ids
+            self._output.put_text(IDS_FILE, orjson.dumps(ids, option=orjson.OPT_INDENT_2).decode())
+
+    def _offset_files(self) -> list[str]:
+        """Return the files with the stream's offsets that count, the latest first.
+
+        The latest one is planned, and perhaps not finished. Then the stream repeats it from the offsets before it.
+        """
+        numbers = sorted((int(name) for name in self._output.names(_OFFSETS, "") if name.isdigit()), reverse=True)
+        files = [f"{_OFFSETS}/{number}" for number in numbers[:2]]
+        return [*files, _FIRST_OFFSETS] if numbers == [0] else files
+
+    def _offsets(self, file: str) -> dict[str, Any]:
+        """Return the offsets in a file, by topic."""
+        text = self._output.text(file).rpartition("\n")[2]
+        return dict(orjson.loads(text)) if text.startswith("{") else {}
