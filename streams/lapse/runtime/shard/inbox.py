@@ -321,8 +321,7 @@ class Inbox:
 
     def _hand_over(self, tp: TP, records: Sequence[Any]) -> int:
         """Hand messages to the machine; return how many of them it took."""
-        done = self._offer(tp, records)
-        if done:
+        if done := self._offer(tp, records):
             self._waiting -= done
             self.processed[tp] = records[done - 1].offset + 1
         return done
