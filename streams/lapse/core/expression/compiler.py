@@ -249,11 +249,21 @@ class _Generator(Scope):
                 checks.append(f"({evaluated} is not None)")
             else:
                 checks.append(f"(type({evaluated}) in numbers)")
-        condition = " & ".join(checks) or "True"
+        otherwise = right_again
+        if len(checks) > 1 and _is_member(right):
+            # `and` is quicker, and may skip the right operand, which is then looked up again.
+            condition, otherwise = " and ".join(checks), self.value(right, depth)
+        else:
+            condition = " & ".join(checks) or "True"
         if operator == "/":
             condition = f"({condition}) and {right_again}"
-        fallback = f"{self.name(operation)}({left_again}, {right_again})"
+        fallback = f"{self.name(operation)}({left_again}, {otherwise})"
         return f"({left_again} {operator} {right_again} if {condition} else {fallback})"
+
+
+def _is_member(node: Node) -> bool:
+    """Return whether a node is a member of the payload itself, which costs one lookup."""
+    return isinstance(node, Path) and len(node.steps) == 1 and isinstance(node.steps[0], str)
 
 
 def _careful(node: Node, purpose: str) -> Callable[..., Any]:
