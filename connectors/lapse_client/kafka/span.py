@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from lapse_client.error import ConnectionFailed, LapseError
 from lapse_client.kafka.connection import Connection, arrived, log_bounds
 from lapse_client.kafka.metadata import METADATA_TIMEOUT_S
 
 _POLL_S: Final = 0.5
+_OPEN_S: Final = 15.0
+"""How long to wait for the end of an open transaction, s."""
+
 _AT_ONCE: Final = 5_000
 _Name = tuple[str, int]
 Progress = Callable[[int, int], None]
@@ -28,8 +32,12 @@ def span(
     since_ms: int | None = None,
     until: Callable[[str], int | None] = lambda topic: None,
     progress: Progress = _ignore_progress,
+    *,
+    whole: bool = False,
 ) -> Iterator[Message]:
     """Yield the records of topics that were written at or after an instant, up to their present ends.
+
+    Records behind an open transaction are hidden. By default, the present end is where the first one begins.
 
     Args:
         connection: the cluster.
@@ -37,9 +45,10 @@ def span(
         since_ms: the instant, ms since the epoch; None = from the beginning.
         until: called for each record with its topic; returns the last instant of interest, or None for no limit.
         progress: called with the number of offsets read, and of all.
+        whole: whether to wait for the ends of open transactions, so that no committed record is missing.
 
     Raises:
-        LapseError: a topic cannot be read.
+        LapseError: a topic cannot be read, or a transaction stays open.
     """
     consumer = connection.consumer(enable_partition_eof=True)
     try:
@@ -48,6 +57,8 @@ def span(
         for name in ((topic, partition) for topic, count in topics.items() for partition in range(count)):
             places[name] = TopicPartition(*name)
             places[name].offset, ends[name] = log_bounds(consumer, places[name])
+        if whole:
+            ends = _whole_ends(connection, consumer, places)
         if since_ms is not None and places:
             asked = [TopicPartition(*name, since_ms) for name in places]
             for found in consumer.offsets_for_times(asked, timeout=METADATA_TIMEOUT_S):
@@ -83,3 +94,27 @@ def span(
         raise ConnectionFailed(connection.bootstrap_servers, error) from error
     finally:
         consumer.close()
+
+
+def _whole_ends(connection: Connection, consumer: Consumer, places: Mapping[_Name, TopicPartition]) -> dict[_Name, int]:
+    """Return where partitions end now, once no transaction before that is open.
+
+    Raises:
+        LapseError: a transaction stays open.
+    """
+    every = connection.consumer(isolation_level="read_uncommitted")
+    try:
+        ends = {name: log_bounds(every, place)[1] for name, place in places.items()}
+    finally:
+        every.close()
+    give_up = time.monotonic() + _OPEN_S
+    for name, end in ends.items():
+        while (stable := log_bounds(consumer, places[name])[1]) < end:
+            if time.monotonic() >= give_up:
+                raise LapseError(
+                    f"{name[0]}, partition {name[1]}: a transaction that begins at offset {stable} stays open, and "
+                    "hides what is behind it. If the program that began it has ended, find and abort it with "
+                    "kafka-transactions.sh"
+                )
+            time.sleep(_POLL_S)
+    return ends

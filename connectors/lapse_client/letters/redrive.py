@@ -278,7 +278,8 @@ def send(
     try:
         redriven.make_topic()
         sender = LetterSender(connection, redriven, queues or LetterQueues(connection), sent)
-        redriven.read()  # the sender has ended other runs, which may have sent letters since the plan was begun (C58)
+        # The sender has ended other runs, which may have sent letters since the plan was begun (C58).
+        redriven.read(whole=True)
         size = _BATCH if rate is None else max(1, min(_BATCH, int(rate)))
         for line in lines:
             if line.refused:

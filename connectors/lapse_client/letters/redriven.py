@@ -37,15 +37,18 @@ class Redriven:
         self._times: Counter[str] = Counter()
         self._sent: Counter[str] = Counter()
 
-    def read(self) -> Redriven:
+    def read(self, *, whole: bool = False) -> Redriven:
         """Read the topic to its end, and return self. If there is no topic, nothing was sent.
 
+        Args:
+            whole: whether no note may be missing, so that open transactions are waited for.
+
         Raises:
-            LapseError: the topic cannot be read.
+            LapseError: the topic cannot be read, or a transaction stays open.
         """
         topics = self._connection.partitions()
         if TOPIC in topics:
-            for message in span(self._connection, {TOPIC: topics[TOPIC]}):
+            for message in span(self._connection, {TOPIC: topics[TOPIC]}, whole=whole):
                 self.take(message.key(), message.value())
         return self
 

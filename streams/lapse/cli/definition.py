@@ -104,6 +104,12 @@ def plan(path: Path, config: Config) -> Plan | None:
         return None
     topic, own = opened(config), in_file(path)
     there, _ = settled(topic.defined, config, own)
+    if topic.open_from is not None:
+        try:
+            topic.end_open_change()
+        except OutdatedChange as error:
+            raise TopologyError(f"nothing was defined: {error}") from error
+        there, _ = settled(topic.defined, config, own)
     made = Plan(topic, kept=[name for name in there if name not in own])
     for name, one in own.items():
         before = there.get(name)
@@ -159,6 +165,8 @@ def definitions(names: tuple[str, ...], config: Path, as_json: bool) -> None:
         )
     known, faults = readable({name: found[name] for name in wanted})
     _print(known, as_json)
+    if hidden := topic.open_change():
+        click.echo(f"Warning: {hidden}", err=True)
     if faults:
         raise click.ClickException(
             "\n".join(

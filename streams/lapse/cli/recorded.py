@@ -18,7 +18,8 @@ from lapse.config.definition import Definition, decide
 from lapse.core.near_name import question
 from lapse.protocol import event, topic
 from lapse.protocol.bookmark import BookmarkRange
-from lapse.runtime.topics.definitions import note, understood
+from lapse.runtime.topics.definitions import understood
+from lapse.runtime.topics.definitions_reader import note
 from lapse.simulation.arrival import Arrivals
 from lapse.simulation.comparison import Comparison, RecordedEvent, compare, facts
 from lapse.simulation.recorded_journal import RecordedJournal

@@ -160,16 +160,17 @@ def _defined(path: Path, config: Config, topology: Topology) -> _Defined:
             told = f'{topic.name} is there, which is for all workers: a worker with definitions = "file" refuses'
             return _Defined((told,))
         decided = decide(path, config, left(found, topology.existing))
+        hidden = tuple(filter(None, [topic.open_change()]))
         others = decided.definitions.keys() - {*config.queue, *config.sow}
         if not others:
-            return _Defined(decided.warnings)
+            return _Defined((*decided.warnings, *hidden))
         more = Cluster(only(decided.config, others)).topology(rights=True)
     except (TopologyError, ValueError) as error:
         return _Defined((str(error),))
     what = f"is defined, and not in {path.name}"
     own = {topic.name: topic.entity for topic in more.wanted()}
     wrong = [f"{own.get(one.topic, one.topic)} {what}: topic {one.topic}: {one.what}" for one in more.differences()]
-    return _Defined((*decided.warnings, *wrong, *warnings(more)), tuple(sorted(others)))
+    return _Defined((*decided.warnings, *hidden, *wrong, *warnings(more)), tuple(sorted(others)))
 
 
 def _planned(path: Path, config: Config) -> Plan | None:

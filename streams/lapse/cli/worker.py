@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from lapse.config import Config
     from lapse.config.definition import Decided
     from lapse.runtime.endpoint import Endpoint
+    from lapse.runtime.topics.definitions import DefinitionsTopic
     from lapse.runtime.worker_log import Format
 
 CRASHED: Final = 70
@@ -36,6 +37,9 @@ _STEADY_S: Final = 60.0
 _AGAIN_S: Final = 0.2
 _EMPTY_S: Final = 10.0
 """How long a definitions topic that was without a leader is not believed to be empty, s."""
+
+_OPEN_S: Final = 5.0
+"""How long a worker that starts waits for the end of a change of the definitions that is under way, s."""
 
 _NOTHING: Final = "neither [queue.<name>] nor [sow.<name>]; there is nothing to run"
 
@@ -186,11 +190,13 @@ def _read_definitions(path: Path, config: Config, endpoint: Endpoint) -> Decided
         with ThreadPoolExecutor(1) as beside:  # so that signals are handled while librdkafka waits
             there = beside.submit(awaited, Cluster(config).metadata, endpoint.note_away).result().topics
             topic = DefinitionsTopic(config)
-            found = beside.submit(_once_there, topic.read_if_there, endpoint.note_away).result()
+            found = beside.submit(_once_there, topic, endpoint.note_away).result()
         endpoint.note_back()
         decided = undecided(path, config, topic.name) if found is None else decide(path, config, found)
     except (TopologyError, ValueError) as error:
         raise click.ClickException(str(error)) from error
+    if hidden := topic.open_change():
+        decided = replace(decided, warnings=(*decided.warnings, f"{hidden}. The worker takes it up as soon as it ends"))
     if decided.definitions:
         return decided
     if found is None and names.commands(names.definer(config.lapse.app_id)) not in there:
@@ -199,18 +205,20 @@ def _read_definitions(path: Path, config: Config, endpoint: Endpoint) -> Decided
     return replace(decided, warnings=(*decided.warnings, idle))
 
 
-def _once_there(read: Callable[[], dict[str, bytes] | None], away: Callable[[str], None]) -> dict[str, bytes] | None:
+def _once_there(topic: DefinitionsTopic, away: Callable[[str], None]) -> dict[str, bytes] | None:
     """Read the definitions once a broker leads their topic: a worker knows nothing to serve before (C52, Q23).
 
-    A broker that has just come back may tell for a moment that the topic is empty.
+    A broker that has just come back may tell for a moment that the topic is empty. A change under way is waited for,
+    but not long: what is committed counts, and the worker follows the rest.
     """
-    from lapse.runtime.topics.definitions import DefinitionsAway
+    from lapse.runtime.topics.definitions_reader import DefinitionsAway
 
-    believes_from = time.monotonic()
+    believes_from, waited_until = time.monotonic(), time.monotonic() + _OPEN_S
     while True:
         try:
-            found = read()
-            if found or time.monotonic() >= believes_from:
+            found = topic.read_if_there()
+            now = time.monotonic()
+            if (found or now >= believes_from) and (topic.open_from is None or now >= waited_until):
                 return found
         except DefinitionsAway as error:
             away(str(error))

@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Final
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from lapse.config import Config
 from lapse.doctor.finding import Finding, fine, warning
+from lapse.doctor.transactions import ends_of
 from lapse_client.error import LapseError
 from lapse_client.kafka.connection import Connection
 
@@ -43,7 +43,9 @@ def check_lag(config: Config, connection: Connection) -> Iterator[Finding]:
     reader = connection.consumer(**{"group.id": config.lapse.app_id})
     try:
         tps = [TopicPartition(name, at) for name, count in connection.partitions().items() for at in range(count)]
-        ends = _end_offsets(connection.admin(), finished := _first_committed_offsets(reader, tps))
+        ends = ends_of(
+            connection.admin(), finished := _first_committed_offsets(reader, tps), IsolationLevel.READ_COMMITTED
+        )
         behind = _unprocessed_counts(ends, _committed_offsets(reader, list(finished)))
         late = time.monotonic() + _PATIENCE_S
         while behind and time.monotonic() < late:
@@ -80,22 +82,6 @@ def _committed_offsets(reader: Consumer, tps: list[TopicPartition]) -> dict[Topi
     """Return the offsets before which everything is durable, for partitions with a committed offset."""
     found = reader.committed(tps, timeout=_ANSWERS_S) if tps else []
     return {TopicPartition(one.topic, one.partition): one.offset for one in found if one.offset >= 0}
-
-
-def _end_offsets(admin: AdminClient, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-    """Return where the logs end now, without partitions that no longer exist."""
-    asked = admin.list_offsets(
-        {tp: OffsetSpec.latest() for tp in tps},  # type: ignore[no-untyped-call]
-        isolation_level=IsolationLevel.READ_COMMITTED,
-        request_timeout=_ANSWERS_S,
-    )
-    found = {}
-    for tp, answer in asked.items():
-        try:
-            found[tp] = answer.result(_ANSWERS_S).offset
-        except KafkaException:
-            continue
-    return found
 
 
 def _unprocessed_counts(ends: Mapping[TopicPartition, int], finished: Mapping[TopicPartition, int]) -> Counter[str]:

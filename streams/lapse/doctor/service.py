@@ -11,6 +11,7 @@ from typing import Any, Final
 from lapse.config import Config
 from lapse.doctor.finding import Finding, fine, warning, wrong
 from lapse.doctor.lag import check_lag
+from lapse.doctor.transactions import check_transactions
 from lapse_client.error import LapseError, UnknownEntity
 from lapse_client.kafka.connection import Connection
 from lapse_client.queue.queues import Figures, Queues
@@ -35,7 +36,12 @@ def check_service(config: Config, connection: Connection) -> list[Finding]:
     """
     if not config.queue and not config.sow:
         return [warning("entities", "lapse.toml names none", "Add [queue.<name>] or [sow.<name>], then `lapse apply`")]
-    return [*_check_entities(config, connection), *check_lag(config, connection), *_clock(config, connection)]
+    return [
+        *_check_entities(config, connection),
+        *check_lag(config, connection),
+        *check_transactions(config, connection),
+        *_clock(config, connection),
+    ]
 
 
 class _EntityRequest:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -21,6 +22,10 @@ _FETCH_WAIT_MS: Final = 20
 """How long a fetch without records waits before the broker answers it, ms. Such a fetch shows the end of the topic."""
 
 _PATIENCE_S: Final = 30.0
+_LOOK_S: Final = 0.5
+_OPEN_S: Final = 60.0
+"""How long to wait for the end of another link's transaction, s. Kafka aborts it about 30 s after its link died."""
+
 TOPIC: Final = f"{names.PREFIX}replication"
 CONFIG: Final = {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"}
 """Settings of the topic. With the broker's timestamps, the records of a link measure the broker's clock."""
@@ -67,10 +72,13 @@ class Progress:
         return f"{self._link}:opened:0".encode(), None
 
     def read(self, settings: dict[str, Any]) -> None:
-        """Read the topic to its end.
+        """Read the topic to its present end.
+
+        Records behind an open transaction of another link are hidden, so wait for its end. Otherwise the records that
+        this link has copied since would be copied again.
 
         Raises:
-            KafkaException: the brokers do not answer.
+            KafkaException: the brokers do not answer, or a transaction stays open.
         """
         consumer = Consumer(
             {
@@ -82,18 +90,28 @@ class Progress:
                 "isolation.level": "read_committed",
             }
         )
+        place = TopicPartition(TOPIC, 0, 0)
+        end: int | None = None
+        reached, give_up = 0, time.monotonic() + _OPEN_S
         try:
-            consumer.assign([TopicPartition(TOPIC, 0, 0)])
-            while True:
-                message = consumer.poll(_PATIENCE_S)
+            consumer.assign([place])
+            while end is None or reached < end:
+                message = consumer.poll(_PATIENCE_S if end is None else _LOOK_S)
                 if message is None:
-                    raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"{TOPIC}: no answer"))
+                    if end is not None and time.monotonic() < give_up:
+                        continue
+                    told = "no answer" if end is None else f"a transaction is open, which begins at offset {reached}"
+                    raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"{TOPIC}: {told}"))
                 error = message.error()
-                if error is not None:
-                    if error.code() == KafkaError._PARTITION_EOF:
-                        return
+                if error is None:
+                    self.take(message.key() or b"", message.value())
+                    reached = (message.offset() or 0) + 1
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    reached = message.offset() or 0
+                    if end is None:  # the same answer of the broker says how far uncommitted records go
+                        _, end = consumer.get_watermark_offsets(place, cached=True)
+                else:
                     raise KafkaException(error)
-                self.take(message.key() or b"", message.value())
         finally:
             consumer.close()
 

@@ -9,18 +9,28 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import psutil
 import pytest
-from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from confluent_kafka import Producer
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
 from lapse.cli.sample import SAMPLE
 from lapse.config import load
 from lapse.doctor import Verdict
 from lapse.doctor.lag import check_lag
+from lapse.doctor.transactions import check_transactions
+from lapse.replication.progress import CONFIG, Progress
+from lapse.replication.progress import TOPIC as PROGRESS
 from lapse_client import Publisher, QueueSubscriber
 from lapse_client.kafka.connection import Connection
+from lapse_client.letters.dead_letter import DeadLetter
+from lapse_client.letters.redriven import TOPIC as REDRIVEN
+from lapse_client.letters.redriven import Redriven
 from support.kafka.log import until
 
 LAPSE = [sys.executable, "-m", "lapse"]
@@ -170,6 +180,46 @@ def test_doctor_tells_that_a_worker_lags(stand: Stand) -> None:
     until(
         lambda: [one.verdict for one in check_lag(config, stand.connection)] == [Verdict.FINE], "it has caught up", 20
     )
+
+
+@pytest.mark.feature("Q15", "Q23", "S10", "C58")
+def test_a_transaction_that_stays_open_is_reported_and_readers_that_need_all_wait_for_its_end(stand: Stand) -> None:
+    servers, progress = (
+        {"bootstrap.servers": stand.connection.bootstrap_servers},
+        ("A", "B", {"lapse.sow.prices": "1>2"}),
+    )
+    for name, settings in ((PROGRESS, CONFIG), (REDRIVEN, {})):
+        admin = stand.connection.admin()
+        admin.create_topics([NewTopic(name, 1, 1, config=settings)])[name].result(15)
+    open_one = Producer({**servers, "transactional.id": "of somebody else"})
+    open_one.init_transactions(30)
+    open_one.begin_transaction()
+    for name in (PROGRESS, REDRIVEN):
+        open_one.produce(name, b"{}", b"key", partition=0)
+    open_one.flush(30)
+    key, value = Progress(*progress).record("lapse.sow.prices", 0, 7)
+    behind = Producer(servers)
+    behind.produce(PROGRESS, value, key)
+    behind.produce(REDRIVEN, b'{"first": "a", "times": 1}', b"a")
+    behind.flush(30)
+
+    (*found,) = check_transactions(load(stand.config), stand.connection)
+    assert [(one.about, one.verdict) for one in found] == [("transactions", Verdict.WARNING)] * 2
+    assert found[0].told.startswith(f"{REDRIVEN}, partition 0: 2 records from offset 0 on are behind a transaction")
+    assert f"abort --topic {PROGRESS} --partition 0 --start-offset 0" in found[1].remedy
+
+    ours, notes = Progress(*progress), Redriven(stand.connection)
+    letter = cast("DeadLetter", SimpleNamespace(lapse_id="a"))
+    assert not notes.read().sent(letter), "a plan may be made without them"
+    with ThreadPoolExecutor(2) as beside:
+        reads = [beside.submit(ours.read, servers), beside.submit(notes.read, whole=True)]
+        wait(reads, 1.0)
+        open_one.abort_transaction(30)
+        for one in reads:
+            one.result(30)
+    assert ours.next_offset("lapse.sow.prices", 0) == 7, "though another link was in a transaction"
+    assert notes.sent(letter) == 1
+    assert not [*check_transactions(load(stand.config), stand.connection)]
 
 
 def test_doctor_without_a_broker_says_what_it_can(stand: Stand) -> None:

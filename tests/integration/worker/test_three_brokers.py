@@ -5,12 +5,14 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
+from lapse.config import load
 from lapse.embedded import EmbeddedKafka
 from lapse.embedded.settings import cluster_id
 from lapse.protocol import topic
+from lapse.runtime.topics.definitions import DefinitionsTopic
 from support.kafka.log import until
 from support.processes.deployment import Deploy, Deployment
 
@@ -112,22 +114,58 @@ def test_copies_are_asked_for_warned_of_and_outlive_a_broker(brokers: list[Embed
         assert delivery.value == b"kept"
     assert f"{here.name('away')}, partition 0: is taken over after all" in worker.text
     worker.stop()
-    _waits_for_definitions(brokers[2], admin, deploy({"orders": {}}, servers=servers, definitions="topic"))
+    _waits_for_definitions(brokers, admin, deploy({"orders": {}}, servers=servers, definitions="topic"))
 
 
-def _waits_for_definitions(broker: EmbeddedKafka, admin: AdminClient, here: Deployment) -> None:
-    """A worker that starts while nobody leads the definitions topic waits: it knows nothing to serve (Q23)."""
+def _waits_for_definitions(brokers: list[EmbeddedKafka], admin: AdminClient, here: Deployment) -> None:
+    """A worker that starts while nobody leads the definitions topic waits: it knows nothing to serve (Q23).
+
+    The broker dies while it should write the end of a transaction, which Kafka forgets then.
+    """
     name, settings = topic.definitions(here.app_id), {"cleanup.policy": "compact"}
-    created = admin.create_topics([NewTopic(name, 1, replica_assignment=[[3]], config=settings)])
+    producer = Producer({"bootstrap.servers": here.servers, "transactional.id": name})
+    producer.init_transactions(30)  # makes Kafka create the topic of its transactions
+    at = 2 if admin.list_topics(timeout=15).topics["__transaction_state"].partitions[0].leader == 3 else 3
+    broker = brokers[at - 1]
+    created = admin.create_topics([NewTopic(name, 1, replica_assignment=[[at]], config=settings)])
     created[name].result(15)
     here.apply()
-    consumer = Consumer({"bootstrap.servers": here.servers, "group.id": name})
-    place = TopicPartition(name, 0)
-    until(lambda: consumer.get_watermark_offsets(place, timeout=15)[1] == 2, "the definition is committed")
-    consumer.close()
-    broker.kill()
+    assert _end(here, name) == 2, "the definition is committed when that is reported"
+    _lose_end(broker, here, name)
     worker = here.worker()
     until(lambda: f"{name}: " in worker.text and "The worker waits for it" in worker.text, "the worker waits", 60)
     broker.start()
     worker.wait_for_shards(1)
     assert worker.running
+    until(
+        lambda: f"{name}: a change that begins at offset 2 is neither committed nor aborted" in worker.text, "it says"
+    )
+    assert _end(here, name) == 2, "Kafka has lost the end of the transaction"
+    assert "begins at offset 2 is neither" in " ".join(here.lapse("check").stderr.split())
+
+    here.configure({"orders": {}, "more": {}}, definitions="topic")
+    here.apply()
+    assert _end(here, name) == 7, "a record and its abort, and a definition with its commit"
+    worker.wait_for_shards(2)
+    assert {*DefinitionsTopic(load(here.config)).read()} == {here.name("orders"), here.name("more")}
+
+
+def _end(here: Deployment, name: str) -> int:
+    """Where a topic ends for readers of committed records."""
+    consumer = Consumer({"bootstrap.servers": here.servers, "group.id": name})
+    try:
+        return consumer.get_watermark_offsets(TopicPartition(name, 0), timeout=15)[1]
+    finally:
+        consumer.close()
+
+
+def _lose_end(broker: EmbeddedKafka, here: Deployment, name: str) -> None:
+    """Write the definition of an entity, and kill the broker after its commit but before the marker."""
+    producer = Producer({"bootstrap.servers": here.servers, "transactional.id": name})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(name, b"{}", b"ghost", partition=0)
+    producer.flush(30)
+    broker.pause()
+    producer.commit_transaction(30)
+    broker.kill()

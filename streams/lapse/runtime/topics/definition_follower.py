@@ -29,7 +29,8 @@ from lapse.config.definition import (
 from lapse.protocol import topic as names
 from lapse.runtime.topics.cluster import Cluster
 from lapse.runtime.topics.definition_draft import LIVE
-from lapse.runtime.topics.definitions import DefinitionsTopic, OutdatedChange, note, understood
+from lapse.runtime.topics.definitions import DefinitionsTopic, OutdatedChange, understood
+from lapse.runtime.topics.definitions_reader import note
 from lapse.runtime.topics.topic_follower import TopicFollower
 from lapse.runtime.topics.topology import Topology, TopologyError
 

@@ -7,25 +7,26 @@ what was read before another change cannot be written after it.
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # not in its __all__
 
 from lapse.config import Config
 from lapse.config.definition import Definition
 from lapse.protocol import topic as names
 from lapse.runtime.kafka import security
+from lapse.runtime.topics.definitions_reader import Contents, DefinitionsAway, DefinitionsReader
 from lapse.runtime.topics.patience import Patience
 from lapse.runtime.topics.topology import TopologyError
 
 T = TypeVar("T")
 
-_FETCH_WAIT_MS: Final = 20
-"""How long a broker may wait before it answers that a topic has no more records, ms; the default is half a second."""
+logger = logging.getLogger(__name__)
 
 _PATIENCE_S: Final = 15.0
 _KNOWN_S: Final = 120.0
@@ -35,6 +36,8 @@ _COUNTED_EACH: Final = 20
 """One look in this number counts all topics, because a list of thousands is expensive."""
 _WRITES_S: Final = 60.0
 """How long a transaction may take, s. For the first one of a cluster, brokers create a topic of fifty partitions."""
+_OPEN_S: Final = 5.0
+"""How long a change that is under way may take before it counts as one that Kafka does not finish, s."""
 _SETTINGS: Final = {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"}
 
 
@@ -57,29 +60,9 @@ class Unreadable(NamedTuple):
     why: str
 
 
-class DefinitionsAway(TopologyError):
-    """No broker that leads the topic answers. That may be temporary."""
-
-
 class OutdatedChange(Exception):
     """A change is based on an older version of a definition (C64)."""
 
-
-_ABSENT: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
-"""Errors that mean that a topic does not exist."""
-
-_AWAY: Final = frozenset(
-    {
-        KafkaError.LEADER_NOT_AVAILABLE,
-        KafkaError.NOT_LEADER_FOR_PARTITION,
-        KafkaError.BROKER_NOT_AVAILABLE,
-        KafkaError.REQUEST_TIMED_OUT,
-        KafkaError._TIMED_OUT,
-        KafkaError._TRANSPORT,
-        KafkaError._ALL_BROKERS_DOWN,
-    }
-)
-"""Errors that mean that no leader of the topic answers for now."""
 
 _LACKED: Final = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED: "Create on it, or Write",
@@ -100,10 +83,13 @@ class DefinitionsTopic:
 
     Attributes:
         unreadable: what the last `defined` or `read_to_change` could not read, by entity.
+        open_from: where a change begins that Kafka had neither committed nor aborted at the last reading; None if there
+            was none. Nothing behind it can be read.
     """
 
     def __init__(self, config: Config) -> None:
         self.unreadable: Mapping[str, Unreadable] = {}
+        self.open_from: int | None = None
         self._config = config
         self.name = names.definitions(config.lapse.app_id)
         self._settings: dict[str, Any] = {
@@ -127,7 +113,7 @@ class DefinitionsTopic:
             TopologyError: it cannot be read.
         """
         there = self._read()
-        return None if there is None else there[0]
+        return None if there is None else there.found
 
     def read_with_offsets(self) -> tuple[dict[str, bytes], dict[str, int]]:
         """Return the encoded definitions, and the offset of each, by entity.
@@ -135,7 +121,8 @@ class DefinitionsTopic:
         Raises:
             TopologyError: it cannot be read.
         """
-        return self._read() or ({}, {})
+        there = self._read()
+        return ({}, {}) if there is None else (there.found, there.offsets)
 
     def read_to_change(self) -> dict[str, Definition]:
         """Return the definitions, before an entity is created or changed.
@@ -159,57 +146,25 @@ class DefinitionsTopic:
         """
         return self._defined(self._read())
 
-    def _defined(self, there: tuple[dict[str, bytes], dict[str, int]] | None) -> dict[str, Definition]:
-        found, offsets = there or ({}, {})
-        self.unreadable = _unreadable(found, offsets)
-        return understood(found)
+    def _defined(self, there: Contents | None) -> dict[str, Definition]:
+        if there is None:
+            self.unreadable = {}
+            return {}
+        self.unreadable = _unreadable(there.found, there.offsets)
+        return understood(there.found)
 
-    def _read(self) -> tuple[dict[str, bytes], dict[str, int]] | None:
-        """Return the encoded definitions, and the offset of each; None if there is no topic."""
-        consumer = Consumer(
-            {
-                **self._settings,
-                "group.id": self.name,
-                "enable.auto.commit": False,
-                "isolation.level": "read_committed",
-                "enable.partition.eof": True,
-                "fetch.wait.max.ms": _FETCH_WAIT_MS,
-            }
-        )
-        found: dict[str, bytes] = {}
-        offsets: dict[str, int] = {}
-        try:
-            place = TopicPartition(self.name, 0, OFFSET_BEGINNING)
-            # Ask for it by name: a list of all topics leaves out those that we may not see.
-            absence = consumer.list_topics(self.name, timeout=_PATIENCE_S).topics[self.name].error
-            if absence is not None and absence.code() in _ABSENT:
+    def _read(self) -> Contents | None:
+        """Return the definitions; None if there is no topic."""
+        self.open_from = None
+        with self._reader() as reader:
+            if not reader.is_there():
                 return None
-            if absence is not None:
-                raise KafkaException(absence)
-            consumer.assign([place])
-            give_up = time.monotonic() + _PATIENCE_S
-            while time.monotonic() < give_up:
-                message = consumer.poll(0.2)
-                if message is None:
-                    continue
-                if (failure := message.error()) is None:
-                    name = note(found, message.key(), message.value())
-                    offsets[name or ""] = message.offset() or 0
-                elif failure.code() == KafkaError._PARTITION_EOF:
-                    return found, offsets
-                elif failure.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:  # librdkafka; no group is needed
-                    raise KafkaException(failure)
-            raise DefinitionsAway(f"{self.name}: could not be read to its end within {_PATIENCE_S:g} s")
-        except KafkaException as error:
-            if error.args[0].code() in _AWAY:
-                raise DefinitionsAway(f"{self.name}: cannot be read now: {error.args[0].str()}") from error
-            if error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-                # An assignment shows that we have the right Describe.
-                lacked = "Read" if consumer.assignment() else "Describe"
-                raise TopologyError(f"{self.name}: we lack the right {lacked} on it: have it granted") from error
-            raise TopologyError(f"{self.name}: cannot be read: {error.args[0].str()}") from error
-        finally:
-            consumer.close()
+            there = reader.read()
+        self.open_from = there.open_from
+        return there
+
+    def _reader(self) -> DefinitionsReader:
+        return DefinitionsReader(self.name, self._settings)
 
     def publish(self, definitions: Iterable[Definition]) -> None:
         """Write definitions, each the next version of the current one; all of them or none.
@@ -249,36 +204,43 @@ class DefinitionsTopic:
                 await asyncio.sleep(_AGAIN_S * random.uniform(1, 5))  # noqa: S311  # not to collide again
         return await work()
 
+    def open_change(self) -> str:
+        """Return a text about the change that was not finished at the last reading; empty if there was none."""
+        if self.open_from is None:
+            return ""
+        return (
+            f"{self.name}: a change that begins at offset {self.open_from} is neither committed nor aborted, and hides "
+            "what is behind it. Kafka usually ends it within a minute. If it does not, run `lapse apply` again"
+        )
+
+    def end_open_change(self) -> None:
+        """Abort the change that Kafka does not finish, if there is one still.
+
+        `publish` reports success only when a change can be read, so nobody was told that this one counts.
+
+        Raises:
+            OutdatedChange: somebody else changes definitions at this moment.
+            TopologyError: the cluster refuses, or the transaction is of another program.
+        """
+        give_up = time.monotonic() + _OPEN_S
+        while self._read() is not None and self.open_from is not None:
+            if time.monotonic() >= give_up:
+                self._change(())
+                return
+            time.sleep(_LOOK_S)
+
     def _change(self, changed: Iterable[Definition | _Withdrawal]) -> None:
-        """Write and remove definitions in one transaction."""
+        """Write and remove definitions in one transaction, and wait until they can be read."""
         try:
             self._create()
             producer = Producer({**self._settings, "transactional.id": self.name, "acks": "all"})
             producer.init_transactions(_WRITES_S)
-            found, offsets = self.read_with_offsets()
-            versions = {name: decoded.version for name, decoded in understood(found).items()}
-            versions |= {name: one.version for name, one in _unreadable(found, offsets).items()}
-            wanted: list[Definition | _Withdrawal] = []
-            for one in changed:
-                there = versions.get(one.name, 0)
-                if isinstance(one, _Withdrawal):
-                    if one.name not in found or offsets[one.name] > one.offset:
-                        continue
-                elif one.version != there + 1:
-                    raise OutdatedChange(
-                        f"{one.name}: the change is based on version {one.version - 1}, and version {there} is there: "
-                        "somebody changed it meanwhile. Look at the difference again"
-                    )
-                wanted.append(one)
-            if not wanted:
-                return
-            producer.begin_transaction()
-            for one in wanted:
-                if isinstance(one, _Withdrawal):
-                    producer.produce(self.name, None, one.name.encode(), partition=0)
-                else:
-                    producer.produce(self.name, one.encode(), one.name.encode(), partition=0)
-            producer.commit_transaction(_WRITES_S)
+            with self._reader() as reader:
+                there = reader.read()
+                if there.open_from is not None:
+                    there = self._abort_hanging(producer, reader, there.open_from)
+                if wanted := _wanted(there, changed):
+                    self._commit(producer, reader, wanted)
         except KafkaException as error:
             failure = error.args[0]
             if lacked := _LACKED.get(failure.code()):  # before fatal errors, of which it is one
@@ -286,6 +248,47 @@ class DefinitionsTopic:
             if failure.fatal() or failure.code() == KafkaError._FENCED:
                 raise OutdatedChange("somebody changes definitions at this moment; look again") from error
             raise TopologyError(f"{self.name}: could not be written: {failure.str()}. Run it again") from error
+
+    def _commit(
+        self, producer: Producer, reader: DefinitionsReader, wanted: Iterable[Definition | _Withdrawal]
+    ) -> None:
+        """Write a change, and wait until it can be read.
+
+        Kafka answers before the end of the transaction is in the topic. If the topic's last replica dies in between,
+        Kafka 4.3 forgets to write it, and no worker would ever see the change.
+        """
+        written = _Written()
+        producer.begin_transaction()
+        for one in wanted:
+            value = None if isinstance(one, _Withdrawal) else one.encode()
+            producer.produce(self.name, value, one.name.encode(), partition=0, on_delivery=written.note)
+        producer.commit_transaction(_WRITES_S)
+        try:
+            reader.read(beyond=written.last)
+        except DefinitionsAway as error:
+            raise TopologyError(
+                f"{error}. So it is not certain that the change will ever count, although Kafka took it. Run it again"
+            ) from error
+
+    def _abort_hanging(self, producer: Producer, reader: DefinitionsReader, open_from: int) -> Contents:
+        """Abort a transaction that Kafka calls finished, but of which it never wrote the end to the topic.
+
+        The next transaction of the same producer includes it.
+        """
+        written = _Written()
+        producer.begin_transaction()
+        producer.produce(self.name, None, b"", partition=0, on_delivery=written.note)
+        producer.flush(_PATIENCE_S)
+        producer.abort_transaction(_WRITES_S)
+        try:
+            there = reader.read(beyond=written.last)
+        except DefinitionsAway as error:
+            raise TopologyError(
+                f"{self.name}: the transaction that begins at offset {open_from} is of another program, and open: "
+                "nothing behind it can be read. End that program, or find and abort it with kafka-transactions.sh"
+            ) from error
+        logger.warning("%s: aborted a change of which Kafka had lost the end, from offset %d on", self.name, open_from)
+        return there
 
     def _create(self) -> None:
         admin = AdminClient(self._settings)
@@ -319,22 +322,6 @@ class DefinitionsTopic:
         return admin.list_topics(self.name, timeout=_PATIENCE_S).topics[self.name].error is None
 
 
-def note(found: dict[str, bytes], key: object, value: object) -> str | None:
-    """Put a record into `found`, in place of an earlier one of its entity.
-
-    Returns:
-        The entity; None if the record names none.
-    """
-    if not isinstance(key, bytes):
-        return None
-    name = key.decode("utf-8", "replace")
-    if isinstance(value, bytes):
-        found[name] = value
-    else:
-        found.pop(name, None)
-    return name
-
-
 def understood(found: Mapping[str, bytes]) -> dict[str, Definition]:
     """Decode the definitions that can be read. A worker reports the others."""
     decoded: dict[str, Definition] = {}
@@ -344,6 +331,42 @@ def understood(found: Mapping[str, bytes]) -> dict[str, Definition]:
         except ValueError:
             continue
     return decoded
+
+
+class _Written:
+    """The offset of the last record that a producer has written."""
+
+    def __init__(self) -> None:
+        self.last = -1
+
+    def note(self, error: KafkaError | None, message: Message) -> None:
+        """Note the fate of a record."""
+        if error is None:
+            self.last = max(self.last, message.offset() or 0)
+
+
+def _wanted(there: Contents, changed: Iterable[Definition | _Withdrawal]) -> list[Definition | _Withdrawal]:
+    """Return the changes that still have to be written.
+
+    Raises:
+        OutdatedChange: the current version of a definition is not the version on which its change is based.
+    """
+    found, offsets = there.found, there.offsets
+    versions = {name: decoded.version for name, decoded in understood(found).items()}
+    versions |= {name: one.version for name, one in _unreadable(found, offsets).items()}
+    wanted: list[Definition | _Withdrawal] = []
+    for one in changed:
+        version = versions.get(one.name, 0)
+        if isinstance(one, _Withdrawal):
+            if one.name not in found or offsets[one.name] > one.offset:
+                continue
+        elif one.version != version + 1:
+            raise OutdatedChange(
+                f"{one.name}: the change is based on version {one.version - 1}, and version {version} is there: "
+                "somebody changed it meanwhile. Look at the difference again"
+            )
+        wanted.append(one)
+    return wanted
 
 
 def _unreadable(found: Mapping[str, bytes], offsets: Mapping[str, int]) -> dict[str, Unreadable]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from typing import Any, Final
 
@@ -12,6 +13,7 @@ from aiokafka.errors import KafkaError
 from aiokafka.structs import TopicPartition
 from confluent_kafka import KafkaException
 
+from lapse.runtime.kafka.open_transaction import OpenTransaction
 from lapse.runtime.repeated_error import RepeatedError
 from lapse.runtime.watch import end_process_if_failed
 
@@ -72,9 +74,13 @@ class TopicFollower:
                 await consumer.start()
                 consumer.assign([place])
                 await (consumer.seek_to_end if self._from_end else consumer.seek_to_beginning)()
+                open_transaction = OpenTransaction(self._topic)
                 while True:
                     batches = await consumer.getmany(timeout_ms=_WAIT_MS)
                     await self._take(batches.get(place, ()))
+                    open_transaction.look(
+                        consumer.last_stable_offset(place), consumer.highwater(place), time.monotonic()
+                    )
             except (KafkaError, OSError) as error:
                 repeated.note(error)
                 await asyncio.sleep(_WAIT_MS / 1000)
