@@ -72,6 +72,7 @@ class Intake:
 
     async def commands(self, most: int) -> int:
         """Hand commands and ticks to the machine, after the messages that they may name; return how many."""
+        self._inbox.held_ms = None  # what is not looked at now waits for nothing: a runner would ask again without end
         if self._machine.unfinished is not None:
             return 0
         take_all, below = bool(self._topics.replaced), None

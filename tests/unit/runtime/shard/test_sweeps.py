@@ -287,3 +287,34 @@ def test_a_quick_look_tells_a_sweep_in_either_encoding(command: Command) -> None
         sweeps = Sweeps(1)
         sweeps.note([SimpleNamespace(offset=0, timestamp=7, value=value)])
         assert (sweeps.until_ms(1, 0) == 7) == (command in (PURGE, BY_FILTER, REWIND))
+
+
+@pytest.mark.feature("C60", "C63", "C76")
+@pytest.mark.parametrize("why", ["unfinished", "waits_for_ends"])
+def test_a_command_that_was_held_is_not_asked_for_again_while_no_command_is_taken(why: str) -> None:
+    """A worker hung that held a command behind a rewind: it asked the shard for it again and again in one step."""
+    asyncio.run(_is_held(why))
+
+
+async def _is_held(why: str) -> None:
+    machine = Machine()
+    anything: Any = machine
+    inbox = inbox_of(machine, 0)
+    log = SimpleNamespace(existing_ends=lambda _: asyncio.sleep(0, {ORDERS: 1}))
+    reader = SimpleNamespace(next_offset=lambda tp: asyncio.sleep(0, 0))
+    inbox._reader = reader  # type: ignore[assignment]
+    gate = Gate(inbox, log, lambda: None)  # type: ignore[arg-type]
+    intake = Intake(anything, inbox, gate, anything, SimpleNamespace(replaced=()), lambda _: None)  # type: ignore[arg-type]
+    inbox._batches[COMMANDS].append([record(0, 3, OTHER)])
+    machine.waits_for_arrivals = lambda at_ms: True  # type: ignore[method-assign]
+    await intake.commands(100)
+    assert inbox.held_ms == 3
+    assert not intake.has_commands
+    machine.waits_for_arrivals = lambda at_ms: False  # type: ignore[method-assign]
+    setattr(machine, why, 0 if why == "unfinished" else True)
+    looked = 0
+    while inbox.held_ms is not None and looked < 3:  # as a runner does
+        looked += 1
+        await intake.commands(100)
+    assert looked == 1
+    assert machine.got == []
