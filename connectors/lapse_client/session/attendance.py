@@ -9,7 +9,7 @@ from concurrent.futures import wait as wait_for
 from typing import Final
 
 from lapse.protocol.answer import Answer
-from lapse.protocol.command import Command
+from lapse.protocol.command import DEFINITION_COMMANDS, Command
 from lapse_client.error import AnswerTimeout
 from lapse_client.session.shard import Shard
 
@@ -27,9 +27,9 @@ _LEAST_S: Final = 5.0
 _PING: Final = Command(command="depth", top_n=0)
 """A question that costs a shard nothing, because it asks for the publish target only."""
 
-_LONG: Final = frozenset({"purge", "rewind", "delete"})
+_LONG: Final = frozenset({"purge", "rewind", "delete"}) | DEFINITION_COMMANDS
 """Commands that may keep a shard busy for long, as every command with a filter may. A shard carries out commands in
-order, so until then it cannot answer a check."""
+order, so until then it cannot answer a check. So does the worker that carries out definitions."""
 
 
 class Attendance:

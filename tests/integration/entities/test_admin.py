@@ -105,6 +105,7 @@ def test_a_program_creates_changes_and_deletes_what_it_needs(deploy: Deploy) -> 
     asyncio.run(asynchronous())
     until(lambda: set(defined(here)) == {here.name("orders")}, "their definitions went with them", 40)
     assert f"definitions.{here.app_id}" not in here.connection.queues(), "what answers about definitions is no queue"
+    assert "command refused: 'depth'" not in first.text + second.text, "a client may ask whether a worker is there"
     with pytest.raises(LapseError, match="deployment nowhere: there is no topic lapse.definitions.nowhere.commands"):
         Admin("nowhere", connection=here.connection).start()
 

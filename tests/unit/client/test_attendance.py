@@ -39,7 +39,12 @@ class Cluster:
 
 @pytest.mark.parametrize(
     "command",
-    [Command(command="purge"), Command(command="rewind"), Command(command="sow", filter="/a = 1")],
+    [
+        Command(command="purge"),
+        Command(command="rewind"),
+        Command(command="create_queue", entity="orders"),
+        Command(command="sow", filter="/a = 1"),
+    ],
     ids=lambda command: command.command,
 )
 def test_shards_are_asked_whether_they_are_there_before_they_are_busy_for_long(command: Command) -> None:

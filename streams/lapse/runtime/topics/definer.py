@@ -173,6 +173,8 @@ class Definer:
             answer = CommandAnswer(error.id, error.command, error.subscription, record.timestamp, error.refusal)
             return (None if error.silent else answer), error.encoding
         command = admitted.command
+        if command.command == "depth" and command.top_n == 0:  # a client checks whether any worker is here
+            return (None if command.answer in {"none", "errors"} else _answer(admitted, None)), admitted.encoding
         if self._services.clock.now_ms() - record.timestamp > _LATEST_MS:
             logger.warning("%s %s came too late, and is not carried out", command.command, command.entity)
             return None, admitted.encoding
