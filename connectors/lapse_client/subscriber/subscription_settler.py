@@ -16,7 +16,7 @@ from lapse.protocol.command_field import MOST_NAME_CHARACTERS
 from lapse_client.delivery.delivery import Delivery
 from lapse_client.delivery.lot import Lot
 from lapse_client.delivery.referenced import Referenced
-from lapse_client.error import Closed
+from lapse_client.error import AlreadySettled, Closed
 from lapse_client.kafka.clock import elapsed_ms
 from lapse_client.publisher.publication import Headers
 from lapse_client.publisher.record_publisher import Payload
@@ -260,7 +260,18 @@ class SubscriptionSettler:
         self.refusals.tell([SettlementResult(BookmarkRange.parse(text), NOT_SENT) for text in bookmarks])
 
 
-def _by_shard(how: Settling, deliveries: Iterable[Delivery]) -> dict[Shard, list[Delivery]]:
+def _by_shard(how: Settling, deliveries: Sequence[Delivery]) -> dict[Shard, list[Delivery]]:
+    """Mark deliveries as settled, all or none, and return them by shard.
+
+    Raises:
+        AlreadySettled: a delivery was settled before, or is there twice.
+    """
+    known: set[int] = set()
+    for delivery in deliveries:
+        delivery.check_unsettled()
+        if id(delivery) in known and how != "renew":
+            raise AlreadySettled(delivery.bookmark, how)
+        known.add(id(delivery))
     groups: dict[Shard, list[Delivery]] = {}
     for delivery in deliveries:
         delivery.mark(how)

@@ -184,7 +184,7 @@ def test_batches_are_acknowledged_together(case: Case) -> None:
 @pytest.mark.feature("Q8")
 def test_what_raises_is_cancelled_and_comes_again_with_a_higher_count(case: Case) -> None:
     async def main() -> None:
-        (place,) = await case.publish(1)
+        place, later = await case.publish(2)
         async with case.subscriber() as subscriber:
             with pytest.raises(ZeroDivisionError):
                 async with await subscriber.receive(30):
@@ -194,6 +194,13 @@ def test_what_raises_is_cancelled_and_comes_again_with_a_higher_count(case: Case
             again.acknowledge()
             with pytest.raises(AlreadySettled):
                 again.cancel()
+            other = await subscriber.receive(30)
+            assert other.bookmark == later
+            for several in ([other, again], [other, other]):
+                with pytest.raises(AlreadySettled):
+                    await subscriber.settle("cancel", several)
+                assert not other.settled_as, "all or none"
+            other.acknowledge()
         await case.gone()
 
     asyncio.run(main())
