@@ -58,8 +58,9 @@ class InDoubt:
         self._forget = forget
         self._changed = threading.Condition()
         self._waiting: list[Delivery] = []
-        self._clear: set[int] = set()
-        """The `id` of each delivery that was put back, so that it is not set aside again."""
+        self._clear: dict[int, Delivery] = {}
+        """Deliveries that were put back, by `id`, so that they are not set aside again. They are kept here until they
+        are handed out or their leases are over. Otherwise another delivery could get the same `id`."""
         self._renewed_s: dict[int, float] = {}
         self._logs: dict[str, DecisionLog] = {}
         self._thread: threading.Thread | None = None
@@ -71,8 +72,7 @@ class InDoubt:
         doubtful: list[Delivery] = []
         for delivery in deliveries:
             first = delivery.delivery_count <= 1 or delivery.lease_until_ms is None or delivery.is_barrier
-            if first or id(delivery) in self._clear:
-                self._clear.discard(id(delivery))
+            if self._clear.pop(id(delivery), None) is not None or first:
                 fine.append(delivery)
             else:
                 doubtful.append(delivery)
@@ -121,10 +121,18 @@ class InDoubt:
             log.info("%d messages had been committed before; they are acknowledged, not handed out", len(done))
             self._settler.acknowledge(done)
             self._settler.flush()
+        self._forget_dropped()
         if clear := sorted_out[Verdict.NONE]:
-            self._clear.update(map(id, clear))
+            self._clear.update((id(one), one) for one in clear)
             self._put_back(clear)
         return self._holding(sorted_out[Verdict.OPEN])
+
+    def _forget_dropped(self) -> None:
+        """Forget deliveries that were put back and dropped since, because their leases are over."""
+        now_ms = self._past_ms()
+        for number, delivery in list(self._clear.items()):
+            if delivery.lease_ends_ms <= now_ms:
+                self._clear.pop(number, None)
 
     def _verdicts(self, queue: str, asked: Sequence[Delivery]) -> list[Verdict]:
         try:
@@ -141,14 +149,16 @@ class InDoubt:
         """Renew the leases of waiting deliveries, and return these. Drop those whose lease is over: they come again."""
         kept: list[Delivery] = []
         now_ms, now_s = self._past_ms(), time.monotonic()
+        renewed_s, self._renewed_s = self._renewed_s, {}
         for delivery in still_open:
             left_ms = delivery.lease_ends_ms - now_ms
             if left_ms <= 0:
-                self._renewed_s.pop(id(delivery), None)
                 self._forget(delivery.shard, 1)
                 continue
             kept.append(delivery)
-            if left_ms < _RENEW_MS and now_s - self._renewed_s.get(id(delivery), 0.0) >= _RENEW_S:
-                self._renewed_s[id(delivery)] = now_s
+            last_s = renewed_s.get(id(delivery), 0.0)
+            if left_ms < _RENEW_MS and now_s - last_s >= _RENEW_S:
+                last_s = now_s
                 self._settler.command("renew", [delivery])
+            self._renewed_s[id(delivery)] = last_s
         return kept

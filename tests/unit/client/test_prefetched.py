@@ -1,8 +1,11 @@
 """What was handed out together is taken in order, once, and only while its lease holds."""
 
+import logging
 import threading
 import time
 from collections.abc import Sequence
+from queue import Queue
+from typing import cast
 
 import pytest
 
@@ -13,9 +16,12 @@ from lapse_client.delivery.delivery import Delivery
 from lapse_client.delivery.lot import PackedLot
 from lapse_client.delivery.prefetched import Prefetched
 from lapse_client.delivery.typed_delivery import typed
-from lapse_client.error import AlreadySettled
+from lapse_client.error import AlreadySettled, LapseError
+from lapse_client.kafka.connection import Connection
 from lapse_client.session.shard import Shard
 from lapse_client.subscriber.acknowledgments import Acknowledgments
+from lapse_client.subscriber.subscription_settler import SubscriptionSettler
+from lapse_client.transaction.in_doubt import InDoubt
 
 SHARD = Shard(0, "q", 0)
 
@@ -163,3 +169,30 @@ def test_a_typed_delivery_has_the_lease_that_was_renewed_meanwhile() -> None:
     delivery.lease_ends_ms = 200
     (found,) = typed(int, [delivery])
     assert (found.payload, found.lease_until_ms) == (7, 200)
+
+
+@pytest.mark.feature("X9")
+def test_a_delivery_in_doubt_is_not_taken_for_one_that_was_cleared_and_dropped(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """What was dropped leaves its address to a later delivery."""
+    caplog.set_level(logging.ERROR, "lapse_client")  # a logged exception would keep the deliveries
+    now_ms, back = 0.0, Queue[Delivery]()
+
+    def no_broker(queue: str) -> int:
+        raise LapseError(f"{queue}: no broker answers")
+
+    in_doubt = InDoubt(
+        cast("Connection", None), no_broker, cast("SubscriptionSettler", None),
+        lambda cleared: [back.put(one) for one in cleared], lambda: now_ms, lambda shard, count: None,
+    )  # fmt: skip
+    try:
+        for offset in range(50):
+            now_ms = 100.0 * offset
+            assert not in_doubt.hold_back_doubtful([Delivery(lot(offset, 1, int(now_ms) + 100, counts=[2]), 0)])
+            assert back.get(timeout=10).delivery_count == 2  # and dropped
+        one = Delivery(lot(50, 1, int(now_ms) + 100, counts=[2]), 0)
+        assert not in_doubt.hold_back_doubtful([one])
+        assert in_doubt.hold_back_doubtful([back.get(timeout=10)]) == [one]
+    finally:
+        in_doubt.close()
