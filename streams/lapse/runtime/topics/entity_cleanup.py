@@ -246,7 +246,8 @@ class EntityCleanup:
             member: this worker's id before it stopped reading. It leaves the group if it has nothing left to read.
         """
         leaves = not self._app.entities
-        give_up = time.monotonic() + _PATIENCE_S
+        conf = self._app.conf
+        give_up = time.monotonic() + rebalance_patience_s(conf.broker_session_timeout, conf.broker_rebalance_timeout)
         while time.monotonic() < give_up:
             (answer,) = await admin.describe_consumer_groups([self._app.conf.id])
             group = answer.to_object()["groups"][0]
@@ -340,6 +341,18 @@ class EntityCleanup:
                     with contextlib.suppress(ValueError, TypeError, struct.error):  # not a consumer group
                         found |= {name for member in one["members"] for name in _topics(member["member_metadata"])}
         return found
+
+
+def rebalance_patience_s(session_s: float, rebalance_s: float) -> float:
+    """Return how long a rebalance may take, s: until Kafka has removed a worker that is frozen.
+
+    Until then that worker may wake up, and read topics that are removed.
+
+    Args:
+        session_s: the group's session timeout, s.
+        rebalance_s: the group's rebalance timeout, s. A member that has not joined by then is removed as well.
+    """
+    return min(session_s, rebalance_s) + _PATIENCE_S
 
 
 def _topics(metadata: bytes) -> Iterable[str]:

@@ -9,6 +9,7 @@ from lapse.config import Config
 from lapse.runtime.topics import cluster, definitions, patience
 from lapse.runtime.topics.cluster import Cluster
 from lapse.runtime.topics.definitions import DefinitionsTopic
+from lapse.runtime.topics.entity_cleanup import rebalance_patience_s
 from lapse.runtime.topics.patience import Patience
 from lapse.runtime.topics.topology import TopologyError
 
@@ -83,3 +84,9 @@ def test_the_definitions_topic_is_waited_for_while_the_brokers_learn_of_others(
     else:
         topic._await(brokers)
         assert clock.now_s >= 1_000
+
+
+@pytest.mark.feature("C4", "C90")
+def test_topics_of_a_deleted_entity_are_kept_until_kafka_removes_a_frozen_worker_from_the_group() -> None:
+    for session_s, removed_after_s in ((10.0, 10.0), (45.0, 45.0), (300.0, 60.0)):
+        assert rebalance_patience_s(session_s, rebalance_s=60.0) > removed_after_s
