@@ -4,7 +4,7 @@ import pytest
 
 from lapse.core.error_code import ErrorCode
 from lapse.core.queue.command import QueueCommands
-from lapse.core.queue.settings import QueueSettings
+from lapse.core.queue.settings import QueueSettings, Semantics
 from lapse.core.queue.settlement.settlement import Claim
 from lapse.core.queue.step import Step
 from lapse.core.shard.answer import CommandAnswer
@@ -79,8 +79,8 @@ def hanging(one: World) -> int:
     return count
 
 
-def with_messages(count: int) -> World:
-    one = World(QueueSettings(name="orders", lease_ms=1_000))
+def with_messages(count: int, **settings) -> World:
+    one = World(QueueSettings(name="orders", lease_ms=1_000, **settings))
     for _ in range(count):
         one.publish("orders")
     one.read("orders")
@@ -131,3 +131,54 @@ def test_leases_that_end_far_apart_have_nothing_to_do_with_each_other() -> None:
         one.purge()
         one.advance(10_000)
         assert not hanging(one)
+
+
+def test_a_place_in_the_backlog_that_travels_between_shards_hides_nobody() -> None:
+    """Each shard sees an end of a lease only when the place comes round again."""
+    one = with_messages(6)
+    ends = []
+    for _ in range(3):
+        one.subscribe("hung", 1)
+        one.deliver()
+        assert hanging(one) == (len(ends) == 2)
+        one.subscribe("hung", 0)  # its client takes the place to another shard once the lease has ended
+        one.advance(1_001)
+        ends.append(one.now_ms)
+        one.advance(8_000)
+        assert not hanging(one), "it holds nothing here"
+    one.subscribe("hung", 1)
+    one.deliver()
+    (listed_one,) = dict(asked(one).facts)["subscriptions"]
+    assert listed_one.hangs_since_ms == ends[0]
+    (held,) = [each for each in one.shard.peek(0, 100) if each.subscription == "hung"]
+    one.settle("acknowledge", "hung", Claim("orders", 0, held.offset, held.offset))
+    one.deliver()
+    assert not hanging(one)
+
+
+def test_at_most_once_who_settles_nothing_for_two_lease_periods_hangs() -> None:
+    one = with_messages(9, semantics=Semantics.AT_MOST_ONCE)
+    one.subscribe("hung", 2)
+    one.advance(50_000)
+    one.deliver()
+    one.advance(1_999)
+    assert not hanging(one), "it was idle before"
+    one.advance(1)
+    assert hanging(one) == 2
+    (listed_one,) = dict(asked(one).facts)["subscriptions"]
+    assert listed_one.hangs_since_ms == one.now_ms - 2_000
+    one.subscribe("hung", 3)  # other options change nothing about it
+    assert hanging(one) == 2
+    one.settle("acknowledge", "hung", Claim("orders", 0, 0, 0))
+    one.deliver()
+    assert not hanging(one), "it settles again"
+    one.advance(1_999)
+    assert not hanging(one), "a slow one"
+    one.advance(1)
+    assert hanging(one) == 3
+    one.commit()
+    one.crash()
+    assert not hanging(one), "a new owner looks anew"
+    one.settle("acknowledge", "hung", Claim("orders", 0, 1, 8))
+    one.advance(9_000)
+    assert not hanging(one), "it has nothing to settle"

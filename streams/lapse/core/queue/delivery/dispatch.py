@@ -152,6 +152,8 @@ class Dispatch:
         """
         self._hands_on |= subscription.id == FORWARDER
         once = self._settings.semantics is Semantics.AT_MOST_ONCE
+        if once and not subscription.outstanding:
+            subscription.idle_until_ms = now_ms
         until_ms, since_ms = (0, 0) if once else (now_ms + self._settings.lease_ms, now_ms)
         row = route(Trigger.DELIVER, Guard.AT_MOST_ONCE if once else Guard.AT_LEAST_ONCE).row(State.AVAILABLE)
         places_in_order = join_places(sorted(places))

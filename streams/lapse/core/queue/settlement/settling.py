@@ -146,6 +146,9 @@ class Settling:
                 self._settle_part(asked, claim)
             if row_filter:
                 settlement.join_outcomes(asked.outcomes, since)
+        known = self._state.subscriptions.get(subscription)
+        if known is not None and known.idle_until_ms and any(one.result is Result.SETTLED for one in asked.outcomes):
+            known.idle_until_ms = now_ms
         return self._state.rewinds.with_stale_results(asked.outcomes)
 
     def renew(

@@ -11,6 +11,7 @@ from lapse.core.queue.delivery.retry import Cause
 from lapse.core.queue.inquiry.matching import Matching
 from lapse.core.queue.life.table import Trigger
 from lapse.core.queue.life.transitions import Transitions
+from lapse.core.queue.settings import Semantics
 from lapse.core.queue.step import Step
 from lapse.core.queue.subscriptions.subscription import Payload, Subscription
 from lapse.core.shard.event import EventKind, ShardEvent
@@ -129,6 +130,8 @@ class Subscribing:
         """Give every subscription one full heartbeat timeout from now (C5)."""
         for subscription in self._state.subscriptions.values():
             subscription.last_seen_ms = max(subscription.last_seen_ms, now_ms)
+            if self._settings.semantics is Semantics.AT_MOST_ONCE:
+                subscription.idle_until_ms = now_ms
 
     def apply_backlog_cap(self, step: Step) -> None:
         """Apply a changed cap on backlogs to the open subscriptions (Q3)."""

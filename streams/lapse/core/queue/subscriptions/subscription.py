@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
+
+_SERIES_LEASES: Final = 2
+"""How many lease periods may lie between two ends of leases of one series."""
+
+_TRAVELLING_SERIES_LEASES: Final = 64
+"""The same where the subscription's places in the backlog travel between shards, so that a shard sees few ends."""
 
 Payload = Literal["inline", "packed", "reference"]
 """How messages are written to a subscription: each in a record, many in a record, or by bookmark only."""
@@ -43,6 +49,10 @@ class Subscription:
         began_ms: instant of its first subscribe, ms since the epoch.
         settled: number of leases settled or renewed since the take-over; not journaled.
         ended: its leases that ended unsettled since then; not journaled.
+        travels: whether its backlog here was ever made smaller, since the take-over; then the client moves the places
+            between shards. Not journaled.
+        idle_until_ms: the last instant at which it had nothing to settle, or settled something, ms since the epoch;
+            noted under at-most-once only. Not journaled.
     """
 
     id: str
@@ -59,6 +69,8 @@ class Subscription:
     began_ms: int = 0
     settled: int = field(default=0, compare=False)
     ended: EndedLeases | None = field(default=None, compare=False)
+    travels: bool = field(default=False, compare=False)
+    idle_until_ms: int = field(default=0, compare=False)
 
     @property
     def space(self) -> int:
@@ -76,28 +88,42 @@ class Subscription:
         Args:
             settled: its `settled` before they ended; the end of a lease does not count.
             now_ms: when they ended, ms since the epoch.
-            lease_ms: the queue's lease period, ms; ends more than two periods apart begin a new series.
+            lease_ms: the queue's lease period, ms; ends that are too far apart begin a new series.
         """
         self.settled = settled
-        if self.ended is None or self.ended.settled != settled or now_ms - self.ended.last_ms > 2 * lease_ms:
+        apart_ms = self._series_leases * lease_ms
+        if self.ended is None or self.ended.settled != settled or now_ms - self.ended.last_ms > apart_ms:
             self.ended = EndedLeases(now_ms, now_ms, settled)
         self.ended.last_ms = now_ms
+
+    def take_over_from(self, earlier: Subscription) -> None:
+        """Go on with what another subscription of the same id has out, and with what is known of its consumer."""
+        self.outstanding = earlier.outstanding
+        self.settled, self.ended, self.idle_until_ms = earlier.settled, earlier.ended, earlier.idle_until_ms
+        self.travels = earlier.travels or self.max_backlog < earlier.max_backlog
+
+    @property
+    def _series_leases(self) -> int:
+        return _TRAVELLING_SERIES_LEASES if self.travels else _SERIES_LEASES
 
     def hangs_since_ms(self, now_ms: int, lease_ms: int) -> int:
         """Return since when it hangs, ms since the epoch; 0 = it does not (Q15).
 
         It hangs if its leases have ended for a lease period or longer, while it settled and renewed nothing. A slow
-        consumer settles or renews something in that time.
+        consumer settles or renews something in that time. Under at-most-once, where there are no leases, it hangs if
+        it had messages and settled none for two lease periods.
         """
+        if self.idle_until_ms and self.outstanding:
+            return self.idle_until_ms if now_ms - self.idle_until_ms >= 2 * lease_ms else 0
         ended = self.ended
         if ended is None or not self.outstanding or ended.settled != self.settled:
             return 0
-        hangs = ended.last_ms - ended.first_ms >= lease_ms and now_ms - ended.last_ms <= 2 * lease_ms
+        hangs = ended.last_ms - ended.first_ms >= lease_ms and now_ms - ended.last_ms <= self._series_leases * lease_ms
         return ended.first_ms if hangs else 0
 
     def facts(self) -> dict[str, Any]:
         """Return the values that the journal holds; outstanding deliveries follow from the segments."""
         facts = asdict(self)
-        for volatile in ("outstanding", "settled", "ended"):
+        for volatile in ("outstanding", "settled", "ended", "travels", "idle_until_ms"):
             del facts[volatile]
         return facts

@@ -32,8 +32,7 @@ class SubscriptionTable:
         known = self.by_id.get(facts["id"])
         subscription = Subscription(**facts)
         if known is not None:
-            subscription.outstanding = known.outstanding
-            subscription.settled, subscription.ended = known.settled, known.ended
+            subscription.take_over_from(known)
         self.by_id[subscription.id] = subscription
         self._by_number[subscription.number] = subscription
         self.next_number = max(self.next_number, subscription.number + 1)
