@@ -245,3 +245,36 @@ def test_spans_reach_a_collector_by_the_standard_variables_alone(deploy: Deploy)
         if one.key == "service.name"
     }
     assert resource == "shop"
+
+
+@pytest.mark.feature("X3", "Q21", "Q27")
+def test_forwarding_and_replies_stay_in_the_trace(deploy: Deploy) -> None:
+    """A request is forwarded to the queue that answers it, and the application's span has all of it below."""
+    here = deploy({"entry": {"forward_to": "quotes{}"}, "quotes": {}, "prices": {}}).apply()
+    here.worker().wait_for_shards(3)
+    traced = Traced(here.connection)
+    tracer = traced.provider.get_tracer("shop")
+
+    with (
+        QueueSubscriber(here.name("quotes"), 1, connection=traced.connection) as quotes,
+        QueueSubscriber(here.name("prices"), 1, connection=traced.connection) as prices,
+        Publisher(traced.connection) as publisher,
+    ):
+        with tracer.start_as_current_span("asked") as asked:
+            reply_to = {"reply_to": here.name("prices"), "correlation_id": "1"}
+            publisher.publish(here.name("entry"), b"A", headers=reply_to)
+        with quotes.receive(20) as request:
+            request.reply(b"7")
+        with prices.receive(20) as reply:
+            assert reply.value == b"7"
+    names = [here.name(stem) for stem in ("entry", "quotes", "prices")]
+    sent, first, replied, second = (
+        traced.spans(f"{what} {name}")[0]
+        for what, name in zip(("publish", "process", "publish", "process"), (*names, names[-1]), strict=True)
+    )
+    assert [one.parent.span_id for one in (sent, first, replied, second)] == [
+        one.context.span_id for one in (asked, sent, first, replied)
+    ]
+    assert {one.context.trace_id for one in (sent, first, replied, second)} == {asked.context.trace_id}
+    assert dict(request.headers)["traceparent"] == headers_of(sent).encode(), "the forwarded message keeps it"
+    assert dict(reply.headers)["traceparent"] == headers_of(replied).encode()
