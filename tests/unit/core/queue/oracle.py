@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import pickle
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -194,6 +195,10 @@ class Oracle:
         self.elsewhere: set[Bookmark] = set()
         self.never: set[Bookmark] = set()
         self.spans: list[tuple[tuple[str, int], int, range, set[int]]] = []
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Oracle:
+        """Copy itself in C: the world copies its oracle at each commit, and `copy` walks it in Python."""
+        return pickle.loads(pickle.dumps(self, pickle.HIGHEST_PROTOCOL))
 
     # Small questions
 

@@ -9,11 +9,11 @@ from random import Random
 
 import pytest
 
-from support.suite.at_length import AT_LENGTH
+from support.suite.at_length import AT_LENGTH, QUICK
 from support.suite.interaction import table
 from unit.core.queue.switch import SWITCHES, Life
 
-STEPS = 60 if AT_LENGTH else 30
+STEPS = 60 if AT_LENGTH else 10 if QUICK else 30
 MOST = 400
 LIVES = max(1, int(os.environ.get("LAPSE_SOAK", "0")) // 250)
 WITHOUT_EFFECT = {("at_most_once", "limits")}

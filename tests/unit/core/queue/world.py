@@ -922,8 +922,9 @@ class World:
             assert not segment.is_droppable
             column = segment.state[: segment.used]
             assert segment.available == np.count_nonzero(column == State.AVAILABLE)
-            assert segment.held == np.count_nonzero(np.isin(column, list(STATES)))
-            for slot in np.flatnonzero(np.isin(column, list(STATES))).tolist():
+            held = np.flatnonzero(_LIVE[column]).tolist()
+            assert segment.held == len(held)
+            for slot in held:
                 run = segment.run_at(slot)
                 of = state.sources[run.source]
                 name = STATES[State(int(column[slot]))]
