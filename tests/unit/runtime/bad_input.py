@@ -7,7 +7,6 @@ Each case goes into a shard's machine as it would come from Kafka, and the text 
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -44,6 +43,7 @@ from lapse.runtime.sow.settings import JSON, avro
 from lapse.runtime.topics.definition_draft import Refused, draft
 from lapse.runtime.topics.definition_request import read_request
 from support.kafka.packed import outputs_of
+from support.suite.event_loop import finished
 from unit.cli import bad_commands
 from unit.client import bad_calls
 from unit.gateway import bad_requests
@@ -506,7 +506,7 @@ def finish(machine: QueueMachine | SowMachine) -> Effects:
         letters.extend(outputs_of(written))
         return {}
 
-    effects = asyncio.run(machine.finish(take))
+    effects = finished(machine.finish(take))
     effects.before[:0] = letters
     return effects
 

@@ -1,6 +1,5 @@
 """What a user may not see is answered as what was never there, whatever is asked and whatever its state (X4)."""
 
-import asyncio
 import dataclasses
 import json
 from collections.abc import Callable, Sequence
@@ -16,6 +15,7 @@ from lapse.runtime.queue.machine import QueueMachine
 from lapse.runtime.queue.output import QueueOutput
 from lapse.runtime.shard.command_authorizer import CommandAuthorizer
 from lapse.runtime.tp import TP
+from support.suite.event_loop import finished
 from unit.runtime.queue.test_queue_machine import Letters
 from unit.runtime.shard import test_command_authorizer
 from unit.runtime.shard.test_command_authorizer import Record, T, answer, guard, signed
@@ -64,7 +64,7 @@ class World:
         return answer(self.finish(), user)
 
     def finish(self, letters: Letters | None = None):
-        return asyncio.run(self.machine.finish(letters or Letters()))
+        return finished(self.machine.finish(letters or Letters()))
 
     def hand_out(self, user: str) -> None:
         self.ask(user, "subscribe", T + 1, subscription="s", max_backlog=1, heartbeat_timeout_ms=10**6)

@@ -1,6 +1,5 @@
 """A queue shard's machine, without a broker: commands that wait for payloads keep their place in time (C1, C2, C40)."""
 
-import asyncio
 import json
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -21,6 +20,7 @@ from lapse.runtime.shard import effort
 from lapse.runtime.timers.clock import BY_THE_BROKER
 from lapse.runtime.tp import TP
 from support.kafka.packed import outputs_of
+from support.suite.event_loop import finished
 
 
 @dataclass
@@ -98,7 +98,7 @@ class Letters:
 
 
 def finish(one: QueueMachine, letters: Letters | None = None):
-    return asyncio.run(one.finish(letters or Letters()))
+    return finished(one.finish(letters or Letters()))
 
 
 @pytest.mark.feature("C1", "C2", "Q8")
@@ -175,7 +175,7 @@ def test_a_refused_letter_keeps_its_message_dying_while_the_others_leave_until_t
     assert [shown.state_name for shown in one.shard.peek(0, 10)] == ["dying", "dying"]
     assert list(restore(journal.items()).state.pending) == [(0, 1), (0, 3)]
 
-    (letter,) = outputs_of([asyncio.run(one.letters.source.pending_letter((0, 1)))])
+    (letter,) = outputs_of([finished(one.letters.source.pending_letter((0, 1)))])
     assert letter.value == values[1]
     headers = dict(letter.headers)
     assert (headers["lapse-reasons"], headers["lapse-expired-at-ms"]) == (b"forced_expire", b"1001")
@@ -184,7 +184,7 @@ def test_a_refused_letter_keeps_its_message_dying_while_the_others_leave_until_t
     effects = finish(one)
     assert told(effects) == [("dead_lettered", ["orders:0:1"])]
     assert one.gauges()["dying"] == 1
-    assert asyncio.run(one.letters.source.pending_letter((0, 1))) is None
+    assert finished(one.letters.source.pending_letter((0, 1))) is None
     journal |= effects.journal
     kept = {key: value for key, value in journal.items() if value is not None}
     assert list(restore(kept.items()).state.pending) == [(0, 3)]

@@ -1,6 +1,5 @@
 """The authorizer: who gets in, what they may do there, and that both machines go by it (X4)."""
 
-import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from lapse.runtime.shard.command_authorizer import CommandAuthorizer, Denied, Gu
 from lapse.runtime.sow.machine import SowMachine
 from lapse.runtime.sow.output import SowOutput
 from support.kafka.packed import rows_of
+from support.suite.event_loop import finished
 from unit.core.sow.make import shard_of
 from unit.runtime.queue import test_queue_machine
 from unit.runtime.queue.test_queue_machine import Letters
@@ -200,7 +200,7 @@ def answer(effects, user: str = "alice") -> dict:
 
 
 def finish(one):
-    return asyncio.run(one.finish(Letters()))
+    return finished(one.finish(Letters()))
 
 
 def deliver(one: QueueMachine, at_ms: int = T):

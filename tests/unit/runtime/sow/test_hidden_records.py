@@ -1,6 +1,5 @@
 """A record of a SOW topic that a user may not see is answered as one that was never there, whatever is asked (X4)."""
 
-import asyncio
 import json
 from collections.abc import Callable
 
@@ -12,6 +11,7 @@ from lapse.protocol.command import SOW_COMMANDS
 from lapse.runtime.shard.command_authorizer import CommandAuthorizer
 from lapse.runtime.sow.machine import SowMachine
 from lapse.runtime.sow.output import SowOutput
+from support.suite.event_loop import finished
 from unit.core.sow.make import shard_of
 from unit.runtime.queue.test_queue_machine import Letters
 from unit.runtime.shard.test_command_authorizer import Payloads, Record, T, guard, signed, told
@@ -54,7 +54,7 @@ class World:
         return found
 
     def finish(self, letters: Letters | None = None):
-        return asyncio.run(self.machine.finish(letters or Letters()))
+        return finished(self.machine.finish(letters or Letters()))
 
 
 def there(world: World) -> None:

@@ -1,7 +1,5 @@
 """The SOW machine between wire and core, without a broker."""
 
-import asyncio
-
 import orjson
 import pytest
 
@@ -17,6 +15,7 @@ from lapse.runtime.shard.effects import Effects
 from lapse.runtime.sow.machine import SowMachine
 from lapse.runtime.sow.output import SowOutput
 from support.kafka.packed import outputs_of, rows_of
+from support.suite.event_loop import finished
 from unit.core.sow.make import Arrived, T, shard_of
 
 
@@ -38,7 +37,7 @@ def finish(running: SowMachine, most_bytes: int = 1 << 20) -> Effects:
         return {at: Refusal("too large") for at, one in enumerate(some) if len(one.value or b"") > most_bytes}
 
     written.clear()
-    return asyncio.run(running.finish(write))
+    return finished(running.finish(write))
 
 
 written: list[Output] = []
@@ -240,7 +239,7 @@ def test_a_refused_letter_waits_in_the_state_and_a_merged_record_is_kept_whole()
     after.shard.restore([item for item in journal.items() if item[1] is not None])
     again = SowMachine(after.shard, SowOutput("prices", 0, 4, "dlq.prices", 1), read)
     first, second = (name for _, _, name in sorted(again.retry._due))
-    letters = outputs_of(asyncio.run(again.letters.source.pending_letter(name)) for name in (first, second))
+    letters = outputs_of(finished(again.letters.source.pending_letter(name)) for name in (first, second))
     assert letters[0].value == b"x" * 200
     assert orjson.loads(letters[1].value) == {"a": "x" * 200, "b": 1}
     headers = [dict(letter.headers) for letter in letters]
