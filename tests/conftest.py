@@ -13,6 +13,7 @@ import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -65,12 +66,17 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_SCRATCH] = scratch.use(os.environ)
 
 
+@cache
+def _ring_of(file: Path) -> str:
+    return file.relative_to(_HERE).parts[0] if file.is_relative_to(_HERE) else ""
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if faults := unknown_numbers(items, promises()):
         raise pytest.UsageError("\n".join(faults))
     groups: list[str] = []
     for item in items:
-        ring = item.path.relative_to(_HERE).parts[0] if item.path.is_relative_to(_HERE) else ""
+        ring = _ring_of(item.path)
         if ring in _RINGS:
             item.add_marker(ring)
         groups.append(group_of(item.path))

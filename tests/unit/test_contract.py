@@ -25,6 +25,7 @@ def test_no_number_is_missing_or_twice() -> None:
     assert sum(text.count(f"| {number} |") for number in wanted) == len(wanted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [("Q7", 0), ("Q99", 4)])
 def test_a_marker_must_name_a_promise(tmp_path: Path, number: str, code: int) -> None:
     for name in ("tests", "docs"):
@@ -66,6 +67,7 @@ def test_a_range_of_numbers_names_each() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_every_promise_leads_to_the_code_and_the_tests_behind_it_the_most_telling_first(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

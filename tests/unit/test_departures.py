@@ -15,6 +15,7 @@ from lapse.runtime.journal.changelog import EPOCH_HEADER
 from lapse.testing import CrashPoint, Lapse
 from lapse.testing.entity import APP_ID
 from lapse_client.delivery.delivery import Delivery
+from support.suite.at_length import QUICK
 
 pytestmark = pytest.mark.feature("D8")
 
@@ -58,7 +59,7 @@ def departures(lapse: Lapse) -> list[Departure]:
     return found
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(1 if QUICK else 3))
 def test_the_journal_says_how_each_message_left_as_its_event_does(seed: int) -> None:
     with Lapse() as lapse:
         a_life(lapse, seed)

@@ -46,6 +46,7 @@ def test_arguments_environment_output_and_code_are_those_of_the_program(
     assert "ZeroDivisionError" in failed
 
 
+@pytest.mark.slow
 def test_each_fork_is_a_process_of_its_own(output: Callable[..., tuple[int, str]]) -> None:
     first, second = (output(fork_server.start, "-c", DEATHS)[1] for _ in range(2))
     assert first != second, "a token of the process was drawn at its import"

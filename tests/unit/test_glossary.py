@@ -41,6 +41,11 @@ def texts() -> str:
     )
 
 
+@cache
+def in_small_letters() -> str:
+    return texts().lower()
+
+
 def found(spelt: re.Pattern[str]) -> list[str]:
     """Where something stands, as `file: hit`."""
     text = texts()
@@ -79,6 +84,8 @@ def test_the_table_is_read() -> None:
 
 @pytest.mark.parametrize("word", [word for word, where in ALL if where == "everywhere"])
 def test_a_retired_word_stands_nowhere(word: str) -> None:
+    if word.lower().partition(" ")[0] not in in_small_letters():
+        return  # much cheaper than the pattern
     spelt = re.compile(rf"(?<![a-z]){word.replace(' ', '[ _-]?')}s?(?![a-z])", re.IGNORECASE)
     assert found(spelt) == []
 

@@ -16,6 +16,7 @@ from lapse.testing import CrashPoint, Lapse
 from lapse.testing.entity import APP_ID
 from lapse.testing.record import MemoryRecord
 from lapse_client.delivery.delivery import Delivery
+from support.suite.at_length import QUICK
 
 pytestmark = pytest.mark.feature("D7")
 
@@ -72,7 +73,7 @@ def compacted(records: Sequence[MemoryRecord], end: int) -> list[MemoryRecord]:
     return [one for one in records if one.offset >= end or latest[one.key] == one.offset]
 
 
-@pytest.fixture(scope="module", params=range(3))
+@pytest.fixture(scope="module", params=range(1 if QUICK else 3))
 def lived(request: pytest.FixtureRequest) -> tuple[list[MemoryRecord], Shots]:
     with Lapse() as lapse:
         shots = a_life(lapse, request.param)

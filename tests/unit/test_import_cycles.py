@@ -41,9 +41,13 @@ def named(node: ast.AST, modules: Mapping[str, object]) -> Iterator[str]:
             yield from (
                 one for one in (whole, node.module) if one in modules and (one == whole or whole not in modules)
             )
-    elif isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in ("import_module", "run_module"):
+    elif isinstance(node, ast.Call) and _called(node.func) in ("import_module", "run_module"):
         constants = [one.value for one in node.args if isinstance(one, ast.Constant)]
         yield from (one for one in constants if isinstance(one, str) and one in modules)
+
+
+def _called(function: ast.expr) -> str:
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
 
 
 def cycles(graph: Graph) -> list[list[str]]:

@@ -6,6 +6,8 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
+
 import mutation
 from support.suite.mutant import mutants, sample
 
@@ -71,6 +73,7 @@ def test_the_sample_is_always_the_same_and_survives_a_move_of_lines() -> None:
     assert all(a.line + 3 == b.line for a, b in zip(first, second, strict=True))
 
 
+@pytest.mark.slow
 def test_the_tests_are_collected_as_the_tool_collects_them() -> None:
     """It forks by itself, and leaves xdist out: a hook of ours that needs xdist ended it at its start."""
     root = Path(__file__).parents[2]
@@ -81,6 +84,7 @@ def test_the_tests_are_collected_as_the_tool_collects_them() -> None:
     assert done.returncode == 0, done.stdout.decode()[-2000:]
 
 
+@pytest.mark.slow
 def test_every_mutant_that_is_listed_is_one_of_the_code_as_it_is() -> None:
     """What moved or changed is tried again, and listed anew if no test notices it."""
     there = {one.key: one for one in mutation.find()[0]}

@@ -67,7 +67,7 @@ def _cited(path: Path) -> dict[str, Citation]:
     homes: dict[str, tuple[str, int]] = {}
     if not weights:
         return {}
-    for node in ast.walk(ast.parse(text)):
+    for node in _statements(ast.parse(text)):
         match node:
             case ast.Module():
                 weight, name, line = _MODULE, "", 1
@@ -85,6 +85,14 @@ def _cited(path: Path) -> dict[str, Citation]:
                 homes.setdefault(number, (name, line))
     relative = str(path.relative_to(ROOT))
     return {number: Citation(relative, weight, *homes.get(number, ("", 1))) for number, weight in weights.items()}
+
+
+def _statements(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield a node and the statements in it, without what is in their expressions: these define nothing."""
+    yield node
+    for block in ("body", "orelse", "handlers", "finalbody", "cases"):
+        for inner in getattr(node, block, ()):
+            yield from _statements(inner)
 
 
 def _shown(path: Path) -> dict[str, Citation]:

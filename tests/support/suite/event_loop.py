@@ -1,4 +1,4 @@
-"""One event loop for the many short coroutines of a process's tests: a new loop for each costs more than most of them."""
+"""One event loop for the many short coroutines of the tests: a new loop for each costs more than most of them."""
 
 import asyncio
 from collections.abc import Coroutine

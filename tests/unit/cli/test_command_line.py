@@ -164,6 +164,7 @@ def test_words_of_others_in_an_error_do_not_act_on_the_terminal(monkeypatch: pyt
     assert CliRunner().invoke(main, ["odd"]).stderr == "Error: the key \\x1b]0;title\\x07 is wrong\n"
 
 
+@pytest.mark.slow
 @pytest.mark.feature("X7")
 def test_a_worker_that_logs_json_says_in_json_why_it_ends(tmp_path: Path) -> None:
     config = tmp_path / "lapse.toml"

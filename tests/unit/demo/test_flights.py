@@ -21,6 +21,7 @@ def year() -> flights.Flights:
     return flights.load()
 
 
+@pytest.mark.slow
 def test_all_flights_are_there_in_the_order_of_their_schedule(year: flights.Flights) -> None:
     assert len(year) == flights.IN_ALL
     assert (year.scheduled_ms[1:] >= year.scheduled_ms[:-1]).all()

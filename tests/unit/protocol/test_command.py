@@ -78,11 +78,11 @@ def test_any_bytes_raise_command_error_at_most(data):
     "body",
     [
         b"{%s}" % b",".join(b'"field-number-%d": 1' % at for at in range(75_000)),
-        b'{"command": "sow", "keys": [%s]}' % b",".join([b"1"] * 900_000),
+        b'{"command": "sow", "keys": [%s1]}' % (b"1," * 900_000),
         b'{"command": "acknowledge", "bookmarks": [%s]}' % b",".join([b"1"] * 20_000),
-        b'{"command": "acknowledge", "bookmarks": [%s]}' % b",".join([b"1"] * 900_000),
+        b'{"command": "acknowledge", "bookmarks": [%s1]}' % (b"1," * 900_000),
         b'{"command": "sow", "%s": 1}' % (b"filter" * 300_000),
-        b'{"command": "sow", "filter": [%s]}' % b",".join([b"1"] * 900_000),
+        b'{"command": "sow", "filter": [%s1]}' % (b"1," * 900_000),
     ],
     ids=["fields", "keys", "bookmarks", "too many bookmarks", "a long field", "a long array"],
 )

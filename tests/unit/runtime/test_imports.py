@@ -49,6 +49,7 @@ print(" ".join(sorted(set(sys.modules) - before)))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.feature("Q5")
 def test_no_module_is_imported_in_the_first_lease_end() -> None:
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True)

@@ -18,6 +18,7 @@ with lapse.testing.Lapse() as lapse:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.feature("X8")
 def test_it_works_without_the_packages_of_a_worker() -> None:
     done = subprocess.run([sys.executable, "-c", _CODE], capture_output=True, text=True, check=False)

@@ -29,6 +29,7 @@ print(*sorted(set(sys.modules) - before))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.feature("Q5", "C90")
 def test_nothing_is_imported_when_a_lease_ends_for_the_first_time() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False)

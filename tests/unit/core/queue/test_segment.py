@@ -42,6 +42,7 @@ def filled(ttl: bool) -> tuple[QueueShard, int, int]:
     return shard, half, grown - half
 
 
+@pytest.mark.slow
 @pytest.mark.feature("Q1")
 @pytest.mark.parametrize(("ttl", "most"), [(False, 2), (True, 10)])
 def test_a_queued_message_takes_few_bytes(ttl: bool, most: int) -> None:

@@ -74,6 +74,7 @@ def test_each_message_is_given_in_order_and_printing_does_no_harm(rule: Callable
     assert figures == RuleFigures(done=150)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["raise KeyError('x')", "sys.exit(3)"])
 def test_an_exception_is_logged_and_counted_and_the_rest_goes_on(
     rule: Callable[[str], str], tmp_path: Path, caplog: pytest.LogCaptureFixture, end: str
@@ -86,6 +87,7 @@ def test_an_exception_is_logged_and_counted_and_the_rest_goes_on(
     assert ("KeyError" if "Key" in end else "SystemExit") in caplog.text
 
 
+@pytest.mark.slow
 def test_a_function_that_ends_its_process_costs_one_message(rule: Callable[[str], str], tmp_path: Path):
     figures = call(rule("if message.offset == 1: os._exit(9)\n" + WRITE), 4)
     assert seen(tmp_path) == ["v0", "v2", "v3"]
@@ -102,6 +104,7 @@ def test_a_call_that_takes_too_long_is_given_up(
     assert "0.3 s" in caplog.text
 
 
+@pytest.mark.slow
 def test_many_failures_do_not_flood_the_log(rule: Callable[[str], str], caplog: pytest.LogCaptureFixture):
     assert call(rule("raise ValueError"), 500).failed == 500
     assert len(caplog.records) < 10

@@ -91,7 +91,7 @@ def _work(cpu_s: float) -> None:
 
 
 @pytest.mark.feature("C60")
-@pytest.mark.parametrize("step_s", [0.0002, 0.002])
+@pytest.mark.parametrize("step_s", [0.0002, pytest.param(0.002, marks=pytest.mark.slow)])
 def test_shards_that_are_ready_at_once_step_in_many_turns_and_in_their_order(step_s: float) -> None:
     """Three hundred of them worked in one turn of 217 ms; heartbeats and answers waited for its end."""
     done: list[int] = []
