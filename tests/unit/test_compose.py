@@ -1,7 +1,11 @@
 """docker-compose.yml is a valid compose file that fits the rest of the project, as far as that shows without Docker."""
 
 import re
+import subprocess
+import sys
+import threading
 import tomllib
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +88,54 @@ def test_figures_of_the_worker_are_read_where_it_serves_them(compose: dict[str, 
     assert scraped["scrape_configs"][0]["static_configs"][0]["targets"] == [f"worker:{port}"]
     mounted = {volume.split(":")[1] for volume in compose["services"]["prometheus"]["volumes"]}
     assert {f"/etc/prometheus/{name}" for name in ("prometheus.yml", *scraped["rule_files"])} == mounted
+
+
+class _Answer(BaseHTTPRequestHandler):
+    """Answers as a worker or a gateway that is ready, or not."""
+
+    ready = True
+
+    def do_GET(self) -> None:
+        self.send_response(200 if self.path == "/ready" and self.ready else 503)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.mark.parametrize("name", ["worker", "gateway"])
+def test_a_service_is_healthy_once_it_is_ready(compose: dict[str, Any], name: str) -> None:
+    service = compose["services"][name]
+    how, *command = service["healthcheck"]["test"]
+    assert (how, command[:2]) == ("CMD", ["python", "-c"])
+    port = tomllib.loads((ROOT / "docker/lapse.toml").read_text("utf-8"))["lapse"]["metrics_port"]
+    if name == "gateway":
+        port = int(service["command"][service["command"].index("--port") + 1])
+    assert f"'127.0.0.1', {port}," in command[2]
+
+    def exit_code(at: int) -> int:
+        program = command[2].replace(f"'127.0.0.1', {port},", f"'127.0.0.1', {at},")
+        return subprocess.run([sys.executable, "-c", program], stderr=subprocess.DEVNULL, check=False).returncode
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Answer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        codes = [exit_code(server.server_port)]
+        _Answer.ready = False
+        codes.append(exit_code(server.server_port))
+        _Answer.ready = True
+        server.shutdown()
+    assert codes == [0, 1]
+    assert exit_code(1) != 0, "nobody listens"
+
+
+def test_who_needs_a_worker_waits_until_it_is_healthy(compose: dict[str, Any]) -> None:
+    needs = {
+        name: service["depends_on"]["worker"]["condition"]
+        for name, service in compose["services"].items()
+        if "worker" in service.get("depends_on", {})
+    }
+    assert needs
+    assert set(needs.values()) == {"service_healthy"}
 
 
 def test_image_is_built_from_files_that_exist_and_are_sent() -> None:
