@@ -76,8 +76,8 @@ class QueueCommands:
         return bool(command.filter) and command.command in _SELECTING and not _counts_nothing(command)
 
     def is_sweep(self, command: Command) -> bool:
-        """Return whether a command concerns all messages up to its instant, or all matching ones (C1, C63)."""
-        return command.command in _WHOLE or bool(command.filter and command.command in _SETTLING)
+        """Return whether a command concerns all messages published up to its instant, or all matching ones (C1)."""
+        return command.command == "purge" or bool(command.filter and command.command in _SETTLING)
 
     def sources_named_ahead(self, command: Command) -> list[tuple[str, int]]:
         """Return the sources of which an acknowledgment or a transfer names messages that are not active yet (Q13)."""
@@ -296,9 +296,8 @@ class QueueCommands:
         if rewind_refusal(command, self._shard) is not None or (known is not None and known.done):
             return None
         kept = command.lifetimes == "kept"
-        ends = dict(self._shard.horizon.ends)
         return RewindRequest(
-            command.id, at_ms, offset, {}, command.filter or "", kept, command.handed_over, command.dry_run, ends
+            command.id, at_ms, offset, {}, command.filter or "", kept, command.handed_over, command.dry_run
         )
 
     def _rewind(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
@@ -353,7 +352,6 @@ PURGED_AT_ONCE: Final = 65_536
 """About how many messages with places leave in one step of a purge. One event of ranges takes milliseconds."""
 
 _SETTLING = frozenset({"acknowledge", "cancel", "expire", "renew"})
-_WHOLE = frozenset({"purge", "rewind"})
 _SELECTING = frozenset({"acknowledge", "cancel", "expire", "renew", "purge", "sow", "depth", "transfer"})
 _ABOUT_SCHEDULED = frozenset({"acknowledge", "cancel", "expire", "purge", "sow", "depth", "transfer"})
 """Commands whose filters reach messages that are not visible yet."""

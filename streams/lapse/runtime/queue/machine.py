@@ -100,11 +100,11 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         self._handed_out = JournaledDeliveries(shard, restored.handed_out, output, payloads, restored.released)
         self.now_ms = 0
         self._next_part: Callable[[], None] | None = None  # the next part of a command that takes several steps
-        self.rewinder = Rewinder(shard, payloads, lambda: self.under_way)
+        self._horizon = SweepHorizon(shard, payloads)
+        self.rewinder = Rewinder(shard, payloads, self._horizon, lambda: self.under_way)
         self.unfinished = self.rewinder.unfinished
         self.crowd = Crowd(shard)
         self._view = QueueView(shard, payloads)
-        self._horizon = SweepHorizon(shard, payloads)
         self._preparation = Preparation(shard, self._commands, payloads, self._judge, self._view, self._horizon)
         self._deliveries = DeliveryWriter(shard, payloads, output, forwarding)
 
@@ -247,7 +247,6 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
             return
         if command.command == "rewind" and (wish := self._commands.rewind(command, at_ms, admitted.offset)) is not None:
             self.rewinder.begin(admitted, wish)
-            self._preparation.end()
             self.unfinished = admitted.offset  # until its end, nothing else happens in the shard
             return
         self._commands.handle(command, at_ms, self._step, admitted.row_filter)

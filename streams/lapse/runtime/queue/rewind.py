@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable
@@ -14,11 +15,14 @@ from lapse.core.queue.rewind.rewinds import Rewind, Span
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step
 from lapse.runtime.queue.recovery_point import begin_offsets
+from lapse.runtime.queue.sweep_horizon import SweepHorizon
 from lapse.runtime.shard.command_authorizer import Admitted
 from lapse.runtime.shard.log import Record
 from lapse.runtime.shard.payload import PayloadWindow
 from lapse.runtime.shard.under_way import UnderWay
 from lapse.runtime.tp import TP
+
+logger = logging.getLogger(__name__)
 
 PART: Final = 1_000
 """The greatest number of records in a part."""
@@ -36,6 +40,7 @@ class RewindAtWork:
         admitted: the command; None if the journal says that a rewind is under way.
         wish: what the command asks for; None likewise.
         point: the point from which messages come back.
+        horizon: finds the messages that are younger than the command.
         is_set_aside: returns whether a record must not be read, by topic, partition and offset (X7).
 
     Attributes:
@@ -51,6 +56,7 @@ class RewindAtWork:
         admitted: Admitted | None,
         wish: RewindRequest | None,
         point: Point,
+        horizon: SweepHorizon,
         is_set_aside: Callable[[str, int, int], bool],
     ) -> None:
         self.admitted = admitted
@@ -60,6 +66,7 @@ class RewindAtWork:
         self._payloads = payloads
         self._wish = wish
         self._point = point
+        self._horizon = horizon
         self._is_set_aside = is_set_aside
         self._waiting: dict[int, deque[Record]] = {}
         self._read_to: dict[int, int] = {}
@@ -107,7 +114,18 @@ class RewindAtWork:
         found = await begin_offsets(name, self._point, [*there], log)
         begins = await log.begins(there)
         firsts = {numbers[tp]: max(begins[tp], found.get(tp, 0)) for tp in there}
-        return self._shard.rewinding.begin(self._wish._replace(firsts=firsts), step)
+        ends = await self._find_younger(self._wish.at_ms)
+        return self._shard.rewinding.begin(self._wish._replace(firsts=firsts, ends=ends), step)
+
+    async def _find_younger(self, at_ms: int) -> dict[int, int]:
+        """Return where messages begin that are younger than an instant, once the brokers of all partitions answer."""
+        while True:
+            try:
+                return await self._horizon.ends(at_ms)
+            except TimeoutError:
+                logger.warning(
+                    "%s: a rewind waits for the leader of a partition, which does not answer", self._shard.settings.name
+                )
 
     async def _read_earlier_ids(self, number: int, span: Span) -> None:
         """Read the records before the rewind, as far back as ids count, since later records may repeat them (X6)."""
@@ -176,12 +194,16 @@ class Rewinder:
     Args:
         shard: the shard.
         payloads: reads the logs.
+        horizon: finds the messages that are younger than a command.
         under_way: returns the note that knows which records are set aside.
     """
 
-    def __init__(self, shard: QueueShard, payloads: PayloadWindow, under_way: Callable[[], UnderWay]) -> None:
+    def __init__(
+        self, shard: QueueShard, payloads: PayloadWindow, horizon: SweepHorizon, under_way: Callable[[], UnderWay]
+    ) -> None:
         self._shard = shard
         self._payloads = payloads
+        self._horizon = horizon
         self._under_way = under_way
         self._at_work: RewindAtWork | None = None
         self._part = PART
@@ -227,4 +249,4 @@ class Rewinder:
         def is_set_aside(topic: str, partition: int, offset: int) -> bool:
             return self._under_way().is_set_aside(topic, partition, offset)
 
-        return RewindAtWork(self._shard, self._payloads, admitted, wish, point, is_set_aside)
+        return RewindAtWork(self._shard, self._payloads, admitted, wish, point, self._horizon, is_set_aside)

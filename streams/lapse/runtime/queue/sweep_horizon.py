@@ -94,26 +94,34 @@ class SweepHorizon:
 
     async def set(self, at_ms: int) -> Refusal | None:
         """Set the shard's horizon to an instant, ms since the epoch; return a refusal if Kafka does not answer."""
-        unsure, sources = [*self._unsure(at_ms)], self._shard.state.sources
-        if not unsure:
-            return None
         try:
-            stood = await self._payloads.log.offset_at(unsure, at_ms + 1)
+            self._shard.horizon.ends = await self.ends(at_ms)
         except TimeoutError:
             return Refusal(
                 ErrorCode.SHARD_UNAVAILABLE,
                 "it is not known which messages are younger than this command, for a partition has no leader that "
                 "answers; send it again",
             )
-        ends: dict[int, int] = {}
+        return None
+
+    async def ends(self, at_ms: int) -> dict[int, int]:
+        """Return, by number of the source, the first offset taken in that is younger than an instant, if one is.
+
+        Args:
+            at_ms: the instant, ms since the epoch.
+
+        Raises:
+            TimeoutError: Kafka does not answer.
+        """
+        unsure, sources, ends = [*self._unsure(at_ms)], self._shard.state.sources, dict[int, int]()
+        stood = await self._payloads.log.offset_at(unsure, at_ms + 1) if unsure else {}
         for tp, stamped in stood.items():
             end, number = max(stamped, self._read_by(tp, at_ms)), sources.number(*tp)
             if end < sources[number].next_offset:
                 ends[number] = end
             elif self._latest_ms.get(tp, NEVER) == NEVER:
                 self._latest_ms[tp] = at_ms
-        self._shard.horizon.ends = ends
-        return None
+        return ends
 
     def _read_by(self, tp: TP, at_ms: int) -> int:
         """Return the offset up to which a partition was certainly read at an instant, whatever the timestamps."""
