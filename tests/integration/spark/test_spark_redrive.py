@@ -2,6 +2,7 @@
 
 import json
 import time
+from contextlib import closing
 
 import pytest
 from click.testing import CliRunner
@@ -16,6 +17,7 @@ from lapse_client.letters.redrive import Choice, Known, Target, plan, send
 from lapse_spark import Connection, read
 from lapse_spark.cli import spark as commands
 from lapse_spark.option import Cluster
+from support.kafka.log import Tail
 
 pytestmark = [pytest.mark.spark, pytest.mark.feature("D5")]
 
@@ -68,8 +70,11 @@ def test_a_letter_is_sent_once_by_the_job_and_the_command_together(
             )
         dead.wire.flush()
 
-    die(0, 3)
+    trace = ("traceparent", b"00-9df59580d7e83b8c3abd8fedd95628b5-a679a417c747789d-01")
+    die(0, 3, original=[trace])
     assert redrive("--send") == (3, 0, {})
+    with closing(Tail(kafka, origin)) as sent:
+        assert all(trace in one.headers() for one in sent.wait(3)), "its life is one trace"
     assert command() == 0
     die(3, 5)
     assert command() == 2
