@@ -244,7 +244,7 @@ def _record(connection: Connection, name: Bookmark, **options: str) -> Message |
         place = TopicPartition(name.topic, name.partition, name.log_offset)
         low, end = log_bounds(consumer, place)
         if name.log_offset >= end:
-            raise NoRecord(f"{name} does not exist: its partition ends before offset {end}")
+            raise NoRecord(f"{name} does not exist: its partition ends before offset {end}. Correct the bookmark")
         if name.log_offset < low:
             return None
         consumer.assign([place])

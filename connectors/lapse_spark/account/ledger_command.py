@@ -72,7 +72,7 @@ def ledger(
     written_with: tuple[Path, ...],
     **following: Any,
 ) -> None:
-    """Compute what became of every message; exits with 1 if the ledger does not balance."""
+    """Compute what became of every message; exit with 1 if the ledger does not balance."""
     once_only = {
         "--since": since is not None,
         "--until": until is not None,

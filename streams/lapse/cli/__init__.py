@@ -43,11 +43,11 @@ class Lazy:
 
 COMMANDS: Mapping[str, Lazy] = {
     "apply": Lazy("lapse.cli.topology:apply", "Create the topics that lapse.toml needs.", extra="worker"),
-    "check": Lazy("lapse.cli.topology:check", "Say whether the cluster fits lapse.toml.", extra="worker"),
+    "check": Lazy("lapse.cli.topology:check", "Check whether the cluster fits lapse.toml.", extra="worker"),
     "definitions": Lazy(
         "lapse.cli.definition:definitions", "Show the definitions of a deployment, by version.", extra="worker"
     ),
-    "worker": Lazy("lapse.cli.worker:worker", "Run queues and SOW topics.", extra="worker"),
+    "worker": Lazy("lapse.cli.worker:worker", "Run a worker, which serves queues and SOW topics.", extra="worker"),
     "completion": Lazy(
         "lapse.cli.completion:completion", "Print a script that makes a shell complete commands and options."
     ),
@@ -58,24 +58,26 @@ COMMANDS: Mapping[str, Lazy] = {
     ),
     "doctor": Lazy(
         "lapse.cli.doctor:doctor",
-        "Look for the usual faults: Java, versions, topics, rights, clocks, workers.",
+        "Check for common faults: Java, versions, topics, rights, clocks, workers.",
         extra="worker",
     ),
     "publish": Lazy("lapse.cli.publish:publish", "Publish to a topic, or to a queue's default target."),
     "queue": Lazy(
         "lapse.cli.queue:queue",
-        "Receive from queues, look into them, settle; create, alter, delete queues.",
+        "Receive and settle messages; inspect, create, alter and delete queues.",
     ),
-    "dlq": Lazy("lapse.cli.dlq:dlq", "Look at dead letters, and send them back."),
+    "dlq": Lazy("lapse.cli.dlq:dlq", "Show dead letters, send them back, or delete them."),
     "explain": Lazy("lapse.cli.explain:explain", "Show what happened to one message, from arrival to end."),
     "gateway": Lazy(
-        "lapse.cli.gateway:gateway", "Open queues and SOW topics to programs that use HTTP.", extra="gateway"
+        "lapse.cli.gateway:gateway", "Serve queues, SOW topics and the console over HTTP.", extra="gateway"
     ),
     "replicate": Lazy(
         "lapse.cli.replicate:replicate", "Copy SOW topics to another deployment, with their deadlines.", extra="worker"
     ),
     "simulate": Lazy(
-        "lapse.cli.simulate:simulate", "Simulate what would become of a queue's messages.", extra="worker"
+        "lapse.cli.simulate:simulate",
+        "Simulate a queue: which messages would be served, and which would expire.",
+        extra="worker",
     ),
     "sow": Lazy("lapse.cli.sow:sow", "Query, follow and delete records; create, alter and delete SOW topics."),
     "spark": Lazy(

@@ -68,7 +68,7 @@ def _choosing(command: Command) -> Command:
 
 @click.group()
 def dlq() -> None:
-    """Look at dead letters, and send them back."""
+    """Show dead letters, send them back, or delete them."""
 
 
 @dlq.command()

@@ -24,7 +24,7 @@ _MARKS: Final = {Verdict.FINE: ("✓", "green"), Verdict.WARNING: ("!", "yellow"
 @CONFIG
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one finding per line.")
 def doctor(config: Path, as_json: bool) -> None:
-    """Look for the usual faults: Java, versions, topics, rights, clocks, workers.
+    """Check for common faults: Java, versions, topics, rights, clocks, workers.
 
     Changes nothing; exits with 1 if something is wrong. Warnings alone do not change that.
     """

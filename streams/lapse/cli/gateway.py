@@ -127,7 +127,7 @@ def gateway(
     bootstrap_servers: str | None,
     as_json: bool,
 ) -> None:
-    """Open queues and SOW topics to programs that use HTTP.
+    """Serve queues, SOW topics and the console over HTTP.
 
     Runs until Ctrl-C or SIGTERM. Where lapse.toml has users, requests need a user and their key.
     """

@@ -24,7 +24,7 @@ from lapse.runtime.topics.topology import TopologyError
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def partitions(name: str, config: Path, dry_run: bool, as_json: bool) -> None:
-    """Give the queue NAME a shard for each partition of its topics.
+    """Give the queue NAME shards for partitions that its topics have gained.
 
     First add the partitions with Kafka's own tools, up to a multiple of the old number. Then wait until all producers
     know them: five minutes, unless their metadata.max.age.ms differs. Running workers open each new shard as soon as

@@ -42,7 +42,7 @@ _LAZY: Final = {
     ),
     "partitions": Lazy(
         "lapse.cli.partitions:partitions",
-        "Give the queue NAME a shard for each partition of its topics.",
+        "Give the queue NAME shards for partitions that its topics have gained.",
         extra="worker",
     ),
 }
@@ -50,7 +50,7 @@ _LAZY: Final = {
 
 @click.group(cls=LazyGroup, lazy=_LAZY)
 def queue() -> None:
-    """Receive from queues, look into them, settle; create, alter, delete queues."""
+    """Receive and settle messages; inspect, create, alter and delete queues."""
 
 
 @queue.command()
@@ -219,9 +219,9 @@ def _settling(how: str, name: str, text: str) -> None:
     queue.command(name)(click.argument("name")(command))
 
 
-_settling("acknowledge", "ack", "Settle messages as done.")
+_settling("acknowledge", "ack", "Acknowledge messages: they are done, and leave the queue.")
 _settling("cancel", "cancel", "Return leased messages to the queue, or withdraw scheduled ones.")
-_settling("expire", "expire", "Expire messages now.")
+_settling("expire", "expire", "Expire messages now, so that they become dead letters.")
 
 
 @queue.command()

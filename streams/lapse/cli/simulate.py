@@ -177,7 +177,7 @@ def simulate(
     page: Path | None,
     as_json: bool,
 ) -> None:
-    """Simulate what would become of a queue's messages.
+    """Simulate a queue: which messages would be served, and which would expire.
 
     QUEUE is a queue of lapse.toml. Its shards run the worker's own code in virtual time. Arrivals and consumers are
     drawn from distributions. No broker is needed. The same options give the same figures.

@@ -184,7 +184,7 @@ def _planned(path: Path, config: Config) -> Plan | None:
 @CONFIG
 @_JSON
 def check(config: Path, as_json: bool) -> None:
-    """Say whether the cluster fits lapse.toml.
+    """Check whether the cluster fits lapse.toml.
 
     First checks the file and the keys of users, as a worker does at its start. Then compares the file with the
     definitions, and checks entities that only the definitions have. Changes nothing. Exits with 1 if the cluster does

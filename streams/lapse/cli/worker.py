@@ -80,7 +80,7 @@ every second scan of the young one, and the oldest as rarely as before."""
     "--supervise/--no-supervise", default=True, help="Start again after a crash (a failed write ends the process)."
 )
 def worker(config: Path, data_dir: Path | None, log_level: str, log_format: Format, supervise: bool) -> None:
-    """Run queues and SOW topics.
+    """Run a worker, which serves queues and SOW topics.
 
     Any number of workers share the shards. Stop with Ctrl-C or SIGTERM.
     """

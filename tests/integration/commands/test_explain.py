@@ -103,7 +103,7 @@ def test_a_life_in_a_deleted_queue_is_told_from_its_events_and_letters(served: D
 def test_what_cannot_be_explained_is_said(served: Deployment) -> None:
     served.write("quiet", "x")
     name = served.name("quiet")
-    with pytest.raises(LapseError, match="does not exist: its partition ends before offset 1"):
+    with pytest.raises(LapseError, match="does not exist: its partition ends before offset 1. Correct the bookmark"):
         history(f"{name}:0:1", connection=served.connection)
     with pytest.raises(UnknownEntity, match=f"there is no partition '{name}:7' .*did you mean '{name}:0'"):
         history(f"{name}:7:1", connection=served.connection)
