@@ -198,8 +198,17 @@ def test_a_journal_that_ends_in_a_transactions_marker_is_read_to_its_end(deploy:
     producer.produce(changelog, b"garbage", key=b"foreign", partition=0)
     producer.flush(15)
     producer.abort_transaction(15)
+    producer.begin_transaction()  # stays open, so that readers of committed records see nothing behind it
+    producer.produce(changelog, b"garbage", key=b"foreign", partition=0)
+    producer.flush(15)
     worker.start().wait_for_shards(1)
     assert here.depth("marked")["available"] == 2
+    here.write("marked", "c")
+    until(lambda: here.depth("marked")["depth"] == 3, "the third one")
+    worker.kill()
+    worker.start().wait_for_shards(1)
+    assert here.depth("marked")["available"] == 3
+    producer.abort_transaction(15)
 
 
 @pytest.mark.feature("Q16")

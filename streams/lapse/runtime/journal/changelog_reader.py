@@ -47,7 +47,8 @@ class ChangelogReader:
             "bootstrap_servers": bootstrap_servers,
             "enable_auto_commit": False,
             "auto_offset_reset": "earliest",
-            "isolation_level": "read_committed",
+            # Workers use no transactions here. One that somebody else left open would hide the newest state.
+            "isolation_level": "read_uncommitted",
             "max_partition_fetch_bytes": 8 << 20,
             "fetch_max_bytes": 64 << 20,
             "fetch_max_wait_ms": 20,

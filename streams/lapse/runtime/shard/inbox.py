@@ -161,16 +161,15 @@ class Inbox:
         return (first, end - 1) if self.received[tp] > 0 and first < end else None
 
     async def pass_markers(self, tp: TP, end: int) -> None:
-        """Count everything up to `end` as processed, if the consumer has read it.
-
-        Behind the last record there are only transaction markers, so no message is lost if Kafka removes them.
-        """
+        """Count everything up to `end` as received if the consumer has read it, and as processed if nothing waits."""
         at = self.received.get(tp, 0)
-        if not (at > 0 or tp == self.commands) or at >= end or self._batches[tp]:
+        if tp != self.commands and (not at or self._batches[tp]):
             return
-        if await self._reader.next_offset(tp) >= end and self.received[tp] == at:
-            self.received[tp] = self.processed[tp] = end
+        if at < end and await self._reader.next_offset(tp) >= end and self.received[tp] == at:
+            self.received[tp] = end  # only markers are there
             self._reader.received(self, tp, end)
+        if self.received[tp] >= end and not self._batches[tp]:
+            self.processed[tp] = max(self.processed[tp], end)
 
     def cut(self, tp: TP, offset: int) -> None:
         """Continue at an offset. Kafka has removed all records below it, so waiting records below it are dropped."""

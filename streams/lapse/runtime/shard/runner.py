@@ -320,7 +320,7 @@ class Runner:
 
     async def _pass_end_of_commands(self) -> None:
         """Skip commands of the take-over that were removed, or end in transaction markers (C40)."""
-        if self._inbox.received[self._inbox.commands] < self._catch_up:
+        if not self._has_caught_up():
             await self._inbox.pass_markers(self._inbox.commands, self._catch_up)
             if not self._has_caught_up():
                 asyncio.get_running_loop().call_later(_LOOK_AGAIN_S, self._news.set)

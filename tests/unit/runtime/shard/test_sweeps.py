@@ -177,6 +177,31 @@ def test_while_a_queue_checks_that_nothing_is_left_commands_wait_for_its_logs_an
     asyncio.run(_checks_what_is_left())
 
 
+@pytest.mark.feature("L11", "C40")
+def test_a_check_that_nothing_is_left_goes_on_where_markers_end_the_commands_of_a_take_over() -> None:
+    """Messages wait for the rest of the commands, which are markers only, and the command that is here for messages."""
+
+    async def main() -> None:
+        machine = Machine()
+        reader = SimpleNamespace(**vars(NOBODY), next_offset=lambda tp: asyncio.sleep(0, 2))
+        anything: Any = machine
+        inbox = Inbox(reader, anything, COMMANDS, {COMMANDS: 0, ORDERS: 0}, None, lambda: None, catch_up=2)  # type: ignore[arg-type]
+        log = SimpleNamespace(existing_ends=lambda _: asyncio.sleep(0, {ORDERS: 2}))
+        gate = Gate(inbox, log, lambda: None)  # type: ignore[arg-type]
+        intake = Intake(anything, inbox, gate, anything, SimpleNamespace(replaced=()), lambda _: None)  # type: ignore[arg-type]
+        machine.waits_for_ends = True
+        inbox.receive(ORDERS, [record(0, 4), record(1, 9)])
+        inbox.receive(COMMANDS, [record(0, 5, OTHER)])
+        for _ in range(3):
+            await inbox.pass_markers(COMMANDS, 2)
+            inbox.take_messages(100)
+            await intake.commands(100)
+        assert machine.got == ["m4", "m9", "c5"]
+        assert inbox.processed[COMMANDS] == 2
+
+    asyncio.run(main())
+
+
 async def _checks_what_is_left() -> None:
     machine, ends = Machine(), {ORDERS: 2}
     reader = SimpleNamespace(**vars(NOBODY), next_offset=lambda tp: asyncio.sleep(0, inbox.received[tp]))
