@@ -67,6 +67,9 @@ class ShardOwner(Protocol):
     async def exists(self) -> bool:
         """Return whether the changelog and the entity's other topics exist."""
 
+    async def reach(self, partition: int) -> None:
+        """Wait until the leaders of all of a shard's logs answer."""
+
     def hold(self, partition: int) -> None:
         """Do not fetch the sources of a shard until it is taken over."""
 

@@ -47,7 +47,7 @@ class JournalStore(LeanService, FaustStore[Any, Any]):
         self._epochs: dict[int, int] = {}
         self._owned: set[int] = set()
         self._lost = LostShards()
-        self._troubled = TroubledShards(self.table_name, self._try_again)
+        self._troubled = TroubledShards(self.table_name, self._try_again, lambda shard: self.owner.reach(shard))  # noqa: PLW0108
         self._trying: set[asyncio.Task[None]] = set()
         self._held: dict[int, int] = {}
         """By shard, this worker's epoch, if it has a shard already and takes it over anew."""

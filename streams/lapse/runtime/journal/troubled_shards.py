@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from aiokafka.errors import KafkaError
 from confluent_kafka import KafkaException
 
 from lapse.runtime.repeated_error import RepeatedError
+from lapse.runtime.watch import end_process_if_failed
 
 logger = logging.getLogger(__name__)
 
@@ -21,6 +22,9 @@ TROUBLE: Final = (KafkaError, KafkaException, TimeoutError, OSError)
 _FIRST_S: Final = 1.0
 _MOST_S: Final = 10.0
 """How long a shard waits for the next attempt, s: at first, and at most."""
+
+_ANSWER_WITHIN_S: Final = 5.0
+"""How long the leaders of a shard's logs may take to answer before another attempt, s."""
 
 _STEADY_S: Final = 60.0
 """After so long without trouble, s, a shard waits no longer than at first."""
@@ -35,11 +39,15 @@ class TroubledShards:
     Args:
         table: the entity's table, for messages.
         again: begins another attempt for a shard.
+        reach: waits until the leaders of a shard's logs answer. An attempt holds topics that other entities may read,
+            and delays rebalances, so it begins only then.
     """
 
-    def __init__(self, table: str, again: Callable[[int], None]) -> None:
+    def __init__(self, table: str, again: Callable[[int], None], reach: Callable[[int], Awaitable[None]]) -> None:
         self._table = table
         self._again = again
+        self._reach = reach
+        self._reaching: set[asyncio.Task[None]] = set()
         self._errors: dict[int, RepeatedError] = {}
         self._delays_s: dict[int, float] = {}
         self._timers: dict[int, asyncio.TimerHandle] = {}
@@ -57,7 +65,27 @@ class TroubledShards:
             self._delays_s.pop(partition, None)
         delay_s = self._delays_s.get(partition, _FIRST_S)
         self._delays_s[partition] = min(2 * delay_s, _MOST_S)
-        self._timers[partition] = asyncio.get_running_loop().call_later(delay_s, self._again, partition)
+        self._timers[partition] = asyncio.get_running_loop().call_later(delay_s, self._reach_first, partition)
+
+    def _reach_first(self, partition: int) -> None:
+        """Begin another attempt once the leaders answer."""
+        task = asyncio.create_task(self._reached(partition), name=f"leaders for {self._table}-{partition}")
+        self._reaching.add(task)
+        task.add_done_callback(self._ended)
+
+    async def _reached(self, partition: int) -> None:
+        try:
+            async with asyncio.timeout(_ANSWER_WITHIN_S):
+                await self._reach(partition)
+        except TROUBLE as error:
+            if self.begins(partition):
+                self.note(partition, error if str(error) else TimeoutError("the leaders of its logs do not all answer"))
+        else:
+            self._again(partition)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._reaching.discard(task)
+        end_process_if_failed(task, task.get_name())  # nothing else would take the shard over again
 
     def begins(self, partition: int) -> bool:
         """Note that another attempt begins; return whether one was planned."""
@@ -78,6 +106,8 @@ class TroubledShards:
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
+        for task in self._reaching:
+            task.cancel()
         return waiting
 
     def forget(self, partition: int) -> None:

@@ -233,8 +233,7 @@ class Entity(NamedTopics):
             on_stopped=self._stopped,
         )
         if feeder is not None:
-            fed = [*sources, commands] if self._renewed else sources
-            feeder.begin(runner, {tp: positions[tp] for tp in fed})
+            feeder.begin(runner, {tp: positions[tp] for tp in ([*sources, commands] if self._renewed else sources)})
         # Heartbeats count from the moment at which the shard can answer (C5).
         await self._consumer().flows.wait()
         await runner.start()
@@ -251,6 +250,12 @@ class Entity(NamedTopics):
         if partition in self._begun:
             await self._put_away(*self._begun.pop(partition))
         self.let_go(partition)
+
+    async def reach(self, partition: int) -> None:
+        """Wait until the leaders of all of a shard's logs answer."""
+        own = (names.commands(self.name), self._store().changelog_topic, *self.deliveries)
+        tps = self.shares(partition, await self.services.topic_ids.shapes(self.targets))
+        await self.services.aside_reader.existing_ends([*(TP(topic, partition) for topic in own), *tps])
 
     def let_go(self, partition: int) -> None:
         """Fetch again the sources of a shard that were held during its take-over."""

@@ -53,6 +53,14 @@ class NamedTopics(ABC):
         targets = {letters: Role.DEAD_LETTERS} if letters else {}
         return {**targets, **dict.fromkeys(self.config.underlying(self.name), Role.UNDERLYING)}
 
+    def shares(self, partition: int, shapes: Mapping[str, Shape]) -> list[TP]:
+        """Return the partitions of topics that belong to a shard: every one whose number leads to it."""
+        return [
+            TP(topic, number)
+            for topic, shape in shapes.items()
+            for number in range(partition, shape.partitions, self.partitions)
+        ]
+
     def expect(self, existing: Mapping[str, int]) -> None:
         """Note which topics exist before the start. The start warns of missing ones, so they are not logged again."""
         self._lacking = {topic for topic in self.targets if topic not in existing}

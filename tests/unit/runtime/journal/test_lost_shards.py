@@ -31,6 +31,8 @@ class Owner:
         self.happened: list[tuple[str, int]] = []
         self.fenced: set[int] = set()
         self.troubled: list[int] = []
+        self.silent = asyncio.Event()
+        """Whether a leader does not answer."""
         self.changelog_reader: Any = self
         self.journal_producer: Any = self
         self.clock = SimpleNamespace(measured=lambda *_: None)
@@ -75,6 +77,11 @@ class Owner:
     async def abandon(self, partition: int) -> None:
         self.happened.append(("abandons", partition))
 
+    async def reach(self, partition: int) -> None:
+        if self.silent.is_set():
+            self.happened.append(("asks", partition))
+            await asyncio.Event().wait()
+
     def hold(self, partition: int) -> None:
         self.happened.append(("holds", partition))
 
@@ -97,7 +104,7 @@ class Store(MemoryStore):
         self._owned, self._next_offsets, self._epochs = set(), {}, {}
         self._lost, self._standby = lost_shards.LostShards(), None
         self.again: list[int] = []
-        self._troubled, self._held = TroubledShards("orders", self.again.append), {}
+        self._troubled, self._held = TroubledShards("orders", self.again.append, owner.reach), {}
         self._noted = SimpleNamespace(note=lambda _: None)
 
 
@@ -223,6 +230,29 @@ def test_a_refused_shard_holds_its_sources_only_while_it_is_taken_over_again(mon
         await store._take_over_again(0)
         await begun.pop()
         assert owner.happened[2:] == [("holds", 0), ("serves", 0)]
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("C52")
+def test_while_a_leader_is_silent_no_attempt_holds_topics_that_others_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(troubled_shards, "_FIRST_S", 0)
+    monkeypatch.setattr(troubled_shards, "_ANSWER_WITHIN_S", 0)
+
+    async def run() -> None:
+        owner = Owner()
+        store = Store(owner)
+        owner.troubled = [0]
+        owner.silent.set()
+        await store._take_over(0)
+        while len(owner.happened) < 5:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        assert owner.happened[:5] == [("abandons", 0), ("rests", 0), *[("asks", 0)] * 3]
+        assert not store.again
+        owner.silent.clear()
+        while not store.again:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        assert store._troubled.settle() == {0}
 
     asyncio.run(run())
 
