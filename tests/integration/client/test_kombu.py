@@ -409,7 +409,7 @@ def test_a_worker_of_celery_runs_tasks_and_another_takes_over_what_it_held(
     until(lambda: said("packed order 2"), "its time has come", 30)
     send("pack.apply_async(['order 6'], {'seconds': 25})")
     until(lambda: said("packing order 6") == 1, "a long task begins", 30)
-    send("pack.apply_async(['order 7'], countdown=3, expires=1)")
+    send("pack.apply_async(['order 7'], countdown=60, expires=1)")
     os.killpg(first.pid, signal.SIGKILL)
     send("pack.delay('order 8')")
     celery(*worker)
