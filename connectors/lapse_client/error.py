@@ -25,6 +25,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
+from lapse.core.error_code import ErrorCode
 from lapse.protocol.answer import Answer
 
 _NAMES_SHOWN = 20
@@ -152,6 +153,11 @@ class EntityDeleted(LapseError):
 
     def __init__(self, entity: str, why: str) -> None:
         super().__init__(f"{entity}: {why}")
+
+
+def refusal(entity: str, answer: Answer) -> CommandFailed | EntityDeleted:
+    """Return the error for an answer that refuses a command."""
+    return EntityDeleted(entity, answer.error) if answer.code == ErrorCode.DELETED else CommandFailed(entity, answer)
 
 
 _LEAVES_NOTHING = frozenset({"depth", "sow", "subscriptions", "heartbeat"})

@@ -14,7 +14,7 @@ from lapse.core.near_name import question
 from lapse.protocol import topic
 from lapse_client import Publisher
 from lapse_client.aio import Queue, SowClient
-from lapse_client.error import Closed, CommandFailed, ConnectionFailed, EntityDeleted, LapseError
+from lapse_client.error import Closed, ConnectionFailed, EntityDeleted, LapseError
 from lapse_client.kafka.connection import entities
 from lapse_client.queue.queues import Queues
 from lapse_gateway.fault import Fault
@@ -204,9 +204,7 @@ def _no_right(caller: Caller, name: str, known: Iterable[str]) -> str:
 
 def _is_unusable(error: LapseError) -> bool:
     """Return whether the client that raised an error cannot be used again."""
-    return isinstance(error, Closed | ConnectionFailed | EntityDeleted) or (
-        isinstance(error, CommandFailed) and error.code == ErrorCode.DELETED
-    )
+    return isinstance(error, Closed | ConnectionFailed | EntityDeleted)
 
 
 async def _closed(client: _Closable) -> None:

@@ -424,8 +424,8 @@ class Channel(virtual.Channel):
         subscriber = QueueSubscriber(name, backlog, connection=self.connection.lapse, ack_interval_ms=5)
         try:
             subscriber.start()
-        except (CommandFailed, UnknownEntity) as error:
-            if name not in known or (isinstance(error, CommandFailed) and error.code != "deleted"):
+        except (EntityDeleted, UnknownEntity) as error:
+            if name not in known:
                 raise
             known.discard(name)
             time.sleep(_GOING_S)

@@ -141,6 +141,7 @@ class Queue(Client[None]):
         Raises:
             ValueError: there are neither bookmarks nor a filter, or both; or a bookmark is not valid.
             CommandFailed: a shard refused, for instance the filter.
+            EntityDeleted: the queue was deleted.
         """
         by_partition: dict[int, list[str]] = {}
         for text in bookmarks:

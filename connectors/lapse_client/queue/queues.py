@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from lapse.protocol.answer import Answer
 from lapse.protocol.command import Command
-from lapse_client.error import CommandFailed, LapseError, UnknownEntity
+from lapse_client.error import LapseError, UnknownEntity, refusal
 from lapse_client.kafka.connection import Connection
 from lapse_client.session.channel_thread import ChannelThread
 from lapse_client.session.client import Client
@@ -146,7 +146,7 @@ class _Inquiry:
         answers = [one.result() for one in self._answers]
         refused = next((at for at, one in enumerate(answers) if one.status != "ok"), None)
         if refused is not None:
-            self.future.set_exception(CommandFailed(self._shards[refused].entity, answers[refused]))
+            self.future.set_exception(refusal(self._shards[refused].entity, answers[refused]))
         else:
             self.future.set_result(combine_figures(answers))
 

@@ -49,7 +49,7 @@ _BELIEVED_S: Final = 60.0
 """How long the check that a queue enforces lifetimes is cached, in seconds."""
 
 _OWN: Final = frozenset({header.REPLY_TO, header.CORRELATION_ID})
-_GOING: Final = frozenset({ErrorCode.DELETED, ErrorCode.DELETE_IN_PROGRESS, ErrorCode.SHARD_UNAVAILABLE})
+_GOING: Final = frozenset({ErrorCode.DELETE_IN_PROGRESS, ErrorCode.SHARD_UNAVAILABLE})
 """Codes of answers about a queue that is just being deleted."""
 
 

@@ -28,7 +28,7 @@ from lapse.protocol.answer import Answer
 from lapse.protocol.codec import CodecError
 from lapse.protocol.command import Command
 from lapse.protocol.command_field import SHOWN_CHARACTERS
-from lapse_client.error import AnswerTimeout, Closed, CommandFailed, ConnectionFailed, EntityDeleted, LapseError
+from lapse_client.error import AnswerTimeout, Closed, ConnectionFailed, EntityDeleted, LapseError, refusal
 from lapse_client.kafka.connection import Connection, log_end
 from lapse_client.kafka.fault import FORBIDDEN, NOT_THERE, PURGED, unreadable, unwritable
 from lapse_client.kafka.metadata import METADATA_TIMEOUT_S
@@ -207,6 +207,7 @@ class Channel(Generic[T]):
             AnswerTimeout: a shard did not answer within `timeout_s` seconds; or no worker runs it, and the connection
                 does not insist.
             CommandFailed: a shard refused.
+            EntityDeleted: the entity was deleted.
             LapseError: a command could not be sent, or the channel failed.
         """
         looked = self.attendance.check_first(asked, timeout_s)
@@ -226,7 +227,7 @@ class Channel(Generic[T]):
         found = [future.result() for future in futures]
         for (shard, _), answer in zip(asked, found, strict=True):
             if answer.status != "ok":
-                raise CommandFailed(shard.entity, answer)
+                raise refusal(shard.entity, answer)
         return [correct_repeated(answer) if answer.id in repeated else answer for answer in found]
 
     def _await_all(

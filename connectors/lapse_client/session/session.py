@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 
 from lapse.protocol.answer import Answer
 from lapse.protocol.command import Command
-from lapse_client.error import AnswerTimeout, LapseError
+from lapse_client.error import AnswerTimeout, EntityDeleted, LapseError
 from lapse_client.kafka.clock import ClientClock
 from lapse_client.kafka.connection import Connection
 from lapse_client.session.channel import Channel
@@ -114,6 +114,8 @@ class Session(Generic[T]):
             leave = self.command("unsubscribe")
             try:
                 self.channel.ask([(shard, leave) for shard in list(self.shards) if not shard.gone], timeout_s)
+            except EntityDeleted:
+                log.debug("%s ended with the entity", self.lifecycle.what)
             except LapseError as error:
                 log.warning("%s ends when heartbeats are missed, not at once: %s", self.lifecycle.what, error)
         self.channel.close()

@@ -17,7 +17,7 @@ from uuid import uuid4
 from lapse.protocol.answer import Answer
 from lapse.protocol.command import Command
 from lapse_client.delivery.arrivals import Arrivals
-from lapse_client.error import AnswerTimeout, CommandFailed, LapseError
+from lapse_client.error import AnswerTimeout, LapseError, refusal
 from lapse_client.session.channel import Channel
 from lapse_client.session.shard import Shard
 from lapse_client.sow.order import Order
@@ -107,7 +107,7 @@ class SowQuery:
             return
         error = future.exception()
         if error is None and future.result().status != "ok":
-            error = CommandFailed(shard.entity, future.result())
+            error = refusal(shard.entity, future.result())
         if error is not None:
             self.arrivals.end(error)
         else:  # comes after `group-end`, and replaces one that was missed

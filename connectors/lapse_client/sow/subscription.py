@@ -13,7 +13,7 @@ from confluent_kafka import Message
 
 from lapse.protocol.answer import Answer
 from lapse_client.delivery.arrivals import Arrivals
-from lapse_client.error import CommandFailed
+from lapse_client.error import CommandFailed, refusal
 from lapse_client.kafka.clock import elapsed_ms
 from lapse_client.kafka.connection import Connection
 from lapse_client.payload.serde import DeserializerLike
@@ -230,7 +230,7 @@ class SowListener(Listener[SowRecord]):
             return
         error = future.exception()
         if error is None and future.result().status != "ok":
-            error = CommandFailed(shard.entity, future.result())
+            error = refusal(shard.entity, future.result())
         if error is not None:
             self._session.fail(error)
             return

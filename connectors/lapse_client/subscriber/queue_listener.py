@@ -17,7 +17,7 @@ from lapse_client.delivery.delivery import Delivery
 from lapse_client.delivery.lot import Lot, PackedLot, SingleLot, landed_ms
 from lapse_client.delivery.prefetched import Prefetched
 from lapse_client.delivery.referenced import RecordReader, Referenced
-from lapse_client.error import CommandFailed, LapseError
+from lapse_client.error import CommandFailed, LapseError, refusal
 from lapse_client.kafka.clock import elapsed_ms
 from lapse_client.kafka.connection import Connection
 from lapse_client.session.channel import is_deletion, is_unknown_subscription
@@ -246,7 +246,7 @@ class QueueListener(Listener[Lot | Referenced | None]):
     def _refused_subscription(self, thread: ChannelThread, shard: Shard, answer: Answer) -> None:
         if is_deletion(answer) and self.on_deleted(thread, shard.entity):
             return
-        refused = CommandFailed(shard.entity, answer)
+        refused = refusal(shard.entity, answer)
         if shard.index >= self._first:
             log.warning("the subscription goes on without it: %s", refused)  # a shard that joined later
         else:

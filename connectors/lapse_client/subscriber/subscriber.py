@@ -270,6 +270,7 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
             AlreadySettled: a delivery was settled before.
             AnswerTimeout: a shard did not answer. It is unknown whether it has settled the messages.
             CommandFailed: a shard refused the whole command.
+            EntityDeleted: the queue was deleted.
             Closed: with `wait`, after `close`. The deliveries are not settled then.
         """
         subscription = self.subscription

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from lapse.protocol.bookmark import Bookmark
 from lapse.protocol.command import Command
 from lapse_client import Connection, Queue
-from lapse_client.error import CommandFailed, LapseError
+from lapse_client.error import CommandFailed, EntityDeleted, LapseError
 from lapse_client.session.conversation import Conversation
 from lapse_spark import local_rows
 from lapse_spark.account import account, generation, verdict
@@ -132,7 +132,7 @@ def _read_to(connection: Connection, queue: str) -> dict[tuple[str, int], int]:
             answers = conversation.ask(
                 conversation.partitions, Command(command="transfer", transfer=_ID, top_n=0), _TIMEOUT_S
             )
-    except CommandFailed:
+    except (CommandFailed, EntityDeleted):
         return {}
     marks = [Bookmark.parse(text) for answer in answers for text in answer.sources]
     return {(mark.topic, mark.partition): mark.offset for mark in marks}

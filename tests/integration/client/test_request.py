@@ -8,7 +8,17 @@ from pathlib import Path
 import pytest
 
 from lapse.core.error_code import ErrorCode
-from lapse_client import CommandFailed, Delivery, InvalidPublication, NoReply, Publisher, Queue, UnknownEntity, aio
+from lapse_client import (
+    CommandFailed,
+    Delivery,
+    EntityDeleted,
+    InvalidPublication,
+    NoReply,
+    Publisher,
+    Queue,
+    UnknownEntity,
+    aio,
+)
 from support.kafka.log import until
 from support.processes.entitled import Entitled
 
@@ -110,7 +120,7 @@ def test_requests_are_answered_over_crashes_deadlines_and_a_lost_queue_of_replie
             try:
                 with Queue(replies, connection=office.as_user("oscar"), timeout_s=5) as again:
                     return again.depth()["subscriptions"] == 1
-            except (CommandFailed, UnknownEntity, TimeoutError):
+            except (CommandFailed, EntityDeleted, UnknownEntity, TimeoutError):
                 return False
 
         until(is_back, "the queue of replies is made again", 40)

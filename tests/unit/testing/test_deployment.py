@@ -24,6 +24,7 @@ from lapse_client import (
     AnswerTimeout,
     CommandFailed,
     Delivery,
+    EntityDeleted,
     InvalidPublication,
     Publisher,
     Queue,
@@ -411,6 +412,20 @@ def test_a_deleted_queue_is_gone_when_time_moves_and_may_be_made_again(lapse: La
         lapse.depth("orders")
     lapse.queue("orders", partitions=2)
     assert lapse.depth("orders") == 3, "it reads its topic from the beginning"
+
+
+@pytest.mark.feature("C4", "X3")
+def test_who_settles_at_a_deleted_queue_hears_that_it_is_gone(lapse: Lapse, caplog: pytest.LogCaptureFixture) -> None:
+    lapse.queue("orders")
+    publish(lapse, "orders", 1)
+    with lapse.subscriber("orders") as subscriber:
+        held = subscriber.receive()
+        assert held is not None
+        with Queue("orders", connection=lapse.connection) as queue:
+            queue.delete(force=True)
+            with pytest.raises(EntityDeleted, match="is no more"):
+                subscriber.settle("acknowledge", [held], wait=True)
+    assert "ends when heartbeats are missed" not in caplog.text
 
 
 @pytest.mark.feature("D6")

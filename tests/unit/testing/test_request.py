@@ -18,6 +18,7 @@ from lapse_client import (
     Closed,
     CommandFailed,
     Delivery,
+    EntityDeleted,
     InvalidPayload,
     InvalidPublication,
     JsonSerde,
@@ -169,7 +170,7 @@ def test_a_reply_queue_that_is_gone_is_made_again(lapse: Lapse) -> None:
             try:
                 with lapse.queue_client(name) as again:
                     return again.depth()["subscriptions"] == 1
-            except (CommandFailed, UnknownEntity):
+            except (EntityDeleted, UnknownEntity):
                 return False
 
         lapse.until(is_back)
