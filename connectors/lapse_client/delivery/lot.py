@@ -278,7 +278,8 @@ class ReferencedLot(Lot):
         self._messages = messages
         self._deadlines_ms = deadlines_ms
         if deadlines_ms:
-            self.overdue = _overdue_indexes([deadlines_ms[offset - some.first] for offset in offsets], landed)
+            there = deadlines_ms if whole else [deadlines_ms[offset - some.first] for offset in offsets]
+            self.overdue = _overdue_indexes(there, landed)
 
     def key(self, at: int) -> bytes | None:
         """See `Lot`."""

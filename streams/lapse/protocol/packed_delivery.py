@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import accumulate
 from typing import Final
 
@@ -132,9 +132,9 @@ class PackedDelivery:
     __slots__ = (
         "_data",
         "_headers",
-        "_key_lengths",
         "_keys",
-        "_value_lengths",
+        "_null_keys",
+        "_null_values",
         "_values",
         "deadlines_ms",
         "delivery_counts",
@@ -165,15 +165,17 @@ class PackedDelivery:
 
         self.offsets: Column = numbers("q", 8)
         self.timestamps_ms: Column = numbers("q", 8)
-        self.delivery_counts: Column = numbers("I", 4)
-        self._value_lengths = numbers("i", 4).tolist()
+        self.delivery_counts = numbers("I", 4)
+        value_lengths = numbers("i", 4).tolist()
         self.deadlines_ms: Column = numbers("q", 8, bool(flags & _DEADLINES))
-        self._key_lengths = numbers("i", 4, bool(flags & _KEYS)).tolist()
+        key_lengths = numbers("i", 4, bool(flags & _KEYS)).tolist()
         self._data = data
         headers = numbers("i", 4, bool(flags & _HEADERS)).tolist()
-        self._keys = _bounds(self._key_lengths, at, "key")
-        self._values = _bounds(self._value_lengths, self._keys[-1], "value")
-        self._headers = _bounds(headers, self._values[-1], "headers") if headers else self._values[-1:]
+        self._null_keys, self._keys = _bounds(key_lengths, at, "key")
+        if not key_lengths:
+            self._null_keys = range(count)
+        self._null_values, self._values = _bounds(value_lengths, self._keys[-1], "value")
+        self._headers = _bounds(headers, self._values[-1], "headers")[1] if headers else self._values[-1:]
         if self._headers[-1] != len(data):
             raise CodecError(f"packed delivery: {len(data)} bytes, and its columns speak of {self._headers[-1]}")
 
@@ -184,19 +186,21 @@ class PackedDelivery:
     def counts_are_alike(self) -> bool:
         """Whether all messages have the same delivery count."""
         counts = self.delivery_counts
-        return all(count == counts[0] for count in counts)
+        return counts.tobytes() == counts[:1].tobytes() * len(counts)
 
     def key(self, at: int) -> bytes | None:
         """Return the key of a message, by index."""
-        if not self._key_lengths or self._key_lengths[at] < 0:
+        if self._null_keys and at in self._null_keys:
             return None
-        return self._data[self._keys[at] : self._keys[at + 1]]
+        bounds = self._keys
+        return self._data[bounds[at] : bounds[at + 1]]
 
     def value(self, at: int) -> bytes | None:
         """Return the value of a message, by index."""
-        if self._value_lengths[at] < 0:
+        if self._null_values and at in self._null_values:
             return None
-        return self._data[self._values[at] : self._values[at + 1]]
+        bounds = self._values
+        return self._data[bounds[at] : bounds[at + 1]]
 
     def deadline_ms(self, at: int) -> int | None:
         """Return the deadline of a message, by index, ms since the epoch; None without one."""
@@ -273,13 +277,15 @@ def _numbers(view: memoryview, kind: str) -> memoryview | array[int]:
     return swapped
 
 
-def _bounds(lengths: Sequence[int], first: int, what: str) -> list[int]:
-    """Return the index of each part's start, and that of the last one's end."""
+def _bounds(lengths: Sequence[int], first: int, what: str) -> tuple[Collection[int], list[int]]:
+    """Return the indexes of null parts, the index of each part's start, and that of the last one's end."""
+    null: Collection[int] = ()
     if lengths and min(lengths) < 0:
         if min(lengths) < -1:
             raise CodecError(f"packed delivery: a {what} of {min(lengths)} bytes")
+        null = frozenset(at for at, length in enumerate(lengths) if length < 0)
         lengths = [max(0, length) for length in lengths]
-    return list(accumulate(lengths, initial=first))
+    return null, list(accumulate(lengths, initial=first))
 
 
 def _part(data: bytes, at: int, stop: int) -> tuple[bytes | None, int]:

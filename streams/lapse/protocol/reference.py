@@ -35,13 +35,20 @@ class Reference:
         return sum(map(len, self.ranges))
 
 
-def encode(topic: str, partition: int, ranges: Sequence[tuple[int, int, int]], deadlines_ms: Sequence[int]) -> bytes:
-    """Encode a reference. The ranges are (first offset, last offset, delivery count)."""
+def encode(topic: str, partition: int, ranges: Sequence[tuple[int, int, int]], deadlines_ms: bytes) -> bytes:
+    """Encode a reference.
+
+    Args:
+        topic: the underlying topic.
+        partition: its partition.
+        ranges: first offset, last offset and delivery count of each range.
+        deadlines_ms: deadline of each message, as a column of little-endian 64-bit numbers; empty = none has one.
+    """
     record = {
         "topic": topic,
         "partition": partition,
         "ranges": [{"first": first, "last": last, "delivery_count": count} for first, last, count in ranges],
-        "deadlines_ms": struct.pack(f"<{len(deadlines_ms)}q", *deadlines_ms),
+        "deadlines_ms": deadlines_ms,
     }
     return codec.encode("reference", record)
 

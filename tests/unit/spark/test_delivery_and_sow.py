@@ -53,7 +53,8 @@ def test_a_reference_names_its_messages(spark):
 
     ranges = [(5, 6, 1), (9, 9, 3)]
     read = rows(
-        reference.encode("orders", 2, ranges, [7, reference.NEVER, 1 << 40]), reference.encode("t", 0, ranges, [])
+        reference.encode("orders", 2, ranges, column("q", [7, reference.NEVER, 1 << 40])),
+        reference.encode("t", 0, ranges, b""),
     )
     assert [row.fault for row in read.collect()] == [None, None]
     one, other = ([row for row in delivery.each(read).collect() if row.topic == name] for name in ("orders", "t"))
@@ -61,8 +62,8 @@ def test_a_reference_names_its_messages(spark):
     assert facts == [(2, 5, 1, 7, 99), (2, 6, 1, None, 99), (2, 9, 3, 1 << 40, 99)]
     assert [(row.offset, row.expires_at_ms) for row in other] == [(5, None), (6, None), (9, None)]
 
-    good = reference.encode("orders", 2, ranges, [])
-    bad = rows(b"", None, b"foreign", good[:-3], reference.encode("t", 0, [(9, 5, 1)], []), good)
+    good = reference.encode("orders", 2, ranges, b"")
+    bad = rows(b"", None, b"foreign", good[:-3], reference.encode("t", 0, [(9, 5, 1)], b""), good)
     assert [row.fault for row in bad.orderBy("delivery_offset").collect()] == [
         *["no reference of the known schema"] * 4,
         "a range that is none",

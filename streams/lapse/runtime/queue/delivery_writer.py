@@ -79,7 +79,7 @@ class DeliveryWriter:
 
     def _by_reference(self, delivery: Delivery) -> Output | Packed:
         messages = delivery.messages
-        self._payloads.note_unread_payloads(messages.topic, messages.partition, np.sort(messages.offsets).tolist())
+        self._payloads.note_unread_payloads(messages.topic, messages.partition, np.sort(messages.offsets))
         return self._output.reference(delivery)
 
     async def _with_payloads(self, delivery: Delivery, effects: Effects, now_ms: int, step: Step) -> None:

@@ -167,7 +167,7 @@ class QueueOutput(ShardOutput):
             messages.topic,
             messages.partition,
             ranges,
-            [] if none_expires or deadlines_ms is None else deadlines_ms.tolist(),
+            b"" if none_expires or deadlines_ms is None else deadlines_ms.astype("<i8", copy=False).tobytes(),
         )
         return Output(to, self._partition, None, body, headers)
 

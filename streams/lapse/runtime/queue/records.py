@@ -16,9 +16,9 @@ async def records_of(messages: Messages, payloads: PayloadWindow) -> Sequence[An
     """Return the records of messages in the messages' order, None where Kafka lost one; read them in log order."""
     offsets = messages.offsets
     if len(offsets) == 1 or bool((np.diff(offsets) > 0).all()):
-        return await payloads.get(messages.topic, messages.partition, offsets.tolist())
+        return await payloads.get(messages.topic, messages.partition, offsets)
     order = np.argsort(offsets)
-    found = list(await payloads.get(messages.topic, messages.partition, offsets[order].tolist()))
+    found = list(await payloads.get(messages.topic, messages.partition, offsets[order]))
     return [found[at] for at in np.argsort(order).tolist()]
 
 

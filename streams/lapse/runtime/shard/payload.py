@@ -246,14 +246,14 @@ class PayloadWindow:
         """Return where logs end now, without those of missing topics."""
         return await self._reader.existing_ends(tps)
 
-    def note_unread_payloads(self, topic: str, partition: int, offsets: Sequence[int]) -> None:
-        """Note that messages were handed out without their payloads."""
+    def note_unread_payloads(self, topic: str, partition: int, offsets: NDArray[np.int64]) -> None:
+        """Note that messages were handed out without their payloads; the offsets are ascending."""
         window = self._windows.get((topic, partition))
         if window is None or offsets[-1] >= FIRST_REWOUND:
             return
-        done = sum(map(len, window.rows(np.array(offsets, np.int64))))
+        done = sum(map(len, window.rows(offsets)))
         if done < len(offsets):
-            window.runs(offsets[done:])
+            window.runs(offsets[done:].tolist())
 
     async def one(self, topic: str, partition: int, offset: int) -> Record | None:
         """Read one record without moving the readers of payloads; return None if Kafka no longer has it."""
@@ -314,7 +314,7 @@ class PayloadWindow:
         return [None if record is None else _at_position(record, position) for position, record in records]
 
     async def get(
-        self, topic: str, partition: int, offsets: Sequence[int], used: bool = True
+        self, topic: str, partition: int, offsets: Sequence[int] | NDArray[np.int64], used: bool = True
     ) -> Sequence[Record | None]:
         """Return records at ascending offsets, `RowParts` if they are in columns; None where Kafka lost one (C40).
 
@@ -324,7 +324,7 @@ class PayloadWindow:
         if topic in self.gone:
             return [None] * len(offsets)
         if offsets[-1] >= FIRST_REWOUND:
-            return await self._rewound(topic, partition, offsets, used)
+            return await self._rewound(topic, partition, _listed(offsets), used)
         window = self._windows.get((topic, partition))
         if window is None:
             window = self._windows[topic, partition] = SourceWindow(self._limit_bytes)
@@ -333,12 +333,13 @@ class PayloadWindow:
         found: list[Record | None] = []
         read: Sequence[Record] = ()
         if used and (consecutive or offsets[-1] - offsets[0] < _SPREAD * len(offsets)):
-            parts, read = await self._rows(window, topic, partition, np.array(offsets, np.int64))
+            parts, read = await self._rows(window, topic, partition, np.asarray(offsets, np.int64))
             if sum(map(len, parts)) == len(offsets):
                 return RowParts(parts)
-            found = list(chain.from_iterable(parts))
+            found, offsets = list(chain.from_iterable(parts)), _listed(offsets)
             found += window.runs(offsets[len(found) :])
         else:
+            offsets = _listed(offsets)
             found = window.runs(offsets) if used else [window.get(offset, used=False) for offset in offsets]
         at = 0
         while not all(found[at:]):
@@ -410,8 +411,14 @@ def _close_to(offsets: Sequence[int] | NDArray[np.int64], at: int) -> int:
     return at
 
 
-def _are_consecutive(offsets: Sequence[int]) -> bool:
-    return offsets[-1] - offsets[0] == len(offsets) - 1
+def _are_consecutive(offsets: Sequence[int] | NDArray[np.int64]) -> bool:
+    return bool(offsets[-1] - offsets[0] == len(offsets) - 1)
+
+
+def _listed(offsets: Sequence[int] | NDArray[np.int64]) -> Sequence[int]:
+    """Return offsets as Python's numbers, which are quicker to use one by one."""
+    listed: Sequence[int] = offsets.tolist() if isinstance(offsets, np.ndarray) else offsets
+    return listed
 
 
 def _size_of(records: Sequence[Record]) -> int:

@@ -50,7 +50,7 @@ def missing(*records: Delivered, counts: list[int] | None = None) -> list[int]:
 
 @pytest.mark.feature("C55", "D4")
 def test_what_a_reader_may_take_is_written_and_all_else_is_not() -> None:
-    referred = reference.encode("orders", 0, [(2, 3, 1)], [])
+    referred = reference.encode("orders", 0, [(2, 3, 1)], b"")
     by_reference = Delivered([(header.KIND, reference.KIND), (header.SUBSCRIPTION, b"inky")], referred)
     stray = Delivered([(header.KIND, b"delivery"), (header.SUBSCRIPTION, b"inky"), (header.BOOKMARK, b"a")])
     assert missing() == [0, 1, 2, 3]
@@ -82,8 +82,8 @@ def test_what_anybody_may_write_to_a_deliveries_topic_stops_no_take_over(header_
 def test_a_reference_that_no_shard_can_have_written_hands_out_nothing() -> None:
     headers = [(header.KIND, reference.KIND), (header.SUBSCRIPTION, b"inky")]
     for first, last in ((0, (1 << 63) - 1), (-(1 << 63), (1 << 63) - 1)):
-        assert missing(Delivered(headers, reference.encode("orders", 0, [(first, last, 1)], []))) == [0, 1, 2, 3]
-    assert missing(Delivered(headers, reference.encode("orders", 0, [(3, 0, 1), (1, 1, 1)], []))) == [0, 2, 3]
+        assert missing(Delivered(headers, reference.encode("orders", 0, [(first, last, 1)], b""))) == [0, 1, 2, 3]
+    assert missing(Delivered(headers, reference.encode("orders", 0, [(3, 0, 1), (1, 1, 1)], b""))) == [0, 2, 3]
 
 
 @pytest.mark.feature("C55", "C13")
