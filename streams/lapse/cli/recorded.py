@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import click
 import orjson
-from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaException, TopicPartition
 from rich.table import Table
 
 from lapse.cli.tables import print_table
@@ -20,6 +20,7 @@ from lapse.protocol import event, topic
 from lapse.protocol.bookmark import BookmarkRange
 from lapse.runtime.topics.definitions import understood
 from lapse.runtime.topics.definitions_reader import note
+from lapse.runtime.tp import TP
 from lapse.simulation.arrival import Arrivals
 from lapse.simulation.comparison import Comparison, RecordedEvent, compare, facts
 from lapse.simulation.recorded_journal import RecordedJournal
@@ -27,8 +28,9 @@ from lapse.simulation.recorded_work import RecordedWork, recorded_arrivals, reco
 from lapse.simulation.recording import Recorded, Recording
 from lapse.simulation.replay import NotReplayable, ReplayedShard
 from lapse.simulation.serving import Serving, by_version
-from lapse_client.error import LapseError
-from lapse_client.kafka.connection import Connection
+from lapse_client.error import ConnectionFailed, LapseError
+from lapse_client.kafka.connection import Connection, log_bounds
+from lapse_client.kafka.metadata import METADATA_TIMEOUT_S
 from lapse_client.kafka.span import span
 from lapse_client.reading.instant import shown
 
@@ -55,7 +57,28 @@ def read(connection: Connection, names: Iterable[str], since_ms: int | None = No
     """
     there = connection.partitions()
     topics = {one: there[one] for one in names if one in there}
-    return Recording(topics, _records(connection, topics, since_ms))
+    begins = _begins(connection, topics, since_ms)
+    return Recording(topics, _records(connection, topics, since_ms), begins)
+
+
+def _begins(connection: Connection, topics: Mapping[str, int], since_ms: int | None) -> dict[TP, int]:
+    """Return from which offset each partition is read, whether or not its record was committed."""
+    consumer, begins, ends = connection.consumer(), dict[TP, int](), dict[TP, int]()
+    try:
+        places = [TopicPartition(one, partition) for one, count in topics.items() for partition in range(count)]
+        for place in places:
+            tp = TP(place.topic, place.partition)
+            begins[tp], ends[tp] = log_bounds(consumer, place)
+        if since_ms is not None and places:
+            asked = [TopicPartition(place.topic, place.partition, since_ms) for place in places]
+            for found in consumer.offsets_for_times(asked, timeout=METADATA_TIMEOUT_S):
+                tp = TP(found.topic, found.partition)
+                begins[tp] = found.offset if found.offset >= 0 else ends[tp]
+    except KafkaException as error:
+        raise ConnectionFailed(connection.bootstrap_servers, error) from error
+    finally:
+        consumer.close()
+    return begins
 
 
 def _records(connection: Connection, topics: Mapping[str, int], since_ms: int | None) -> Iterator[Recorded]:

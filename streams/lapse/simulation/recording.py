@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple, overload
 
 from lapse.runtime.tp import TP
@@ -39,10 +40,12 @@ class RecordedLog(Sequence[Any]):
 
     Args:
         records: the records, by their offsets.
+        begins: where the log begins, perhaps with aborted transactions; None = with the first record.
     """
 
-    def __init__(self, records: Sequence[Any]) -> None:
+    def __init__(self, records: Sequence[Any], begins: int | None = None) -> None:
         self._records = records
+        self._begins = begins
         self._offsets = [record.offset for record in records]
 
     def __len__(self) -> int:
@@ -65,8 +68,10 @@ class RecordedLog(Sequence[Any]):
 
     @property
     def begins(self) -> int:
-        """Offset of the first record; 0 if there is none."""
-        return self._offsets[0] if self._offsets else 0
+        """Offset at which the log begins; 0 if it has no record."""
+        if not self._offsets:
+            return 0
+        return self._offsets[0] if self._begins is None else self._begins
 
 
 class Recording(Cluster):
@@ -75,16 +80,22 @@ class Recording(Cluster):
     Args:
         partitions: the number of partitions of each topic.
         records: their records, in any order of topics, those of each partition by their offsets.
+        begins: where partitions begin, as far as that is known; others begin with their first records.
     """
 
-    def __init__(self, partitions: dict[str, int], records: Iterable[Any]) -> None:
+    def __init__(
+        self, partitions: dict[str, int], records: Iterable[Any], begins: Mapping[TP, int] = MappingProxyType({})
+    ) -> None:
         super().__init__(0)
         for topic, count in partitions.items():
             self.create(topic, count)
         some: dict[TP, list[Any]] = {}
         for record in records:
             some.setdefault(TP(record.topic, record.partition), []).append(record)
-        self._recorded = {tp: RecordedLog(sorted(found, key=lambda one: one.offset)) for tp, found in some.items()}
+        self._begins = begins
+        self._recorded = {
+            tp: RecordedLog(sorted(found, key=lambda one: one.offset), begins.get(tp)) for tp, found in some.items()
+        }
 
     def log(self, topic: str, partition: int) -> Any:
         """See `Cluster`."""
@@ -98,7 +109,7 @@ class Recording(Cluster):
     def cut(self, ends: Mapping[TP, int]) -> Recording:
         """Return a copy in which some partitions end below an offset."""
         kept = {tp: log[: ends.get(tp, len(log))] for tp, log in self._recorded.items()}
-        return Recording(self.partitions(), (record for records in kept.values() for record in records))
+        return Recording(self.partitions(), (record for records in kept.values() for record in records), self._begins)
 
 
 _NOTHING = RecordedLog(())

@@ -6,6 +6,7 @@ import time
 
 import orjson
 import pytest
+from confluent_kafka import Producer
 
 from lapse.protocol import topic
 from lapse.protocol.event import Event
@@ -80,9 +81,20 @@ def ask(deployment: Deployment) -> None:
             until(lambda: queue.depth()["depth"] == 0, "it is acknowledged")
 
 
+def abort(deployment: Deployment, stem: str) -> None:
+    """Begin a topic with a transaction that is aborted: nobody ever sees its record."""
+    producer = Producer({"bootstrap.servers": deployment.servers, "transactional.id": deployment.name(stem)})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(deployment.name(stem), b"{}")
+    producer.flush(15)
+    producer.abort_transaction(30)
+
+
 def rewind(deployment: Deployment) -> None:
     """Bring back what has left, in parts that are the smaller the longer the filter takes."""
     text = "ab" * 40
+    abort(deployment, "again")
     deployment.write("again", *(f'{{"number": {number}, "text": "{text}"}}' for number in range(1_200)))
     with deployment.queue("again") as queue:
         until(lambda: queue.depth()["depth"] == 1_200, "all have arrived")
