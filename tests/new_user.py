@@ -118,7 +118,7 @@ def main(named: Sequence[str]) -> int:
         with tempfile.TemporaryDirectory(prefix="new-user-") as place:
             try:
                 took = follow(python, Path(place))
-            except (AssertionError, subprocess.CalledProcessError) as error:
+            except (AssertionError, subprocess.SubprocessError) as error:
                 failed = True
                 print(f"{version:8} failed: {error}", flush=True)
                 continue

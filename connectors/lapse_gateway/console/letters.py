@@ -87,7 +87,7 @@ async def _redrive(call: Call) -> Response:
     given = sent(call, _CHOICE)
     chosen = {field: given[field] for field in ("since", "reason", "filter", "again") if given[field]}
     found = await redrive(call, await _choice(call, name, given), dry_run=False, **chosen)
-    return rendered(call, "done.html", done=f"{found.ready:,} letters are sent back.")
+    return rendered(call, "done.html", outcome=f"{found.ready:,} letters are sent back.")
 
 
 async def _edit(call: Call) -> Response:
@@ -118,7 +118,7 @@ async def _redrive_edited(call: Call) -> Response:
     found = await redrive(call, _one(name, given), letters=[edited], dry_run=False, **facts)
     causes = ", ".join(found.refused)
     return rendered(
-        call, "done.html", done=f"Not sent: {causes}." if causes else f"Sent back to {', '.join(found.topics)}."
+        call, "done.html", outcome=f"Not sent: {causes}." if causes else f"Sent back to {', '.join(found.topics)}."
     )
 
 

@@ -114,8 +114,8 @@ def refused(fault: Fault, part: bool, at: str) -> HTMLResponse:
         at: prefix of the deployment's paths.
     """
     template = "refused_part.html" if part else "refused.html"
-    again_s = _BACK_S if fault.status in _FOR_THE_MOMENT else None
-    filled = _TEMPLATES[template].render(at=at, fault=fault, version=__version__, again_s=again_s)
+    refresh_s = _BACK_S if fault.status in _FOR_THE_MOMENT else None
+    filled = _TEMPLATES[template].render(at=at, fault=fault, version=__version__, refresh_s=refresh_s)
     # htmx shows a part only if the status is a success.
     shown = part and fault.status != HTTPStatus.UNAUTHORIZED
     return HTMLResponse(filled, 200 if shown else fault.status, headers={**_HEADERS, **fault.headers})

@@ -177,7 +177,9 @@ async def _confirm(call: Call) -> Response:
     given, name = call.parameters, call.path["queue"]
     async with call.gateway.clients.queue(call.caller, name) as queue:
         preview = await _preview(queue, given)
-    return rendered(call, "confirm.html", queue=name, given=given, preview=preview, says=_ACTIONS[given["action"]])
+    return rendered(
+        call, "confirm.html", queue=name, given=given, preview=preview, consequence=_ACTIONS[given["action"]]
+    )
 
 
 async def _preview(queue: Queue, given: dict[str, Any] | Any) -> dict[str, Any]:
@@ -214,7 +216,7 @@ async def _act(call: Call) -> Response:
         **{field: given[field] for field in ("filter", "key", "leased", "bookmark") if given[field]},
         **counts,
     )
-    return rendered(call, "done.html", done=done)
+    return rendered(call, "done.html", outcome=done)
 
 
 _FORM: Final = (

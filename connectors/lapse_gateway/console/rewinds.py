@@ -30,13 +30,13 @@ async def _confirm(call: Call) -> Response:
         queue=name,
         given={**given, "id": uuid4().hex},
         rewound=counts.get("rewound", 0),
-        stay=left_out_text(counts),
+        left_out=left_out_text(counts),
     )
 
 
 async def _rewind(call: Call) -> Response:
     counts = await rewind(call, call.path["queue"], _of(sent(call, _FORM)), _WAIT_S)
-    return rendered(call, "done.html", done=f"{counts.get('rewound', 0):,} messages came back.")
+    return rendered(call, "done.html", outcome=f"{counts.get('rewound', 0):,} messages came back.")
 
 
 def _of(given: Mapping[str, Any], *, dry_run: bool = False) -> Rewind:

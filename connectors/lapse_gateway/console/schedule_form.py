@@ -75,4 +75,4 @@ async def cancelled(
         call.record("cancel scheduled", name, **facts, withdrawn=withdrawn)
     left = " There are more: cancel once again." if more else ""
     some = f"1 scheduled {what} is" if withdrawn == 1 else f"{withdrawn:,} scheduled {what}s are"
-    return rendered(call, "done.html", done=f"{some} cancelled.{left}")
+    return rendered(call, "done.html", outcome=f"{some} cancelled.{left}")

@@ -503,6 +503,6 @@ def test_a_console_that_is_read_only_has_no_buttons_that_change(
         for path in ("", f"/console/queues/{shop.name('orders')}", f"/console/letters/{shop.name('died')}?since=all"):
             view.goto(f"{gate.address}{path}")
             playwright.expect(view.locator("header")).to_contain_text("read only")
-            assert view.locator(".grave, [hx-post]").count() == 0
+            assert view.locator(".danger, [hx-post]").count() == 0
             for button in ("Pause", "Resume", "Purge", "Cancel", "Send", "Rewind"):
                 assert view.get_by_role("button", name=button).count() == 0
