@@ -66,7 +66,7 @@ def run(messages: int = 100_000) -> Figures:
     turn("deletion", lambda: shard.command(delete, _NOW_MS, step, None))
     for deletion in step.deletions:
         while not deletion.finished:
-            turn("deletion", lambda deletion=deletion: shard.go_on(deletion, Step()))
+            turn("deletion", lambda deletion=deletion: shard.continue_deletion(deletion, Step()))
     more: object = True
     while more:
         more = turn("expiry", lambda: shard.advance(_NOW_MS + 61_000, Step(), _AT_ONCE))
@@ -103,7 +103,7 @@ def _schedule(shard: SowShard, messages: int, turn: Callable[[str, Callable[[], 
     turn("withdrawal", lambda: shard.command(Command(command="sow_delete", **asked), now_ms, step))
     for withdrawal in step.deletions:
         while not withdrawal.finished:
-            turn("withdrawal", lambda withdrawal=withdrawal: shard.go_on(withdrawal, Step()))
+            turn("withdrawal", lambda withdrawal=withdrawal: shard.continue_deletion(withdrawal, Step()))
 
 
 if __name__ == "__main__":

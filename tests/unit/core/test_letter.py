@@ -16,7 +16,7 @@ def test_a_letter_states_no_lifetime_and_no_id(marker: str) -> None:
     headers = [("lapse-message-id", b"1"), (marker, b"x"), LIFETIME, ("lapse-ttl-ms", b"soon")]
     assert lifetime.read(headers, 0) == lifetime.NO_LIFETIME
     assert id_of(headers) is None
-    assert HeaderCache(lifetime.Expiration()).of([(marker, b"x"), LIFETIME]) is None
+    assert HeaderCache(lifetime.Expiration()).meaning_of([(marker, b"x"), LIFETIME]) is None
 
 
 @pytest.mark.parametrize(

@@ -102,12 +102,12 @@ def test_a_sow_topic_is_taken_over_a_few_records_at_a_time(hash_index: tuple[str
 @pytest.mark.feature("C90")
 def test_what_is_given_up_is_let_go_a_little_at_a_time() -> None:
     shard, _ = scheduled_queue()
-    count, _ = portions_of(shard.letting_go())
+    count, _ = portions_of(shard.release_memory())
     assert count >= COUNT // PORTION
     assert not shard.state.scheduled
     sow = shard_of()
     sow.state.entries.update({b"r%d" % number: b"" for number in range(COUNT)})
-    count, _ = portions_of(sow.letting_go())
+    count, _ = portions_of(sow.release_memory())
     assert count >= COUNT // PORTION
     assert not sow.state.entries
 

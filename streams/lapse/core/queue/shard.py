@@ -408,7 +408,7 @@ class QueueShard:
         self.activity.begin(now_ms, step)
         self.allowance.take_over(now_ms, step, unwritten)
 
-    def letting_go(self) -> Portions[None]:
+    def release_memory(self) -> Portions[None]:
         """Free the large parts of the state, in portions: see `Shard`."""
         yield from self.state.release_memory()
 

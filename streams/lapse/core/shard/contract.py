@@ -79,7 +79,7 @@ class Shard(Protocol):
     def take_over(self, now_ms: int, step: Any) -> None:
         """Begin an epoch with the state restored from the journal."""
 
-    def letting_go(self) -> Portions[None]:
+    def release_memory(self) -> Portions[None]:
         """Free the shard's memory, in portions, because freeing much memory takes long."""
 
     def subscriptions(self) -> Iterable[Subscribed]:

@@ -22,7 +22,7 @@ class UsableSowShard:
 
     def journal_use(self, used: LastUse, step: Step) -> None:
         """Journal a use."""
-        self._state.change(step, USED, used.encode())
+        self._state.apply_change(step, USED, used.encode())
 
     def is_protected(self) -> bool:
         """Return whether a client is subscribed, or an update is scheduled. Records alone do not protect the topic."""

@@ -92,7 +92,7 @@ def check_size(record: Record, most_bytes: int) -> None:
         raise Refused(Reason.UNDECODABLE, f"the record has {size:,} bytes; this SOW topic keeps {most_bytes:,} at most")
 
 
-def read(record: Record, source: int, now_ms: int, settings: SowSettings) -> Update:
+def parse_update(record: Record, source: int, now_ms: int, settings: SowSettings) -> Update:
     """Read a record as an update.
 
     Args:
@@ -106,7 +106,7 @@ def read(record: Record, source: int, now_ms: int, settings: SowSettings) -> Upd
     """
     timestamp_ms = record.timestamp
     try:
-        source_of = origin.read(record.headers) if record.headers else None
+        source_of = origin.parse_origin(record.headers) if record.headers else None
     except ValueError as error:
         raise Refused(Reason.UNDECODABLE, str(error)) from error
     expiration = settings.expiration if source_of is None else _AS_STATED
@@ -140,7 +140,7 @@ def read(record: Record, source: int, now_ms: int, settings: SowSettings) -> Upd
     )
 
 
-def fault(error: Exception) -> str:
+def describe_payload_fault(error: Exception) -> str:
     """Return a text for the sender that says what is wrong with a payload."""
     return "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
 
@@ -160,7 +160,7 @@ def key_of(record: Record, settings: SowSettings, delta: bool = False) -> bytes:
         raise Refused(Reason.UNDECODABLE, f"{what} its record key is null")
     if settings.key:
         try:
-            return key.of_text(record.key, settings.key)
+            return key.canonical_key(record.key, settings.key)
         except key.NoKey as error:
             raise Refused(Reason.UNDECODABLE, f"a null value deletes by its record key, and {error}") from error
     return record.key
@@ -187,11 +187,13 @@ def key_in(value: bytes, settings: SowSettings, delta: bool = False) -> bytes:
     try:
         payload = settings.parse_delta(value) if delta else settings.parse(value)
     except (ValueError, RecursionError) as error:
-        raise Refused(Reason.UNDECODABLE, f"its key is in its payload, which cannot be read: {fault(error)}") from error
+        raise Refused(
+            Reason.UNDECODABLE, f"its key is in its payload, which cannot be read: {describe_payload_fault(error)}"
+        ) from error
     try:
         try:
-            return key.of_payload(payload, settings.key, delta)
+            return key.key_from_payload(payload, settings.key, delta)
         except key.InexactKey:
-            return key.of_payload(settings.parse_exactly(value), settings.key, exact=True)
+            return key.key_from_payload(settings.parse_exactly(value), settings.key, exact=True)
     except key.NoKey as error:
         raise Refused(Reason.UNDECODABLE, str(error)) from error

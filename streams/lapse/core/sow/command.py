@@ -13,9 +13,9 @@ from lapse.core.shard.event import EventKind, ShardEvent
 from lapse.core.shard.refused import CommandRefused
 from lapse.core.shard.subscriptions import subscriptions_fields
 from lapse.core.sow import journal
-from lapse.core.sow.deletion import Bookmarks, ByKeys, Deletion, Selection
-from lapse.core.sow.key import NoKey, of_text
-from lapse.core.sow.query import Inquiry, Query
+from lapse.core.sow.deletion import Bookmarks, Deletion, DeletionByKeys, SelectiveDeletion
+from lapse.core.sow.key import NoKey, canonical_key
+from lapse.core.sow.query import Query, QueryRequest
 from lapse.core.sow.ranking import Order
 from lapse.core.sow.record_names import Walk
 from lapse.core.sow.record_updates import RecordUpdates
@@ -23,7 +23,7 @@ from lapse.core.sow.removal import Removals
 from lapse.core.sow.scheduled_updates import Listing, Withdrawal, check_state
 from lapse.core.sow.select import Select
 from lapse.core.sow.state import SowState
-from lapse.core.sow.step import QueryAtWork, Step
+from lapse.core.sow.step import RunningQuery, Step
 from lapse.core.sow.subscription import Predicate, Subscriber, Subscription, predicates
 from lapse.protocol.bookmark import BookmarkRange
 from lapse.protocol.command import SOW_COMMANDS, Command
@@ -68,7 +68,7 @@ class SowCommands:
             if command.select and command.command not in _SELECTS:
                 raise CommandRefused(f"{command.command} takes no select; there is nothing to return fields of")
             check_state(command)
-            counts = self._do(command, at_ms, step, row_filter)
+            counts = self._carry_out(command, at_ms, step, row_filter)
         except CommandRefused as error:
             self._refuse(command, at_ms, step, error.refusal)
             return
@@ -98,13 +98,13 @@ class SowCommands:
             if subscriber.subscription.querying:
                 self._begin_query(subscriber, now_ms, step)
 
-    def lose(self, subscription_id: str, now_ms: int, step: Step) -> None:
+    def end_lost(self, subscription_id: str, now_ms: int, step: Step) -> None:
         """End a subscription that was silent for too long."""
         subscriber = self._state.subscribers[subscription_id]
         silence_ms = now_ms - subscriber.heard_ms
         self.end(subscription_id, now_ms, step, f"silent for {silence_ms} ms")
 
-    def finished(self, query: QueryAtWork, step: Step) -> None:
+    def note_query_finished(self, query: RunningQuery, step: Step) -> None:
         """Note that a query is finished, so that a take-over does not begin it again for its subscription.
 
         A query that withholds an expired record which is not removed yet does begin again. Otherwise the record would
@@ -113,11 +113,11 @@ class SowCommands:
         subscriber = self._state.subscribers.get(query.subscription)
         if subscriber is not None and subscriber.query is query and not query.withholds_any:
             subscriber.query = None
-            self._put(replace(subscriber.subscription, querying=False), step)
+            self._store_subscription(replace(subscriber.subscription, querying=False), step)
 
     # --- commands --------------------------------------------------------------------------------------------
 
-    def _do(self, command: Command, at_ms: int, step: Step, row_filter: str | None) -> Counts | None:
+    def _carry_out(self, command: Command, at_ms: int, step: Step, row_filter: str | None) -> Counts | None:
         """Carry out a command. Return the counts of its answer, or None if the answer comes later."""
         match command.command:
             case "sow":
@@ -163,11 +163,11 @@ class SowCommands:
 
     def _list_subscriptions(self, command: Command, at_ms: int, step: Step, row_filter: str | None) -> None:
         known = self._state.subscribers.values()
-        self._tell(
+        self._add_answer(
             command, at_ms, step, subscriptions_fields(command, (one.shown for one in known), len(known), row_filter)
         )
 
-    def _tell(self, command: Command, at_ms: int, step: Step, facts: dict[str, Any]) -> None:
+    def _add_answer(self, command: Command, at_ms: int, step: Step, facts: dict[str, Any]) -> None:
         if command.answer == "all":
             counts = tuple(facts.pop("counts").items())
             step.answers.append(
@@ -187,11 +187,11 @@ class SowCommands:
                 step.queries.append(listing)
             return
         order = None if command.order_by is None else Order.parse(command.order_by, self._settings.compile_value)
-        inquiry = Inquiry(
+        request = QueryRequest(
             command_id=command.id,
             command=command.command,
             subscription=command.subscription,
-            candidates=self._names(command.keys) if command.keys else self._indexed(compiled),
+            candidates=self._journal_keys(command.keys) if command.keys else self._find_indexed(compiled),
             predicates=compiled,
             order=order,
             skip=command.skip or 0,
@@ -201,7 +201,7 @@ class SowCommands:
             answered=command.answer == "all",
             select=_read_select(command),
         )
-        Query.begin(self._state, inquiry, step)
+        Query.begin(self._state, request, step)
 
     def _sow_delete(self, command: Command, at_ms: int, step: Step, row_filter: str | None) -> Counts | None:
         given = [bool(command.keys), bool(command.data), command.filter is not None, bool(command.bookmarks)]
@@ -221,10 +221,10 @@ class SowCommands:
             bookmarks = self._bookmarks(command.bookmarks) if command.bookmarks else None
             deletion: Deletion = self._withdrawal(command, at_ms, (*asked, *seen), bookmarks)
         elif command.keys or command.data:
-            deletion = ByKeys(self._state, self._removals, command, at_ms, seen)
+            deletion = DeletionByKeys(self._state, self._removals, command, at_ms, seen)
         else:
             deletion = self._selection(command, at_ms, asked, seen)
-        deletion.go_on(step)
+        deletion.examine_next(step)
         if not deletion.finished:
             step.deletions.append(deletion)
         elif deletion.is_answered:
@@ -237,16 +237,16 @@ class SowCommands:
         at_ms: int,
         asked: tuple[Predicate, ...],
         seen: tuple[Predicate, ...],
-    ) -> Selection:
+    ) -> SelectiveDeletion:
         withdrawal, bookmarks = None, None
         if command.bookmarks:
             bookmarks = self._bookmarks(command.bookmarks)
             if self._state.schedule:
                 withdrawal = self._withdrawal(command, at_ms, seen, bookmarks)
-        indexed = self._indexed((*asked, *seen))
+        indexed = self._find_indexed((*asked, *seen))
         none_named = bookmarks is not None and not bookmarks
         walk = Walk(()) if none_named else self._state.record_names.walk() if indexed is None else Walk(indexed)
-        return Selection(
+        return SelectiveDeletion(
             self._state,
             self._removals,
             command,
@@ -288,7 +288,7 @@ class SowCommands:
             select=command.select,
             began_ms=at_ms if known is None else known.subscription.began_ms,
         )
-        self._put(subscription, step)
+        self._store_subscription(subscription, step)
         subscriber = self._state.subscribers[command.subscription]
         subscriber.predicates = compiled
         subscriber.heard_ms = at_ms
@@ -303,7 +303,7 @@ class SowCommands:
     def _count_visible(self, command: Command, at_ms: int, step: Step, row_filter: str) -> None:
         """Count the records that a user may see, by examining every record in portions (X4)."""
         seen = predicates(None, row_filter, self._settings.compile_filter)
-        inquiry = Inquiry(
+        request = QueryRequest(
             command_id=command.id,
             command=command.command,
             subscription=command.subscription,
@@ -314,9 +314,9 @@ class SowCommands:
             only_counts=True,
             scheduled=self._state.schedule.versions(),
         )
-        Query.begin(self._state, inquiry, step)
+        Query.begin(self._state, request, step)
 
-    def refuse(self, query: QueryAtWork, now_ms: int, step: Step, refusal: Refusal) -> None:
+    def refuse(self, query: RunningQuery, now_ms: int, step: Step, refusal: Refusal) -> None:
         """End a query that takes too much work, and the subscription that it belongs to. The answer says why (X7)."""
         subscriber = self._state.subscribers.get(query.subscription)
         if subscriber is not None and subscriber.query is query:
@@ -329,12 +329,12 @@ class SowCommands:
 
     def _begin_query(self, subscriber: Subscriber, at_ms: int, step: Step, command: Command | None = None) -> None:
         subscription = subscriber.subscription
-        inquiry = Inquiry(
+        request = QueryRequest(
             command_id=subscription.command_id,
             command="sow_and_delta_subscribe" if subscription.deltas else "sow_and_subscribe",
             subscription=subscription.id,
             follows=True,
-            candidates=self._indexed(subscriber.predicates),
+            candidates=self._find_indexed(subscriber.predicates),
             predicates=subscriber.predicates,
             batch_size=subscription.batch_size,
             at_ms=at_ms,
@@ -342,11 +342,11 @@ class SowCommands:
             answered=command is None or command.answer == "all",
             select=subscriber.select,
         )
-        subscriber.query = Query.begin(self._state, inquiry, step)
+        subscriber.query = Query.begin(self._state, request, step)
 
-    def _put(self, subscription: Subscription, step: Step) -> None:
+    def _store_subscription(self, subscription: Subscription, step: Step) -> None:
         journal_key = journal.SUBSCRIPTION + subscription.id.encode("utf-8", "surrogatepass")
-        self._state.change(step, journal_key, subscription.pack())
+        self._state.apply_change(step, journal_key, subscription.pack())
 
     def end(self, subscription_id: str, at_ms: int, step: Step, detail: str) -> None:
         """End a subscription. `detail` says why in the event."""
@@ -354,7 +354,7 @@ class SowCommands:
         query = self._state.subscribers[subscription_id].query
         if query is not None:
             query.abandon()
-        self._state.change(step, journal_key, None)
+        self._state.apply_change(step, journal_key, None)
         step.events.append(ShardEvent(EventKind.UNSUBSCRIBED, at_ms, subscription=subscription_id, detail=detail))
 
     def _subscriber(self, command: Command, at_ms: int, step: Step) -> Subscriber:
@@ -362,7 +362,7 @@ class SowCommands:
             raise CommandRefused(f"{command.command} needs the name of a subscription: set the field subscription")
         subscriber = self._state.subscribers.get(command.subscription)
         if subscriber is not None and subscriber.lost_at_ms <= at_ms:
-            self.lose(command.subscription, at_ms, step)
+            self.end_lost(command.subscription, at_ms, step)
             subscriber = None
         if subscriber is None:
             raise CommandRefused(
@@ -372,7 +372,7 @@ class SowCommands:
             )
         return subscriber
 
-    def _names(self, keys: Sequence[bytes]) -> list[bytes]:
+    def _journal_keys(self, keys: Sequence[bytes]) -> list[bytes]:
         """Return the journal keys of records, without those of other shards (C46).
 
         Raises:
@@ -382,12 +382,12 @@ class SowCommands:
         found: dict[bytes, None] = {}
         for at, text in enumerate(keys):
             try:
-                found[of_text(text, fields) if fields else text] = None
+                found[canonical_key(text, fields) if fields else text] = None
             except NoKey as error:
                 raise CommandRefused(f"keys.{at}: {error}") from error
         return [journal.RECORD + key for key in found if self._settings.home.holds(key)]
 
-    def _indexed(self, compiled: tuple[Predicate, ...]) -> list[bytes] | None:
+    def _find_indexed(self, compiled: tuple[Predicate, ...]) -> list[bytes] | None:
         """Return the journal keys that a hash index finds for the filters' equalities; None without an index (S11)."""
         if not self._state.hash_index:
             return None
@@ -403,7 +403,7 @@ class SowCommands:
                 named = BookmarkRange.of_records(text)
             except ValueError as error:
                 raise CommandRefused(str(error)) from error
-            source = self._state.known_source(named.topic, named.partition)
+            source = self._state.find_source(named.topic, named.partition)
             if source is not None:
                 ranges.setdefault(source, []).append((named.first, named.last))
         return Bookmarks(ranges)

@@ -15,7 +15,7 @@ from lapse.core.error_code import ErrorCode, Refusal
 from lapse.core.shard.answer import CommandAnswer
 from lapse.core.sow import journal
 from lapse.core.sow.arrival import Refused, key_in
-from lapse.core.sow.key import NoKey, of_text
+from lapse.core.sow.key import NoKey, canonical_key
 from lapse.core.sow.record import facts_of
 from lapse.core.sow.record_names import Walk
 from lapse.core.sow.removal import Removals
@@ -52,7 +52,7 @@ class Bookmarks:
     def __bool__(self) -> bool:
         return bool(self._firsts)
 
-    def have(self, source: int, offset: int) -> bool:
+    def contains(self, source: int, offset: int) -> bool:
         """Return whether the set contains an offset of a source."""
         firsts = self._firsts.get(source)
         if firsts is None:
@@ -131,13 +131,13 @@ class Deletion(ABC):
         """End the deletion with a refusal."""
         self._refusal = refusal
 
-    def go_on(self, step: Step, portion: int = PORTION) -> None:
+    def examine_next(self, step: Step, portion: int = PORTION) -> None:
         """Examine the next `portion` records, and remove those that the command names."""
         for journal_key in self._walk.take(portion):
-            self._look_at(journal_key, step)
+            self._examine(journal_key, step)
 
     @abstractmethod
-    def _look_at(self, journal_key: bytes, step: Step, /) -> None:
+    def _examine(self, journal_key: bytes, step: Step, /) -> None:
         """Remove one record, if the command names it."""
 
     def _matches(self, predicates: tuple[Predicate, ...], journal_key: bytes, entry: bytes) -> bool:
@@ -147,7 +147,7 @@ class Deletion(ABC):
         return all(predicate(view) is True for predicate in predicates)
 
 
-class Selection(Deletion):
+class SelectiveDeletion(Deletion):
     """A deletion by a filter or by bookmarks.
 
     Args:
@@ -187,25 +187,25 @@ class Selection(Deletion):
         """Whether every scheduled update and record was examined, or the deletion is refused."""
         return self._refusal is not None or (self._withdrawal is None and self._walk.is_over)
 
-    def go_on(self, step: Step, portion: int = PORTION) -> None:
+    def examine_next(self, step: Step, portion: int = PORTION) -> None:
         """Examine the next scheduled updates, and after the last one the next records."""
         withdrawal = self._withdrawal
         if withdrawal is None:
-            super().go_on(step, portion)
+            super().examine_next(step, portion)
             return
         before, left = withdrawal.removed, withdrawal.left
-        withdrawal.go_on(step, portion)
+        withdrawal.examine_next(step, portion)
         self.removed += withdrawal.removed - before
         if withdrawal.finished:
             self._withdrawal = None
-            super().go_on(step, portion - left)  # the rest of the portion is used for records
+            super().examine_next(step, portion - left)  # the rest of the portion is used for records
 
-    def _look_at(self, journal_key: bytes, step: Step, /) -> None:
+    def _examine(self, journal_key: bytes, step: Step, /) -> None:
         entry = self._state.entries.get(journal_key)
         if entry is None or self._state.is_due(entry, self._at_ms):
             return
         facts = facts_of(entry)
-        if self._bookmarks is not None and not self._bookmarks.have(facts.source, facts.offset):
+        if self._bookmarks is not None and not self._bookmarks.contains(facts.source, facts.offset):
             return
         if not self._matches(self._row_filter, journal_key, entry):
             return
@@ -216,7 +216,7 @@ class Selection(Deletion):
             self.skipped += 1
 
 
-class ByKeys(Deletion):
+class DeletionByKeys(Deletion):
     """A deletion of some keys, with or without records, which begins with reading keys or payloads.
 
     Nothing is removed before all of them are read, because an invalid one refuses the whole command.
@@ -250,18 +250,18 @@ class ByKeys(Deletion):
         """Whether every key was examined, or one is invalid."""
         return super().finished and (self._refusal is not None or self._read == len(self._unread))
 
-    def go_on(self, step: Step, portion: int = PORTION) -> None:
+    def examine_next(self, step: Step, portion: int = PORTION) -> None:
         """Read the next keys or payloads, and after the last one delete the next keys."""
         if self._read < len(self._unread):
             self._read_some(portion)
         else:
-            super().go_on(step, portion)
+            super().examine_next(step, portion)
 
     def _read_some(self, portion: int) -> None:
         settings, unread, by_data = self._state.settings, self._unread, bool(self._command.data)
         for at in range(self._read, min(self._read + portion, len(unread))):
             try:
-                self._keys.append(key_in(unread[at], settings) if by_data else of_text(unread[at], settings.key))
+                self._keys.append(key_in(unread[at], settings) if by_data else canonical_key(unread[at], settings.key))
             except (Refused, NoKey) as error:
                 where = f"data: data.{at}" if by_data else f"keys: keys.{at}"
                 self.refuse(Refusal(ErrorCode.INVALID_ARGUMENT, f"sow_delete by {where}: {error}"))
@@ -270,7 +270,7 @@ class ByKeys(Deletion):
         if self._read == len(unread):
             self._walk = Walk(list(dict.fromkeys(self._keys)))
 
-    def _look_at(self, key: bytes, step: Step, /) -> None:
+    def _examine(self, key: bytes, step: Step, /) -> None:
         if not self._state.settings.home.holds(key):
             return  # it belongs to another shard (C46)
         journal_key = journal.RECORD + key

@@ -11,7 +11,7 @@ from lapse.core.record import Record
 from lapse.core.repeats import Batch, id_of, name_of
 from lapse.core.rows import Rows
 from lapse.core.shard.event import EventKind, ShardEvent
-from lapse.core.sow.arrival import MEANT, Refused, check_size, is_redriven_elsewhere, read
+from lapse.core.sow.arrival import MEANT, Refused, check_size, is_redriven_elsewhere, parse_update
 from lapse.core.sow.fan_out import SubscriberFanOut
 from lapse.core.sow.header_cache import HeaderCache
 from lapse.core.sow.journal import RECORD
@@ -69,44 +69,44 @@ class Entrance:
         settings = self._settings
         source = state.source(topic, partition, step)
         self._ids = Batch(state.repeats, source, settings.dedup_window_ms)
-        if self._plain and isinstance(records, Rows) and state.takes_many:
-            taken = self._many_at_once(topic, partition, source, records, step, clock_ms)
+        if self._allows_plain_runs and isinstance(records, Rows) and state.takes_many:
+            taken = self._take_runs(topic, partition, source, records, step, clock_ms)
         else:
-            taken = self._one_by_one(topic, partition, source, records, step, clock_ms)
+            taken = self._take_singly(topic, partition, source, records, step, clock_ms)
         if self._ids.fresh or state.repeats.chunks:
             newest_ms = max(records[taken - 1].timestamp, self._ids.newest_ms) if taken else -1
-            state.identify(self._ids, source, newest_ms, settings.dedup_window_ms, step)
+            state.remember_ids(self._ids, source, newest_ms, settings.dedup_window_ms, step)
         return taken
 
     def set_aside(self, topic: str, partition: int, record: Record, why: str, step: Step) -> None:
         """Make a dead letter of a record that must not be processed. The state is not changed (X7)."""
         self._state.source(topic, partition, step)
-        if self._settings.home.speaks_for(partition):
+        if self._settings.home.reports_faults_of(partition):
             at_ms = self._state.now_ms if record.timestamp == NO_TIMESTAMP else record.timestamp
             self._removals.refuse(record, topic, partition, Refused(Reason.UNDECODABLE, why), at_ms, step)
 
     @property
-    def _plain(self) -> bool:
+    def _allows_plain_runs(self) -> bool:
         """Whether all updates of a key are on one partition that no other shard reads."""
         return not self._settings.several and not self._settings.home.shared
 
-    def _many_at_once(self, topic: str, partition: int, source: int, rows: Rows, step: Step, clock_ms: int) -> int:
+    def _take_runs(self, topic: str, partition: int, source: int, rows: Rows, step: Step, clock_ms: int) -> int:
         """Take records, with runs of plain updates together. Return how many were taken."""
         taken = 0
         while taken < len(rows):
             left = rows[taken:]
-            taken += self._plain_updates.take(left, source, step) or self._one_by_one(
+            taken += self._plain_updates.take(left, source, step) or self._take_singly(
                 topic, partition, source, left[:_PASSED_AT_ONCE], step, clock_ms
             )
             if step.change_bytes >= self._settings.max_step_bytes:
                 break
         return taken
 
-    def _one_by_one(
+    def _take_singly(
         self, topic: str, partition: int, source: int, records: Sequence[Record], step: Step, clock_ms: int
     ) -> int:
         """Take records one after the other. Return how many were taken."""
-        state, settings, plain = self._state, self._settings, self._plain
+        state, settings, plain = self._state, self._settings, self._allows_plain_runs
         acted_on = settings.expiration.enabled
         max_bytes = settings.max_step_bytes
         small_bytes = settings.max_record_bytes // 4
@@ -125,7 +125,7 @@ class Entrance:
                 stamp_ms, headers = record.timestamp, record.headers
                 if stamp_ms > state.now_ms:
                     state.now_ms = stamp_ms
-                header_facts = header_cache.of(headers) if headers else header_cache.none
+                header_facts = header_cache.meaning_of(headers) if headers else header_cache.none
                 fit = False
                 if header_facts is not None and plain and stamp_ms >= 0:
                     block, deadline_ms, relative_ms = header_facts
@@ -139,7 +139,7 @@ class Entrance:
             value = record.value
             key = record.key
             if fit and value is not None and key is not None:
-                # A faster form of `RecordUpdates.take`: see `test_the_plain_way_does_what_the_long_one_does`.
+                # A faster form of `RecordUpdates.take_in`: see `test_the_plain_way_does_what_the_long_one_does`.
                 journal_key = RECORD + key
                 old = entries.get(journal_key)
                 if old is None:
@@ -167,7 +167,7 @@ class Entrance:
                     fresh = head + block + value if block else head + value
                     state.put(journal_key, fresh, deadline_ms, old_deadline_ms, sequence, old is None, step)
                     if subscribers:
-                        self._fan_out.tell(journal_key, old, fresh, step)
+                        self._fan_out.send_update(journal_key, old, fresh, step)
                     if step.change_bytes >= max_bytes:
                         break
                     continue
@@ -183,22 +183,22 @@ class Entrance:
         home = self._settings.home
         message_id = self._id_of(record)
         if message_id is not None and self._ids.is_repeat(message_id, at_ms):
-            if home.speaks_for(partition):
+            if home.reports_faults_of(partition):
                 bookmark = Bookmark(topic, partition, record.offset)
                 step.events.append(ShardEvent(EventKind.REPEATED, at_ms, EventRecord(bookmark, record.key)))
             return
         try:
             check_size(record, self._settings.max_record_bytes)
-            update = read(record, source, at_ms, self._settings)
+            update = parse_update(record, source, at_ms, self._settings)
         except Refused as refused:
-            if home.speaks_for(partition):
+            if home.reports_faults_of(partition):
                 self._removals.refuse(record, topic, partition, refused, at_ms, step)
             return
         if home.holds(update.key):
             if self._settings.several and update.timestamp_ms > clock_ms and update.origin is None:
                 update = update._replace(timestamp_ms=clock_ms)
             try:
-                self._updates.take(update, step)
+                self._updates.take_in(update, step)
             except Refused as refused:
                 self._removals.refuse(record, topic, partition, refused, at_ms, step)
                 return

@@ -138,11 +138,11 @@ class DeadlineIndex:
         found: list[bytes] = []
         moved = False
         while True:
-            if self._moving or self._reached_second(until_ms):
+            if self._moving or self._open_due_second(until_ms):
                 if moved:
                     return found, True
                 moved = True
-                self._move()
+                self._move_keys()
                 if self._moving:
                     return found, True
                 continue
@@ -193,14 +193,14 @@ class DeadlineIndex:
                 if entry is not None and deadline_of(entry) == instant_ms:
                     if at > _STALE_KEPT:  # otherwise the same outdated keys would be skipped each time
                         self._fine[instant_ms] = keys[at:]
-                        self._file_anew(keys[:at], instant_ms)
+                        self._refile(keys[:at], instant_ms)
                     return instant_ms
             heapq.heappop(self._fine_order)
             del self._fine[instant_ms]
-            self._file_anew(keys, instant_ms)
+            self._refile(keys, instant_ms)
         return None
 
-    def _file_anew(self, keys: list[bytes], instant_ms: int) -> None:
+    def _refile(self, keys: list[bytes], instant_ms: int) -> None:
         """File again the keys whose deadline has moved to a later instant. The others are filed elsewhere, or gone."""
         self._filed -= len(keys)
         for key in keys:
@@ -208,7 +208,7 @@ class DeadlineIndex:
             if entry is not None and instant_ms < (deadline_ms := deadline_of(entry)) != NEVER:
                 self._file(key, deadline_ms)
 
-    def _reached_second(self, until_ms: int) -> bool:
+    def _open_due_second(self, until_ms: int) -> bool:
         """Return whether the next second must move to the fine wheel. If so, begin to move it."""
         if not self._coarse_order or self._coarse_order[0] << _SHIFT > until_ms:
             return False
@@ -220,7 +220,7 @@ class DeadlineIndex:
         self._moving.reverse()
         return True
 
-    def _move(self) -> None:
+    def _move_keys(self) -> None:
         """Move some keys of the open second to the fine wheel."""
         entries = self._entries
         begins_ms = self._open << _SHIFT

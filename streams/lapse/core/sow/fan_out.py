@@ -22,7 +22,7 @@ class SubscriberFanOut:
         self._state = state
         self._settings = state.settings
 
-    def tell(self, journal_key: bytes, entry: bytes | None, fresh: bytes, step: Step) -> None:
+    def send_update(self, journal_key: bytes, entry: bytes | None, fresh: bytes, step: Step) -> None:
         """Make messages about an update, given the packed record before it (None = none) and after it."""
         state = self._state
         before = None if entry is None else state.view(journal_key, entry)
@@ -46,7 +46,7 @@ class SubscriberFanOut:
                 )
                 step.deliveries.append(message)
 
-    def tell_removal(self, journal_key: bytes, entry: bytes, reason: OutOfFocus, step: Step) -> None:
+    def send_removal(self, journal_key: bytes, entry: bytes, reason: OutOfFocus, step: Step) -> None:
         """Make messages about the removal of a packed record for a reason."""
         state = self._state
         before = state.view(journal_key, entry)
@@ -68,7 +68,7 @@ class SubscriberFanOut:
         try:
             old, new = parse(before.raw), parse(after.raw)
             if select is not None:
-                old, new = select.of(old), select.of(new)
+                old, new = select.select_from(old), select.select_from(new)
             changed = delta.difference(old, new)
             serialize = self._settings.serialize_delta if select is None else self._settings.serialize_selected
             return None if changed is None else serialize(changed)

@@ -49,7 +49,7 @@ class HashIndex:
                 if not journal_keys:
                     del index[value]
 
-    def emptying(self) -> Portions[None]:
+    def release_memory(self) -> Portions[None]:
         """Free the memory of the indexes, in portions."""
         yield from emptying(self._values, *self._indexes.values())
 

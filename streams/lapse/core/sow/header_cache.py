@@ -43,7 +43,7 @@ class HeaderCache:
         self._known: dict[tuple[tuple[str, bytes | None], ...], HeaderFacts] = {}
         self.none: HeaderFacts = (b"", NEVER, -1 if expiration.default_ms is None else expiration.default_ms)
 
-    def of(self, headers: Sequence[tuple[str, bytes | None]]) -> HeaderFacts | None:
+    def meaning_of(self, headers: Sequence[tuple[str, bytes | None]]) -> HeaderFacts | None:
         """Return the meaning of headers; None if they state more than a lifetime, or depend on the record."""
         known = tuple(headers)
         try:

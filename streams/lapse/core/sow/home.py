@@ -35,7 +35,7 @@ class Home:
         """Return whether a key belongs to this shard."""
         return self.shards == 1 or (murmur2(key) & 0x7FFFFFFF) % self.shards == self.shard
 
-    def speaks_for(self, partition: int) -> bool:
+    def reports_faults_of(self, partition: int) -> bool:
         """Return whether this shard reports faulty records of a partition, which have no key to decide by."""
         return self.shards == 1 or partition % self.shards == self.shard
 

@@ -28,7 +28,7 @@ class InexactKey(ValueError):
     """A key contains a float that may have been an integer beyond 64 bits before it was parsed."""
 
 
-def of_payload(payload: object, paths: Sequence[field_path.Steps], exact: bool = False) -> bytes:
+def key_from_payload(payload: object, paths: Sequence[field_path.Steps], exact: bool = False) -> bytes:
     """Return the canonical JSON of the key fields: a list of their values, without spaces, in UTF-8.
 
     A whole number is written as an integer, so `1`, `1.0` and `1e0` are the same key.
@@ -48,7 +48,7 @@ def of_payload(payload: object, paths: Sequence[field_path.Steps], exact: bool =
     return _written(values)
 
 
-def of_text(text: bytes, paths: Sequence[field_path.Steps]) -> bytes:
+def canonical_key(text: bytes, paths: Sequence[field_path.Steps]) -> bytes:
     """Return the canonical form of a key given as text, in which spaces, escapes and `1.0` make no difference.
 
     If the key is one field, the field's text alone is accepted as well.

@@ -41,7 +41,7 @@ class Origin(NamedTuple):
     spent: bool = False
 
 
-def read(headers: Sequence[tuple[str, bytes | None]]) -> Origin | None:
+def parse_origin(headers: Sequence[tuple[str, bytes | None]]) -> Origin | None:
     """Return the origin that headers state; None for a record that was published here.
 
     Raises:

@@ -108,7 +108,7 @@ class PendingLetters:
         for letter, _ in refused:
             source = self._state.source(letter.bookmark.topic, letter.bookmark.partition, step)
             journal_keys.append(journal_key_of(source, letter.bookmark.offset))
-            self._state.change(step, journal_keys[-1], pack(letter))
+            self._state.apply_change(step, journal_keys[-1], pack(letter))
         return journal_keys
 
     def letter_written(self, journal_key: bytes, step: Step) -> None:
@@ -126,7 +126,7 @@ class PendingLetters:
                 reasons=letter.reasons,
             )
         )
-        self._state.change(step, journal_key, None)
+        self._state.apply_change(step, journal_key, None)
 
 
 def _text(value: bytes | None) -> str | None:

@@ -71,7 +71,7 @@ class PlainUpdates:
         if not state.takes_many or (count := min(rows.alike(), _MOST)) < self.least:
             return 0
         run = rows[:count]
-        header_facts = self._header_cache.of(run.headers())
+        header_facts = self._header_cache.meaning_of(run.headers())
         if header_facts is None:
             return 0
         block, absolute_ms, relative_ms = header_facts

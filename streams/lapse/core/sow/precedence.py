@@ -73,7 +73,7 @@ class Precedence:
         if update.origin is not None:
             return update.timestamp_ms
         if entry is None:
-            tombstone = self._state.tombstones.get(journal_key) if self._state.remembers else None
+            tombstone = self._state.tombstones.get(journal_key) if self._state.retains_all_deletes else None
             if (
                 tombstone is None
                 and self._settings.several

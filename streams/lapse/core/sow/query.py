@@ -27,7 +27,7 @@ _STRIPES: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Inquiry:
+class QueryRequest:
     """The request of a query.
 
     Attributes:
@@ -76,18 +76,18 @@ class Query:
 
     Args:
         state: the shard's state.
-        inquiry: the request.
+        request: what is asked for.
     """
 
     __slots__ = (
         "_begun_at",
         "_counted",
-        "_inquiry",
         "_left",
         "_looked_at",
         "_preserved",
         "_ranked",
         "_ranking",
+        "_request",
         "_scan",
         "_scheduled",
         "_sent",
@@ -99,20 +99,20 @@ class Query:
         "finished",
     )
 
-    def __init__(self, state: SowState, inquiry: Inquiry) -> None:
+    def __init__(self, state: SowState, request: QueryRequest) -> None:
         self._state = state
-        self._inquiry = inquiry
-        self._walk = state.record_names.walk() if inquiry.candidates is None else Walk(inquiry.candidates)
+        self._request = request
+        self._walk = state.record_names.walk() if request.candidates is None else Walk(request.candidates)
         self._some: deque[bytes] = deque()
         self._begun_at = state.sequence
         """Sequence of the last update before the query began."""
         self._preserved: dict[bytes, bytes | None] = {}
-        self._looked_at: tuple[set[bytes], ...] = tuple(set() for _ in range(_STRIPES)) if inquiry.follows else ()
-        self._ranking = None if inquiry.order is None else Ranking(inquiry.order)
+        self._looked_at: tuple[set[bytes], ...] = tuple(set() for _ in range(_STRIPES)) if request.follows else ()
+        self._ranking = None if request.order is None else Ranking(request.order)
         self._ranked: Iterator[tuple[bytes, bytes, object]] | None = None
         self._withheld: set[bytes] = set()
-        self._skip = inquiry.skip
-        self._left = inquiry.top_n
+        self._skip = request.skip
+        self._left = request.top_n
         self._sent = 0
         self._counted = 0
         """How many scheduled updates were examined."""
@@ -120,27 +120,27 @@ class Query:
         self._scan = state.settings.max_scan
         self.finished = False
         """Whether the end of the group was sent."""
-        if not inquiry.follows:
+        if not request.follows:
             state.snapshots.append(self)
 
     @classmethod
-    def begin(cls, state: SowState, inquiry: Inquiry, step: Step) -> Query:
+    def begin(cls, state: SowState, request: QueryRequest, step: Step) -> Query:
         """Begin a query. The start of the group is sent at once, so that no update of the subscription precedes it."""
-        query = cls(state, inquiry)
-        if not inquiry.only_counts:
-            step.deliveries.append(Message(Kind.GROUP_BEGIN, inquiry.subscription, inquiry.command_id))
+        query = cls(state, request)
+        if not request.only_counts:
+            step.deliveries.append(Message(Kind.GROUP_BEGIN, request.subscription, request.command_id))
         step.queries.append(query)
         return query
 
     @property
     def subscription(self) -> str:
         """Id of the subscription for which the batches are."""
-        return self._inquiry.subscription
+        return self._request.subscription
 
     @property
     def command_id(self) -> str:
         """Id of the command."""
-        return self._inquiry.command_id
+        return self._request.command_id
 
     @property
     def withholds_any(self) -> bool:
@@ -169,17 +169,17 @@ class Query:
     def abandon(self) -> None:
         """End the query without sending anything, because nobody waits for it."""
         self.finished = True
-        self._let_go()
+        self._release_snapshot()
 
     @property
     def at_ms(self) -> int:
         """The instant of the command, ms since the epoch."""
-        return self._inquiry.at_ms
+        return self._request.at_ms
 
     @property
     def command(self) -> str:
         """Name of the command."""
-        return self._inquiry.command
+        return self._request.command
 
     def pull(self, now_ms: int, step: Step, scan: int | None = None) -> None:
         """Put the next batch into the step, and with the last one the end of the group and the answer.
@@ -189,18 +189,18 @@ class Query:
             step: receives the messages.
             scan: how many records to examine; None = the number in the settings.
         """
-        inquiry = self._inquiry
+        request = self._request
         self._scan = self._state.settings.max_scan if scan is None else scan
-        if self._counted < len(inquiry.scheduled):
-            some = inquiry.scheduled[self._counted : self._counted + self._scan]
+        if self._counted < len(request.scheduled):
+            some = request.scheduled[self._counted : self._counted + self._scan]
             self._counted += len(some)
-            self._scheduled += sum(is_seen(self._state, version, inquiry.predicates) for version in some)
+            self._scheduled += sum(is_seen(self._state, version, request.predicates) for version in some)
             return
         if self._ranking is not None and self._ranked is None:
             self._rank(self._ranking)
             if self._ranked is None:
                 return
-        room = inquiry.batch_size if self._left is None else min(inquiry.batch_size, self._left)
+        room = request.batch_size if self._left is None else min(request.batch_size, self._left)
         sent = 0
         ended = False
         for _ in range(self._scan):
@@ -213,7 +213,7 @@ class Query:
             journal_key, entry, value = found
             if entry is None:
                 continue
-            if self._state.is_due(entry, max(now_ms, inquiry.at_ms)):
+            if self._state.is_due(entry, max(now_ms, request.at_ms)):
                 self._withheld.add(journal_key)
                 continue
             view = self._state.view(journal_key, entry)
@@ -223,22 +223,22 @@ class Query:
                 self._skip -= 1
                 continue
             sent += 1
-            if inquiry.only_counts:
+            if request.only_counts:
                 continue
-            payload = view.selected(inquiry.select, self._state.settings)
-            message = view.message(Kind.SOW, inquiry.subscription, command_id=inquiry.command_id, payload=payload)
+            payload = view.selected(request.select, self._state.settings)
+            message = view.message(Kind.SOW, request.subscription, command_id=request.command_id, payload=payload)
             step.deliveries.append(message if value is None else message._replace(order_value=value))
         self._sent += sent
         if self._left is not None:
             self._left -= sent
-        if ended or self._left == 0 or (self._ranked is None and self._is_through):
+        if ended or self._left == 0 or (self._ranked is None and self._is_exhausted):
             self._finish(step)
 
     def _rank(self, ranking: Ranking) -> None:
         """Add some matching records of the snapshot to the ranking."""
         lot = []
         for journal_key in self._walk.take(self._scan):
-            entry = self._as_it_stood(journal_key)
+            entry = self._as_of_start(journal_key)
             if entry is not None and self._matches(view := self._state.view(journal_key, entry)):
                 lot.append(view)
         ranking.add(lot)
@@ -254,15 +254,15 @@ class Query:
         if not self._some:
             return None
         journal_key = self._some.popleft()
-        return journal_key, self._as_it_stood(journal_key), None
+        return journal_key, self._as_of_start(journal_key), None
 
     @property
-    def _is_through(self) -> bool:
+    def _is_exhausted(self) -> bool:
         return not self._some and self._walk.is_over
 
-    def _as_it_stood(self, journal_key: bytes) -> bytes | None:
+    def _as_of_start(self, journal_key: bytes) -> bytes | None:
         """Return a record as it was when the query began. For a subscription's query, None if it has changed since."""
-        if not self._inquiry.follows:
+        if not self._request.follows:
             if journal_key in self._preserved:
                 return self._preserved.pop(journal_key)
             return self._state.entries.get(journal_key)
@@ -270,30 +270,30 @@ class Query:
         entry = self._state.entries.get(journal_key)
         return None if entry is None or facts_of(entry).sequence > self._begun_at else entry
 
-    def _let_go(self) -> None:
+    def _release_snapshot(self) -> None:
         self._walk.end()
         self._some.clear()
         self._preserved = {}
         self._looked_at = ()
         self._ranked = None
-        if not self._inquiry.follows:
+        if not self._request.follows:
             self._state.snapshots.remove(self)
 
     def _finish(self, step: Step) -> None:
-        inquiry = self._inquiry
+        request = self._request
         self.finished = True
-        self._let_go()
-        if not inquiry.only_counts:
-            step.deliveries.append(Message(Kind.GROUP_END, inquiry.subscription, inquiry.command_id))
-        if inquiry.answered:
+        self._release_snapshot()
+        if not request.only_counts:
+            step.deliveries.append(Message(Kind.GROUP_END, request.subscription, request.command_id))
+        if request.answered:
             counts: tuple[tuple[str, int], ...] = (("records", self._sent),)
-            if inquiry.only_counts:
+            if request.only_counts:
                 counts += (("scheduled", self._scheduled),)
-            if inquiry.heartbeat_timeout_ms:
-                counts += (("heartbeat_timeout_ms", inquiry.heartbeat_timeout_ms),)
+            if request.heartbeat_timeout_ms:
+                counts += (("heartbeat_timeout_ms", request.heartbeat_timeout_ms),)
             step.answers.append(
-                CommandAnswer(inquiry.command_id, inquiry.command, inquiry.subscription, inquiry.at_ms, counts=counts)
+                CommandAnswer(request.command_id, request.command, request.subscription, request.at_ms, counts=counts)
             )
 
     def _matches(self, view: View) -> bool:
-        return all(predicate(view) is True for predicate in self._inquiry.predicates)
+        return all(predicate(view) is True for predicate in self._request.predicates)

@@ -1,6 +1,6 @@
 """Record updates: apply updates, immediate and scheduled, to stored records (S2, S3).
 
-Every method makes changes with `SowState.change`, which applies them, and puts the outputs into the step.
+Every method makes changes with `SowState.apply_change`, which applies them, and puts the outputs into the step.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from lapse.core.lifetime import NEVER
 from lapse.core.reason import Reason
 from lapse.core.shard.event import EventKind, ShardEvent
 from lapse.core.sow import delta, journal
-from lapse.core.sow.arrival import Refused, Update, fault
+from lapse.core.sow.arrival import Refused, Update, describe_payload_fault
 from lapse.core.sow.fan_out import SubscriberFanOut
 from lapse.core.sow.precedence import Precedence
 from lapse.core.sow.record import Facts, pack, payload_of
@@ -42,7 +42,7 @@ class RecordUpdates:
         self._fan_out = fan_out
         self._precedence = Precedence(state)
 
-    def take(self, update: Update, step: Step) -> None:
+    def take_in(self, update: Update, step: Step) -> None:
         """Schedule an update, or apply it as of its instant (C1).
 
         Raises:
@@ -52,8 +52,8 @@ class RecordUpdates:
             self._schedule(update, step)
             return
         journal_key = journal.RECORD + update.key
-        self.settle(journal_key, update.at_ms, step)
-        self._take_effect(journal_key, update, step, scheduled=False)
+        self.apply_due(journal_key, update.at_ms, step)
+        self._apply_update(journal_key, update, step, scheduled=False)
 
     def _schedule(self, update: Update, step: Step) -> None:
         assert update.enqueue_at_ms is not None
@@ -68,11 +68,11 @@ class RecordUpdates:
             update.headers,
             update.payload,
         )
-        self._state.change(step, version_name(update.source, update.offset), version.pack())
+        self._state.apply_change(step, version_name(update.source, update.offset), version.pack())
         about = EventRecord(self._state.bookmark(update.source, update.offset), update.key, update.deadline_ms)
         step.events.append(ShardEvent(EventKind.SCHEDULED, update.at_ms, about))
 
-    def settle(self, journal_key: bytes, at_ms: int, step: Step) -> None:
+    def apply_due(self, journal_key: bytes, at_ms: int, step: Step) -> None:
         """Do what is due for one key up to `at_ms`: expiry and scheduled versions (C1, C2)."""
         state = self._state
         while True:
@@ -91,9 +91,9 @@ class RecordUpdates:
         state = self._state
         version = state.schedule.get(version_key)
         assert version is not None, "only versions that are there are due"
-        state.change(step, version_key, None)
+        state.apply_change(step, version_key, None)
         if self._settings.expiration.enabled and version.deadline_ms <= version.enqueue_at_ms:
-            self._removals.version_leaves(version, Reason.TIME_LIMIT, now_ms, step)
+            self._removals.record_version_removal(version, Reason.TIME_LIMIT, now_ms, step)
             return
         update = Update(
             version.key,
@@ -108,29 +108,29 @@ class RecordUpdates:
             version.payload,
         )
         try:
-            self._take_effect(journal.RECORD + version.key, update, step, scheduled=True)
+            self._apply_update(journal.RECORD + version.key, update, step, scheduled=True)
         except Refused as refused:
-            self._removals.version_leaves(version, refused.reason, now_ms, step, str(refused))
+            self._removals.record_version_removal(version, refused.reason, now_ms, step, str(refused))
 
     def withdraw(self, version_key: bytes, at_ms: int, step: Step) -> None:
         """Remove a scheduled version by request (L5)."""
         version = self._state.schedule.get(version_key)
         assert version is not None, "only versions that are there are withdrawn"
-        self._state.change(step, version_key, None)
-        self._removals.version_leaves(version, Reason.WITHDRAWN, at_ms, step)
+        self._state.apply_change(step, version_key, None)
+        self._removals.record_version_removal(version, Reason.WITHDRAWN, at_ms, step)
 
     def purge_version(self, version_key: bytes, now_ms: int, step: Step) -> None:
         """Remove a scheduled version because the SOW topic is deleted (C4)."""
         version = self._state.schedule.get(version_key)
         assert version is not None, "only versions that are there are purged"
-        self._state.change(step, version_key, None)
-        self._removals.version_leaves(version, Reason.PURGED, now_ms, step)
+        self._state.apply_change(step, version_key, None)
+        self._removals.record_version_removal(version, Reason.PURGED, now_ms, step)
 
-    def _take_effect(self, journal_key: bytes, update: Update, step: Step, *, scheduled: bool) -> None:
+    def _apply_update(self, journal_key: bytes, update: Update, step: Step, *, scheduled: bool) -> None:
         """Replace, merge into or delete the stored record, unless that is later than the update (C46)."""
         state = self._state
         if update.origin is not None and not state.replicated:
-            state.change(step, journal.REPLICATED, b"1")
+            state.apply_change(step, journal.REPLICATED, b"1")
         entry = state.entries.get(journal_key)
         if self._precedence.is_late(journal_key, entry, update, scheduled):
             if update.origin is None:  # an update that returns by replication is not reported
@@ -145,7 +145,7 @@ class RecordUpdates:
             return
         payload = update.payload
         if update.delta:
-            payload = self._whole(payload) if entry is None else self._merged(entry, update)
+            payload = self._whole_record(payload) if entry is None else self._merge_delta(entry, update)
         facts = Facts(
             update.deadline_ms, self._precedence.stamp(journal_key, entry, update), state.sequence + 1, update.offset,
             update.source, len(update.headers),
@@ -155,18 +155,20 @@ class RecordUpdates:
             self._removals.expire_on_arrival(journal_key, entry, fresh, update, step)
             return
         if state.tombstones and journal_key in state.tombstones:
-            state.change(step, journal.TOMBSTONE + update.key, None)
-        state.change(step, journal_key, fresh)
+            state.apply_change(step, journal.TOMBSTONE + update.key, None)
+        state.apply_change(step, journal_key, fresh)
         if state.subscribers:
-            self._fan_out.tell(journal_key, entry, fresh, step)
+            self._fan_out.send_update(journal_key, entry, fresh, step)
 
-    def _whole(self, payload: bytes) -> bytes:
+    def _whole_record(self, payload: bytes) -> bytes:
         """Return a delta as a whole record, in the format of payloads (C44)."""
         settings = self._settings
         try:
             delta.merge({}, settings.parse_delta(payload))
         except (ValueError, RecursionError) as error:
-            raise Refused(Reason.UNDECODABLE, f"a delta that cannot be merged: {fault(error)}") from error
+            raise Refused(
+                Reason.UNDECODABLE, f"a delta that cannot be merged: {describe_payload_fault(error)}"
+            ) from error
         if settings.parse_delta is settings.parse_exactly:
             return payload
         try:
@@ -175,23 +177,27 @@ class RecordUpdates:
             try:
                 return settings.serialize(settings.parse_delta(payload), payload)
             except (ValueError, TypeError, RecursionError) as error:
-                raise Refused(Reason.UNDECODABLE, f"a delta that is no whole record: {fault(error)}") from error
+                raise Refused(
+                    Reason.UNDECODABLE, f"a delta that is no whole record: {describe_payload_fault(error)}"
+                ) from error
         return payload
 
-    def _merged(self, entry: bytes, update: Update) -> bytes:
+    def _merge_delta(self, entry: bytes, update: Update) -> bytes:
         assert update.payload is not None
         try:
             stored = self._settings.parse_exactly(payload_of(entry))
         except (ValueError, RecursionError) as error:
             raise Refused(
-                Reason.UNDECODABLE, f"a delta to a record whose payload cannot be read: {fault(error)}"
+                Reason.UNDECODABLE, f"a delta to a record whose payload cannot be read: {describe_payload_fault(error)}"
             ) from error
         try:
             merged = self._settings.serialize(
                 delta.merge(stored, self._settings.parse_delta(update.payload)), payload_of(entry)
             )
         except (ValueError, TypeError, RecursionError) as error:
-            raise Refused(Reason.UNDECODABLE, f"a delta that cannot be merged: {fault(error)}") from error
+            raise Refused(
+                Reason.UNDECODABLE, f"a delta that cannot be merged: {describe_payload_fault(error)}"
+            ) from error
         size, most_bytes = len(merged) + len(update.key) + len(update.headers), self._settings.max_record_bytes
         if size > most_bytes:
             raise Refused(

@@ -1,6 +1,6 @@
 """Removals: records leave by deadline, delete or fault, with events and letters (S3, S4, L12, L14).
 
-Every method makes changes with `SowState.change`, which applies them, and puts the outputs into the step.
+Every method makes changes with `SowState.apply_change`, which applies them, and puts the outputs into the step.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Removals:
 
         That can happen only if updates of a key are on several partitions, or come from other deployments, too.
         """
-        return self._settings.several or self._state.remembers
+        return self._settings.several or self._state.retains_all_deletes
 
     def expire(self, journal_key: bytes, entry: bytes, now_ms: int, step: Step) -> None:
         """Remove a record whose deadline has passed: a delete with the reason `time_limit` (S4)."""
@@ -81,7 +81,7 @@ class Removals:
         self._remove(journal_key, entry, removal, step)
         if self.retains:
             self._retain(journal_key, facts.timestamp_ms, facts.offset, facts.source, now_ms, step, path)
-        self._tell_removed(journal_key, entry, now_ms, step)
+        self._record_removal(journal_key, entry, now_ms, step)
 
     def expire_all(self, journal_keys: Sequence[bytes], now_ms: int, step: Step) -> None:
         """Do the same as `expire` for many records, faster if only events are written."""
@@ -132,7 +132,7 @@ class Removals:
                 step.deliveries.append(OutOfFocusBatch(subscriber.subscription.id, seen))
         state.drop_all(journal_keys, step)
         if gone:
-            step.events.append(_expired(self._decided_ms(now_ms), ExpiryBatch(gone)))
+            step.events.append(_expired_event(self._decided_ms(now_ms), ExpiryBatch(gone)))
 
     def delete(self, journal_key: bytes, entry: bytes, at_ms: int, step: Step) -> None:
         """Remove a record by a command that takes effect at `at_ms`."""
@@ -154,8 +154,8 @@ class Removals:
             # The deletion of a missing record matters only if its key may be on several partitions, or if it comes from
             # another deployment. Only then are other deployments told.
             if self._settings.several or update.origin is not None:
-                self._tell_elsewhere(journal_key, update.timestamp_ms, step, path, spent=spent)
-                self._retain_by(update, journal_key, step, update.timestamp_ms)
+                self._report_missing_delete(journal_key, update.timestamp_ms, step, path, spent=spent)
+                self._retain_for_update(update, journal_key, step, update.timestamp_ms)
             return
         facts = facts_of(entry)
         removal = StateDelete(
@@ -165,9 +165,9 @@ class Removals:
             unwritten=spent,
         )
         self._remove(journal_key, entry, removal, step)
-        self._retain_by(update, journal_key, step, removal.timestamp_ms)
+        self._retain_for_update(update, journal_key, step, removal.timestamp_ms)
         if spent:
-            self._tell_removed(journal_key, entry, update.at_ms, step)
+            self._record_removal(journal_key, entry, update.at_ms, step)
             return
         about = EventRecord(self._state.bookmark(facts.source, facts.offset), update.key, facts.deadline_ms)
         step.events.append(ShardEvent(EventKind.DELETED, update.at_ms, about))
@@ -181,12 +181,12 @@ class Removals:
         if entry is not None:
             at_ms = max(at_ms, instant_behind(facts_of(entry).timestamp_ms))
             self._remove(journal_key, entry, StateDelete(OutOfFocus.EXPIRED, at_ms, path, unwritten=True), step)
-        elif self._state.remembers:  # another deployment may have an older record
+        elif self._state.retains_all_deletes:  # another deployment may have an older record
             step.state_deletes[journal_key] = StateDelete(OutOfFocus.EXPIRED, at_ms, path, unwritten=True)
-            self._state.change(step, journal_key, None)
+            self._state.apply_change(step, journal_key, None)
         if self.retains:
-            self._retain_by(update, journal_key, step, at_ms)
-        self._tell_removed(journal_key, fresh, update.at_ms, step)
+            self._retain_for_update(update, journal_key, step, at_ms)
+        self._record_removal(journal_key, fresh, update.at_ms, step)
 
     def purge(self, journal_key: bytes, entry: bytes, now_ms: int, step: Step, reason: Reason) -> None:
         """Remove a record because the SOW topic ends (C4, Q18)."""
@@ -194,11 +194,13 @@ class Removals:
         # Copies elsewhere may still be used if this topic was idle, so the end is not replicated as a delete (S10).
         how = OutOfFocus.EXPIRED if reason is Reason.AUTO_DELETED else OutOfFocus.DELETED
         self._remove(journal_key, entry, StateDelete(how, max(now_ms, instant_behind(facts.timestamp_ms))), step)
-        self._tell_removed(journal_key, entry, now_ms, step, (reason,))
+        self._record_removal(journal_key, entry, now_ms, step, (reason,))
 
-    def version_leaves(self, version: Version, reason: Reason, at_ms: int, step: Step, detail: str = "") -> None:
+    def record_version_removal(
+        self, version: Version, reason: Reason, at_ms: int, step: Step, detail: str = ""
+    ) -> None:
         """Record that a scheduled version leaves without taking effect."""
-        self._leave(
+        self._add_removal(
             step, self._state.bookmark(version.source, version.offset), version.key, version.payload,
             tuple(unpack_headers(version.headers)), version.timestamp_ms, version.deadline_ms, (reason,), at_ms,
             detail, version.key,
@@ -213,34 +215,34 @@ class Removals:
         record_key = None
         if refused.reason is Reason.INVALID_LIFETIME:
             record_key = key_of_refused(record.value, record.headers, self._settings)
-        self._leave(
+        self._add_removal(
             step, Bookmark(topic, partition, record.offset), record.key, record.value, tuple(record.headers),
             record.timestamp, NEVER, (refused.reason,), at_ms, str(refused), None, in_log=True, record_key=record_key,
         )  # fmt: skip
 
     def retain(self, journal_key: bytes, at_ms: int, step: Step) -> None:
         """Keep a tombstone of a key that a command deleted, since an older update may arrive later (C1)."""
-        self._tell_elsewhere(journal_key, at_ms, step)
+        self._report_missing_delete(journal_key, at_ms, step)
         self._retain(journal_key, at_ms, -1, NO_SOURCE, at_ms, step)
 
-    def _tell_elsewhere(
+    def _report_missing_delete(
         self, journal_key: bytes, timestamp_ms: int, step: Step, path: bytes = b"", *, spent: bool = False
     ) -> None:
         """Report the deletion of a missing record to other deployments, which may have an older one (C56).
 
         Otherwise the deployments would differ for ever.
         """
-        if self._state.remembers:
+        if self._state.retains_all_deletes:
             how = OutOfFocus.EXPIRED if spent else OutOfFocus.DELETED
             step.state_deletes[journal_key] = StateDelete(how, timestamp_ms, path, unwritten=spent)
-            self._state.change(step, journal_key, None)
+            self._state.apply_change(step, journal_key, None)
 
     def _remove(self, journal_key: bytes, entry: bytes, removal: StateDelete, step: Step) -> None:
         state = self._state
         if state.subscribers:
-            self._fan_out.tell_removal(journal_key, entry, removal.reason, step)
+            self._fan_out.send_removal(journal_key, entry, removal.reason, step)
         step.state_deletes[journal_key] = removal
-        state.change(step, journal_key, None)
+        state.apply_change(step, journal_key, None)
 
     def _retain(
         self,
@@ -256,25 +258,27 @@ class Removals:
         if self._settings.tombstone_ms:
             until_ms = min(at_ms + self._settings.tombstone_ms, NEVER)
             tombstone = Tombstone(until_ms, timestamp_ms, offset, source, path, max(timestamp_ms, replicated_ms))
-            self._state.change(step, journal.TOMBSTONE + journal_key[1:], tombstone.pack())
+            self._state.apply_change(step, journal.TOMBSTONE + journal_key[1:], tombstone.pack())
 
-    def _retain_by(self, update: Update, journal_key: bytes, step: Step, replicated_ms: int) -> None:
+    def _retain_for_update(self, update: Update, journal_key: bytes, step: Step, replicated_ms: int) -> None:
         """Keep a tombstone for a removal by an update, which other deployments learn of as of `replicated_ms`."""
         path = b"" if update.origin is None else update.origin.path
         # With keys from payloads, a timestamp ahead of the clock must not survive its record in a tombstone (C88).
         stamp_ms = update.timestamp_ms if self._settings.several else replicated_ms
         self._retain(journal_key, stamp_ms, update.offset, update.source, update.at_ms, step, path, replicated_ms)
 
-    def _tell_removed(
+    def _record_removal(
         self, journal_key: bytes, entry: bytes, now_ms: int, step: Step, reasons: tuple[Reason, ...] = _TIME_LIMIT
     ) -> None:
         now_ms = self._decided_ms(now_ms)
         facts = facts_of(entry)
         bookmark = self._state.bookmark(facts.source, facts.offset)
         if self._settings.dead_letter_reasons.isdisjoint(reasons) and not self._settings.keeps_copies:
-            step.events.append(_expired(now_ms, EventRecord(bookmark, journal_key[1:], facts.deadline_ms), reasons))
+            step.events.append(
+                _expired_event(now_ms, EventRecord(bookmark, journal_key[1:], facts.deadline_ms), reasons)
+            )
             return
-        self._leave(
+        self._add_removal(
             step, bookmark, journal_key[1:], payload_of(entry), tuple(headers_of(entry)), facts.timestamp_ms,
             deadline_of(entry), reasons, now_ms, "", journal_key[1:],
         )  # fmt: skip
@@ -283,7 +287,7 @@ class Removals:
         """Return the instant that dates a decision effective at `at_ms`: not before the epoch began (C53)."""
         return max(at_ms, self.began_ms)
 
-    def _leave(
+    def _add_removal(
         self,
         step: Step,
         bookmark: Bookmark,
@@ -324,5 +328,5 @@ class Removals:
         step.events.append(ShardEvent(kind, at_ms, about, detail=detail, reasons=reasons))
 
 
-def _expired(at_ms: int, about: EventRecord | ExpiryBatch, reasons: tuple[Reason, ...] = _TIME_LIMIT) -> SowEvent:
+def _expired_event(at_ms: int, about: EventRecord | ExpiryBatch, reasons: tuple[Reason, ...] = _TIME_LIMIT) -> SowEvent:
     return ShardEvent(EventKind.EXPIRED, at_ms, about, reasons=reasons)

@@ -40,7 +40,7 @@ class RetirableSowShard:
 
     def journal_retirement(self, retirement: Retirement | None, step: Step) -> None:
         """Journal a retirement, or its end."""
-        self._state.change(step, RETIREMENT, None if retirement is None else retirement.encode())
+        self._state.apply_change(step, RETIREMENT, None if retirement is None else retirement.encode())
 
     def report(self, cause: Cause, force: bool, now_ms: int) -> Report:
         """Report the unexpired records (L10), and whether the shard can end. An idle SOW topic may hold records."""
@@ -66,7 +66,7 @@ class RetirableSowShard:
         if state.entries or state.schedule:
             return False
         for journal_key in list(islice(state.tombstones, _AT_ONCE)):
-            state.change(step, journal.TOMBSTONE + journal_key[1:], None)
+            state.apply_change(step, journal.TOMBSTONE + journal_key[1:], None)
         return not state.tombstones
 
     def record_deletion(self, retirement: Retirement, now_ms: int, step: Step) -> None:

@@ -136,15 +136,15 @@ class Listing:
         """Examine some updates. Once all were examined, collect the matching ones, and finally answer."""
         left = self._state.settings.max_scan if scan is None else scan
         if self._merged is None:
-            left -= self._look(left)
+            left -= self._examine_some(left)
         if self._merged is not None:
-            self._show(self._merged, left, step)
+            self._collect_updates(self._merged, left, step)
 
-    def _look(self, most: int) -> int:
+    def _examine_some(self, most: int) -> int:
         """Examine at most `most` updates. Return how many were examined."""
         state = self._state
         lot = list(islice(self._left, most))
-        ranked = sorted((self._turn(one), one) for one in lot if is_seen(state, one, self._predicates))
+        ranked = sorted((self._sort_key(one), one) for one in lot if is_seen(state, one, self._predicates))
         if ranked:
             self._lots.append(ranked)
             self._seen += len(ranked)
@@ -152,14 +152,14 @@ class Listing:
             self._merged = heapq.merge(*self._lots)
         return len(lot)
 
-    def _show(self, merged: Iterator[_Ranked], most: int, step: Step) -> None:
+    def _collect_updates(self, merged: Iterator[_Ranked], most: int, step: Step) -> None:
         """Skip or collect at most `most` updates, and answer at the end."""
         command = self._command
         skip = command.skip or 0
         end = skip + (MOST_UPDATES if command.top_n is None else min(command.top_n, MOST_UPDATES))
         for _, version in islice(merged, min(most, end - self._passed)):
             if self._passed >= skip:
-                self._shown.append(self._as_shown(version))
+                self._shown.append(self._listed_update(version))
             self._passed += 1
         if self._passed == min(end, self._seen):
             self._finish(step)
@@ -178,10 +178,10 @@ class Listing:
             )
         self.abandon()
 
-    def _turn(self, version: Version) -> tuple[int, str, int, int]:
+    def _sort_key(self, version: Version) -> tuple[int, str, int, int]:
         return version.enqueue_at_ms, *self._state.sources[version.source], version.offset
 
-    def _as_shown(self, version: Version) -> ScheduledUpdate:
+    def _listed_update(self, version: Version) -> ScheduledUpdate:
         return ScheduledUpdate(
             bookmark=str(self._state.bookmark(version.source, version.offset)),
             key=version.key.decode("utf-8", "replace"),
@@ -229,11 +229,11 @@ class Withdrawal(Deletion):
         """The count of withdrawn updates so far."""
         return (("removed", self.removed),)
 
-    def _look_at(self, journal_key: bytes, step: Step, /) -> None:
+    def _examine(self, journal_key: bytes, step: Step, /) -> None:
         version = self._state.schedule.get(journal_key)
         if version is None:
             return
-        if self._bookmarks is not None and not self._bookmarks.have(version.source, version.offset):
+        if self._bookmarks is not None and not self._bookmarks.contains(version.source, version.offset):
             return
         if is_seen(self._state, version, self._predicates):
             self._updates.withdraw(journal_key, self._at_ms, step)

@@ -70,12 +70,12 @@ class Select:
                 )
         return cls(only or any(paths.values()), _tree(paths, wanted=True), _tree(paths, wanted=False))
 
-    def of(self, payload: object) -> object:
+    def select_from(self, payload: object) -> object:
         """Return the selected part of a parsed payload, which is not changed. A payload that is no object is whole."""
         if not isinstance(payload, dict):
             return payload
-        kept = _only(payload, self.named) if self.only else payload
-        return _without(kept, self.left_out) if self.left_out else kept
+        kept = _keep_members(payload, self.named) if self.only else payload
+        return _drop_members(kept, self.left_out) if self.left_out else kept
 
 
 def _path(text: str) -> tuple[str, ...]:
@@ -104,7 +104,7 @@ def _tree(paths: dict[tuple[str, ...], bool], *, wanted: bool) -> _Fields:
     return root
 
 
-def _only(value: dict[str, Any], named: _Fields) -> dict[str, Any]:
+def _keep_members(value: dict[str, Any], named: _Fields) -> dict[str, Any]:
     kept: dict[str, Any] = {}
     for name, inner in named.items():
         if name not in value:
@@ -112,19 +112,19 @@ def _only(value: dict[str, Any], named: _Fields) -> dict[str, Any]:
         member = value[name]
         if not inner:
             kept[name] = member
-        elif isinstance(member, dict) and (some := _only(member, inner)):
+        elif isinstance(member, dict) and (some := _keep_members(member, inner)):
             kept[name] = some
     return kept
 
 
-def _without(value: dict[str, Any], left_out: _Fields) -> dict[str, Any]:
+def _drop_members(value: dict[str, Any], left_out: _Fields) -> dict[str, Any]:
     kept: dict[str, Any] = {}
     for name, member in value.items():
         inner = left_out.get(name)
         if inner is None:
             kept[name] = member
         elif inner and isinstance(member, dict):
-            kept[name] = _without(member, inner)
+            kept[name] = _drop_members(member, inner)
         elif inner:
             kept[name] = member
     return kept

@@ -28,7 +28,7 @@ from lapse.core.sow.removal import Removals
 from lapse.core.sow.retiring import RetirableSowShard
 from lapse.core.sow.settings import SowSettings
 from lapse.core.sow.state import SowState
-from lapse.core.sow.step import DeletionAtWork, QueryAtWork, Removal, Step
+from lapse.core.sow.step import Removal, RunningDeletion, RunningQuery, Step
 from lapse.core.sow.subscription import Subscription
 from lapse.core.sow.tombstone import Tombstone
 from lapse.protocol.command import Command
@@ -121,7 +121,7 @@ class SowShard:
         state = self.state
         state.now_ms = max(state.now_ms, now_ms)
         if self.agreement.frozen:  # updates that it does not take in could give records new deadlines
-            return self._agree(now_ms, step)
+            return self._advance_agreement(now_ms, step)
         change_bytes = step.change_bytes
         more = self._do_due(now_ms, step, limit)
         if step.change_bytes > change_bytes:
@@ -130,9 +130,9 @@ class SowShard:
             return True
         if state.tombstones:
             self._forget_tombstones(now_ms, step)
-        return self._agree(now_ms, step)
+        return self._advance_agreement(now_ms, step)
 
-    def _agree(self, now_ms: int, step: Step) -> bool:
+    def _advance_agreement(self, now_ms: int, step: Step) -> bool:
         """Continue the agreement on the end. Return whether there is more to do at this instant."""
         before = self.agreement.frozen
         self.agreement.advance(now_ms, step)
@@ -159,17 +159,17 @@ class SowShard:
             limit -= 1
         for subscription_id, subscriber in list(state.subscribers.items()):
             if subscriber.lost_at_ms <= now_ms:
-                self._commands.lose(subscription_id, now_ms, step)
+                self._commands.end_lost(subscription_id, now_ms, step)
             elif subscriber.query is not None and subscriber.query.finished:
-                self._commands.finished(subscriber.query, step)
+                self._commands.note_query_finished(subscriber.query, step)
         return False
 
-    def refuse(self, query: QueryAtWork, now_ms: int, step: Step, refusal: Refusal) -> None:
+    def refuse(self, query: RunningQuery, now_ms: int, step: Step, refusal: Refusal) -> None:
         """End a query that takes too much work, unless it is finished. The answer says why (X7)."""
         if not query.finished:
             self._commands.refuse(query, now_ms, step, refusal)
 
-    def pull(self, query: QueryAtWork, now_ms: int, step: Step, scan: int | None = None) -> None:
+    def pull(self, query: RunningQuery, now_ms: int, step: Step, scan: int | None = None) -> None:
         """Put a query's next batch into the step. Call this until `query.finished` (C45).
 
         Args:
@@ -183,9 +183,9 @@ class SowShard:
         self.activity.note_use(now_ms, step, self.agreement)
         query.pull(now_ms, step, scan)
         if query.finished:
-            self._commands.finished(query, step)
+            self._commands.note_query_finished(query, step)
 
-    def go_on(self, deletion: DeletionAtWork, step: Step, portion: int = PORTION) -> None:
+    def continue_deletion(self, deletion: RunningDeletion, step: Step, portion: int = PORTION) -> None:
         """Do the next part of a deletion. Call this until `deletion.finished`, and give no other command before.
 
         Args:
@@ -193,7 +193,7 @@ class SowShard:
             step: receives changes and outputs, and at the end the answer.
             portion: how many records to examine.
         """
-        deletion.go_on(step, portion)
+        deletion.examine_next(step, portion)
         if deletion.finished and deletion.is_answered:
             step.answers.append(deletion.answer)
 
@@ -234,11 +234,11 @@ class SowShard:
             elif (misses := misses + 1) == _TOMBSTONES_LOOKED_BEYOND:
                 break
         for journal_key in due:
-            self.state.change(step, journal.TOMBSTONE + journal_key[1:], None)
+            self.state.apply_change(step, journal.TOMBSTONE + journal_key[1:], None)
 
     def _too_many_tombstones(self) -> int:
         """Return how many of the oldest tombstones are forgotten before their time (C56)."""
-        return 0 if self.state.remembers else len(self.state.tombstones) - self.settings.most_tombstones
+        return 0 if self.state.retains_all_deletes else len(self.state.tombstones) - self.settings.most_tombstones
 
     def _forgotten_at_ms(self, tombstone: Tombstone, too_many: int) -> int:
         if too_many <= 0:
@@ -261,9 +261,9 @@ class SowShard:
         yield from self.state.restoring(items)
         self.activity.restore()
 
-    def letting_go(self) -> Portions[None]:
+    def release_memory(self) -> Portions[None]:
         """Free the large parts of the state, in portions: see `Shard`."""
-        yield from self.state.emptying()
+        yield from self.state.release_memory()
 
     def replace_topic(self, topic: str, step: Step) -> None:
         """Treat further records of a topic that was deleted and created again as those of a new topic (C42).

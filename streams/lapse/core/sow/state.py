@@ -45,7 +45,7 @@ def _rank(item: tuple[bytes, bytes | None]) -> tuple[bool, bytes]:
     return journal_key[:1] != journal.SOURCE, journal_key if journal_key[:1] == journal.IDS else b""
 
 
-def _reading(subscription: Subscription) -> tuple[object, ...]:
+def _visibility_options(subscription: Subscription) -> tuple[object, ...]:
     """Return the values that decide which records and fields a subscription gets."""
     return subscription.filter, subscription.row_filter, subscription.select
 
@@ -124,11 +124,11 @@ class SowState:
         self.now_ms = -1
 
     @property
-    def remembers(self) -> bool:
+    def retains_all_deletes(self) -> bool:
         """Whether every removed key gets a tombstone, because older updates of other deployments may arrive (C56)."""
         return self.replicated or self.settings.remembers_removed
 
-    def change(self, step: Step, journal_key: bytes, value: bytes | None) -> None:
+    def apply_change(self, step: Step, journal_key: bytes, value: bytes | None) -> None:
         """Apply a change and add it to the step."""
         step.changes[journal_key] = value
         step.change_bytes += (
@@ -287,9 +287,9 @@ class SowState:
                     self.hash_index.put(journal_key, self.view(journal_key, entry).payload)
                 yield
 
-    def emptying(self) -> Portions[None]:
+    def release_memory(self) -> Portions[None]:
         """Free the large parts of the state, in portions. The state is not used afterwards."""
-        yield from self.hash_index.emptying()
+        yield from self.hash_index.release_memory()
         yield from self.repeats.emptying()
         yield from emptying(self.entries, self.tombstones, self.pending)
 
@@ -342,7 +342,7 @@ class SowState:
             return
         subscription = Subscription.unpack(value)
         known = self.subscribers.get(subscription_id)
-        if known is not None and _reading(known.subscription) == _reading(subscription):
+        if known is not None and _visibility_options(known.subscription) == _visibility_options(subscription):
             known.subscription = subscription
             return
         fault = ""
@@ -380,19 +380,19 @@ class SowState:
 
     def _new_source(self, topic: str, partition: int, step: Step) -> int:
         number = len(self.sources)
-        self.change(step, journal.SOURCE + _SOURCE.pack(number), f"{topic}\0{partition}".encode())
+        self.apply_change(step, journal.SOURCE + _SOURCE.pack(number), f"{topic}\0{partition}".encode())
         return number
 
-    def identify(self, batch: Batch, source: int, newest_ms: int, window_ms: int, step: Step) -> None:
+    def remember_ids(self, batch: Batch, source: int, newest_ms: int, window_ms: int, step: Step) -> None:
         """Remember the ids of a batch, and forget those outside the window at the source's latest timestamp (X6)."""
         repeats = self.repeats
         for number in list(repeats.outdated(source, newest_ms, window_ms)):
-            self.change(step, journal.IDS + _NUMBER.pack(number), None)
+            self.apply_change(step, journal.IDS + _NUMBER.pack(number), None)
         if batch.fresh:
             journal_key = journal.IDS + _NUMBER.pack(repeats.next_number)
-            self.change(step, journal_key, json.dumps(batch.chunk()).encode())
+            self.apply_change(step, journal_key, json.dumps(batch.chunk()).encode())
 
-    def known_source(self, topic: str, partition: int) -> int | None:
+    def find_source(self, topic: str, partition: int) -> int | None:
         """Return the number of an underlying partition; None if this shard has not read it."""
         return self._source_numbers.get((topic, partition))
 

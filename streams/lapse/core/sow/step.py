@@ -152,7 +152,7 @@ class StateDelete(NamedTuple):
     unwritten: bool = False
 
 
-class QueryAtWork(Protocol):
+class RunningQuery(Protocol):
     """A query in progress, which is pulled batch by batch until it is finished (S5).
 
     Attributes:
@@ -188,7 +188,7 @@ class QueryAtWork(Protocol):
         """End the query without sending anything."""
 
 
-class DeletionAtWork(Protocol):
+class RunningDeletion(Protocol):
     """A deletion in progress, which examines records in portions (S3)."""
 
     @property
@@ -203,7 +203,7 @@ class DeletionAtWork(Protocol):
     def answer(self) -> CommandAnswer:
         """The answer, with the counts so far."""
 
-    def go_on(self, step: Step, portion: int = ...) -> None:
+    def examine_next(self, step: Step, portion: int = ...) -> None:
         """Examine the next records, and remove those that the command names."""
 
     def refuse(self, refusal: Refusal) -> None:
@@ -226,8 +226,8 @@ class Step(ShardStep[EventRecord | ExpiryBatch, Removal, Message | OutOfFocusBat
 
     changes: dict[bytes, bytes | None] = field(default_factory=dict)
     state_deletes: dict[bytes, StateDelete] = field(default_factory=dict)
-    queries: list[QueryAtWork] = field(default_factory=list)
-    deletions: list[DeletionAtWork] = field(default_factory=list)
+    queries: list[RunningQuery] = field(default_factory=list)
+    deletions: list[RunningDeletion] = field(default_factory=list)
     change_bytes: int = 0
 
     def __bool__(self) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from lapse.core.shard.subscriptions import SHOWN_FILTER
 from lapse.core.sow.select import Select
 from lapse.core.sow.settings import Compile
-from lapse.core.sow.step import QueryAtWork
+from lapse.core.sow.step import RunningQuery
 from lapse.core.sow.view import View
 from lapse.protocol.answer import OpenSubscription
 
@@ -60,7 +60,7 @@ class Subscription:
         return cls(**{**facts, "select": tuple(facts.get("select", ()))})
 
 
-class StandingQuery(QueryAtWork, Protocol):
+class StandingQuery(RunningQuery, Protocol):
     """The unfinished query of a subscription, as updates use it."""
 
     def withholds(self, before: View) -> bool:

@@ -113,7 +113,7 @@ class Schedule:
         """Add a version under its journal key."""
         self._versions[journal_key] = version
         self.by_key.setdefault(version.key, set()).add(journal_key)
-        heapq.heappush(self._due, (*self._turn(version), journal_key))
+        heapq.heappush(self._due, (*self._sort_key(version), journal_key))
 
     def discard(self, journal_key: bytes) -> None:
         """Remove a version, if it is there."""
@@ -142,11 +142,11 @@ class Schedule:
         siblings = self.by_key.get(key)
         if not siblings:
             return None
-        turns = ((*self._turn(self._versions[journal_key]), journal_key) for journal_key in siblings)
+        turns = ((*self._sort_key(self._versions[journal_key]), journal_key) for journal_key in siblings)
         due_ms, *_, journal_key = min(turns)
         return due_ms, journal_key
 
-    def _turn(self, version: Version) -> tuple[int, str, int, int]:
+    def _sort_key(self, version: Version) -> tuple[int, str, int, int]:
         due_ms = min(version.enqueue_at_ms, version.deadline_ms) if self._acts_on_deadlines else version.enqueue_at_ms
         return due_ms, *self._sources[version.source], version.offset
 

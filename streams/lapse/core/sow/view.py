@@ -92,7 +92,7 @@ class View:
         if select is None:
             return None
         try:
-            return settings.serialize_selected(select.of(settings.parse_exactly(self.raw)))
+            return settings.serialize_selected(select.select_from(settings.parse_exactly(self.raw)))
         except (ValueError, TypeError, RecursionError):
             return None
 

@@ -378,10 +378,10 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
             self.shard.repeat_barrier(change, self._step)
         return items
 
-    def letting_go(self) -> Portions[None]:
-        """Free the memory of the shard and of its payloads; see `ShardMachine.letting_go`."""
-        yield from super().letting_go()
-        yield from self._payloads.letting_go()
+    def release_memory(self) -> Portions[None]:
+        """Free the memory of the shard and of its payloads; see `ShardMachine.release_memory`."""
+        yield from super().release_memory()
+        yield from self._payloads.release_memory()
 
     async def unwritten(self, noted: Noted, read: Read, now_ms: int) -> list[Output | Packed]:
         """See `JournaledDeliveries.unwritten`. Users get only what they may still read (C55, X4)."""

@@ -295,7 +295,7 @@ class Entity(NamedTopics):
     async def _put_away(self, machine: Machine, sources: Sequence[TP]) -> None:
         """Free what a shard has besides its runner."""
         machine.under_way.close()
-        await in_turns(machine.letting_go())
+        await in_turns(machine.release_memory())
         for tp in sources:
             await self.services.log_reader.release(tp.topic, tp.partition)
             await self.services.aside_reader.release(tp.topic, tp.partition)

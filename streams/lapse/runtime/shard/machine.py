@@ -318,9 +318,9 @@ class ShardMachine(ABC, Generic[C, S, F]):
         """Return answers that the previous owner journaled and clients may lack, since nobody can ask again (C55)."""
         return [] if self.kept_answers is None else self.kept_answers.left(self._answer_output.topics)
 
-    def letting_go(self) -> Portions[None]:
+    def release_memory(self) -> Portions[None]:
         """Free the shard's memory once it is given up, in portions, since all at once takes long (C90)."""
-        yield from self.shard.letting_go()
+        yield from self.shard.release_memory()
 
     def _end_of_others(self, now_ms: int) -> None:
         """End subscriptions whose users may not read any more, or not the same records (X4)."""

@@ -91,7 +91,7 @@ class SourceWindow:
         self._chunks.append(Chunk(records, size, self.handed))
         self._size += size
 
-    def letting_go(self) -> Portions[None]:
+    def release_memory(self) -> Portions[None]:
         """Drop all records."""
         while self._chunks:
             self._chunks.pop()
@@ -237,10 +237,10 @@ class PayloadWindow:
             window = self._windows[topic, partition] = SourceWindow(self._limit_bytes)
         window.keep(records)
 
-    def letting_go(self) -> Portions[None]:
+    def release_memory(self) -> Portions[None]:
         """Drop all records of the window."""
         for window in self._windows.values():
-            yield from window.letting_go()
+            yield from window.release_memory()
 
     async def ends(self, tps: Iterable[TP]) -> dict[TP, int]:
         """Return where logs end now, without those of missing topics."""

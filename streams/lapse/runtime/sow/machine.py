@@ -14,7 +14,7 @@ from lapse.core.sow import journal
 from lapse.core.sow.deletion import PORTION
 from lapse.core.sow.record import payload_of
 from lapse.core.sow.shard import SowShard
-from lapse.core.sow.step import DeletionAtWork, QueryAtWork, Step, encode_changes
+from lapse.core.sow.step import RunningDeletion, RunningQuery, Step, encode_changes
 from lapse.protocol import topic as names
 from lapse.protocol.command import Encoding
 from lapse.runtime.journal.changelog import Items
@@ -45,7 +45,7 @@ _DELIVERY_TURNS: Final = 4
 class _Query(NamedTuple):
     """A query that has begun, the encoding of its answers, its command's offset, and the work so far."""
 
-    at_work: QueryAtWork
+    at_work: RunningQuery
     encoding: Encoding
     offset: int
     effort: Effort
@@ -54,7 +54,7 @@ class _Query(NamedTuple):
 class _Deletion(NamedTuple):
     """A deletion that has begun, the encoding of its answer, its command's offset, and the work so far."""
 
-    at_work: DeletionAtWork
+    at_work: RunningDeletion
     encoding: Encoding
     offset: int
     effort: Effort
@@ -189,7 +189,7 @@ class SowMachine(ShardMachine[SowShard, Step, StepInFlight[Step]]):
         size = self._portion.size
         noted = self.under_way.noted(names.commands(settings.name), settings.partition, offset, offset)
         with noted, effort.portion_measured(size, self._portion):
-            self.shard.go_on(deletion, self._step, size)
+            self.shard.continue_deletion(deletion, self._step, size)
         if effort.is_spent and not deletion.finished:
             deletion.refuse(effort.refusal(deletion.answer.command))
             if deletion.is_answered:

@@ -128,7 +128,7 @@ class Desk:
         self.shard.command(Command(command=command, **fields), T + at, step, row_filter)
         for deletion in step.deletions:
             while not deletion.finished:
-                self.shard.go_on(deletion, step)
+                self.shard.continue_deletion(deletion, step)
         return self.keep(step)
 
     def advance(self, at: int) -> Step:

@@ -25,7 +25,7 @@ PAYLOAD = {"a": {"b": 1}, "order-id": 2, "x y": 3, "it's": 4, "legs": [{"id": 5}
 def test_a_path_reads_what_the_expression_reads(text: str, value: int) -> None:
     steps = field_path.parse(text)
     assert field_path.value_at(PAYLOAD, steps) == value == compile_value(text).evaluate(PAYLOAD)
-    assert key.of_payload(PAYLOAD, [steps]) == b"[%d]" % value
+    assert key.key_from_payload(PAYLOAD, [steps]) == b"[%d]" % value
 
 
 @pytest.mark.feature("S1")
@@ -37,7 +37,7 @@ def test_names_with_hyphens_and_dots_need_no_quotes() -> None:
 @pytest.mark.parametrize("text", ["/legs[2]/id", "/a[0]", "/legs/id", "/a/b/c", "/none"])
 def test_what_leads_nowhere_is_no_key(text: str) -> None:
     with pytest.raises(key.NoKey, match="is missing or null"):
-        key.of_payload(PAYLOAD, [field_path.parse(text)])
+        key.key_from_payload(PAYLOAD, [field_path.parse(text)])
 
 
 @pytest.mark.feature("S11")
@@ -73,7 +73,7 @@ def test_an_index_finds_what_its_filter_matches(index: str, filter_: str) -> Non
     ],
 )
 def test_a_key_may_be_written_in_any_way_that_json_allows(text: bytes, fields: int, found: str) -> None:
-    assert key.of_text(text, [("f",)] * fields) == found.encode()
+    assert key.canonical_key(text, [("f",)] * fields) == found.encode()
 
 
 @pytest.mark.feature("S1", "S3", "X7")
@@ -93,5 +93,5 @@ def test_a_key_may_be_written_in_any_way_that_json_allows(text: bytes, fields: i
 )
 def test_what_is_no_key_says_how_one_is_written(text: bytes, fields: int, fault: str) -> None:
     with pytest.raises(key.NoKey) as refused:
-        key.of_text(text, [("f",)] * fields)
+        key.canonical_key(text, [("f",)] * fields)
     assert fault in str(refused.value)

@@ -1,4 +1,4 @@
-"""The quick path of plain updates does what `RecordUpdates.take` does, and cached headers mean what read ones do."""
+"""The quick path of plain updates does what `RecordUpdates.take_in` does, and cached headers mean what read ones do."""
 
 from __future__ import annotations
 
@@ -90,8 +90,8 @@ def test_the_plain_way_does_what_the_long_one_does(batches, default_ms, model, e
 def test_headers_that_are_never_the_same_are_not_kept_without_end():
     header_cache = HeaderCache(expiration())
     for number in range(3 * _KEPT):
-        assert header_cache.of([("trace", b"%d" % number)]) is not None
-        header_cache.of([("trace", b"x" * 1_000 + b"%d" % number)])
+        assert header_cache.meaning_of([("trace", b"%d" % number)]) is not None
+        header_cache.meaning_of([("trace", b"x" * 1_000 + b"%d" % number)])
     assert 0 < len(header_cache._known) <= _KEPT
     assert all(len(headers[0][1]) < 100 for headers in header_cache._known)
 
@@ -104,9 +104,9 @@ def test_headers_that_are_never_the_same_are_not_kept_without_end():
     st.none() | st.integers(0, 50) | st.just(NEVER - T),
 )
 def test_cached_headers_yield_the_deadline_that_the_rule_of_lifetimes_does(headers, at_ms, model, default_ms) -> None:
-    """`HeaderCache.of` is the fast copy of `lifetime.read` and `lifetime.deadline_ms`."""
+    """`HeaderCache.meaning_of` is the fast copy of `lifetime.read` and `lifetime.deadline_ms`."""
     one = Expiration(enabled=True, default_ms=default_ms, model=model)
-    header_facts = HeaderCache(one).of(headers) if headers else HeaderCache(one).none
+    header_facts = HeaderCache(one).meaning_of(headers) if headers else HeaderCache(one).none
     if header_facts is None:
         return  # the long way decides
     _, absolute_ms, relative_ms = header_facts

@@ -44,7 +44,7 @@ def test_a_deletion_goes_on_in_portions_and_touches_nothing_that_is_later() -> N
     desk.put("fresh", {"n": 300}, 12)
     answers = []
     while not deletion.finished:
-        part = desk.step(lambda step: desk.shard.go_on(deletion, step))
+        part = desk.step(lambda step: desk.shard.continue_deletion(deletion, step))
         assert len(part.events) <= 500
         answers += part.answers
     assert [(answer.id, dict(answer.counts)) for answer in answers] == [("d", {"removed": COUNT - 101, "skipped": 101})]
@@ -67,7 +67,7 @@ def test_a_deletion_of_many_keys_goes_on_in_portions() -> None:
     desk.put(f"k{COUNT - 1}", {"n": 5_000}, 11)  # not reached yet, and later
     answers = []
     while not deletion.finished:
-        part = desk.step(lambda step: desk.shard.go_on(deletion, step))
+        part = desk.step(lambda step: desk.shard.continue_deletion(deletion, step))
         assert len(part.events) <= 500
         answers += part.answers
     assert [dict(answer.counts) for answer in answers] == [{"removed": COUNT - 101, "skipped": 2}]
@@ -91,7 +91,7 @@ def test_of_many_payloads_all_are_read_before_a_record_leaves(answer: str, told:
     assert not step.events, "the first portion only reads"
     (deletion,) = step.deletions
     while not deletion.finished:
-        part = desk.step(lambda step: desk.shard.go_on(deletion, step))
+        part = desk.step(lambda step: desk.shard.continue_deletion(deletion, step))
         assert len(part.events) <= 500
     assert bool(part.answers) is (answer == "all")
     assert deletion.removed == COUNT
@@ -169,7 +169,7 @@ def test_scheduled_updates_are_withdrawn_in_portions(
     desk.put("later", {"n": 2_000}, 11, lapse_enqueue_at_ms=T + 90_000)
     answers = []
     while not deletion.finished:
-        part = desk.step(lambda step: desk.shard.go_on(deletion, step, 100))
+        part = desk.step(lambda step: desk.shard.continue_deletion(deletion, step, 100))
         assert len(part.events) <= 100
         assert tried() <= 100
         answers += part.answers
@@ -194,7 +194,7 @@ def test_bookmarks_and_a_users_depth_look_at_scheduled_updates_in_portions(tried
     assert 0 < tried() <= 500
     (deletion,) = step.deletions
     while not deletion.finished:
-        part = desk.step(lambda step: desk.shard.go_on(deletion, step, 100))
+        part = desk.step(lambda step: desk.shard.continue_deletion(deletion, step, 100))
         assert tried() <= 100
         answers += part.answers
     assert dict(answers[-1].counts) == {"removed": 701, "skipped": 0}
@@ -205,8 +205,8 @@ def test_bookmarks_and_a_users_depth_look_at_scheduled_updates_in_portions(tried
 @pytest.mark.feature("S3")
 def test_ranges_have_what_any_of_them_has(ranges: list[tuple[int, int]], offset: int) -> None:
     bookmarks = Bookmarks({7: [(first, first + more) for first, more in ranges]})
-    assert bookmarks.have(7, offset) == any(first <= offset <= first + more for first, more in ranges)
-    assert not bookmarks.have(8, offset)
+    assert bookmarks.contains(7, offset) == any(first <= offset <= first + more for first, more in ranges)
+    assert not bookmarks.contains(8, offset)
 
 
 @pytest.mark.feature("S5", "S6")

@@ -25,7 +25,7 @@ PATHS = st.lists(st.lists(NAMES, min_size=1, max_size=3).map(tuple), min_size=1,
 def cut(payload: object, *paths: str) -> object:
     select = Select.parse(paths)
     assert select is not None
-    return select.of(payload)
+    return select.select_from(payload)
 
 
 @pytest.mark.feature("S5", "S6")

@@ -110,7 +110,7 @@ def test_many_plain_updates_are_taken_together(monkeypatch: pytest.MonkeyPatch) 
         asked.append(take(*given))
         return asked[-1]
 
-    monkeypatch.setattr(type(entrance), "_one_by_one", None)
+    monkeypatch.setattr(type(entrance), "_take_singly", None)
     monkeypatch.setattr(type(entrance._plain_updates), "take", noted)
     for turn in range(3):
         batch = [
