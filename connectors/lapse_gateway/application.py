@@ -20,7 +20,7 @@ from starlette.routing import BaseRoute, Mount, Route, Router
 
 from lapse import __version__
 from lapse.core.error_code import ErrorCode
-from lapse.core.near_name import question
+from lapse.core.near_name import did_you_mean
 from lapse_client.error import LapseError, UnknownEntity
 from lapse_gateway import (
     body,
@@ -315,7 +315,7 @@ def _path_hint(asked: str) -> str:
         places = one.path.split("/")
         if len(places) == len(parts) and "" not in parts[1:]:
             known.add("/".join(part if "{" in place else place for place, part in zip(places, parts, strict=True)))
-    return question(asked, known)
+    return did_you_mean(asked, known)
 
 
 @functools.cache

@@ -11,7 +11,7 @@ from pydantic_core import ErrorDetails
 from starlette.requests import ClientDisconnect, Request
 
 from lapse.core.error_code import ErrorCode
-from lapse.core.near_name import question
+from lapse.core.near_name import did_you_mean
 from lapse_gateway.fault import Fault
 
 _MOST_FAULTS: Final = 5
@@ -92,7 +92,7 @@ def _field_hint(fault: ErrorDetails, model: type[BaseModel]) -> str:
         return ""
     schema = model.model_json_schema()
     tables = (schema, *schema.get("$defs", {}).values())
-    return question(str(fault["loc"][-1]), [name for table in tables for name in table.get("properties", {})])
+    return did_you_mean(str(fault["loc"][-1]), [name for table in tables for name in table.get("properties", {})])
 
 
 def _sentence(text: str) -> str:

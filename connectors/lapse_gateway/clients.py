@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final, Generic, Protocol, TypeVar
 
 from lapse.core.error_code import ErrorCode
-from lapse.core.near_name import question
+from lapse.core.near_name import did_you_mean
 from lapse.protocol import topic
 from lapse_client import Publisher
 from lapse_client.aio import Queue, SowClient
@@ -197,7 +197,7 @@ def _no_right(caller: Caller, name: str, known: Iterable[str]) -> str:
     seen = sorted(filter(caller.may_see_some, known))
     shown = ", ".join(seen[:_NAMES_SHOWN]) + (" …" if len(seen) > _NAMES_SHOWN else "")
     return (
-        f"user {caller.name} has no right on {name}, if it is there{question(name, seen)}; they have one on: "
+        f"user {caller.name} has no right on {name}, if it is there{did_you_mean(name, seen)}; they have one on: "
         f"{shown or 'none'}. Correct the name, or add the right to lapse.toml"
     )
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from lapse.core.generation import shown
+from lapse.core.generation import format_position
 from lapse_client.aio import Delivery
 from lapse_client.error import LapseError
 from lapse_gateway import payload
@@ -32,7 +32,7 @@ def delivery_as_json(delivery: Delivery) -> dict[str, Any]:
         fields["bookmark"] = str(delivery.bookmark)
     else:
         fields["receipt"] = receipt(delivery)
-        fields["bookmark"] = f"{lot.source.decode()}:{shown(lot.offsets[at])}"
+        fields["bookmark"] = f"{lot.source.decode()}:{format_position(lot.offsets[at])}"
         fields["delivery_count"] = lot.delivery_counts[at]
         fields["lease_until_ms"] = delivery.lease_until_ms
     fields["timestamp_ms"] = lot.timestamp_ms(at)

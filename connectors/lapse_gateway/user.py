@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Final
 
-from lapse.core.entitlement import Entitlement, Right, entitlement_to
+from lapse.core.entitlement import Entitlement, Right, find_entitlement
 from lapse.core.error_code import ErrorCode
 from lapse_client import Connection
 from lapse_gateway.fault import Fault
@@ -63,7 +63,7 @@ class Caller:
 
     def entitlement(self, entity: str) -> Entitlement | None:
         """Return the caller's entitlement to an entity; None = everything is allowed."""
-        return None if self.entitlements is None else entitlement_to(entity, self.entitlements)
+        return None if self.entitlements is None else find_entitlement(entity, self.entitlements)
 
     def may_see_some(self, entity: str) -> bool:
         """Return whether the caller has any right on an entity."""
@@ -83,7 +83,7 @@ class Caller:
         if self.entitlements is None:
             return
         for entity in readers or {to}:
-            if Right.PUBLISH in entitlement_to(entity, self.entitlements).rights:
+            if Right.PUBLISH in find_entitlement(entity, self.entitlements).rights:
                 return
         raise Fault(
             ErrorCode.FORBIDDEN, f"user {self.name} lacks publish on {', '.join(sorted(readers or {to}))} (lapse.toml)"

@@ -17,7 +17,7 @@ from lapse.cli.recovery import Recovery, recoveries
 from lapse.cli.tables import print_table
 from lapse.config import Config, ConfigError, load
 from lapse.config.definition import Definition, DefinitionChange, change, in_file
-from lapse.core.near_name import question
+from lapse.core.near_name import did_you_mean
 from lapse.protocol.command_field import QUEUE_STATES
 from lapse.runtime.topics.cluster import FIRST_ANSWER_S, Cluster
 from lapse.runtime.topics.definition_draft import refusal
@@ -159,7 +159,7 @@ def definitions(names: tuple[str, ...], config: Path, as_json: bool) -> None:
         raise click.ClickException(str(error)) from error
     wanted = names or tuple(sorted(found))
     if missing := [name for name in wanted if name not in found]:
-        meant = question(missing[0], found)
+        meant = did_you_mean(missing[0], found)
         raise click.ClickException(
             f"{', '.join(missing)}: not defined on {topic.name}{meant}; `lapse apply` defines what lapse.toml has"
         )

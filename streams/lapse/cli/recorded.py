@@ -15,7 +15,7 @@ from rich.table import Table
 from lapse.cli.tables import print_table
 from lapse.config import Config, QueueConfig
 from lapse.config.definition import Definition, decide
-from lapse.core.near_name import question
+from lapse.core.near_name import did_you_mean
 from lapse.protocol import event, topic
 from lapse.protocol.bookmark import BookmarkRange
 from lapse.runtime.topics.definitions import understood
@@ -127,7 +127,8 @@ def defined(
         if name not in latest or versions[-1].kind != "queue":
             queues = (one.name for one in understood(latest).values() if one.kind == "queue")
             raise LapseError(
-                f"{place} defines no queue {name}{question(name, queues)}; `lapse apply` defines what lapse.toml has"
+                f"{place} defines no queue {name}{did_you_mean(name, queues)}; "
+                "`lapse apply` defines what lapse.toml has"
             )
         whole = decide(path, config, latest).config
         beside = path.absolute().parent

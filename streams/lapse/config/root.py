@@ -15,7 +15,7 @@ from lapse.config.fault import fault
 from lapse.config.topic import TopicConfig, with_topic_lifetimes
 from lapse.config.topic_name import TopicName
 from lapse.config.user import UserConfig, read_keys
-from lapse.core.entitlement import Entitlement, Right, entitlement_to
+from lapse.core.entitlement import Entitlement, Right, find_entitlement
 from lapse.protocol import topic as topic_names
 
 WORKER_KEY: Final = "LAPSE_WORKER_KEY"
@@ -180,7 +180,7 @@ class Config(BaseModel):
 
     def entitled(self, entity: str) -> dict[str, Entitlement]:
         """Return the users with any right to an entity, each with the entitlement (X4)."""
-        found = {name: entitlement_to(entity, user.granted()) for name, user in self.users.items()}
+        found = {name: find_entitlement(entity, user.granted()) for name, user in self.users.items()}
         return {name: one for name, one in found.items() if one.rights}
 
     def creators(self) -> dict[str, Entitlement]:

@@ -84,7 +84,7 @@ DEFINITION_RIGHTS: Final[Mapping[str, frozenset[Right]]] = dict.fromkeys(
 """By definition command: the right that the user needs for some name. The name itself is checked later."""
 
 
-def missing(command: str, entitlement: Entitlement, needed: Mapping[str, frozenset[Right]]) -> str:
+def missing_right(command: str, entitlement: Entitlement, needed: Mapping[str, frozenset[Right]]) -> str:
     """Return which right a user lacks for a command, as text; empty = none. Unknown commands need no right."""
     rights = needed.get(command)
     if rights is None or rights & entitlement.rights:
@@ -92,7 +92,7 @@ def missing(command: str, entitlement: Entitlement, needed: Mapping[str, frozens
     return " or ".join(sorted(rights))
 
 
-def entitlement_to(entity: str, entitlements: Mapping[str, Entitlement]) -> Entitlement:
+def find_entitlement(entity: str, entitlements: Mapping[str, Entitlement]) -> Entitlement:
     """Return the one of a user's entitlements that applies to an entity.
 
     It is the one with the entity's name, else the first whose name, as a regular expression, matches all of that name.
@@ -106,7 +106,7 @@ def entitlement_to(entity: str, entitlements: Mapping[str, Entitlement]) -> Enti
     return NOTHING
 
 
-def narrowed(text: str | None, row_filter: str, compile_filter: Callable[[str], object]) -> str:
+def combine_filters(text: str | None, row_filter: str, compile_filter: Callable[[str], object]) -> str:
     """Return a filter that matches what both a user's filter and their row filter match.
 
     Args:

@@ -36,6 +36,6 @@ def generation_of(position: int) -> int:
     return position >> OFFSET_BITS
 
 
-def shown(position: int) -> str:
+def format_position(position: int) -> str:
     """Return a position as bookmarks show it, such as `17`, or `17~1` after its first rewind."""
     return str(position) if position < FIRST_REWOUND else f"{offset_of(position)}~{generation_of(position)}"

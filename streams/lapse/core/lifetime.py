@@ -183,18 +183,18 @@ def rfc3339_ms(value: bytes | None) -> int:
     match = None if value is None else _RFC3339.match(value)
     if match is None:
         raise InvalidLifetime(
-            f"{CE_EXPIRYTIME} = {_shown(value)}: expected an RFC 3339 instant like 2026-01-31T12:00:00Z"
+            f"{CE_EXPIRYTIME} = {_quote_value(value)}: expected an RFC 3339 instant like 2026-01-31T12:00:00Z"
         )
     year, month, day, hour, minute, second = (int(part) for part in match.groups()[:6])
     days = days_since_1970(year, month, day)
     if days is None:
-        raise InvalidLifetime(f"{CE_EXPIRYTIME} = {_shown(value)}: there is no such day")
+        raise InvalidLifetime(f"{CE_EXPIRYTIME} = {_quote_value(value)}: there is no such day")
     if hour > 23 or minute > 59 or second > 60:
-        raise InvalidLifetime(f"{CE_EXPIRYTIME} = {_shown(value)}: there is no such time of day")
+        raise InvalidLifetime(f"{CE_EXPIRYTIME} = {_quote_value(value)}: there is no such time of day")
     offset_minutes = 0
     if match[8]:
         if int(match[9]) > 23 or int(match[10]) > 59:
-            raise InvalidLifetime(f"{CE_EXPIRYTIME} = {_shown(value)}: there is no such UTC offset")
+            raise InvalidLifetime(f"{CE_EXPIRYTIME} = {_quote_value(value)}: there is no such UTC offset")
         offset_minutes = (int(match[9]) * 60 + int(match[10])) * (1 if match[8] == b"+" else -1)
     fraction_ms = int((match[7] or b"0")[:3].ljust(3, b"0"))
     minutes = (days * 24 + hour) * 60 + minute - offset_minutes
@@ -224,10 +224,12 @@ def _instant(start_ms: int, relative_ms: int | None, absolute_ms: int | None) ->
 
 def _decimal(name: str, value: bytes | None) -> int:
     if value is None or not _DIGITS.match(value):
-        raise InvalidLifetime(f"{name} = {_shown(value)}: expected 1 to 19 ASCII digits, a number of milliseconds")
+        raise InvalidLifetime(
+            f"{name} = {_quote_value(value)}: expected 1 to 19 ASCII digits, a number of milliseconds"
+        )
     number = int(value)
     if number > NEVER:
-        raise InvalidLifetime(f"{name} = {_shown(value)}: more than 64 bits")
+        raise InvalidLifetime(f"{name} = {_quote_value(value)}: more than 64 bits")
     return number
 
 
@@ -244,7 +246,7 @@ def _typed(value: bytes | None) -> tuple[int | None, int | None]:
     return (number, None) if width == 4 else (None, number)
 
 
-def _shown(value: bytes | None) -> str:
+def _quote_value(value: bytes | None) -> str:
     if value is None:
         return "null"
     text = ascii(value[:40].decode("utf-8", "replace"))

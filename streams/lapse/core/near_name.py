@@ -13,7 +13,7 @@ _ALIKE: Final = 0.75
 """The least similarity, from 0 to 1, of two near names. It keeps `explode` apart from `expire`."""
 
 
-def question(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return a question in brackets, after a space, whether the nearest known name was meant; empty without one.
 
     Args:

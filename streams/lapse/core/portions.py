@@ -15,7 +15,7 @@ PORTION: Final = 256
 """How many small items a portion handles."""
 
 
-def whole(work: Portions[T]) -> T:
+def run_to_end(work: Portions[T]) -> T:
     """Do all portions of some work at once, and return the result."""
     while True:
         try:
@@ -32,7 +32,7 @@ def in_lots(items: Iterable[T], size: int = PORTION) -> Iterator[list[T]]:
         yield lot
 
 
-def emptying(*items: dict[Any, Any] | list[Any]) -> Portions[None]:
+def clear_in_portions(*items: dict[Any, Any] | list[Any]) -> Portions[None]:
     """Empty containers that are no longer needed, in portions, because freeing very many objects takes long."""
     for some in items:
         while some:

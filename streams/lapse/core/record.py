@@ -30,7 +30,7 @@ class Record(Protocol):
         """The record's headers in order, repeated names included."""
 
 
-class Reborn(NamedTuple):
+class RewoundRecord(NamedTuple):
     """The record of a message that a rewind brought back. Its offset is the message's position (C61)."""
 
     offset: int

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from lapse.core.letter import MESSAGE_ID as MESSAGE_ID
 from lapse.core.letter import is_letter
-from lapse.core.portions import Portions, emptying
+from lapse.core.portions import Portions, clear_in_portions
 
 _LONGEST: Final = 40
 """Longer ids, and ids that JSON would escape, are kept as digests, so that a step's ids fit into one RecordBatch."""
@@ -50,9 +50,9 @@ class Repeats:
         for name, at_ms in chunk.ids:
             self._seen[chunk.source, name] = at_ms, number
 
-    def emptying(self) -> Portions[None]:
+    def release_memory(self) -> Portions[None]:
         """Free all ids, in portions."""
-        yield from emptying(self._seen, self.chunks)
+        yield from clear_in_portions(self._seen, self.chunks)
 
     def forget(self, number: int) -> None:
         """Forget a chunk, except ids that were seen again in a later one."""

@@ -11,7 +11,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from lapse.core.generation import FIRST_REWOUND, MOST_GENERATIONS, generation_of, offset_of, position_of, shown
+from lapse.core.generation import (
+    FIRST_REWOUND,
+    MOST_GENERATIONS,
+    format_position,
+    generation_of,
+    offset_of,
+    position_of,
+)
 
 _RANGE: Final = re.compile(
     r"(?P<topic>[A-Za-z0-9._-]{1,249}):(?P<partition>\d{1,10}):(?P<first>\d{1,19})"
@@ -31,7 +38,7 @@ class Bookmark(NamedTuple):
     offset: int
 
     def __str__(self) -> str:
-        return f"{self.topic}:{self.partition}:{shown(self.offset)}"
+        return f"{self.topic}:{self.partition}:{format_position(self.offset)}"
 
     @property
     def log_offset(self) -> int:
@@ -67,7 +74,7 @@ class Bookmark(NamedTuple):
 def range_text(topic: str, partition: int, first: int, last: int) -> str:
     """Return the text of a range of positions, both ends included, without a fencing token."""
     if last == first:
-        return f"{topic}:{partition}:{shown(first)}"
+        return f"{topic}:{partition}:{format_position(first)}"
     generation = f"~{generation_of(first)}" if first >= FIRST_REWOUND else ""
     return f"{topic}:{partition}:{offset_of(first)}-{offset_of(last)}{generation}"
 

@@ -17,7 +17,7 @@ from lapse.config import Config, ConfigError, QueueConfig, SowConfig, load
 from lapse.config.definition import Definition, Kind
 from lapse.config.document import explained
 from lapse.core.lifetime import NEVER
-from lapse.core.near_name import question
+from lapse.core.near_name import did_you_mean
 from lapse.protocol import topic as names
 from lapse.runtime.topics.definition_draft import LIVE, Request, draft
 from lapse.testing.cluster import Cluster
@@ -228,7 +228,7 @@ class Lapse:
                 raise ValueError(
                     f"records: {topic} has no partition {partition}, but those from 0 to {known[topic] - 1}"
                 )
-            raise ValueError(f"records: there is no topic {topic!r}{question(topic, known)}")
+            raise ValueError(f"records: there is no topic {topic!r}{did_you_mean(topic, known)}")
         return [*self._cluster.log(topic, partition)]
 
     def depth(self, queue: str) -> int:

@@ -10,9 +10,9 @@ from lapse.core.entitlement import (
     SOW_RIGHTS,
     Entitlement,
     Right,
-    entitlement_to,
-    missing,
-    narrowed,
+    combine_filters,
+    find_entitlement,
+    missing_right,
 )
 from lapse.core.expression import ExpressionError, compile_filter
 from lapse.protocol.command import QUEUE_COMMANDS, SOW_COMMANDS
@@ -43,7 +43,7 @@ def test_every_command_takes_a_right():
 @given(rights, st.sampled_from(sorted({*QUEUE_RIGHTS, *SOW_RIGHTS})))
 def test_a_command_is_granted_by_any_of_its_rights_and_nothing_else(granted, command):
     for table in (QUEUE_RIGHTS, SOW_RIGHTS):
-        lacking = missing(command, Entitlement(granted), table)
+        lacking = missing_right(command, Entitlement(granted), table)
         if command in table:
             assert bool(lacking) is not bool(granted & table[command])
             assert all(right in lacking for right in table[command]) or not lacking
@@ -51,31 +51,35 @@ def test_a_command_is_granted_by_any_of_its_rights_and_nothing_else(granted, com
 
 def test_an_administrator_receives_nothing_and_a_reader_purges_nothing():
     reader, admin = Entitlement(frozenset({Right.READ})), Entitlement(frozenset({Right.ADMIN}))
-    assert missing("purge", reader, QUEUE_RIGHTS) == "admin"
-    assert missing("subscribe", admin, QUEUE_RIGHTS) == "read"
-    assert missing("sow_delete", reader, SOW_RIGHTS) == "publish"
-    assert missing("depth", NOTHING, QUEUE_RIGHTS) == "admin or publish or read"
+    assert missing_right("purge", reader, QUEUE_RIGHTS) == "admin"
+    assert missing_right("subscribe", admin, QUEUE_RIGHTS) == "read"
+    assert missing_right("sow_delete", reader, SOW_RIGHTS) == "publish"
+    assert missing_right("depth", NOTHING, QUEUE_RIGHTS) == "admin or publish or read"
 
 
 def test_the_own_name_comes_first_and_then_the_first_pattern():
     read, admin = Entitlement(frozenset({Right.READ})), Entitlement(frozenset({Right.ADMIN}))
     granted = {"order.*": admin, ".*": read, "orders.eu": read}
-    assert entitlement_to("orders.eu", granted) is read
-    assert entitlement_to("orders", granted) is admin
-    assert entitlement_to("my-orders", granted) is read
-    assert entitlement_to("ordersXeu", {"orders.eu": read}) is read, "a name is a pattern, too"
-    assert entitlement_to("xorders", {"order.*": admin}) is NOTHING, "it has to match the whole name"
+    assert find_entitlement("orders.eu", granted) is read
+    assert find_entitlement("orders", granted) is admin
+    assert find_entitlement("my-orders", granted) is read
+    assert find_entitlement("ordersXeu", {"orders.eu": read}) is read, "a name is a pattern, too"
+    assert find_entitlement("xorders", {"order.*": admin}) is NOTHING, "it has to match the whole name"
 
 
 @given(st.sampled_from(TEXTS), st.sampled_from(TEXTS), values, values)
 def test_narrowed_matches_what_both_match(asked, row_filter, a, b):
     message = Sample({"a": a, "b": b})
-    found = compile_filter(narrowed(asked, row_filter, compile_filter))(message)
+    found = compile_filter(combine_filters(asked, row_filter, compile_filter))(message)
     assert found is all(compile_filter(text)(message) is True for text in (asked, row_filter))
-    assert narrowed(None, row_filter, compile_filter) == narrowed("", row_filter, compile_filter) == row_filter
+    assert (
+        combine_filters(None, row_filter, compile_filter)
+        == combine_filters("", row_filter, compile_filter)
+        == row_filter
+    )
 
 
 @pytest.mark.parametrize("text", ["TRUE) OR (TRUE", "/a = 1) OR (1 = 1", ") OR TRUE OR (TRUE", "/a = 'x"])
 def test_no_filter_breaks_out_of_the_brackets(text):
     with pytest.raises(ExpressionError):
-        narrowed(text, "/desk = 'A'", compile_filter)
+        combine_filters(text, "/desk = 'A'", compile_filter)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lapse.core.lifetime import Expiration
-from lapse.core.portions import PORTION, Portions, emptying, in_lots, whole
+from lapse.core.portions import PORTION, Portions, clear_in_portions, in_lots, run_to_end
 from lapse.core.queue.journal.queue_journal import QueueJournal
 from lapse.core.queue.journal.restored import restore, restoring
 from lapse.core.queue.settings import QueueSettings
@@ -66,7 +66,7 @@ def test_a_queue_is_taken_over_a_few_records_at_a_time() -> None:
         next(work)
         assert asked.count - before <= PORTION
         before = asked.count
-    restored = whole(work)
+    restored = run_to_end(work)
     assert dict(restored.state.scheduled.items()) == dict(shard.state.scheduled.items())
     assert QueueShard(QUEUE, restored.state).next_due_ms() == shard.next_due_ms() == T + 60_000
 
@@ -116,5 +116,5 @@ def test_lots_and_what_is_emptied_come_to_their_end() -> None:
     assert list(in_lots(range(5), 2)) == [[0, 1], [2, 3], [4]]
     assert list(in_lots([])) == []
     one, other = list(range(PORTION + 1)), dict.fromkeys(range(3))
-    assert portions_of(emptying(one, other)) == (3, None)
+    assert portions_of(clear_in_portions(one, other)) == (3, None)
     assert (one, other) == ([], {})

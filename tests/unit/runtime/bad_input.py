@@ -25,7 +25,7 @@ from lapse.core.lifetime import Expiration
 from lapse.core.queue.delivery.retry import RetryRule
 from lapse.core.queue.journal.restored import restore
 from lapse.core.queue.settings import Leasing, QueueSettings
-from lapse.core.record import Reborn
+from lapse.core.record import RewoundRecord
 from lapse.core.sow.settings import SowSettings
 from lapse.core.sow.shard import SowShard
 from lapse.protocol import command, event
@@ -74,7 +74,7 @@ class _Payloads:
         record = self.records.get(offset_of(position))
         if record is None or position < FIRST_REWOUND:
             return record
-        return Reborn(position, record.timestamp, record.key, record.value, record.headers)
+        return RewoundRecord(position, record.timestamp, record.key, record.value, record.headers)
 
     async def ends(self, tps: Iterable[Any], instant_ms: int | None = None) -> dict[Any, int]:
         return await self.offset_at(tps, LATEST if instant_ms is None else instant_ms)

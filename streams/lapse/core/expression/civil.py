@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
-from lapse.core.days import days_since_1970
+from lapse.core.days import date_of, days_since_1970
 
 _RFC_3339: Final = re.compile(
     r"([0-9]{4})-([0-9]{2})-([0-9]{2})"
@@ -60,15 +60,10 @@ def civil_of(instant_ms: int) -> Civil | None:
     if not _EARLIEST_MS <= instant_ms <= _LATEST_MS:
         return None
     days, milliseconds = divmod(instant_ms, _DAY_MS)
-    era, day_of_era = divmod(days + 719_468, 146_097)
-    year_of_era = (day_of_era - day_of_era // 1460 + day_of_era // 36_524 - day_of_era // 146_096) // 365
-    day_of_year = day_of_era - (365 * year_of_era + year_of_era // 4 - year_of_era // 100)
-    month_from_march = (5 * day_of_year + 2) // 153
-    day = day_of_year - (153 * month_from_march + 2) // 5 + 1
-    month = (month_from_march + 2) % 12 + 1
+    year, month, day = date_of(days)
     seconds, millisecond = divmod(milliseconds, 1000)
     return Civil(
-        year_of_era + era * 400 + (month <= 2),
+        year,
         month,
         day,
         seconds // 3600,

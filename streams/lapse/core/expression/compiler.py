@@ -82,7 +82,7 @@ class _Generator(Scope):
             f"    try:\n        return {code}\n    except OverflowError:\n        return careful(payload, message)"
         )
 
-    def held(self, node: Node, depth: int) -> tuple[str, str]:
+    def source_for_reuse(self, node: Node, depth: int) -> tuple[str, str]:
         """Return source that evaluates an operand, and source for each further use of its value."""
         if isinstance(node, Literal):
             return self.name(node.value), self.name(node.value)
@@ -121,7 +121,7 @@ class _Generator(Scope):
     def plain_value(self, node: Node, depth: int) -> str:  # noqa: C901 - one case per node
         """Return source of a node's value, at this level."""
         if predicate := predicate_of(node):
-            first, again = self.held(predicate.operand, depth)
+            first, again = self.source_for_reuse(predicate.operand, depth)
             return f"(None if {first} is None else {self.condition(predicate, again, again)})"
         match node:
             case Literal(value):
@@ -162,7 +162,7 @@ class _Generator(Scope):
     def plain_true(self, node: Node, depth: int) -> str:
         """Return source of the condition that a node is true, at this level."""
         if predicate := predicate_of(node):
-            first, again = self.held(predicate.operand, depth)
+            first, again = self.source_for_reuse(predicate.operand, depth)
             if predicate.null_safe:
                 return self.condition(predicate, first, again)
             return f"({first} is not None and {self.condition(predicate, again, again)})"
@@ -181,7 +181,7 @@ class _Generator(Scope):
                 return self.call(operations.is_nan, operand, depth=depth)
             case Like(operand, text):
                 pattern = read_pattern(text)
-                first, again = self.held(operand, depth)
+                first, again = self.source_for_reuse(operand, depth)
                 search, longest = self.name(pattern.search), self.name(pattern.longest)
                 return f"(type({first}) is str and len({again}) <= {longest} and {search}({again}) is not None)"
             case Case():
@@ -192,7 +192,7 @@ class _Generator(Scope):
     def plain_false(self, node: Node, depth: int) -> str:
         """Return source of the condition that a node is false, at this level."""
         if predicate := predicate_of(node):
-            first, again = self.held(predicate.operand, depth)
+            first, again = self.source_for_reuse(predicate.operand, depth)
             return f"({first} is not None and not {self.condition(predicate, again, again)})"
         match node:
             case Literal(value):
@@ -240,7 +240,10 @@ class _Generator(Scope):
         if not self.inline or operator == "%" or not all(Kind.NUMBER in kind for kind in kinds):
             return self.call(operation, left, right, depth=depth)
         self.may_overflow = True
-        (first, left_again), (second, right_again) = self.held(left, depth), self.held(right, depth)
+        (first, left_again), (second, right_again) = (
+            self.source_for_reuse(left, depth),
+            self.source_for_reuse(right, depth),
+        )
         checks = []
         for node, kind, evaluated in zip((left, right), kinds, (first, second), strict=True):
             if isinstance(node, Literal):

@@ -37,21 +37,21 @@ _OPTIONS: Final = (
 """Terminals that the parser accepts, the text that must precede to make them plausible, and their names."""
 
 
-def complain(error: UnexpectedInput, text: str) -> ExpressionError:
+def explain_syntax_error(error: UnexpectedInput, text: str) -> ExpressionError:
     """Return the error that explains why the parser stopped."""
-    position, found = _spot(error, text)
+    position, found = _find_fault(error, text)
     before = text[:position].rstrip()
     accepted = _accepted(error)
     word = _LAST_WORD.search(before) if "LPAR" in accepted and "PATH" not in accepted else None
     if word and not _after(before):
         return _stray_word(word, text)
     expected, hint = _after(before) or (_expected(accepted, before), "")
-    message = f"unexpected {_shown(found)}" if found else "the expression ends too early"
+    message = f"unexpected {_quote_found(found)}" if found else "the expression ends too early"
     hint = _hint(found, text, position) or hint
     return ExpressionError(f"{message}; expected {expected}", text, position, length=len(found), hint=hint)
 
 
-def _spot(error: UnexpectedInput, text: str) -> tuple[int, str]:
+def _find_fault(error: UnexpectedInput, text: str) -> tuple[int, str]:
     """Return the position at which the parser stopped, and the text found there, empty at the end."""
     if isinstance(error, UnexpectedCharacters):
         position = cast("int", error.pos_in_stream)
@@ -78,11 +78,11 @@ def _stray_word(word: re.Match[str], text: str) -> ExpressionError:
         hint = f"a name with other characters than letters, digits and _ is quoted, such as /'order{attached}{name}'"
     if slash:
         hint = f"to divide by the field {name} write two slashes: / /{name}"
-    message = f"{_shown(name)} is neither a field nor a text nor a function"
+    message = f"{_quote_found(name)} is neither a field nor a text nor a function"
     return ExpressionError(message, text, word.start(2), length=len(name), hint=hint)
 
 
-def _shown(found: str) -> str:
+def _quote_found(found: str) -> str:
     return found if len(found) <= 30 else found[:30] + "…"
 
 

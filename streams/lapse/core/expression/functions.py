@@ -70,7 +70,7 @@ def array_contains(array: Any, value: Any) -> bool | None:
     return None if unknown else False
 
 
-def instant_of(value: Any) -> int | None:
+def parse_instant_value(value: Any) -> int | None:
     """Return the milliseconds since the epoch of an RFC 3339 text, or of a number of milliseconds."""
     if type(value) is str:
         return parse_instant(value)
@@ -79,9 +79,9 @@ def instant_of(value: Any) -> int | None:
     return None
 
 
-def _field(select: Callable[[Civil], int]) -> Callable[[Any], int | None]:
+def _civil_part(select: Callable[[Civil], int]) -> Callable[[Any], int | None]:
     def field(value: Any) -> int | None:
-        instant = instant_of(value)
+        instant = parse_instant_value(value)
         civil = None if instant is None else civil_of(instant)
         return None if civil is None else select(civil)
 
@@ -90,7 +90,7 @@ def _field(select: Callable[[Civil], int]) -> Callable[[Any], int | None]:
 
 def rfc3339(value: Any) -> str | None:
     """Return an instant as RFC 3339 text in UTC."""
-    instant = instant_of(value)
+    instant = parse_instant_value(value)
     return None if instant is None else format_instant(instant)
 
 
@@ -124,16 +124,18 @@ _LIBRARY: Final = (
     Function("SQRT", "number", 1, 1, numbers.square_root, "n", "square root; NaN below 0"),
     Function("MIN", "number", 1, None, numbers.least, "n, …", "the least argument"),
     Function("MAX", "number", 1, None, numbers.greatest, "n, …", "the greatest argument"),
-    Function("UNIX_TIMESTAMP_MS", "number", 1, 1, instant_of, "t", "milliseconds since 1970-01-01T00:00:00Z"),
+    Function("UNIX_TIMESTAMP_MS", "number", 1, 1, parse_instant_value, "t", "milliseconds since 1970-01-01T00:00:00Z"),
     Function("RFC3339", "string", 1, 1, rfc3339, "t", "the instant as text: 2026-01-01T00:00:00.000Z"),
-    Function("YEAR", "number", 1, 1, _field(lambda c: c.year), "t", "year"),
-    Function("MONTH", "number", 1, 1, _field(lambda c: c.month), "t", "month, 1 to 12"),
-    Function("DAY", "number", 1, 1, _field(lambda c: c.day), "t", "day of the month, 1 to 31"),
-    Function("HOUR", "number", 1, 1, _field(lambda c: c.hour), "t", "hour, 0 to 23"),
-    Function("MINUTE", "number", 1, 1, _field(lambda c: c.minute), "t", "minute, 0 to 59"),
-    Function("SECOND", "number", 1, 1, _field(lambda c: c.second), "t", "second, 0 to 59"),
-    Function("MILLISECOND", "number", 1, 1, _field(lambda c: c.millisecond), "t", "millisecond, 0 to 999"),
-    Function("WEEKDAY", "number", 1, 1, _field(lambda c: c.weekday), "t", "day of the week, Monday is 1, Sunday 7"),
+    Function("YEAR", "number", 1, 1, _civil_part(lambda c: c.year), "t", "year"),
+    Function("MONTH", "number", 1, 1, _civil_part(lambda c: c.month), "t", "month, 1 to 12"),
+    Function("DAY", "number", 1, 1, _civil_part(lambda c: c.day), "t", "day of the month, 1 to 31"),
+    Function("HOUR", "number", 1, 1, _civil_part(lambda c: c.hour), "t", "hour, 0 to 23"),
+    Function("MINUTE", "number", 1, 1, _civil_part(lambda c: c.minute), "t", "minute, 0 to 59"),
+    Function("SECOND", "number", 1, 1, _civil_part(lambda c: c.second), "t", "second, 0 to 59"),
+    Function("MILLISECOND", "number", 1, 1, _civil_part(lambda c: c.millisecond), "t", "millisecond, 0 to 999"),
+    Function(
+        "WEEKDAY", "number", 1, 1, _civil_part(lambda c: c.weekday), "t", "day of the week, Monday is 1, Sunday 7"
+    ),
     Function("COALESCE", "any", 1, None, coalesce, "x, …", "the first argument that is not NULL"),
     Function("NULLIF", "any", 2, 2, null_if, "x, y", "NULL if x = y, else x"),
     Function("ARRAY_LENGTH", "number", 1, 1, array_length, "a", "number of elements; NULL if a is not an array"),

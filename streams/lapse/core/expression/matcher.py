@@ -57,7 +57,9 @@ def matcher_of(text: str, compiled: re.Pattern[str], shape: Shape) -> Matcher:
     linear = linear_search(translated)
     if linear is None:
         return Matcher(compiled.search, within)
-    return Matcher(_both(compiled.search, linear, _longest_within(_QUICK_STEPS, cost, shape.degree)), longest)
+    return Matcher(
+        _search_by_length(compiled.search, linear, _longest_within(_QUICK_STEPS, cost, shape.degree)), longest
+    )
 
 
 def _longest_within(steps: int, cost: int, degree: int) -> int:
@@ -89,7 +91,7 @@ def linear_search(translated: str) -> Search | None:
     return lambda text: search(text.encode("utf-8", "replace"))
 
 
-def _both(quick: Search, linear: Search, longest_quick: int) -> Search:
+def _search_by_length(quick: Search, linear: Search, longest_quick: int) -> Search:
     """Return a search that tries short texts with `quick` and long ones with `linear`."""
 
     def search(text: str) -> object:

@@ -17,7 +17,7 @@ _WHOLE: Final = 2.0**53
 """Floats of at least this magnitude have no fraction."""
 
 
-def _refused(value: Any) -> float | None:
+def _non_number_result(value: Any) -> float | None:
     """Return the result of a numeric function for a value that is not a number."""
     return None if value is None else math.nan
 
@@ -31,14 +31,14 @@ def number(value: Any) -> int | float | None:
         return result
     digits = value.strip() if type(value) is str and len(value) <= _LONGEST else ""
     if not _DECIMAL.fullmatch(digits):
-        return _refused(value)
+        return _non_number_result(value)
     return int(digits) if _INTEGER.fullmatch(digits) else float(digits)
 
 
 def absolute(value: Any) -> int | float | None:
     """Return the absolute value."""
     if type(value) not in NUMBERS:
-        return _refused(value)
+        return _non_number_result(value)
     result: int | float = abs(value)
     return result
 
@@ -46,7 +46,7 @@ def absolute(value: Any) -> int | float | None:
 def sign(value: Any) -> int | float | None:
     """Return -1, 0 or 1."""
     if type(value) not in NUMBERS or value != value:
-        return _refused(value)
+        return _non_number_result(value)
     return int(value > 0) - int(value < 0)
 
 
@@ -54,30 +54,30 @@ def _finite(value: Any) -> bool:
     return type(value) is int or (type(value) is float and math.isfinite(value))
 
 
-def _other(value: Any) -> float | None:
+def _special_result(value: Any) -> float | None:
     """Return infinities and NaN unchanged, and NaN or NULL for other values."""
-    return value if isinstance(value, float) else _refused(value)
+    return value if isinstance(value, float) else _non_number_result(value)
 
 
 def floor(value: Any) -> int | float | None:
     """Return the greatest integer not above the value."""
-    return math.floor(value) if _finite(value) else _other(value)
+    return math.floor(value) if _finite(value) else _special_result(value)
 
 
 def ceiling(value: Any) -> int | float | None:
     """Return the least integer not below the value."""
-    return math.ceil(value) if _finite(value) else _other(value)
+    return math.ceil(value) if _finite(value) else _special_result(value)
 
 
 def truncate(value: Any) -> int | float | None:
     """Return the value without its fraction."""
-    return math.trunc(value) if _finite(value) else _other(value)
+    return math.trunc(value) if _finite(value) else _special_result(value)
 
 
 def square_root(value: Any) -> float | None:
     """Return the square root; NaN below 0."""
     if type(value) not in NUMBERS:
-        return _refused(value)
+        return _non_number_result(value)
     try:
         return math.sqrt(value) if value >= 0 else math.nan
     except OverflowError:
@@ -91,13 +91,15 @@ def round_half_up(value: Any, digits: Any = 0) -> int | float | None:
     if type(value) not in NUMBERS or type(digits) is not int or not -15 <= digits <= 15:
         return math.nan
     if not _finite(value):
-        return _other(value)
+        return _special_result(value)
     if type(value) is float:
         if digits > 0:
             return value if abs(value) >= _WHOLE else float(_quantized(value, digits))
-        value = int(_quantized(value, 0)) if digits == 0 and abs(value) < _WHOLE else _tenfold(value, digits)
+        value = (
+            int(_quantized(value, 0)) if digits == 0 and abs(value) < _WHOLE else _round_to_power_of_ten(value, digits)
+        )
         return int(value)
-    return int(_tenfold(value, digits))
+    return int(_round_to_power_of_ten(value, digits))
 
 
 def _quantized(value: float, digits: int) -> Decimal:
@@ -105,7 +107,7 @@ def _quantized(value: float, digits: int) -> Decimal:
     return Decimal(repr(value)).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP, _PRECISE)
 
 
-def _tenfold(value: int | float, digits: int) -> int:
+def _round_to_power_of_ten(value: int | float, digits: int) -> int:
     """Return a number rounded to a power of ten."""
     if digits >= 0:
         return int(value)

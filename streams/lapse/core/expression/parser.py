@@ -13,7 +13,7 @@ from lark import Lark, Token, Transformer, v_args
 from lark.exceptions import UnexpectedInput
 
 from lapse.core.expression import limits
-from lapse.core.expression.complaint import complain
+from lapse.core.expression.complaint import explain_syntax_error
 from lapse.core.expression.error import ExpressionError
 from lapse.core.expression.functions import ALIASES, ATTRIBUTES, FUNCTIONS
 from lapse.core.expression.pattern import read_pattern
@@ -81,10 +81,10 @@ class _Builder(Transformer[Token, Node]):
         return Comparison(_SYNONYMS.get(operator, str(operator)), left, right)
 
     def membership(self, operand: Node, negated: Token | None, *items: Node) -> Node:
-        return _perhaps(negated, In(operand, items))
+        return _negate_if(negated, In(operand, items))
 
     def between(self, operand: Node, negated: Token | None, low: Node, high: Node) -> Node:
-        return _perhaps(negated, Between(operand, low, high))
+        return _negate_if(negated, Between(operand, low, high))
 
     def like(self, operand: Node, negated: Token | None, pattern: Token) -> Node:
         text = _unquoted(pattern)
@@ -93,19 +93,19 @@ class _Builder(Transformer[Token, Node]):
         except PatternFault as fault:
             doubled = text[: fault.position].count(pattern[0])
             raise _Fault(fault.message, pattern, fault.hint, offset=1 + fault.position + doubled, length=1) from None
-        return _perhaps(negated, Like(operand, text))
+        return _negate_if(negated, Like(operand, text))
 
     def begins_with(self, operand: Node, negated: Token | None, *affixes: Token) -> Node:
-        return _perhaps(negated, Affix(operand, tuple(map(_unquoted, affixes)), False))
+        return _negate_if(negated, Affix(operand, tuple(map(_unquoted, affixes)), False))
 
     def ends_with(self, operand: Node, negated: Token | None, *affixes: Token) -> Node:
-        return _perhaps(negated, Affix(operand, tuple(map(_unquoted, affixes)), True))
+        return _negate_if(negated, Affix(operand, tuple(map(_unquoted, affixes)), True))
 
     def is_null(self, operand: Node, negated: Token | None, _null: Token) -> Node:
-        return _perhaps(negated, IsNull(operand))
+        return _negate_if(negated, IsNull(operand))
 
     def is_nan(self, operand: Node, negated: Token | None, _nan: Token) -> Node:
-        return _perhaps(negated, IsNan(operand))
+        return _negate_if(negated, IsNan(operand))
 
     def arithmetic(self, left: Node, operator: Token, right: Node) -> Node:
         return Arithmetic(str(operator), left, right)
@@ -163,7 +163,7 @@ class _Builder(Transformer[Token, Node]):
         return (condition, value)
 
 
-def _perhaps(negated: Token | None, node: Node) -> Node:
+def _negate_if(negated: Token | None, node: Node) -> Node:
     return node if negated is None else Not(node)
 
 
@@ -236,6 +236,6 @@ def parse(text: str) -> Node:
     except _Fault as fault:
         raise ExpressionError(fault.message, text, fault.position, length=fault.length, hint=fault.hint) from None
     except UnexpectedInput as error:
-        raise complain(error, text) from None
+        raise explain_syntax_error(error, text) from None
     check_size(node, text)
     return node  # type: ignore[no-any-return]

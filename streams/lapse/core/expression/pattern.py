@@ -83,14 +83,14 @@ def _alternatives(body: str) -> tuple[str, ...] | None:
     """Return the texts that `text` or `(a|b|c)` means; None if it contains special characters."""
     if body.startswith("(") and body.endswith(")"):
         inner = body[3:-1] if body.startswith("(?:") else body[1:-1]
-        parts = [_plain(part) for part in inner.split("|")]
+        parts = [_literal_text(part) for part in inner.split("|")]
     else:
-        parts = [_plain(body)]
+        parts = [_literal_text(body)]
     texts = tuple(part for part in parts if part is not None)
     return texts if len(texts) == len(parts) else None
 
 
-def _plain(text: str) -> str | None:
+def _literal_text(text: str) -> str | None:
     """Return the text that a pattern means, with escapes resolved; None if it contains special characters."""
     result = []
     index = 0

@@ -108,7 +108,7 @@ class _Scan:
         """Examine every atom, and how it is repeated."""
         while self.index < len(self.pattern):
             match self.pattern[self.index]:
-                case "(" | "\\" if self.skipped(_REFERENCE):
+                case "(" | "\\" if self.skip_if(_REFERENCE):
                     self.repeated()
                     self.quantifier(varies=True, width=0)
                 case "(":
@@ -125,14 +125,14 @@ class _Scan:
                 case "^" | "$":
                     self.index += 1
                     self.quantifier(varies=False, width=0)
-                case "\\" if self.skipped(_POSITION):
+                case "\\" if self.skip_if(_POSITION):
                     self.quantifier(varies=False, width=0)
                 case _:
-                    if not self.skipped(_CLASS) and not self.skipped(_ESCAPE):
+                    if not self.skip_if(_CLASS) and not self.skip_if(_ESCAPE):
                         self.index += 1
                     self.quantifier(varies=False, width=1)
 
-    def skipped(self, what: re.Pattern[str]) -> bool:
+    def skip_if(self, what: re.Pattern[str]) -> bool:
         """Return whether an element is at the current index, and skip it if so."""
         match = what.match(self.pattern, self.index)
         if match is not None:
@@ -141,7 +141,7 @@ class _Scan:
 
     def opening(self) -> None:
         """Examine the start of a group, a comment, or flags."""
-        if self.skipped(_COMMENT):
+        if self.skip_if(_COMMENT):
             return
         start = self.index
         if flags := _FLAGS.match(self.pattern, start):

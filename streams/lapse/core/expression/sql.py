@@ -217,11 +217,11 @@ class _Renderer:
         """Return a CASE, all of whose values must be of one kind."""
         conditions = [self.logical(condition) for condition, _ in branches]
         values = [self.render(value) for value in (*(value for _, value in branches), default)]
-        kind = self.one_kind(node, values)
+        kind = self.common_kind(node, values)
         parts = [f"WHEN {condition} THEN {value.text}" for condition, value in zip(conditions, values, strict=False)]
         return _Sql(f"CASE {' '.join(parts)} ELSE {values[-1].text} END", kind)
 
-    def one_kind(self, node: Node, values: list[_Sql]) -> str:
+    def common_kind(self, node: Node, values: list[_Sql]) -> str:
         """Return the common kind of all values."""
         kinds = {value.kind for value in values} - {"null"}
         if len(kinds) > 1:
@@ -232,7 +232,7 @@ class _Renderer:
         """Return the call of a function that Spark has as well."""
         values = [self.render(argument) for argument in arguments]
         if name == "COALESCE":
-            return _Sql(f"coalesce({', '.join(value.text for value in values)})", self.one_kind(node, values))
+            return _Sql(f"coalesce({', '.join(value.text for value in values)})", self.common_kind(node, values))
         if name == "NULLIF":
             equal = self.comparison("=", *values)
             return _Sql(f"CASE WHEN {equal} THEN NULL ELSE {values[0].text} END", values[0].kind)

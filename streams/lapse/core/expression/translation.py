@@ -133,7 +133,7 @@ def _listed(kind: Any, argument: Any) -> Ranges:
         case "CATEGORY":
             name = str(argument).removeprefix("CATEGORY_").removeprefix("UNI_")
             found = _category(name.removeprefix("NOT_").lower()[0])
-            return _others(found) if name.startswith("NOT_") else found
+            return _complement(found) if name.startswith("NOT_") else found
         case _:
             raise _Untranslatable
 
@@ -158,7 +158,7 @@ def _characters(ranges: Ranges, ignore_case: bool, negated: bool = False) -> str
         ranges = ranges + [(ord(one), ord(one)) for one in re.findall(f"(?i)[{listed}]", _cased())]
     merged = _merged(ranges)
     if negated:
-        merged = _others(merged)
+        merged = _complement(merged)
     if not merged:
         return r"[^\x{0}-\x{10FFFF}]"
     return "[" + "".join(rf"\x{{{low:X}}}-\x{{{high:X}}}" for low, high in merged) + "]"
@@ -174,7 +174,7 @@ def _merged(ranges: Ranges) -> Ranges:
     return merged
 
 
-def _others(ranges: Ranges) -> Ranges:
+def _complement(ranges: Ranges) -> Ranges:
     """Return all code points outside ascending ranges."""
     firsts = [0, *(high + 1 for _, high in ranges)]
     lasts = [*(low - 1 for low, _ in ranges), _LAST]

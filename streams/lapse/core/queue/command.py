@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from lapse.core.error_code import ErrorCode
 from lapse.core.expression import ExpressionError
-from lapse.core.near_name import question
+from lapse.core.near_name import did_you_mean
 from lapse.core.queue.answer import open_subscription, queued_message
 from lapse.core.queue.delivery.dispatch import STEP_MESSAGES
 from lapse.core.queue.inquiry.inquiry import PLACED
@@ -166,7 +166,7 @@ class QueueCommands:
         try:
             if handler is None:
                 known = sorted(QUEUE_COMMANDS - {"tick"})
-                meant = question(command.command, known)
+                meant = did_you_mean(command.command, known)
                 raise CommandRefused(
                     f"queue {shard.settings.name}: unknown command {command.command!r}{meant}; known are "
                     f"{', '.join(known)}",

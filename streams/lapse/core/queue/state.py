@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lapse.core.generation import FIRST_REWOUND
-from lapse.core.portions import Portions, emptying
+from lapse.core.portions import Portions, clear_in_portions
 from lapse.core.queue.arrival import repeats
 from lapse.core.queue.arrival.source import Source
 from lapse.core.queue.arrival.sources import Sources
@@ -434,8 +434,8 @@ class QueueState:
         """Free the large parts of the state, in portions. The state is not used afterwards."""
         yield from self.scheduled.release_memory()
         yield from self.agenda.release_memory()
-        yield from self.repeats.emptying()
-        yield from emptying(self.pending)
+        yield from self.repeats.release_memory()
+        yield from clear_in_portions(self.pending)
 
     def _count_bound(self, segment: Segment) -> None:
         """Count the outstanding messages of the holders in a segment."""

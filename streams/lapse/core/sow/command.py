@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from lapse.core.error_code import ErrorCode, Refusal
-from lapse.core.near_name import question
+from lapse.core.near_name import did_you_mean
 from lapse.core.shard.answer import CommandAnswer, Counts
 from lapse.core.shard.event import EventKind, ShardEvent
 from lapse.core.shard.refused import CommandRefused
@@ -153,7 +153,7 @@ class SowCommands:
                 self._list_subscriptions(command, at_ms, step, row_filter)
                 return None
             case _:
-                meant = question(command.command, SOW_COMMANDS)
+                meant = did_you_mean(command.command, SOW_COMMANDS)
                 raise CommandRefused(
                     f"{command.command!r} is no command of a SOW topic{meant}; there are sow, sow_delete, subscribe, "
                     "sow_and_subscribe, delta_subscribe, sow_and_delta_subscribe, unsubscribe, heartbeat, "

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from lapse.core.lifetime import NEVER
-from lapse.core.portions import Portions, in_lots, whole
+from lapse.core.portions import Portions, in_lots, run_to_end
 from lapse.core.sow.record import DEADLINE, deadline_of
 
 _SHIFT: Final = 10
@@ -89,7 +89,7 @@ class DeadlineIndex:
 
     def rebuild(self) -> None:
         """Rebuild the index from the records."""
-        whole(self.rebuilding())
+        run_to_end(self.rebuilding())
 
     def rebuilding(self) -> Portions[None]:
         """Rebuild the index in portions, as a restored shard does."""

@@ -49,7 +49,7 @@ def parse(text: str) -> Steps:
     return tuple(steps)
 
 
-def shown(steps: Steps) -> str:
+def format_path(steps: Steps) -> str:
     """Return a path as expressions write it, which is the same for all spellings."""
     return path_text(Path(steps))
 

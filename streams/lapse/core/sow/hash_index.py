@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lapse.core.portions import Portions, emptying
+from lapse.core.portions import Portions, clear_in_portions
 from lapse.core.sow import field_path
 
 
@@ -21,7 +21,7 @@ class HashIndex:
     __slots__ = ("_indexes", "_paths", "_values")
 
     def __init__(self, paths: Sequence[str]) -> None:
-        steps = {field_path.shown(one): one for one in map(field_path.parse, paths)}
+        steps = {field_path.format_path(one): one for one in map(field_path.parse, paths)}
         self._indexes: dict[str, dict[object, set[bytes]]] = {path: {} for path in steps}
         self._paths = tuple(steps.values())
         self._values: dict[bytes, tuple[object, ...]] = {}
@@ -51,7 +51,7 @@ class HashIndex:
 
     def release_memory(self) -> Portions[None]:
         """Free the memory of the indexes, in portions."""
-        yield from emptying(self._values, *self._indexes.values())
+        yield from clear_in_portions(self._values, *self._indexes.values())
 
     def find(self, equalities: Sequence[tuple[str, object]]) -> set[bytes] | None:
         """Return the smallest set that holds every record with these field values; None if no index applies."""

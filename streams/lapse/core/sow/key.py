@@ -42,10 +42,10 @@ def key_from_payload(payload: object, paths: Sequence[field_path.Steps], exact: 
         InexactKey: the payload must be parsed without loss first.
         NoKey: a field is missing, null, an object, an array, bytes or not a finite number, or the key is too long.
     """
-    values = [_scalar(field_path.value_at(payload, steps), field_path.shown(steps)) for steps in paths]
+    values = [_scalar(field_path.value_at(payload, steps), field_path.format_path(steps)) for steps in paths]
     if not exact and any(isinstance(value, float) and abs(value) >= _MAX_FAST for value in values):
         raise InexactKey
-    return _written(values)
+    return _encode_key(values)
 
 
 def canonical_key(text: bytes, paths: Sequence[field_path.Steps]) -> bytes:
@@ -69,23 +69,25 @@ def canonical_key(text: bytes, paths: Sequence[field_path.Steps]) -> bytes:
     if len(paths) == 1 and not isinstance(values, list):
         if isinstance(values, (int, float)):
             readable = text.decode("utf-8", "replace").strip()
-            raise NoKey(f"{_shown(text)} may be a text or not: write [{json.dumps(readable)}] or [{readable}]")
+            raise NoKey(f"{_quote_text(text)} may be a text or not: write [{json.dumps(readable)}] or [{readable}]")
         if values is None:
             values = text.decode("utf-8", "replace")
         values = [values]
     if not isinstance(values, list) or len(values) != len(paths):
-        fields = ", ".join(map(field_path.shown, paths))
+        fields = ", ".join(map(field_path.format_path, paths))
         like = json.dumps(["…" for _ in paths], ensure_ascii=False, separators=(",", ":"))
-        raise NoKey(f"{_shown(text)} is no key here: a key is a JSON list of {fields}, such as {like}")
-    return _written([_scalar(value, field_path.shown(steps)) for value, steps in zip(values, paths, strict=True)])
+        raise NoKey(f"{_quote_text(text)} is no key here: a key is a JSON list of {fields}, such as {like}")
+    return _encode_key(
+        [_scalar(value, field_path.format_path(steps)) for value, steps in zip(values, paths, strict=True)]
+    )
 
 
-def _shown(text: bytes) -> str:
+def _quote_text(text: bytes) -> str:
     shown = text.decode("utf-8", "replace")
     return repr(shown if len(shown) <= _MOST_SHOWN else f"{shown[:_MOST_SHOWN]}…")
 
 
-def _written(values: Sequence[str | int | float]) -> bytes:
+def _encode_key(values: Sequence[str | int | float]) -> bytes:
     text = json.dumps(values, ensure_ascii=False, separators=(",", ":"))
     key = text.encode("utf-8", "surrogatepass")
     if len(key) > MOST_BYTES:

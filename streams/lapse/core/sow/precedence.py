@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from lapse.core.sow.arrival import Update
 from lapse.core.sow.origin import path_of
-from lapse.core.sow.record import Facts, facts_of, headers_of, instant_behind, payload_of
+from lapse.core.sow.record import Facts, facts_of, headers_of, next_instant, payload_of
 from lapse.core.sow.state import SowState
 from lapse.core.sow.tombstone import NO_SOURCE, Tombstone
 
@@ -83,13 +83,13 @@ class Precedence:
                 return max(update.timestamp_ms, dug.timestamp_ms) if behind else update.timestamp_ms
             if tombstone is None:
                 return update.timestamp_ms
-            return max(update.timestamp_ms, instant_behind(tombstone.replicated_ms))
+            return max(update.timestamp_ms, next_instant(tombstone.replicated_ms))
         facts = facts_of(entry)
         if self._settings.several and self._is_one_partition(facts.source, update.source):
             return max(facts.timestamp_ms, update.timestamp_ms)
         if facts.timestamp_ms < update.timestamp_ms or not (facts.headers_bytes and path_of(headers_of(entry))):
             return update.timestamp_ms
-        return instant_behind(facts.timestamp_ms)
+        return next_instant(facts.timestamp_ms)
 
     def _is_one_partition(self, source: int, other: int) -> bool:
         """Return whether two sources are the same partition, perhaps of a topic that was created again (C42)."""

@@ -52,7 +52,7 @@ def facts_of(entry: bytes) -> Facts:
     return Facts._make(HEAD.unpack_from(entry))
 
 
-def instant_behind(timestamp_ms: int) -> int:
+def next_instant(timestamp_ms: int) -> int:
     """Return the next millisecond, at most `NEVER`, since a producer may state the last instant of 64 bits."""
     return min(timestamp_ms + 1, NEVER)
 

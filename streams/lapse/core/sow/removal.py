@@ -21,7 +21,7 @@ from lapse.core.sow.record import (
     deadline_of,
     facts_of,
     headers_of,
-    instant_behind,
+    next_instant,
     payload_of,
     unpack_headers,
 )
@@ -138,7 +138,7 @@ class Removals:
         """Remove a record by a command that takes effect at `at_ms`."""
         facts = facts_of(entry)
         # A delete is later than the record that it deletes, even in the same millisecond.
-        removal = StateDelete(OutOfFocus.DELETED, max(at_ms, instant_behind(facts.timestamp_ms)))
+        removal = StateDelete(OutOfFocus.DELETED, max(at_ms, next_instant(facts.timestamp_ms)))
         self._remove(journal_key, entry, removal, step)
         self._retain(journal_key, at_ms, -1, NO_SOURCE, at_ms, step, replicated_ms=removal.timestamp_ms)
         bookmark = self._state.bookmark(facts.source, facts.offset)
@@ -160,7 +160,7 @@ class Removals:
         facts = facts_of(entry)
         removal = StateDelete(
             OutOfFocus.EXPIRED if spent else OutOfFocus.DELETED,
-            max(update.timestamp_ms, instant_behind(facts.timestamp_ms)),
+            max(update.timestamp_ms, next_instant(facts.timestamp_ms)),
             path,
             unwritten=spent,
         )
@@ -179,7 +179,7 @@ class Removals:
         path = b"" if update.origin is None else update.origin.path
         at_ms = facts_of(fresh).timestamp_ms
         if entry is not None:
-            at_ms = max(at_ms, instant_behind(facts_of(entry).timestamp_ms))
+            at_ms = max(at_ms, next_instant(facts_of(entry).timestamp_ms))
             self._remove(journal_key, entry, StateDelete(OutOfFocus.EXPIRED, at_ms, path, unwritten=True), step)
         elif self._state.retains_all_deletes:  # another deployment may have an older record
             step.state_deletes[journal_key] = StateDelete(OutOfFocus.EXPIRED, at_ms, path, unwritten=True)
@@ -193,7 +193,7 @@ class Removals:
         facts = facts_of(entry)
         # Copies elsewhere may still be used if this topic was idle, so the end is not replicated as a delete (S10).
         how = OutOfFocus.EXPIRED if reason is Reason.AUTO_DELETED else OutOfFocus.DELETED
-        self._remove(journal_key, entry, StateDelete(how, max(now_ms, instant_behind(facts.timestamp_ms))), step)
+        self._remove(journal_key, entry, StateDelete(how, max(now_ms, next_instant(facts.timestamp_ms))), step)
         self._record_removal(journal_key, entry, now_ms, step, (reason,))
 
     def record_version_removal(

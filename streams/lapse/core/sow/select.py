@@ -58,15 +58,15 @@ class Select:
                 continue
             path, wanted = _path(text), not text.startswith("-")
             if path in paths:
-                raise ValueError(f"select: {text!r}: {field_path.shown(path)} is named twice")
+                raise ValueError(f"select: {text!r}: {field_path.format_path(path)} is named twice")
             paths[path] = wanted
         for path in (path for path, wanted in paths.items() if wanted):
             within = next((end for end in range(1, len(path)) if paths.get(path[:end]) is False), None)
             if within is not None:
-                whole = field_path.shown(path[:within])
+                whole = field_path.format_path(path[:within])
                 raise ValueError(
-                    f"select: {field_path.shown(path)} is asked for, and {whole}, of which it is a part, is left out; "
-                    "name what is wanted, without the other"
+                    f"select: {field_path.format_path(path)} is asked for, and {whole}, of which it is a part, is left "
+                    "out; name what is wanted, without the other"
                 )
         return cls(only or any(paths.values()), _tree(paths, wanted=True), _tree(paths, wanted=False))
 

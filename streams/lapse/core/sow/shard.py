@@ -12,7 +12,7 @@ from typing import Final
 
 from lapse.core.error_code import Refusal
 from lapse.core.lifetime import NEVER
-from lapse.core.portions import Portions, whole
+from lapse.core.portions import Portions, run_to_end
 from lapse.core.record import Record
 from lapse.core.shard.activity import Activity
 from lapse.core.shard.agreement import Agreement
@@ -217,7 +217,7 @@ class SowShard:
         if (version := state.schedule.next_due()) is not None:
             instants.append(version[0])
         if state.tombstones:
-            instants.append(self._forgotten_at_ms(next(iter(state.tombstones.values())), self._too_many_tombstones()))
+            instants.append(self._tombstone_end_ms(next(iter(state.tombstones.values())), self._excess_tombstones()))
         return min(instants)
 
     def is_due(self, at_ms: int) -> bool:
@@ -227,20 +227,20 @@ class SowShard:
     def _forget_tombstones(self, now_ms: int, step: Step) -> None:
         # They are in the order of their creation, which is about that of their instants.
         due: list[bytes] = []
-        misses, too_many = 0, self._too_many_tombstones()
+        misses, too_many = 0, self._excess_tombstones()
         for journal_key, tombstone in islice(self.state.tombstones.items(), 10_000):
-            if self._forgotten_at_ms(tombstone, too_many - len(due)) <= now_ms:
+            if self._tombstone_end_ms(tombstone, too_many - len(due)) <= now_ms:
                 due.append(journal_key)
             elif (misses := misses + 1) == _TOMBSTONES_LOOKED_BEYOND:
                 break
         for journal_key in due:
             self.state.apply_change(step, journal.TOMBSTONE + journal_key[1:], None)
 
-    def _too_many_tombstones(self) -> int:
+    def _excess_tombstones(self) -> int:
         """Return how many of the oldest tombstones are forgotten before their time (C56)."""
         return 0 if self.state.retains_all_deletes else len(self.state.tombstones) - self.settings.most_tombstones
 
-    def _forgotten_at_ms(self, tombstone: Tombstone, too_many: int) -> int:
+    def _tombstone_end_ms(self, tombstone: Tombstone, too_many: int) -> int:
         if too_many <= 0:
             return tombstone.until_ms
         dug_at_ms = tombstone.until_ms - self.settings.tombstone_ms
@@ -254,7 +254,7 @@ class SowShard:
 
     def restore(self, items: Iterable[tuple[bytes, bytes | None]]) -> None:
         """Restore a new shard from the journal's latest value of every key. Keys of the runtime are skipped."""
-        whole(self.restoring(items))
+        run_to_end(self.restoring(items))
 
     def restoring(self, items: Iterable[tuple[bytes, bytes | None]]) -> Portions[None]:
         """Do the same as `restore`, in portions."""

@@ -9,7 +9,7 @@ from itertools import chain
 from typing import Final, Protocol
 
 from lapse.core.lifetime import NEVER
-from lapse.core.portions import Portions, emptying, in_lots
+from lapse.core.portions import Portions, clear_in_portions, in_lots
 from lapse.core.repeats import Batch, Repeats, chunk_of
 from lapse.core.shard.activity import USED, LastUse
 from lapse.core.shard.retirement import RETIREMENT, Retirement
@@ -290,8 +290,8 @@ class SowState:
     def release_memory(self) -> Portions[None]:
         """Free the large parts of the state, in portions. The state is not used afterwards."""
         yield from self.hash_index.release_memory()
-        yield from self.repeats.emptying()
-        yield from emptying(self.entries, self.tombstones, self.pending)
+        yield from self.repeats.release_memory()
+        yield from clear_in_portions(self.entries, self.tombstones, self.pending)
 
     def _apply_record(self, journal_key: bytes, entry: bytes | None) -> None:
         if entry is not None:

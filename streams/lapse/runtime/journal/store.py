@@ -17,7 +17,7 @@ from typing import Any, Final
 from faust.stores.base import Store as FaustStore
 from faust.types import TP, EventT
 
-from lapse.core.portions import emptying, in_lots
+from lapse.core.portions import clear_in_portions, in_lots
 from lapse.runtime.journal.changelog import Changelog, Items, claim_key, epoch_header
 from lapse.runtime.journal.lost_shards import LostShards
 from lapse.runtime.journal.pre_read import PreRead
@@ -337,7 +337,7 @@ class JournalStore(LeanService, FaustStore[Any, Any]):
         )
         await owner.take_over(partition, epoch, changelog)
         if isinstance(changelog.latest, dict):
-            await in_turns(emptying(changelog.latest))
+            await in_turns(clear_in_portions(changelog.latest))
         changelog.latest.clear()
         self._owned.add(partition)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from lapse.core.generation import position_of, shown
+from lapse.core.generation import format_position, position_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,4 +46,4 @@ class ExpiredMessage:
     @property
     def bookmark(self) -> str:
         """Its bookmark `topic:partition:offset`, followed by its generation if it has one."""
-        return f"{self.topic}:{self.partition}:{shown(position_of(self.offset, self.generation))}"
+        return f"{self.topic}:{self.partition}:{format_position(position_of(self.offset, self.generation))}"

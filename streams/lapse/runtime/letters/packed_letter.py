@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-from lapse.core.generation import FIRST_REWOUND, offset_of, shown
+from lapse.core.generation import FIRST_REWOUND, format_position, offset_of
 from lapse.core.lifetime import EXPIRES_AT_MS, NEVER
 from lapse.core.queue.step import Messages
 from lapse.protocol import dead_letter, header
@@ -101,7 +101,7 @@ class PackedLetters:
             if offset < FIRST_REWOUND:
                 name = place = b"%d" % offset
             else:
-                name, place = shown(offset).encode(), b"%d" % offset_of(offset)
+                name, place = format_position(offset).encode(), b"%d" % offset_of(offset)
             if not (
                 framed
                 and deliveries == times

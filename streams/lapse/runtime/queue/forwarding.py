@@ -12,7 +12,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any, Final
 
-from lapse.core.generation import shown
+from lapse.core.generation import format_position
 from lapse.core.letter import FORWARDED, FORWARDER
 from lapse.core.lifetime import NAMES, NEVER
 from lapse.core.queue.settlement import settlement
@@ -80,7 +80,8 @@ class Forwarding:
             else:
                 headers.append((header.EXPIRES_AT_MS, b"%d" % deadline_ms))
             # The timestamp identifies the generation: a topic that is created again has the same bookmarks once more.
-            place = f"{self._queue}/{messages.topic}:{messages.partition}:{shown(record.offset)}/{record.timestamp}"
+            bookmark = f"{messages.topic}:{messages.partition}:{format_position(record.offset)}"
+            place = f"{self._queue}/{bookmark}/{record.timestamp}"
             headers.append((header.MESSAGE_ID, FORWARDED + place.encode()))
             target = self._partition(messages.partition, record)
             outputs[record.offset] = Output(self._topic, target, record.key, record.value, headers)

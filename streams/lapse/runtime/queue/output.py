@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from lapse.core.generation import FIRST_REWOUND, shown
+from lapse.core.generation import FIRST_REWOUND, format_position
 from lapse.core.lifetime import EXPIRES_AT_MS, NEVER, Headers
 from lapse.core.queue.step import Delivery, Messages, Removal
 from lapse.core.reason import Reason
@@ -128,7 +128,7 @@ class QueueOutput(ShardOutput):
                 headers, behind = _behind_bookmark(count, deadline_ms, timestamp_ms, own)
                 before = varint[len(shared) + 1 + headers] + head + _BOOKMARK
             place = record.offset
-            bookmark = prefix % place if place < FIRST_REWOUND else prefix[:-2] + shown(place).encode()
+            bookmark = prefix % place if place < FIRST_REWOUND else prefix[:-2] + format_position(place).encode()
             key, value = record.key, record.value
             put(
                 join(

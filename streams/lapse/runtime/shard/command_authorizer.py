@@ -11,7 +11,15 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
-from lapse.core.entitlement import DEFINITION_RIGHTS, NOTHING, QUEUE_RIGHTS, SOW_RIGHTS, Entitlement, Right, missing
+from lapse.core.entitlement import (
+    DEFINITION_RIGHTS,
+    NOTHING,
+    QUEUE_RIGHTS,
+    SOW_RIGHTS,
+    Entitlement,
+    Right,
+    missing_right,
+)
 from lapse.core.error_code import ErrorCode
 from lapse.core.used_signature import VALID_MS, UsedSignatures, is_valid
 from lapse.protocol import command as commands
@@ -227,7 +235,7 @@ class CommandAuthorizer:
     def _authorise(self, user: str, command: Command) -> Denied | None:
         """Return None if a user has the right for a command; else the refusal."""
         entitlement = self._guard.entitlements.get(user, NOTHING)
-        lacking = missing(command.command, entitlement, self._needed)
+        lacking = missing_right(command.command, entitlement, self._needed)
         if not lacking and entitlement.rights:
             return None
         has = ", ".join(sorted(entitlement.rights)) or "nothing"

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from lapse.core.error_code import Refusal
 from lapse.core.lifetime import NEVER
-from lapse.core.portions import Portions, whole
+from lapse.core.portions import Portions, run_to_end
 from lapse.core.shard.answer import CommandAnswer
 from lapse.core.shard.contract import Shard
 from lapse.core.shard.retirement import Phase, ShardMessage
@@ -308,7 +308,7 @@ class ShardMachine(ABC, Generic[C, S, F]):
 
     def take_over(self, now_ms: int) -> Items:
         """Do the same as `begin_epoch`, in one go."""
-        return whole(self.begin_epoch(now_ms))
+        return run_to_end(self.begin_epoch(now_ms))
 
     @abstractmethod
     def begin_epoch(self, now_ms: int) -> Portions[Items]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from lapse.core.generation import FIRST_REWOUND, offset_of
 from lapse.core.portions import Portions
-from lapse.core.record import Reborn
+from lapse.core.record import RewoundRecord
 from lapse.runtime.kafka.fetched_rows import FetchedRows
 from lapse.runtime.shard.log import READ_AHEAD_RECORDS, Log, Record
 from lapse.runtime.tp import TP
@@ -399,7 +399,7 @@ def _at_position(record: Record, position: int) -> Record:
     """Return a record as the record of the message at a position."""
     if position < FIRST_REWOUND:
         return record
-    return Reborn(position, record.timestamp, record.key, record.value, record.headers)
+    return RewoundRecord(position, record.timestamp, record.key, record.value, record.headers)
 
 
 def _close_to(offsets: Sequence[int] | NDArray[np.int64], at: int) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from lapse.config.entity import QueueConfig
-from lapse.core.entitlement import Right, entitlement_to
+from lapse.core.entitlement import Right, find_entitlement
 from lapse.core.queue.settings import Semantics
 from lapse.protocol import prefetch
 from lapse.protocol import topic as names
@@ -96,7 +96,7 @@ def _filtered(topology: Topology, name: str) -> list[str]:
     """Return the users who may read only some messages of a queue."""
     found: list[str] = []
     for user, settings in topology.config.users.items():
-        entitlement = entitlement_to(name, settings.granted())
+        entitlement = find_entitlement(name, settings.granted())
         if Right.READ in entitlement.rights and entitlement.row_filter:
             found.append(user)
     return found

@@ -7,7 +7,7 @@ from pathlib import PurePath
 from typing import Any, Final
 
 from lapse.config import Config, QueueConfig
-from lapse.core.entitlement import Entitlement, Right, entitlement_to
+from lapse.core.entitlement import Entitlement, Right, find_entitlement
 
 _ALL: Final = (".*", ".+")
 """Patterns of an entitlement that match every name."""
@@ -24,7 +24,7 @@ def lacking(config: Config, name: str, user: str) -> str:
         user: the user who asks.
     """
     granted = config.users[user].granted() if user in config.users else {}
-    if Right.CREATE not in entitlement_to(name, granted).rights:
+    if Right.CREATE not in find_entitlement(name, granted).rights:
         return _right_on(Right.CREATE, name)
     entity = config.queue[name] if name in config.queue else config.sow[name]
     for topic in entity.underlying(name):
@@ -37,7 +37,7 @@ def lacking(config: Config, name: str, user: str) -> str:
         if not any(_reads_all(one) for one in own):
             return f"unfiltered read on the pattern {entity.topic_pattern!r}, or on '.*'"
     for target in _targets(config, name):
-        if Right.PUBLISH not in entitlement_to(target, granted).rights:
+        if Right.PUBLISH not in find_entitlement(target, granted).rights:
             return _right_on(Right.PUBLISH, target)
     return ""
 
@@ -58,7 +58,7 @@ def _owners(config: Config, topic: str) -> list[str]:
 
 
 def _reading(topic: str, granted: Mapping[str, Entitlement]) -> str:
-    entitlement = entitlement_to(topic, granted)
+    entitlement = find_entitlement(topic, granted)
     if Right.READ not in entitlement.rights:
         return _right_on(Right.READ, topic)
     return f"read without a filter on {topic}" if entitlement.filter else ""

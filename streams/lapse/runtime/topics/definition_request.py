@@ -9,7 +9,7 @@ import orjson
 
 from lapse.config.definition import Kind
 from lapse.core.error_code import ErrorCode
-from lapse.core.near_name import question
+from lapse.core.near_name import did_you_mean
 from lapse.protocol.command import DEFINITION_COMMANDS, Command
 from lapse.runtime.topics.creation_rights import forbidden_settings
 from lapse.runtime.topics.definition_draft import Refused, Request
@@ -35,7 +35,7 @@ def read_request(command: Command, user: str) -> Request:
     order = _ORDERS.get(command.command)
     if order is None:
         known = sorted(DEFINITION_COMMANDS)
-        why = f"{command.command!r}: unknown{question(command.command, known)}; definitions know {', '.join(known)}"
+        why = f"{command.command!r}: unknown{did_you_mean(command.command, known)}; definitions know {', '.join(known)}"
         raise Refused(ErrorCode.UNKNOWN_COMMAND, why)
     if not command.entity:
         raise Refused(ErrorCode.INVALID_ARGUMENT, f"{command.command}: field entity: names what is to be defined")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from lapse.core.entitlement import narrowed
+from lapse.core.entitlement import combine_filters
 from lapse.core.error_code import ErrorCode, Refusal
 from lapse.core.expression import ExpressionError, compile_filter
 from lapse.protocol.command import Command
@@ -35,7 +35,7 @@ def with_row_filter(command: Command, row_filter: str | None) -> Command:
     about_all = command.command in _ABOUT_ALL and not peeks_by_bookmarks(command)
     if row_filter is None or not (command.filter or about_all or chooses_spare_messages(command)):
         return command
-    return replace(command, filter=narrowed(command.filter, row_filter, compile_filter))
+    return replace(command, filter=combine_filters(command.filter, row_filter, compile_filter))
 
 
 def invalid_filter_refusal(command: Command, error: ExpressionError) -> Refusal:

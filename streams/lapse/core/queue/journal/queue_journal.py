@@ -23,7 +23,7 @@ import json
 import struct
 from typing import Final
 
-from lapse.core.portions import PORTION, Portions, in_lots, whole
+from lapse.core.portions import PORTION, Portions, in_lots, run_to_end
 from lapse.core.queue.change import Change, ChangeKind
 from lapse.core.queue.journal.journal_record import AS_OF, KEPT_APART, KEY, NAMED_KEY, encode_step
 from lapse.core.queue.journal.restored import Restored
@@ -63,7 +63,7 @@ class QueueJournal:
 
     def begin(self) -> Items:
         """Return all records of `beginning` at once."""
-        return whole(self.beginning())
+        return run_to_end(self.beginning())
 
     def beginning(self) -> Portions[Items]:
         """Return the records of an epoch's first step: all state outside whole segments, then deletions of old keys.

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from lapse.core.portions import Portions, in_lots, whole
+from lapse.core.portions import Portions, in_lots, run_to_end
 from lapse.core.queue.change import HANDS_OUT, Change, ChangeKind
 from lapse.core.queue.journal import packed_segment
 from lapse.core.queue.journal.journal_record import (
@@ -52,7 +52,7 @@ class Restored:
 
 def restore(items: Iterable[tuple[bytes, bytes]], segments: Segments | None = None) -> Restored:
     """Return the result of `restoring`, computed at once."""
-    return whole(restoring(items, segments))
+    return run_to_end(restoring(items, segments))
 
 
 def restoring(items: Iterable[tuple[bytes, bytes]], segments: Segments | None = None) -> Portions[Restored]:

@@ -24,7 +24,7 @@ from lapse.core.queue.inquiry.view import RecordView
 from lapse.core.queue.life.message_state import THERE
 from lapse.core.queue.rewind.rewinds import MOST_LIVE, Rewind, Span
 from lapse.core.queue.step import Step
-from lapse.core.record import Reborn, Record
+from lapse.core.record import Record, RewoundRecord
 from lapse.core.repeats import Repeats, chunk_of
 
 Matches = Callable[[RecordView], bool]
@@ -268,13 +268,13 @@ class _ArrivalOutcome(NamedTuple):
     dead: int
 
 
-def _rewound_record(record: Record, generation: int, at_ms: int | None) -> Reborn:
+def _rewound_record(record: Record, generation: int, at_ms: int | None) -> RewoundRecord:
     """Return the record of a message to bring back, with `at_ms` as its arrival; None = its own timestamp."""
     headers = record.headers
     if any(name == TRANSFER for name, _ in headers):  # the transfer that put it here was confirmed before
         headers = [one for one in headers if one[0] != TRANSFER]
     stamp_ms = record.timestamp if at_ms is None else at_ms
-    return Reborn(position_of(record.offset, generation), stamp_ms, record.key, record.value, headers)
+    return RewoundRecord(position_of(record.offset, generation), stamp_ms, record.key, record.value, headers)
 
 
 def _expired_offsets(arrivals: Arrivals, now_ms: int) -> set[int]:

@@ -6,7 +6,7 @@ import heapq
 from typing import Final
 
 from lapse.core.lifetime import NEVER
-from lapse.core.portions import Portions, emptying, in_lots
+from lapse.core.portions import Portions, clear_in_portions, in_lots
 from lapse.core.queue.arrival.sources import Sources
 from lapse.core.queue.schedule.scheduled_messages import ScheduledMessages
 
@@ -70,7 +70,7 @@ class Agenda:
 
     def release_memory(self) -> Portions[None]:
         """Release the memory of both heaps, in portions."""
-        yield from emptying(self.to_come, self.ready)
+        yield from clear_in_portions(self.to_come, self.ready)
 
     def restore_entries(self, scheduled: ScheduledMessages) -> Portions[None]:
         """Enter all messages that the journal held, in portions."""

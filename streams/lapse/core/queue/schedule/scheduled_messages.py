@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import ItemsView, Iterable, Iterator
 from typing import Final
 
-from lapse.core.portions import Portions, emptying
+from lapse.core.portions import Portions, clear_in_portions
 from lapse.core.queue.schedule.scheduled import Scheduled
 from lapse.core.queue.schedule.scheduled_record import is_plain, pack, unpack
 
@@ -112,7 +112,7 @@ class ScheduledMessages:
     def release_memory(self) -> Portions[None]:
         """Release the memory of all messages, in portions. The object is not used afterwards."""
         self._blocks.clear()
-        yield from emptying(self._by_source_offset)
+        yield from clear_in_portions(self._by_source_offset)
 
     def _count_packed(self, packed: bytes, by: int) -> None:
         if is_plain(packed):
