@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 
 from lapse.core.reason import Reason
-from lapse.protocol.redrive import MAX_REDRIVES, unfit
+from lapse.protocol.redrive import MAX_REDRIVES, target_fault
 from lapse_spark import read
 from lapse_spark.account.ledger_command import ledger
 from lapse_spark.instant import inquiry
@@ -231,7 +231,7 @@ def redrive(
     else:
         pattern = cluster.await_letters(pattern, entity)
     if to:
-        if why := unfit(to):
+        if why := target_fault(to):
             raise ValueError(why)
         cluster.await_topics([to])
     knowing = archive_path is not None and (kind == "delta" or delta.is_here(archive_path))

@@ -102,7 +102,7 @@ class Connection:
         return cls(given or listed or DEFAULT_SERVERS, options, user=user, secret=secret)
 
     def __post_init__(self) -> None:
-        if why := broker_address.fault(self.bootstrap_servers):
+        if why := broker_address.address_fault(self.bootstrap_servers):
             raise LapseError(why)
         if not self.user:
             return

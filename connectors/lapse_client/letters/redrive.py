@@ -172,11 +172,11 @@ def check_target(target: Target, letters: str, connection: Connection) -> None:
     """
     if not target.topic:
         return
-    if why := rules.unfit(target.topic, letters):
+    if why := rules.target_fault(target.topic, letters):
         raise LapseError(why)
     topics = connection.partitions()
     if target.topic not in topics:
-        fit = [name for name in topics if not rules.unfit(name, letters)]
+        fit = [name for name in topics if not rules.target_fault(name, letters)]
         raise connection.unknown("topic", target.topic, fit, target.topic)
 
 
@@ -231,7 +231,7 @@ def _refusal(letter: DeadLetter, choice: Choice, target: Target, known: Known | 
         return "no origin"
     if known is not None and not target.topic and letter.origin is not None:
         place = letter.origin
-        if why := rules.astray(place.topic, place.partition, known.topics):
+        if why := rules.partition_fault(place.topic, place.partition, known.topics):
             return why
     if known is not None and not choice.overwrite and known.newer.is_newer(letter, target.topic or letter.entity):
         return "newer record"

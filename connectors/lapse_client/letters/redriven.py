@@ -12,7 +12,7 @@ from typing import Any, Final
 import orjson
 
 from lapse.protocol import header
-from lapse.protocol.redrive import REDRIVEN, lapse_id_of
+from lapse.protocol.redrive import REDRIVEN, parse_message_id
 from lapse_client.kafka import compacted_topic
 from lapse_client.kafka.connection import Connection
 from lapse_client.kafka.span import span
@@ -100,7 +100,7 @@ class Redriven:
         """Return the name of the first letter of its message."""
         for title, value in letter.headers:
             if title == header.MESSAGE_ID and value is not None and value.startswith(REDRIVEN):
-                before = lapse_id_of(value.decode("utf-8", "replace"))
+                before = parse_message_id(value.decode("utf-8", "replace"))
                 return self._first.get(before, before)
         return letter_name(letter)
 

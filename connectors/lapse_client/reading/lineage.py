@@ -19,7 +19,7 @@ from lapse.protocol import header, topic
 from lapse.protocol.bookmark import Bookmark
 from lapse.protocol.command import CommandError
 from lapse.protocol.hand_over import HandOver
-from lapse.protocol.redrive import REDRIVEN, lapse_id_of, message_id
+from lapse.protocol.redrive import REDRIVEN, message_id, parse_message_id
 from lapse_client.kafka.connection import Connection, entities
 from lapse_client.kafka.headers import headers_of
 from lapse_client.kafka.span import span
@@ -87,7 +87,7 @@ class Lineage:
         if name.startswith(FORWARDED):
             yield from _step_of_id("forwarded", name[len(FORWARDED) :], at_ms, bookmark)
         elif name.startswith(REDRIVEN):
-            sent = lapse_id_of(name.decode("utf-8", "replace")).encode()
+            sent = parse_message_id(name.decode("utf-8", "replace")).encode()
             yield from _step_of_id("redriven", sent, at_ms, bookmark)
 
     def forwarded(self, bookmark: Bookmark, queue: str, at_ms: int) -> Iterator[Step]:

@@ -255,7 +255,7 @@ class QueueListener(Listener[Lot | Referenced | None]):
     def _advise(self, queue: str, answer: Answer) -> None:
         """Warn, once for each queue, if prefetching can use up a message's deliveries (C24)."""
         most = min(self._terms.max_backlog, answer.counts.get("max_per_subscription_backlog", self._terms.max_backlog))
-        advice = prefetch.advice(queue, answer.counts.get("max_deliveries", 0), most)
+        advice = prefetch.max_deliveries_warning(queue, answer.counts.get("max_deliveries", 0), most)
         if advice is not None and queue not in self._advised:
             self._advised.add(queue)
             log.warning("%s", advice)

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
 from lapse.protocol import header as names
-from lapse.protocol.redrive import unfit
+from lapse.protocol.redrive import target_fault
 from lapse_spark import read
 from lapse_spark.connection import Connection
 from lapse_spark.letters import newer_records, origins, redrive, redriven, untaken
@@ -92,7 +92,7 @@ def run(
     Raises:
         ValueError: letters must not be sent to the target topic.
     """
-    if why := unfit(target.topic):
+    if why := target_fault(target.topic):
         raise ValueError(why)
     output = Output(spark, path)
     kept: list[DataFrame] = []

@@ -6,7 +6,7 @@ import orjson
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lapse.protocol.redrive import astray
+from lapse.protocol.redrive import partition_fault
 from lapse_spark.connection import Connection
 
 ASTRAY = "_astray"
@@ -28,7 +28,7 @@ def judged(letters: DataFrame, connection: Connection) -> DataFrame:
     except ValueError:  # with options that only Java's client has, the sink reports the error
         return letters
     places = letters.select("topic", "partition").distinct().collect()
-    found = [(place.topic, place.partition, astray(place.topic, place.partition, topics)) for place in places]
+    found = [(place.topic, place.partition, partition_fault(place.topic, place.partition, topics)) for place in places]
     text = orjson.dumps([{"topic": name, "partition": number, ASTRAY: why} for name, number, why in found if why])
     rows = F.from_json(F.lit(text.decode()), f"array<struct<topic:string,partition:int,{ASTRAY}:string>>")
     known = letters.sparkSession.range(1).select(F.inline(rows))

@@ -16,7 +16,7 @@ from lapse.cli.config_option import CONFIG
 from lapse.cli.recovery import Recovery, recoveries
 from lapse.cli.tables import print_table
 from lapse.config import Config, ConfigError, load
-from lapse.config.definition import Definition, DefinitionChange, change, in_file
+from lapse.config.definition import Definition, DefinitionChange, find_change, in_file
 from lapse.core.near_name import did_you_mean
 from lapse.protocol.command_field import QUEUE_STATES
 from lapse.runtime.topics.cluster import FIRST_ANSWER_S, Cluster
@@ -117,7 +117,7 @@ def plan(path: Path, config: Config) -> Plan | None:
         version = before.version if before is not None else 0 if spoiled is None else spoiled.version
         after = replace(one, version=version + 1)
         try:
-            differs = change(before, after, path.absolute().parent)
+            differs = find_change(before, after, path.absolute().parent)
         except ValueError:  # the present definition is not understood, and the checked one replaces it
             differs = DefinitionChange(None, after)
         if differs is None:

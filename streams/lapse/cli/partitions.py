@@ -11,7 +11,7 @@ import orjson
 from lapse.cli.config_option import CONFIG
 from lapse.cli.definition import opened
 from lapse.config import Config, ConfigError, load
-from lapse.config.definition import among, only
+from lapse.config.definition import keep_entities, with_only_defined
 from lapse.runtime.topics.cluster import Cluster
 from lapse.runtime.topics.definitions import understood
 from lapse.runtime.topics.enlargement import enlargement
@@ -34,7 +34,7 @@ def partitions(name: str, config: Path, dry_run: bool, as_json: bool) -> None:
         settings = _deployment(config)
         check(name, settings)
         target = settings.queue[name].forward_to
-        cluster = Cluster(only(settings, {name} if target is None else {name, target}))
+        cluster = Cluster(keep_entities(settings, {name} if target is None else {name, target}))
         found = enlargement(cluster.topology(), name)
         if not dry_run:
             for topics in found.rounds:
@@ -63,7 +63,7 @@ def _deployment(path: Path) -> Config:
     if config.lapse.definitions == "file":
         return config
     found = opened(config).read_if_there()
-    return config if found is None else among(config, understood(found).values(), path.absolute().parent)
+    return config if found is None else with_only_defined(config, understood(found).values(), path.absolute().parent)
 
 
 def check(name: str, config: Config) -> None:

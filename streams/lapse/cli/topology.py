@@ -17,7 +17,7 @@ from lapse.cli.confirmation import confirm
 from lapse.cli.definition import Plan, plan
 from lapse.cli.tables import print_table
 from lapse.config import Config, ConfigError, key, load
-from lapse.config.definition import decide, only
+from lapse.config.definition import decide, keep_entities
 from lapse.runtime.topics.advice import warnings
 from lapse.runtime.topics.cluster import Cluster
 from lapse.runtime.topics.definitions import DefinitionsTopic
@@ -164,7 +164,7 @@ def _defined(path: Path, config: Config, topology: Topology) -> _Defined:
         others = decided.definitions.keys() - {*config.queue, *config.sow}
         if not others:
             return _Defined((*decided.warnings, *hidden))
-        more = Cluster(only(decided.config, others)).topology(rights=True)
+        more = Cluster(keep_entities(decided.config, others)).topology(rights=True)
     except (TopologyError, ValueError) as error:
         return _Defined((str(error),))
     what = f"is defined, and not in {path.name}"
@@ -197,7 +197,10 @@ def check(config: Path, as_json: bool) -> None:
     except ConfigError as error:
         raise click.ClickException(str(error)) from error
     defined = _defined(config, settings, topology)
-    differences, told = topology.differences(), [*warnings(topology), *key.exposed(settings), *defined.warnings]
+    differences, told = (
+        topology.differences(),
+        [*warnings(topology), *key.exposure_warnings(settings), *defined.warnings],
+    )
     if as_json:
         facts: dict[str, object] = {"fits": not differences, "differences": [_as_dict(one) for one in differences]}
         click.echo(orjson.dumps({**facts, "warnings": told, "also_defined": defined.others}))

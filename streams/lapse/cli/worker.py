@@ -26,7 +26,7 @@ from lapse.cli.config_option import CONFIG
 
 if TYPE_CHECKING:
     from lapse.config import Config
-    from lapse.config.definition import Decided
+    from lapse.config.definition import DecidedEntities
     from lapse.runtime.endpoint import Endpoint
     from lapse.runtime.topics.definitions import DefinitionsTopic
     from lapse.runtime.worker_log import Format
@@ -178,9 +178,9 @@ def _opened(config: Config, log_level: str, log_format: Format) -> Endpoint:
     return endpoint
 
 
-def _read_definitions(path: Path, config: Config, endpoint: Endpoint) -> Decided:
+def _read_definitions(path: Path, config: Config, endpoint: Endpoint) -> DecidedEntities:
     """Read from the definitions topic what this worker serves (Q23)."""
-    from lapse.config.definition import decide, undecided
+    from lapse.config.definition import before_definitions, decide
     from lapse.protocol import topic as names
     from lapse.runtime.topics.cluster import Cluster, awaited
     from lapse.runtime.topics.definitions import DefinitionsTopic
@@ -192,7 +192,7 @@ def _read_definitions(path: Path, config: Config, endpoint: Endpoint) -> Decided
             topic = DefinitionsTopic(config)
             found = beside.submit(_once_there, topic, endpoint.note_away).result()
         endpoint.note_back()
-        decided = undecided(path, config, topic.name) if found is None else decide(path, config, found)
+        decided = before_definitions(path, config, topic.name) if found is None else decide(path, config, found)
     except (TopologyError, ValueError) as error:
         raise click.ClickException(str(error)) from error
     if hidden := topic.open_change():
@@ -230,7 +230,7 @@ def serve(
     config: Config,
     log_level: str,
     log_format: Format = "text",
-    decided: Decided | None = None,
+    decided: DecidedEntities | None = None,
     endpoint: Endpoint | None = None,
 ) -> None:
     """Run a worker in this process until it is stopped. While no broker answers, wait for one.

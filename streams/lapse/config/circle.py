@@ -32,7 +32,7 @@ def circles(ways: Mapping[str, Sequence[Way]], readers: Callable[[str], Sequence
     turning = _leading_to_circles(ways, readers)
     exits = [(start, way) for start, own in ways.items() if start in turning for way in own]
     for start, first in sorted(exits, key=lambda one: one[1].key):  # "dead_letter" is tried before "forward_to"
-        found = _back_to(start, first, ways, readers)
+        found = _shortest_way_back(start, first, ways, readers)
         if found is not None:
             yield [first.key, *found]
 
@@ -56,7 +56,7 @@ def _leading_to_circles(ways: Mapping[str, Sequence[Way]], readers: Callable[[st
     return left
 
 
-def _back_to(
+def _shortest_way_back(
     start: str, first: Way, ways: Mapping[str, Sequence[Way]], readers: Callable[[str], Sequence[str]]
 ) -> list[str] | None:
     seen: set[str] = set()

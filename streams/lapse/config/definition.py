@@ -17,7 +17,7 @@ import orjson
 from pydantic import ValidationError
 
 from lapse.config import expiry_function
-from lapse.config.document import explained
+from lapse.config.document import describe_fault
 from lapse.config.entity import QueueConfig, SowConfig
 from lapse.config.root import Config
 from lapse.config.topic import with_topic_lifetimes
@@ -116,7 +116,7 @@ class Definition:
         try:
             return model.model_validate(dict(self.settings), context={"beside": beside})
         except ValidationError as error:
-            path, fault = explained(error.errors()[0], (self.kind, self.name))
+            path, fault = describe_fault(error.errors()[0], (self.kind, self.name))
             raise ValueError(f"definition of {self.name}: {'.'.join(path[2:])}: {fault}") from error
 
 
@@ -167,7 +167,7 @@ class DefinitionChange:
                 f"{name}: {', '.join(never)} cannot change: it keeps the shards that it was created with. "
                 f"{more if self.after.kind == 'queue' else 'T'}ake a new name for an entity over the same topics"
             )
-        held = self.asks_for_emptiness
+        held = self.keys_that_need_empty
         if not held or live == 0:
             return ""
         if live is None:
@@ -181,7 +181,7 @@ class DefinitionChange:
         )
 
     @property
-    def asks_for_emptiness(self) -> list[str]:
+    def keys_that_need_empty(self) -> list[str]:
         """The settings that can change only if nothing is live."""
         return [key for key in self.keys if key in _ONLY_EMPTY or key in _TOPICS]
 
@@ -192,7 +192,7 @@ class DefinitionChange:
         return before is not None and before.kind == self.after.kind and _NEVER.isdisjoint(self.keys)
 
 
-def change(before: Definition | None, after: Definition, beside: Path) -> DefinitionChange | None:
+def find_change(before: Definition | None, after: Definition, beside: Path) -> DefinitionChange | None:
     """Return the change between two definitions of one name; None if they are equal.
 
     Spelling does not matter: `"60s"` equals `"1m"`, and a default may be written or left out.
@@ -214,10 +214,12 @@ def change(before: Definition | None, after: Definition, beside: Path) -> Defini
     keys = [key for key in type(new).model_fields if getattr(old, key) != getattr(new, key)]
     if not keys:
         return None
-    return DefinitionChange(before, after, tuple(_widened(keys, old, new, after.name)))
+    return DefinitionChange(before, after, tuple(_mark_added_topics(keys, old, new, after.name)))
 
 
-def _widened(keys: list[str], old: QueueConfig | SowConfig, new: QueueConfig | SowConfig, name: str) -> list[str]:
+def _mark_added_topics(
+    keys: list[str], old: QueueConfig | SowConfig, new: QueueConfig | SowConfig, name: str
+) -> list[str]:
     """Return the keys that differ, with `topics` marked as harmless if no topic was removed."""
     if isinstance(old, QueueConfig) and isinstance(new, QueueConfig) and old.topic_pattern == new.topic_pattern:
         kept = set(old.underlying(name)) <= set(new.underlying(name))
@@ -226,7 +228,7 @@ def _widened(keys: list[str], old: QueueConfig | SowConfig, new: QueueConfig | S
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
+class DecidedEntities:
     """The entities that a worker serves by the definitions.
 
     Attributes:
@@ -242,7 +244,7 @@ class Decided:
     beside: Path
 
 
-def usable(one: Definition, beside: Path) -> QueueConfig | SowConfig:
+def checked_settings(one: Definition, beside: Path) -> QueueConfig | SowConfig:
     """Return the settings of a definition, after checking that the function that they name exists here.
 
     Raises:
@@ -260,13 +262,13 @@ def with_entity(config: Config, one: Definition, beside: Path) -> Config:
     Raises:
         ValueError: the entity cannot be used here, or conflicts with the others; the message says why.
     """
-    settings = usable(one, beside)
+    settings = checked_settings(one, beside)
     queues, sows = dict(config.queue), dict(config.sow)
     if isinstance(settings, QueueConfig):
         queues[one.name] = settings
     else:
         sows[one.name] = settings
-    return _whole(config, queues, sows)
+    return _rebuild(config, queues, sows)
 
 
 def with_entities(
@@ -282,7 +284,7 @@ def with_entities(
     understood, faults = dict[str, Definition](), dict[str, str]()
     for one in given.values():
         try:
-            settings = usable(one, beside)
+            settings = checked_settings(one, beside)
         except ValueError as error:
             faults[one.name] = str(error)
             continue
@@ -292,7 +294,7 @@ def with_entities(
         else:
             sows[one.name] = settings
     with contextlib.suppress(ValueError):
-        return _whole(config, queues, sows), understood, faults
+        return _rebuild(config, queues, sows), understood, faults
     whole = config  # some conflict, which are found by adding the entities one by one
     for one in list(understood.values()):
         try:
@@ -303,7 +305,7 @@ def with_entities(
     return whole, understood, faults
 
 
-def among(config: Config, definitions: Iterable[Definition], beside: Path) -> Config:
+def with_only_defined(config: Config, definitions: Iterable[Definition], beside: Path) -> Config:
     """Return a configuration with the defined entities only.
 
     Entities that cannot be used here are left out, because they do not affect the others.
@@ -315,26 +317,26 @@ def among(config: Config, definitions: Iterable[Definition], beside: Path) -> Co
     sows: dict[str, SowConfig] = {}
     for one in definitions:
         try:
-            settings = usable(one, beside)
+            settings = checked_settings(one, beside)
         except ValueError:
             continue
         if isinstance(settings, QueueConfig):
             queues[one.name] = settings
         else:
             sows[one.name] = settings
-    return _whole(config, queues, sows)
+    return _rebuild(config, queues, sows)
 
 
-def only(config: Config, names: Container[str]) -> Config:
+def keep_entities(config: Config, names: Container[str]) -> Config:
     """Return a configuration with only some of its entities."""
     queues = {name: one for name, one in config.queue.items() if name in names}
     sows = {name: one for name, one in config.sow.items() if name in names}
     return config.model_copy(update={"queue": queues, "sow": sows})
 
 
-def without(config: Config, names: Container[str]) -> Config:
+def drop_entities(config: Config, names: Container[str]) -> Config:
     """Return a configuration without some of its entities."""
-    return only(config, {name for name in (*config.queue, *config.sow) if name not in names})
+    return keep_entities(config, {name for name in (*config.queue, *config.sow) if name not in names})
 
 
 def with_settings(config: Config, name: str, settings: QueueConfig | SowConfig) -> Config:
@@ -343,15 +345,15 @@ def with_settings(config: Config, name: str, settings: QueueConfig | SowConfig) 
     return config.model_copy(update={key: {**getattr(config, key), name: settings}})
 
 
-def _whole(config: Config, queues: dict[str, QueueConfig], sows: dict[str, SowConfig]) -> Config:
+def _rebuild(config: Config, queues: dict[str, QueueConfig], sows: dict[str, SowConfig]) -> Config:
     try:
         return Config(lapse=config.lapse, security=config.security, queue=queues, sow=sows, users=config.users)
     except ValidationError as error:
-        path, fault = explained(error.errors()[0])
+        path, fault = describe_fault(error.errors()[0])
         raise ValueError(f"the definitions do not fit together: {'.'.join(path)}: {fault}") from error
 
 
-def undecided(path: Path, config: Config, topic: str) -> Decided:
+def before_definitions(path: Path, config: Config, topic: str) -> DecidedEntities:
     """Return what a worker serves before `lapse apply` has defined anything: the entities of its own file.
 
     Args:
@@ -364,10 +366,10 @@ def undecided(path: Path, config: Config, topic: str) -> Decided:
         "defines it for all of them"
     )
     own = {name: replace(one, version=UNDEFINED) for name, one in in_file(path).items()}
-    return Decided(config, own, (warning,), path.absolute().parent)
+    return DecidedEntities(config, own, (warning,), path.absolute().parent)
 
 
-def decide(path: Path, config: Config, found: Mapping[str, bytes]) -> Decided:
+def decide(path: Path, config: Config, found: Mapping[str, bytes]) -> DecidedEntities:
     """Replace the entities of a `lapse.toml` by the defined ones.
 
     A definition that this worker cannot use affects only its own entity.
@@ -389,8 +391,8 @@ def decide(path: Path, config: Config, found: Mapping[str, bytes]) -> Decided:
     for name, value in found.items():
         try:
             one = Definition.decode(name, value)
-            settings = usable(one, beside)
-            differs = change(one, own[name], beside) if name in own else None
+            settings = checked_settings(one, beside)
+            differs = find_change(one, own[name], beside) if name in own else None
         except ValueError as error:
             warnings.append(f"{error}; {name} is not served here. Mend it, or use the same version of lapse everywhere")
             continue
@@ -409,4 +411,4 @@ def decide(path: Path, config: Config, found: Mapping[str, bytes]) -> Decided:
         for name in own
         if name not in found
     ]
-    return Decided(_whole(config, queues, sows), definitions, tuple(warnings), beside)
+    return DecidedEntities(_rebuild(config, queues, sows), definitions, tuple(warnings), beside)

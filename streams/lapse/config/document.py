@@ -86,7 +86,7 @@ def _check_files(config: Config, text: str, path: Path) -> list[str]:
     for key in ("ca_file", "certificate_file", "key_file"):
         file = getattr(config.security, key)
         if file is not None and not Path(file).is_file():
-            line = lines.of(["security", key])
+            line = lines.line_of(["security", key])
             faults.append(f"{path}:{line}: security.{key}: there is no file {file}")
     return faults
 
@@ -108,7 +108,7 @@ def _check_functions(config: Config, text: str, path: Path) -> list[str]:
                 try:
                     expiry_function.resolve(entity.on_expire)
                 except ValueError as error:
-                    line = lines.of([kind, name, "on_expire"])
+                    line = lines.line_of([kind, name, "on_expire"])
                     faults.append(f"{path}:{line}: {kind}.{name}.on_expire: {error}")
     return faults
 
@@ -140,13 +140,13 @@ def loads(text: str, name: str = "lapse.toml", beside: Path | None = None) -> Co
         return Config.model_validate(tree, context={"beside": beside or Path()})
     except ValidationError as error:
         found, lines = error.errors(include_url=False), Lines(text)
-        faults = [_bounded(_describe(fault, lines, name)) for fault in found[:_MOST_FAULTS]]
+        faults = [_shorten(_describe(fault, lines, name)) for fault in found[:_MOST_FAULTS]]
         if len(found) > _MOST_FAULTS:
             faults.append(f"{name}: and {len(found) - _MOST_FAULTS:,} faults more; correct these first")
         raise ConfigError("\n".join(faults)) from error
 
 
-def _bounded(fault: str) -> str:
+def _shorten(fault: str) -> str:
     """Return the text of a fault, shortened, because it may quote long values of the file."""
     if len(fault) <= _LONGEST_FAULT:
         return fault
@@ -159,13 +159,13 @@ def _describe_syntax(error: tomllib.TOMLDecodeError, name: str) -> str:
 
 
 def _describe(fault: Any, lines: Lines, name: str) -> str:
-    path, message = explained(fault)
-    line = lines.of(path)
+    path, message = describe_fault(fault)
+    line = lines.line_of(path)
     where = f"{name}:{line}" if line else name
     return f"{where}: {'.'.join(path)}: {message}"
 
 
-def explained(fault: Any, table: Sequence[str] = ()) -> tuple[list[str], str]:
+def describe_fault(fault: Any, table: Sequence[str] = ()) -> tuple[list[str], str]:
     """Return a fault of pydantic in terms of the file.
 
     Args:
@@ -247,7 +247,7 @@ class Lines:
             for depth in range(1, min(len(here), _DEEPEST) + 1):
                 self._first.setdefault(tuple(here[:depth]), number)
 
-    def of(self, path: Sequence[str]) -> int:
+    def line_of(self, path: Sequence[str]) -> int:
         """Return the line of a key, or of the nearest table that contains it; 0 if neither is found."""
         for depth in range(min(len(path), _DEEPEST), 0, -1):
             if number := self._first.get(tuple(path[:depth])):

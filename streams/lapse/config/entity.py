@@ -18,11 +18,11 @@ from pydantic import (
 
 from lapse.config import expiry_function
 from lapse.config.duration import DurationMs, PeriodMs
-from lapse.config.fault import misfit
+from lapse.config.fault import setting_error
 from lapse.config.payload import PayloadConfig
 from lapse.config.recovery_point import RecoveryPoint
 from lapse.config.retry import RetryConfig
-from lapse.config.shares import GroupLimit, GroupWeight, RateSetting, fit_together
+from lapse.config.shares import GroupLimit, GroupWeight, RateSetting, check_shares
 from lapse.config.topic_name import TopicName, legal_topic
 from lapse.core.duration import duration_ms, is_duration
 from lapse.core.expression import ExpressionError, compile_filter, compile_value
@@ -114,7 +114,7 @@ class EntityConfig(PayloadConfig):
 
     @field_validator("auto_delete_on_idle")
     @classmethod
-    def _long_enough(cls, period_ms: int | None) -> int | None:
+    def _check_idle_period(cls, period_ms: int | None) -> int | None:
         if period_ms is not None and period_ms < LEAST_IDLE_MS:
             raise ValueError("queues and SOW topics delete themselves after 5 minutes without use at the least (Q18)")
         return period_ms
@@ -201,29 +201,33 @@ class QueueConfig(EntityConfig):
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         if self.semantics is Semantics.AT_MOST_ONCE and self.fairness not in (None, Fairness.ROUND_ROBIN):
-            raise misfit(
+            raise setting_error(
                 "fairness",
                 f'"{self.fairness}" is not possible with semantics = "at-most-once"; only "round-robin" is (Q7)',
             )
         for topic in self.topics:
             if self.topics.count(topic) > 1:
-                raise misfit("topics", f"{topic} is named twice")
+                raise setting_error("topics", f"{topic} is named twice")
         if self.topic_pattern is not None and self.default_publish_target is None and not self.topics:
-            raise misfit(
+            raise setting_error(
                 "topic_pattern",
                 "topic_pattern needs default_publish_target: the topic that a publish to the queue goes to",
             )
         if self.max_lease_period is not None and self.max_lease_period < self.lease_period:
-            raise misfit("max_lease_period", "shorter than lease_period, which a renewal without a length asks for")
+            raise setting_error(
+                "max_lease_period", "shorter than lease_period, which a renewal without a length asks for"
+            )
         if self.barrier is not None and self.ordering != "total":
-            raise misfit(
+            raise setting_error(
                 "barrier", 'barrier requires ordering = "total": a barrier waits for everything before it (Q17)'
             )
         if self.priority is not None and self.ordering != "total" and self.partitions > 1:
-            raise misfit("priority", f'priority over {self.partitions} partitions requires ordering = "total" (Q17)')
+            raise setting_error(
+                "priority", f'priority over {self.partitions} partitions requires ordering = "total" (Q17)'
+            )
         if self.target_queue_depth is not None and (self.priority is not None or self.barrier is not None):
-            raise misfit("target_queue_depth", "is not possible together with priority or barrier (Q13)")
-        fit_together(
+            raise setting_error("target_queue_depth", "is not possible together with priority or barrier (Q13)")
+        check_shares(
             {
                 "rate": self.rate is not None,
                 "group_rate": self.group_rate is not None,
@@ -240,7 +244,7 @@ class QueueConfig(EntityConfig):
                 try:
                     compiled(text)
                 except ExpressionError as error:
-                    raise misfit(name, str(error)) from error
+                    raise setting_error(name, str(error)) from error
         return self
 
     def underlying(self, name: str) -> tuple[str, ...]:

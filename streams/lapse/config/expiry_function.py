@@ -14,13 +14,13 @@ from pydantic import AfterValidator
 _FORM: Final = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*\Z")
 
 
-def _well_formed(name: str) -> str:
+def _check_form(name: str) -> str:
     if not _FORM.match(name):
         raise ValueError(f'{name!r}: expected "package.module:function"')
     return name
 
 
-FunctionName = Annotated[str, AfterValidator(_well_formed)]
+FunctionName = Annotated[str, AfterValidator(_check_form)]
 """A field that names a function, which may not exist."""
 
 
@@ -30,7 +30,7 @@ def resolve(name: str) -> Callable[[Any], object]:
     Raises:
         ValueError: it cannot be imported, or is not a function of one argument; the message says why.
     """
-    module_name, _, path = _well_formed(name).partition(":")
+    module_name, _, path = _check_form(name).partition(":")
     if module_name.partition(".")[0] in sys.stdlib_module_names:
         raise ValueError(f"{name!r}: {module_name} is Python's own and holds no rules; name a function of yours")
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic_core import PydanticCustomError
 
 
-def fault(place: tuple[str, ...], text: str) -> PydanticCustomError:
+def placed_error(place: tuple[str, ...], text: str) -> PydanticCustomError:
     """Return the error that a validator raises for a fault in a place that it names.
 
     Args:
@@ -15,7 +15,7 @@ def fault(place: tuple[str, ...], text: str) -> PydanticCustomError:
     return PydanticCustomError("placed", "{text}", {"place": place, "text": text})
 
 
-def misfit(key: str, text: str) -> PydanticCustomError:
+def setting_error(key: str, text: str) -> PydanticCustomError:
     """Return the error that a validator of a whole table raises for one of its settings.
 
     Args:

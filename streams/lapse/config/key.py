@@ -61,7 +61,7 @@ def read(config: Config) -> Keys:
     return Keys(users, list(workers))
 
 
-def exposed(config: Config) -> list[str]:
+def exposure_warnings(config: Config) -> list[str]:
     """Return a warning for each key file that every user of this machine can read or change."""
     found: list[str] = []
     for place, file in _files(config):

@@ -8,7 +8,7 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ValidationInfo, field_validator, model_validator
 
-from lapse.config.fault import misfit
+from lapse.config.fault import setting_error
 from lapse.protocol.avro_bounds import AvroBounds
 from lapse.protocol.avro_payload import AvroPayload
 from lapse.protocol.avro_schema import AvroSchema
@@ -46,22 +46,22 @@ class PayloadConfig(BaseModel):
     @model_validator(mode="after")
     def _format_and_schemas(self) -> Self:
         if (self.value_format == "json") is (self.value_schema is not None):
-            raise misfit(
+            raise setting_error(
                 "value_schema" if self.value_format == "json" else "value_format",
                 'value_format = "avro" or "avro-confluent" and value_schema = "FILE.avsc" need each other',
             )
         if self.value_writer_schemas:
             if self.value_schema is None:
-                raise misfit("value_writer_schemas", "needs value_schema, which payloads are read with")
+                raise setting_error("value_writer_schemas", "needs value_schema, which payloads are read with")
             if isinstance(self.value_writer_schemas, dict) is not (self.value_format == "avro-confluent"):
-                raise misfit(
+                raise setting_error(
                     "value_writer_schemas",
                     'is a list of files with value_format = "avro", and a table of files by id with "avro-confluent"',
                 )
         try:
             self.payload()
         except ValueError as error:
-            raise misfit("value_writer_schemas", str(error)) from error
+            raise setting_error("value_writer_schemas", str(error)) from error
         return self
 
     def payload(self) -> AvroPayload | None:

@@ -7,7 +7,7 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from lapse.config.duration import PeriodMs
-from lapse.config.fault import misfit
+from lapse.config.fault import setting_error
 from lapse.core.duration import in_words
 from lapse.core.queue.delivery.retry import LONGEST_MS, Cause, RetryRule
 
@@ -34,12 +34,14 @@ class RetryConfig(BaseModel):
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         if self.delay > self.max_delay:
-            raise misfit("max_delay", f"{in_words(self.max_delay)} is shorter than delay, {in_words(self.delay)}")
+            raise setting_error(
+                "max_delay", f"{in_words(self.max_delay)} is shorter than delay, {in_words(self.delay)}"
+            )
         if not self.on:
-            raise misfit("on", "names nothing after which messages wait; leave retry out where none should")
+            raise setting_error("on", "names nothing after which messages wait; leave retry out where none should")
         for cause in self.on:
             if self.on.count(cause) > 1:
-                raise misfit("on", f"{cause} is named twice")
+                raise setting_error("on", f"{cause} is named twice")
         return self
 
     def rule(self) -> RetryRule:

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationInfo, fi
 from lapse.config.circle import Way, circles
 from lapse.config.duration import DurationMs, PeriodMs
 from lapse.config.entity import QueueConfig, SowConfig
-from lapse.config.fault import fault
+from lapse.config.fault import placed_error
 from lapse.config.topic import TopicConfig, with_topic_lifetimes
 from lapse.config.topic_name import TopicName
 from lapse.config.user import UserConfig, read_keys
@@ -74,7 +74,7 @@ class WorkerConfig(BaseModel):
     def _both_ids(self) -> Self:
         if (self.command_schema_id is None) is not (self.answer_schema_id is None):
             missing = "command_schema_id" if self.command_schema_id is None else "answer_schema_id"
-            raise fault(("lapse", missing), "command_schema_id and answer_schema_id need each other")
+            raise placed_error(("lapse", missing), "command_schema_id and answer_schema_id need each other")
         return self
 
     @property
@@ -134,10 +134,10 @@ class SecurityConfig(BaseModel):
     @model_validator(mode="after")
     def _complete(self) -> Self:
         if self.protocol.startswith("SASL") and not self.username:
-            raise fault(("security", "username"), f'is required with protocol = "{self.protocol}"')
+            raise placed_error(("security", "username"), f'is required with protocol = "{self.protocol}"')
         if (self.certificate_file is None) is not (self.key_file is None):
             missing = "key_file" if self.key_file is None else "certificate_file"
-            raise fault(("security", missing), "certificate_file and key_file need each other")
+            raise placed_error(("security", missing), "certificate_file and key_file need each other")
         return self
 
 
@@ -178,7 +178,7 @@ class Config(BaseModel):
                 )
         return users
 
-    def entitled(self, entity: str) -> dict[str, Entitlement]:
+    def entitled_users(self, entity: str) -> dict[str, Entitlement]:
         """Return the users with any right to an entity, each with the entitlement (X4)."""
         found = {name: find_entitlement(entity, user.granted()) for name, user in self.users.items()}
         return {name: one for name, one in found.items() if one.rights}
@@ -192,26 +192,30 @@ class Config(BaseModel):
     def _names(self) -> Self:
         for kind, name in [*(("queue", name) for name in self.queue), *(("sow", name) for name in self.sow)]:
             if not topic_names.NAME.match(name) or name.startswith(topic_names.PREFIX):
-                raise fault(
+                raise placed_error(
                     (kind, name),
                     f"{name!r} cannot name an entity: letters, digits, '.', '_' and '-' only, at most 200, "
                     f"not beginning with {topic_names.PREFIX!r}",
                 )
             if name.startswith(topic_names.DEFINITIONS_PREFIX):
-                raise fault((kind, name), f"{name!r} cannot name an entity: topics of definitions are called so (Q23)")
+                raise placed_error(
+                    (kind, name), f"{name!r} cannot name an entity: topics of definitions are called so (Q23)"
+                )
             letters = name.startswith(topic_names.DEAD_LETTER_PREFIX)
             if letters and (kind == "sow" or name not in self.queue[name].underlying(name)):
-                raise fault(
+                raise placed_error(
                     (kind, name),
                     f"{name!r} names a dead-letter topic: only a queue that reads {name} can bear it",
                 )
         for name in sorted(set(self.queue) & set(self.sow)):
-            raise fault(("sow", name), f"there is a queue {name}, too; a queue and a SOW topic cannot share a name")
+            raise placed_error(
+                ("sow", name), f"there is a queue {name}, too; a queue and a SOW topic cannot share a name"
+            )
         for name in self.queue:
-            self._know_topics(name)
+            self._refuse_unread_topics(name)
         for topic in self.topic:
             if not any(topic in queue.underlying(name) or queue.reads(topic) for name, queue in self.queue.items()):
-                raise fault(("topic", topic), f"no queue reads {topic}, so its lifetime would not count (L8)")
+                raise placed_error(("topic", topic), f"no queue reads {topic}, so its lifetime would not count (L8)")
         self._refuse_clashes()
         self._refuse_own_topics()
         self._refuse_circles()
@@ -221,20 +225,22 @@ class Config(BaseModel):
         """Refuse entities whose topics collide in Kafka's metrics, in which '.' and '_' are the same."""
         owners: dict[str, str] = {}
         for kind, name in [*(("queue", name) for name in self.queue), *(("sow", name) for name in self.sow)]:
-            for topic in (*topic_names.own(self.lapse.app_id, name), topic_names.events(name)):
+            for topic in (*topic_names.entity_topics(self.lapse.app_id, name), topic_names.events(name)):
                 other = owners.setdefault(topic.replace(".", "_"), name)
                 if other != name:
-                    raise fault((kind, name), f"its topic {topic} clashes with one of {other}; choose another name")
+                    raise placed_error(
+                        (kind, name), f"its topic {topic} clashes with one of {other}; choose another name"
+                    )
 
     def _refuse_own_topics(self) -> None:
         """Refuse entities that would read their own output, because each record would cause another."""
         queues = (("queue", name, "topics", entity.underlying(name)) for name, entity in self.queue.items())
         sows = (("sow", name, "topic", entity.underlying(name)) for name, entity in self.sow.items())
         for kind, name, key, topics in (*queues, *sows):
-            own = {*topic_names.own(self.lapse.app_id, name), topic_names.events(name)}
+            own = {*topic_names.entity_topics(self.lapse.app_id, name), topic_names.events(name)}
             for topic in topics:
                 if topic in own or topic.startswith(f"{topic_names.deliveries(name)}."):
-                    raise fault(
+                    raise placed_error(
                         (kind, name, key), f"{topic} is a topic of its own: what {name} writes would come back to it"
                     )
 
@@ -248,7 +254,7 @@ class Config(BaseModel):
             ways[name] = [Way(key, topic) for key, topic in places if topic]
             for way in ways[name]:
                 if way.topic.startswith(topic_names.PREFIX):
-                    raise fault(
+                    raise placed_error(
                         ("queue" if name in self.queue else "sow", name, way.key),
                         f"{way.topic} is one of the topics that only lapse writes; name another",
                     )
@@ -258,9 +264,9 @@ class Config(BaseModel):
             round_trip = " → ".join(passed)
             what = "a circle" if key == "forward_to" else "its dead letters come back to it"
             rule = "C38" if key == "forward_to" else "C28"
-            raise fault(("queue" if name in self.queue else "sow", name, key), f"{what}: {round_trip} ({rule})")
+            raise placed_error(("queue" if name in self.queue else "sow", name, key), f"{what}: {round_trip} ({rule})")
 
-    def _listed(self, name: str) -> str:
+    def _topics_as_text(self, name: str) -> str:
         queue = self.queue[name]
         return ", ".join(filter(None, (*queue.underlying(name), queue.topic_pattern)))
 
@@ -284,27 +290,27 @@ class Config(BaseModel):
                 found[topic].append(name)
         return found
 
-    def _know_topics(self, name: str) -> None:
+    def _refuse_unread_topics(self, name: str) -> None:
         """Refuse settings that name a topic that the queue does not read (Q2, Q16, L8)."""
         queue = self.queue[name]
         target = queue.default_publish_target
         if target is not None and name not in self.readers(target):
-            raise fault(
+            raise placed_error(
                 ("queue", name, "default_publish_target"),
                 f"{target} is none of the queue's topics: what is published there would not come to the queue",
             )
         for topic in queue.topic_expirations:
             if name not in self.readers(topic):
-                raise fault(
+                raise placed_error(
                     ("queue", name, "topic_expirations", topic),
-                    f"{topic} is none of the queue's topics: {self._listed(name)}",
+                    f"{topic} is none of the queue's topics: {self._topics_as_text(name)}",
                 )
         if isinstance(queue.recovery_point, tuple):
             for bookmark in queue.recovery_point:
                 if name not in self.readers(bookmark.topic):
-                    raise fault(
+                    raise placed_error(
                         ("queue", name, "recovery_point"),
-                        f"{bookmark} is of none of the queue's topics: {self._listed(name)}",
+                        f"{bookmark} is of none of the queue's topics: {self._topics_as_text(name)}",
                     )
 
     def forward_topic(self, name: str) -> str | None:

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 from pydantic import BeforeValidator, Field
 
-from lapse.config.fault import misfit
+from lapse.config.fault import setting_error
 from lapse.core.duration import period_ms
 from lapse.core.queue.rates.rate import Rate
 
@@ -23,7 +23,7 @@ _KEYS: Final = {"messages", "per"}
 _MOST: Final = 1_000_000_000
 
 
-def rate(value: object) -> Rate:
+def parse_rate(value: object) -> Rate:
     """Parse a rate, such as `"100/1s"`, `"100/s"` or `{ messages = 100, per = "1s" }`.
 
     Raises:
@@ -45,11 +45,11 @@ def rate(value: object) -> Rate:
     return Rate(count, period_ms(per))
 
 
-RateSetting = Annotated[Rate, BeforeValidator(rate)]
+RateSetting = Annotated[Rate, BeforeValidator(parse_rate)]
 """A field that is written as a rate."""
 
 
-def fit_together(said: Mapping[str, bool], *, grouped: bool, bounded: bool, orders: int) -> None:
+def check_shares(said: Mapping[str, bool], *, grouped: bool, bounded: bool, orders: int) -> None:
     """Check that a queue's settings for shares are compatible with its other settings.
 
     Args:
@@ -63,14 +63,14 @@ def fit_together(said: Mapping[str, bool], *, grouped: bool, bounded: bool, orde
     """
     for key in [key for key, is_said in said.items() if is_said]:
         if key != "rate" and not grouped:
-            raise misfit(key, "needs group_by: the expression that says what a message's group is (Q25)")
+            raise setting_error(key, "needs group_by: the expression that says what a message's group is (Q25)")
         if bounded:
             above = "above 1 " if key == "group_limit" else ""
-            raise misfit(key, f"{above}is not possible together with target_queue_depth (C72)")
+            raise setting_error(key, f"{above}is not possible together with target_queue_depth (C72)")
     if said["rate"] and orders > 1:
-        raise misfit("rate", over_partitions(orders))
+        raise setting_error("rate", partition_rate_fault(orders))
 
 
-def over_partitions(count: int) -> str:
+def partition_rate_fault(count: int) -> str:
     """Return what is wrong with a rate of a queue over `count` partitions."""
     return f'a rate over {count} partitions requires ordering = "total"; group_rate counts in each partition (C72)'

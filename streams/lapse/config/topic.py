@@ -32,14 +32,14 @@ def with_topic_lifetimes(tree: Any) -> Any:
     Args:
         tree: the parsed content of the file.
     """
-    lifetimes = {name: topic["expiration"] for name, topic in _table(tree, "topic").items() if _understood(topic)}
+    lifetimes = {name: topic["expiration"] for name, topic in _table(tree, "topic").items() if _is_valid(topic)}
     queues = _table(tree, "queue")
     if not lifetimes or not queues:
         return tree
-    return {**tree, "queue": {name: _of_queue(name, queue, lifetimes) for name, queue in queues.items()}}
+    return {**tree, "queue": {name: _with_queue_lifetimes(name, queue, lifetimes) for name, queue in queues.items()}}
 
 
-def _of_queue(name: str, queue: Any, lifetimes: Mapping[str, object]) -> Any:
+def _with_queue_lifetimes(name: str, queue: Any, lifetimes: Mapping[str, object]) -> Any:
     if not isinstance(queue, dict) or not isinstance(queue.get("topic_expirations", {}), dict):
         return queue
     read = {topic: lifetime for topic, lifetime in lifetimes.items() if _reads(name, queue, topic)}
@@ -57,7 +57,7 @@ def _reads(name: str, queue: Mapping[str, Any], topic: str) -> bool:
         return False
 
 
-def _understood(topic: Any) -> bool:
+def _is_valid(topic: Any) -> bool:
     try:
         TopicConfig.model_validate(topic)
     except ValidationError:

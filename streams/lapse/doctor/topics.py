@@ -48,7 +48,7 @@ def check_topics(config: Config) -> list[Finding]:
     )
     found += _differences(topology)
     found += _settings(topology, cluster.settings_of(one.name for one in topology.wanted()))
-    found += [warning("configuration", one) for one in (*warnings(topology), *key.exposed(config))]
+    found += [warning("configuration", one) for one in (*warnings(topology), *key.exposure_warnings(config))]
     try:
         key.read(config)
     except ConfigError as error:

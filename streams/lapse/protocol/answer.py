@@ -117,7 +117,7 @@ def encode(answer: Answer, encoding: Encoding) -> bytes:
     if encoding == "json":
         return codec.encode_json(record)
     record["counts"] = {name: count for name, count in answer.counts.items() if count is not None}
-    if encoding == "confluent" and confluent.knows("answer"):
+    if encoding == "confluent" and confluent.has_schema_id("answer"):
         return confluent.encode("answer", record)
     return codec.encode("answer", record) if encoding == "avro" else codec.encode_json(_record(answer))
 
@@ -138,7 +138,7 @@ def decode(data: bytes) -> Answer:
             raise codec.CodecError(f"an answer that is neither Avro nor JSON: {error}") from error
     if not isinstance(record, dict):
         raise codec.CodecError("an answer is an object, and this is none")
-    answer = _read(Answer, {**record, **{name: _each(record, name, kind) for name, kind in _PARTS.items()}})
+    answer = _read(Answer, {**record, **{name: _read_array(record, name, kind) for name, kind in _PARTS.items()}})
     return _with_beginnings(answer) if answer.since_ms else answer
 
 
@@ -164,7 +164,7 @@ def _record(answer: Answer) -> dict[str, Any]:
     return record
 
 
-def _each(record: dict[str, Any], name: str, kind: type[_T]) -> tuple[_T, ...]:
+def _read_array(record: dict[str, Any], name: str, kind: type[_T]) -> tuple[_T, ...]:
     """Read the objects of an array field."""
     given = record.get(name, ())
     if not isinstance(given, list | tuple) or not all(isinstance(one, dict) for one in given):

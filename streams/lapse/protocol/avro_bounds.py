@@ -94,8 +94,8 @@ class AvroBounds:
                     if not left:
                         continue
                 if kind == "map":
-                    at = _behind_text(data, at)
-                elif self._has_empty_items and self._takes_nothing(part["items"]):
+                    at = _end_of_text(data, at)
+                elif self._has_empty_items and self._is_empty_item(part["items"]):
                     empty_items += left
                     if empty_items > MOST_EMPTY_ITEMS:
                         raise ValueError(f"more than {MOST_EMPTY_ITEMS:,} items that take no bytes")
@@ -103,7 +103,7 @@ class AvroBounds:
                 ahead.append((part, level, left - 1))
                 ahead.append((part["items" if kind == "array" else "values"], level + 1, 0))
             else:
-                at = _behind_leaf(data, at, kind, part)
+                at = _end_of_leaf(data, at, kind, part)
         return at
 
     def _type(self, part: Any) -> Any:
@@ -182,16 +182,16 @@ class AvroBounds:
             elif kind == "map":
                 ahead.append(part["values"])
             elif kind == "array":
-                if self._takes_nothing(part["items"]):
+                if self._is_empty_item(part["items"]):
                     return True
                 ahead.append(part["items"])
         return False
 
-    def _takes_nothing(self, part: Any) -> bool:
+    def _is_empty_item(self, part: Any) -> bool:
         part = self._type(part)
         kind = kind_of(part)
         if kind in _RECORDS:
-            return all(self._takes_nothing(field["type"]) for field in part["fields"])
+            return all(self._is_empty_item(field["type"]) for field in part["fields"])
         return kind == "null" or (kind == "fixed" and not part["size"])
 
 
@@ -215,16 +215,16 @@ def _number(data: bytes, at: int) -> tuple[int, int]:
     raise ValueError(f"the number before byte {at} has more than 64 bits")
 
 
-def _behind_leaf(data: bytes, at: int, kind: str, part: Any) -> int:
+def _end_of_leaf(data: bytes, at: int, kind: str, part: Any) -> int:
     """Return the index of the end of a value that contains no others."""
     if kind in _ONE_NUMBER:
         return _number(data, at)[1]
     if kind in ("string", "bytes"):
-        return _behind_text(data, at)
+        return _end_of_text(data, at)
     return at + (part["size"] if kind == "fixed" else _SIZES.get(kind, 0))
 
 
-def _behind_text(data: bytes, at: int) -> int:
+def _end_of_text(data: bytes, at: int) -> int:
     """Return the index of the end of a text or bytes, which begin with their length.
 
     Raises:

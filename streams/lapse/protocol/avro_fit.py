@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from lapse.protocol.avro_schema import AvroSchema, kind_of, words_of
+from lapse.protocol.avro_schema import AvroSchema, describe_type, kind_of
 
 _INTEGERS: Final = {"int": 1 << 31, "long": 1 << 63}
 _TYPES: Final = {"string": str, "bytes": bytes, "boolean": bool, "array": list, "map": dict, "record": dict}
 _SHOWN: Final = 40
 
 
-def misfit(value: object, schema: AvroSchema) -> str:
+def find_misfit(value: object, schema: AvroSchema) -> str:
     """Return why a value is not a record of a schema, with the field and the expected type; empty if it is one."""
     return _misfit(value, schema.tree, _Known(schema, {}), "")
 
@@ -34,14 +34,14 @@ class _Known(NamedTuple):
 def _misfit(value: Any, part: Any, known: _Known, where: str) -> str:
     part = known.schema.named(part)
     if not isinstance(value, dict | list):
-        return _look(value, part, known, where)
+        return _find_new_misfit(value, part, known, where)
     name = id(value), id(part)  # ids are unique here, since both objects live as long as the check
     if name not in known.found:
-        known.found[name] = _look(value, part, known, where)
+        known.found[name] = _find_new_misfit(value, part, known, where)
     return known.found[name]
 
 
-def _look(value: Any, part: Any, known: _Known, where: str) -> str:
+def _find_new_misfit(value: Any, part: Any, known: _Known, where: str) -> str:
     kind, schema = kind_of(part), known.schema
     if kind == "union":
         faults = [_misfit(value, branch, known, where) for branch in part]
@@ -89,4 +89,4 @@ def _is_of(value: Any, kind: str, part: Any) -> bool:
 
 def _expected(value: Any, part: Any, where: str) -> str:
     shown = "null" if value is None else repr(value)
-    return f"{where or 'the record'} is {shown[:_SHOWN]}{'…' * (len(shown) > _SHOWN)}, expected {words_of(part)}"
+    return f"{where or 'the record'} is {shown[:_SHOWN]}{'…' * (len(shown) > _SHOWN)}, expected {describe_type(part)}"

@@ -19,7 +19,7 @@ from fastavro.read import SchemaResolutionError
 
 from lapse.protocol import json_payload
 from lapse.protocol.avro_bounds import AvroBounds
-from lapse.protocol.avro_fit import misfit
+from lapse.protocol.avro_fit import find_misfit
 from lapse.protocol.avro_resolution import fault_between, written_part
 from lapse.protocol.avro_schema import AvroSchema
 from lapse.protocol.codec import HEADER_BYTES, MARKER
@@ -105,7 +105,7 @@ class AvroPayload:
             ValueError: the value does not fit the schema, for example because of an unknown field.
         """
         try:
-            fault = misfit(value, self._schema)
+            fault = find_misfit(value, self._schema)
         except RecursionError:
             fault = "it is nested too deeply"
         if fault:
@@ -115,7 +115,7 @@ class AvroPayload:
         try:
             fastavro.schemaless_writer(out, self._schema.tree, value, strict_allow_default=True)
         except _DAMAGED as error:
-            raise ValueError(f"does not fit {self._schema.label}: {_in_words(error)}") from error
+            raise ValueError(f"does not fit {self._schema.label}: {_describe_error(error)}") from error
         data = out.getvalue()
         try:
             self._bounds[self._schema.mark].check(data, body_at)
@@ -127,7 +127,7 @@ class AvroPayload:
         try:
             self._bounds[writer.mark].check(data, at)
         except ValueError as error:
-            raise ValueError(self._no_avro(data, at, writer, str(error))) from error
+            raise ValueError(self._describe_unreadable(data, at, writer, str(error))) from error
         body = io.BytesIO(data)
         body.seek(at)
         try:
@@ -139,12 +139,12 @@ class AvroPayload:
                 fault = str(error)
             raise ValueError(f"written with {writer.label}, and not to be read with {reader.label}: {fault}") from error
         except _DAMAGED as error:
-            raise ValueError(self._no_avro(data, at, writer, _in_words(error))) from error
+            raise ValueError(self._describe_unreadable(data, at, writer, _describe_error(error))) from error
         if rest := len(data) - body.tell():
-            raise ValueError(self._no_avro(data, at, writer, f"{rest} bytes are left over"))
+            raise ValueError(self._describe_unreadable(data, at, writer, f"{rest} bytes are left over"))
         return value
 
-    def _no_avro(self, data: bytes, at: int, writer: AvroSchema, fault: str) -> str:
+    def _describe_unreadable(self, data: bytes, at: int, writer: AvroSchema, fault: str) -> str:
         if not at and data.startswith(MARKER):
             given = data[len(MARKER) : HEADER_BYTES].hex()
             known = ", ".join(f"{one.fingerprint} ({one.label})" for one in self._writers.values())
@@ -185,7 +185,7 @@ class AvroPayload:
         return self._schema.mark if marked else b""
 
 
-def _in_words(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
     """Return why bytes or a value did not fit. An error of the library without a text gets one."""
     if isinstance(error, EOFError) and not str(error):
         return "it ends too early"

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from fastavro.validation import validate
 
-from lapse.protocol.avro_schema import NAMED, AvroSchema, kind_of, simple_name, words_of
+from lapse.protocol.avro_schema import NAMED, AvroSchema, describe_type, kind_of, simple_name
 
 _WIDER: Final = {
     "int": {"long", "float", "double"},
@@ -90,7 +90,7 @@ class _Comparison:
             return "" if other in _WIDER.get(kind, ()) else self._differs(written, wanted, where)
         if kind in NAMED and not _same_name(written, wanted):
             return (
-                f"{_shown(where)} is {words_of(written)} in {self._writer.label} and {words_of(wanted)} in "
+                f"{_shown(where)} is {describe_type(written)} in {self._writer.label} and {describe_type(wanted)} in "
                 f"{self._reader.label}; give the latter the alias {simple_name(written)}"
             )
         match kind:
@@ -150,7 +150,10 @@ class _Comparison:
         return ""
 
     def _differs(self, written: Any, wanted: Any, where: str) -> str:
-        here, there = f"{words_of(written)} in {self._writer.label}", f"{words_of(wanted)} in {self._reader.label}"
+        here, there = (
+            f"{describe_type(written)} in {self._writer.label}",
+            f"{describe_type(wanted)} in {self._reader.label}",
+        )
         return f"{_shown(where)} is {here} and {there}"
 
 

@@ -46,7 +46,7 @@ class AvroSchema:
         self.label = label
         self.names: dict[str, Any] = {}
         try:
-            self.tree: Any = fastavro.parse_schema(_plain(tree), named_schemas=self.names)
+            self.tree: Any = fastavro.parse_schema(_without_logical_types(tree), named_schemas=self.names)
             self.mark = MARKER + bytes.fromhex(fingerprint(to_parsing_canonical_form(self.tree), "CRC-64-AVRO"))
         except _NO_SCHEMA as error:
             raise ValueError(f"no Avro schema: {str(error) or type(error).__name__}") from error
@@ -109,21 +109,23 @@ def simple_name(named: Any) -> str:
     return str(named["name"]).rsplit(".", 1)[-1]
 
 
-def words_of(part: Any) -> str:
+def describe_type(part: Any) -> str:
     """Return a description of a part of a schema."""
     kind = kind_of(part)
     if kind == "union":
-        return " or ".join(words_of(branch) for branch in part)
+        return " or ".join(describe_type(branch) for branch in part)
     if kind in NAMED and isinstance(part, dict):
         size = f" of {part['size']} bytes" if kind == "fixed" else ""
         return f"{kind} {simple_name(part)}{size}"
     return kind
 
 
-def _plain(tree: Any) -> Any:
+def _without_logical_types(tree: Any) -> Any:
     """Return the schema without its logical types."""
     if isinstance(tree, dict):
         return {
-            name: part if name == "default" else _plain(part) for name, part in tree.items() if name != "logicalType"
+            name: part if name == "default" else _without_logical_types(part)
+            for name, part in tree.items()
+            if name != "logicalType"
         }
-    return [_plain(part) for part in tree] if isinstance(tree, list) else tree
+    return [_without_logical_types(part) for part in tree] if isinstance(tree, list) else tree

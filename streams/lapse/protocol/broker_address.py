@@ -15,15 +15,15 @@ _LONE: Final = re.compile("[\ud800-\udfff]")
 """Matches lone surrogates, which a command line contains for invalid UTF-8. Kafka's client fails on them."""
 
 
-def fault(servers: str) -> str:
+def address_fault(servers: str) -> str:
     """Return why addresses, separated by commas, are invalid, and what to do; empty if they are valid."""
     listed = [one for one in (one.strip() for one in servers.split(",")) if one]
     for one in listed:
         found = _ADDRESS.fullmatch(one)
         fits = found and (found["protocol"] or "plaintext").lower() in _PROTOCOLS and int(found["port"] or 0) <= _MOST
         if not (fits or _is_bare(one)) or _LONE.search(one):
-            return _told(f"{one[:100]!r} is no broker's address: expected host:port, with a port up to {_MOST}")
-    return "" if listed else _told("no broker is named")
+            return _with_advice(f"{one[:100]!r} is no broker's address: expected host:port, with a port up to {_MOST}")
+    return "" if listed else _with_advice("no broker is named")
 
 
 def places(servers: str) -> list[tuple[str, int]]:
@@ -37,5 +37,5 @@ def _is_bare(address: str) -> bool:
     return address.count(":") > 1 and "/" not in address
 
 
-def _told(what: str) -> str:
+def _with_advice(what: str) -> str:
     return f"{what}. Correct KAFKA_BOOTSTRAP_SERVERS, or bootstrap_servers in lapse.toml"

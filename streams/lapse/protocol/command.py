@@ -121,7 +121,7 @@ class Command:
         unknown = _unknown(fields)
         found = [] if unknown else faults(fields)
         if unknown or found:
-            raise ValueError(unknown or _told(found, len(found)))
+            raise ValueError(unknown or _join_faults(found, len(found)))
         for name in ("bookmarks", "select"):
             if name in fields:
                 fields[name] = tuple(fields[name])
@@ -186,7 +186,7 @@ def decode(data: bytes | None) -> tuple[Command, Encoding]:
         raise CommandError(str(error), encoding, record) from error
 
 
-def outline(data: bytes) -> tuple[object, object]:
+def decode_name_and_filter(data: bytes) -> tuple[object, object]:
     """Return name and filter of a command, without reading or checking the rest, which is faster than `decode`.
 
     Raises:
@@ -213,21 +213,21 @@ def _unknown(record: Mapping[str, object]) -> str:
     if record.keys() <= _KNOWN:
         return ""
     names = [name for name in record if name not in _KNOWN]
-    return _told([_unknown_field(name) for name in names[:_SHOWN_FAULTS]], len(names))
+    return _join_faults([_unknown_field(name) for name in names[:_SHOWN_FAULTS]], len(names))
 
 
 def _unknown_field(name: str) -> str:
     meant = get_close_matches(name[:SHOWN_CHARACTERS], FIELDS, 1)
     hint = f"; did you mean {meant[0]!r}?" if meant else "; docs/protocol.md lists them"
-    return f"field {_cut(name)}: unknown{hint}"
+    return f"field {_shorten(name)}: unknown{hint}"
 
 
-def _told(found: Sequence[str], count: int) -> str:
+def _join_faults(found: Sequence[str], count: int) -> str:
     more = f"; and {count - _SHOWN_FAULTS:,} more faults" if count > _SHOWN_FAULTS else ""
     return "; ".join(found[:_SHOWN_FAULTS]) + more
 
 
-def _cut(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"
 
 

@@ -32,7 +32,7 @@ QUEUE_STATES: Final = (
 """The states of messages in a peek."""
 
 
-def shown(value: object) -> str:
+def quote_start(value: object) -> str:
     """Return the start of an invalid value. Nested values are not written, because that takes time and stack."""
     if isinstance(value, dict | list | tuple):
         return "an object" if isinstance(value, dict) else "an array"
@@ -40,28 +40,28 @@ def shown(value: object) -> str:
 
 
 def _text(value: Any) -> str | None:
-    return None if type(value) is str else f"expected a text, not {shown(value)}"
+    return None if type(value) is str else f"expected a text, not {quote_start(value)}"
 
 
 def _name(value: Any) -> str | None:
     if type(value) is not str:
-        return f"expected a text, not {shown(value)}"
+        return f"expected a text, not {quote_start(value)}"
     if len(value) > MOST_NAME_CHARACTERS:
         return f"expected at most {MOST_NAME_CHARACTERS} characters, not {len(value):,}"
     return None
 
 
 def _truth(value: Any) -> str | None:
-    return None if type(value) is bool else f"expected true or false, not {shown(value)}"
+    return None if type(value) is bool else f"expected true or false, not {quote_start(value)}"
 
 
 def _number(least: int) -> Check:
     def check(value: Any) -> str | None:
         if type(value) is not int:
-            return f"expected a whole number, not {shown(value)}"
+            return f"expected a whole number, not {quote_start(value)}"
         if value < least:
-            return f"expected {least} or more, not {shown(value)}"
-        return None if value <= _MOST else f"expected {_MOST} at most, not {shown(value)}"
+            return f"expected {least} or more, not {quote_start(value)}"
+        return None if value <= _MOST else f"expected {_MOST} at most, not {quote_start(value)}"
 
     return check
 
@@ -70,7 +70,7 @@ def _one_of(*values: str) -> Check:
     *most, last = map(repr, values)
 
     def check(value: Any) -> str | None:
-        return None if value in values else f"expected {', '.join(most)} or {last}, not {shown(value)}"
+        return None if value in values else f"expected {', '.join(most)} or {last}, not {quote_start(value)}"
 
     return check
 
@@ -78,7 +78,7 @@ def _one_of(*values: str) -> Check:
 def _array(most: int | None) -> Check:
     def check(value: Any) -> str | None:
         if not isinstance(value, list | tuple):
-            return f"expected an array, not {shown(value)}"
+            return f"expected an array, not {quote_start(value)}"
         if most is not None and len(value) > most:
             return f"has {len(value):,} items; {most:,} is the most in one command"
         return None
@@ -172,5 +172,5 @@ def _item_fault(name: str, items: list[Any]) -> list[str]:
     kinds = _ITEMS[name]
     for at, item in enumerate(items):
         if not isinstance(item, kinds):
-            return [f"field {name}.{at}: expected a text, not {shown(item)}"]
+            return [f"field {name}.{at}: expected a text, not {quote_start(item)}"]
     return []

@@ -22,7 +22,7 @@ def configure(ids: Mapping[str, int]) -> None:
     _ids.update(ids)
 
 
-def knows(name: str) -> bool:
+def has_schema_id(name: str) -> bool:
     """Return whether the id of a schema is configured."""
     return name in _ids
 

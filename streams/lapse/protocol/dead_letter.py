@@ -84,11 +84,11 @@ def headers(death: Death, original: Sequence[tuple[str, bytes]]) -> list[tuple[s
 
     Headers of an earlier death are overwritten, and earlier `lapse-original-…` headers are kept (D2).
     """
-    of_record = [(name, original[at][1]) for at, name in kept([name for name, _ in original])]
-    return of_record + facts(death, original)
+    of_record = [(name, original[at][1]) for at, name in copied_headers([name for name, _ in original])]
+    return of_record + death_headers(death, original)
 
 
-def kept(names: Sequence[str]) -> list[tuple[int, str]]:
+def copied_headers(names: Sequence[str]) -> list[tuple[int, str]]:
     """Return the indexes of a record's headers that are copied to its letter, each with its name there.
 
     If the record is a letter itself, lifetimes are not renamed. It has renamed the producer's already, so its
@@ -117,7 +117,7 @@ TELLING: Final = frozenset({header.REDRIVEN_COUNT, header.TRANSFER})
 """Headers of a record on whose values the facts of its letter depend."""
 
 
-def facts(death: Death, original: Sequence[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
+def death_headers(death: Death, original: Sequence[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
     """Return the headers with the facts of a death. Only the record's headers in `TELLING` affect them."""
     redriven = redriven_count(original)
     topic, partition, _ = death.bookmark

@@ -60,7 +60,7 @@ def _counterpart(one: Bookmark, among: BookmarkRange, others: BookmarkRange) -> 
     return Bookmark(others.topic, others.partition, others.first + one.offset - among.first)
 
 
-def joined(pairs: Iterable[tuple[Bookmark, Bookmark]]) -> list[HandOver]:
+def join_neighbours(pairs: Iterable[tuple[Bookmark, Bookmark]]) -> list[HandOver]:
     """Join neighbouring messages whose records are neighbours as well."""
     ends: list[tuple[Bookmark, Bookmark, int]] = []
     for here, there in sorted(pairs):

@@ -12,7 +12,7 @@ FEW_DELIVERIES: Final = 2
 """Values up to this cause a warning, because so many deaths of clients in a row are not unusual."""
 
 
-def advice(queue: str, max_deliveries: int, max_backlog: int | None) -> str | None:
+def max_deliveries_warning(queue: str, max_deliveries: int, max_backlog: int | None) -> str | None:
     """Return a warning if `max_deliveries` is small and a backlog greater than 1 is possible.
 
     Args:

@@ -39,7 +39,7 @@ REDRIVEN: Final = b"redrive/"
 """Prefix of the message id of a redriven record."""
 
 
-def unfit(target: str, letters: str = "") -> str:
+def target_fault(target: str, letters: str = "") -> str:
     """Return why letters cannot be sent to a topic; empty if they can.
 
     Args:
@@ -55,7 +55,7 @@ def unfit(target: str, letters: str = "") -> str:
     return ""
 
 
-def astray(origin: str, partition: int, topics: Mapping[str, int]) -> str:
+def partition_fault(origin: str, partition: int, topics: Mapping[str, int]) -> str:
     """Return why a letter cannot be sent to the partition of its message; empty if it can.
 
     Args:
@@ -63,7 +63,7 @@ def astray(origin: str, partition: int, topics: Mapping[str, int]) -> str:
         partition: the partition of the message.
         topics: number of partitions by existing topic.
     """
-    if unfit(origin):
+    if target_fault(origin):
         return "not a topic for letters"
     if origin not in topics:
         return "no such topic"
@@ -83,7 +83,7 @@ def message_id(lapse_id: str, before: int = 0) -> str:
     return f"{REDRIVEN.decode()}{lapse_id}{f'+{before}' if before else ''}"
 
 
-def lapse_id_of(message_id: str) -> str:
+def parse_message_id(message_id: str) -> str:
     """Return the id of the letter whose redriven record has a message id; empty if no redrive gave it."""
     if not message_id.startswith(REDRIVEN.decode()):
         return ""

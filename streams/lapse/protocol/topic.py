@@ -72,13 +72,13 @@ def definer(app_id: str) -> str:
     return f"{DEFINITIONS_PREFIX}{app_id}"
 
 
-def of_definer(app_id: str, users: Iterable[str]) -> list[str]:
+def definer_topics(app_id: str, users: Iterable[str]) -> list[str]:
     """Return the topics for commands about definitions and for their answers, including those of each user."""
     name = definer(app_id)
     return [commands(name), *(deliveries(name, user) for user in ("", *users))]
 
 
-def own(app_id: str, entity: str) -> tuple[str, ...]:
+def entity_topics(app_id: str, entity: str) -> tuple[str, ...]:
     """Return the topics that are deleted with an entity, in this order, if they exist. The events stay."""
     return commands(entity), deliveries(entity), sow(entity), decisions(entity), changelog(app_id, entity)
 

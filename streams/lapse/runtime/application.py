@@ -12,7 +12,7 @@ import faust
 from faust.types import TP
 
 from lapse.config import Config, key
-from lapse.config.definition import UNDEFINED, Decided
+from lapse.config.definition import UNDEFINED, DecidedEntities
 from lapse.config.key import Keys
 from lapse.core.expression import grammar
 from lapse.protocol import confluent
@@ -293,7 +293,7 @@ class LapseApp(faust.App):
         return [runner for entity in self.entities.values() for runner in list(entity.runners.values())]
 
 
-def make_app(config: Config, topology: Topology | None = None, decided: Decided | None = None) -> LapseApp:
+def make_app(config: Config, topology: Topology | None = None, decided: DecidedEntities | None = None) -> LapseApp:
     """Build the application.
 
     Args:
@@ -318,7 +318,7 @@ def make_app(config: Config, topology: Topology | None = None, decided: Decided 
     keys = key.read(config) if config.users else None
     _equip(app, config, keys, decided)
     app.key_watch = None if keys is None else KeyWatch(config, keys)
-    app.warnings = [*topology.missing(), *warnings(topology), *key.exposed(config), *app.warnings]
+    app.warnings = [*topology.missing(), *warnings(topology), *key.exposure_warnings(config), *app.warnings]
     app.not_served, app.barred = deleted, barred
     for name in deleted:
         remove_copies(Path(str(app.conf.tabledir)), name)
@@ -333,7 +333,7 @@ def make_app(config: Config, topology: Topology | None = None, decided: Decided 
     return app
 
 
-def _equip(app: LapseApp, config: Config, keys: Keys | None, decided: Decided | None) -> None:
+def _equip(app: LapseApp, config: Config, keys: Keys | None, decided: DecidedEntities | None) -> None:
     """Create what the entities of an application share, before it has any."""
     worker = config.lapse
     admin = {"bootstrap.servers": worker.brokers, **security.for_librdkafka(config.security)}
@@ -377,7 +377,7 @@ def _maker(app: LapseApp, config: Config, keys: Keys | None) -> Callable[..., En
         if keys is not None:
             kind = "queue" if name in whole.queue else "SOW topic"
             clock = app.services.clock
-            entity.guard = Guard(name, kind, keys.users, whole.entitled(name), keys.workers, clock.now_ms)
+            entity.guard = Guard(name, kind, keys.users, whole.entitled_users(name), keys.workers, clock.now_ms)
         entity.expect(topology.existing)
         entity.declare(app, app.reading, store_url(config))
         entity.on_end = lambda one: app.run_beside(app.entity_cleanup.clean_up(one))
@@ -396,7 +396,7 @@ def _entity(name: str, topology: Topology, services: Services, target: str | Non
 
 
 def _definer(
-    app: LapseApp, follower: DefinitionFollower, config: Config, decided: Decided, keys: Keys | None
+    app: LapseApp, follower: DefinitionFollower, config: Config, decided: DecidedEntities, keys: Keys | None
 ) -> Definer:
     """Return the definer, which also exchanges messages with the other workers."""
     name = names.definer(config.lapse.app_id)

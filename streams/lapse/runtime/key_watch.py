@@ -53,7 +53,7 @@ class KeyWatch:
         changed = self._keys.replace(found)
         if changed:
             logger.info("Changed keys are in force: those of %s", ", ".join(changed))
-            for warning in key.exposed(self._config):
+            for warning in key.exposure_warnings(self._config):
                 logger.warning("%s", warning)
 
     def _stamps(self) -> dict[str, _Stamp | None]:

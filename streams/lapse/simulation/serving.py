@@ -55,5 +55,5 @@ def _serving(name: str, config: Config) -> Serving:
     guard = None
     if config.users:
         keys = key_files.read(config)
-        guard = Guard(name, "queue", keys.users, config.entitled(name), keys.workers, lambda: 0)
+        guard = Guard(name, "queue", keys.users, config.entitled_users(name), keys.workers, lambda: 0)
     return Serving(config.queue[name], config.forward_topic(name), guard)

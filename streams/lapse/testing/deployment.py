@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from lapse.config import Config, ConfigError, QueueConfig, SowConfig, load
 from lapse.config.definition import Definition, Kind
-from lapse.config.document import explained
+from lapse.config.document import describe_fault
 from lapse.core.lifetime import NEVER
 from lapse.core.near_name import did_you_mean
 from lapse.protocol import topic as names
@@ -137,7 +137,7 @@ class Lapse:
         try:
             config = Config.model_validate(tree, context={"beside": self._beside})
         except ValidationError as error:
-            faults = (explained(fault) for fault in error.errors(include_url=False))
+            faults = (describe_fault(fault) for fault in error.errors(include_url=False))
             raise ConfigError("\n".join(f"{'.'.join(path)}: {message}" for path, message in faults)) from error
         with self._cluster.changed:
             self._tree = tree
@@ -346,7 +346,7 @@ class Lapse:
         for name, entity in list(self._entities.items()):
             shards = [self._shards.get((name, partition)) for partition in range(entity.shards)]
             if all(shard is not None and shard.machine.stopped for shard in shards):
-                for topic in [*names.own(APP_ID, name), *self._taken_along(name)]:
+                for topic in [*names.entity_topics(APP_ID, name), *self._taken_along(name)]:
                     self._cluster.delete(topic)
                 for partition in range(entity.shards):
                     del self._shards[name, partition]

@@ -20,7 +20,7 @@ from confluent_kafka import Consumer, TopicPartition
 from lapse.protocol.answer import Answer, QueuedMessage
 from lapse.protocol.bookmark import Bookmark, BookmarkRange
 from lapse.protocol.command import Command
-from lapse.protocol.hand_over import HandOver, joined
+from lapse.protocol.hand_over import HandOver, join_neighbours
 from lapse.transfer.copier import Copier, TransferError
 from lapse.transfer.order import Order, Orders
 from lapse.transfer.side import Side
@@ -327,7 +327,7 @@ class Mover:
         return put.pairs
 
     def _confirmation(self, pairs: Iterable[tuple[Bookmark, Bookmark]]) -> Command:
-        texts = tuple(str(one) for one in joined(pairs))
+        texts = tuple(str(one) for one in join_neighbours(pairs))
         if not texts:  # only messages that left before
             return self._hold((), "", top_n=0)
         return Command(command="transfer_confirm", transfer=self._transfer, bookmarks=texts)

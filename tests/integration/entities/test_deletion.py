@@ -58,7 +58,7 @@ def topics(deployment: Deployment, stem: str) -> set[str]:
 
 def own(deployment: Deployment, stem: str) -> set[str]:
     """What lapse keeps for an entity, and removes with it."""
-    return topics(deployment, stem) & set(topic.own(deployment.app_id, deployment.name(stem)))
+    return topics(deployment, stem) & set(topic.entity_topics(deployment.app_id, deployment.name(stem)))
 
 
 def still_served(deployment: Deployment, stem: str) -> None:

@@ -40,7 +40,7 @@ def worker(one: Deployment) -> WorkerProcess:
 
 def own(one: Deployment, stem: str) -> set[str]:
     there = one.connection.partitions()
-    return set(topic.own(one.app_id, one.name(stem))) & set(there)
+    return set(topic.entity_topics(one.app_id, one.name(stem))) & set(there)
 
 
 def named(one: Deployment, stem: str) -> set[str]:
@@ -176,10 +176,10 @@ def test_what_a_client_created_deletes_itself_and_its_topics_over_crashes(deploy
         with ThreadPoolExecutor(1) as threads:
             created = threads.submit(admin.create_queue, one.name("cut"), topics=[one.name("cut-in")], **silent)
             until(lambda: not first.running, "it died between topics and definition")
-            remove(one, *topic.own(one.app_id, one.name("halfway")), *named(one, "bare"))
+            remove(one, *topic.entity_topics(one.app_id, one.name("halfway")), *named(one, "bare"))
             second = worker(one)
             assert created.result().changed
-        gone = {*topic.own(one.app_id, one.name("book")), one.name("book-updates")}
+        gone = {*topic.entity_topics(one.app_id, one.name("book")), one.name("book-updates")}
         until(lambda: not gone & one.connection.partitions().keys(), "it is gone, and the topic made with it", 60)
         until(lambda: not named(one, "halfway"), "what was left of the queue that was removed halfway", 30)
         until(lambda: not named(one, "cut"), "the queue that was created twice is gone, and all of its topics", 30)

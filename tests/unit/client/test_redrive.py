@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from lapse.protocol.bookmark import Bookmark
-from lapse.protocol.redrive import astray
+from lapse.protocol.redrive import partition_fault
 from lapse_client.letters.dead_letter import DeadLetter
 from lapse_client.letters.redrive import Choice, Line, Target, plan
 from lapse_client.letters.redriven import Redriven, letter_name
@@ -114,7 +114,7 @@ def test_a_letter_of_another_system_names_no_queue() -> None:
 )
 def test_a_letter_whose_origin_is_not_there_is_refused_and_counted(origin: Bookmark, why: str) -> None:
     """It would keep all others back, or be a command to lapse."""
-    assert astray(origin.topic, origin.partition, {"orders": 3, "lapse.q.commands": 1}) == why
+    assert partition_fault(origin.topic, origin.partition, {"orders": 3, "lapse.q.commands": 1}) == why
 
 
 def test_elsewhere_the_key_decides_and_no_queue_is_named() -> None:

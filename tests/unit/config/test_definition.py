@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lapse.config import load
-from lapse.config.definition import Definition, DefinitionChange, change, decide, in_file, with_entities
+from lapse.config.definition import Definition, DefinitionChange, decide, find_change, in_file, with_entities
 
 HERE = Path()
 
@@ -17,7 +17,7 @@ def queue(version: int = 1, **settings: Any) -> Definition:
 
 
 def between(before: dict[str, Any], after: dict[str, Any]) -> DefinitionChange | None:
-    return change(queue(**before), queue(2, **after), HERE)
+    return find_change(queue(**before), queue(2, **after), HERE)
 
 
 @pytest.mark.feature("C64")
@@ -93,7 +93,7 @@ def test_what_never_changes() -> None:
     assert found is not None
     assert "partitions cannot change" in found.refusal(0)
     assert f"`lapse queue partitions {found.after.name}` gives it more" in found.refusal(0), "the way that is open"
-    other = change(queue(), Definition("orders", "sow", 2, "", {}), HERE)
+    other = find_change(queue(), Definition("orders", "sow", 2, "", {}), HERE)
     assert other is not None
     assert "orders is a queue; delete it first" in other.refusal(0)
 

@@ -29,10 +29,10 @@ key_env = "OPS_KEY"
 admin = true
 """
     )
-    assert config.entitled("orders")["alice"].row_filter == "/desk = 'A'"
-    assert config.entitled("others")["alice"].rights == {Right.PUBLISH}
-    assert list(config.entitled("quotes")) == ["ops"]
-    assert loads("").entitled("orders") == {}
+    assert config.entitled_users("orders")["alice"].row_filter == "/desk = 'A'"
+    assert config.entitled_users("others")["alice"].rights == {Right.PUBLISH}
+    assert list(config.entitled_users("quotes")) == ["ops"]
+    assert loads("").entitled_users("orders") == {}
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lapse.protocol.broker_address import fault
+from lapse.protocol.broker_address import address_fault
 
 
 @pytest.mark.parametrize(
@@ -13,7 +13,7 @@ from lapse.protocol.broker_address import fault
     ],
 )
 def test_addresses_are_taken(servers: str) -> None:
-    assert fault(servers) == ""
+    assert address_fault(servers) == ""
 
 
 @pytest.mark.feature("X7")
@@ -33,6 +33,6 @@ def test_addresses_are_taken(servers: str) -> None:
     ],
 )
 def test_what_can_be_no_address_is_told_with_what_to_do(servers: str, told: str) -> None:
-    assert told in fault(servers)
-    assert "Correct KAFKA_BOOTSTRAP_SERVERS" in fault(servers)
-    assert len(fault(servers)) < 300
+    assert told in address_fault(servers)
+    assert "Correct KAFKA_BOOTSTRAP_SERVERS" in address_fault(servers)
+    assert len(address_fault(servers)) < 300

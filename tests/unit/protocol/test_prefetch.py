@@ -2,7 +2,7 @@
 
 import pytest
 
-from lapse.protocol.prefetch import advice
+from lapse.protocol.prefetch import max_deliveries_warning
 
 
 @pytest.mark.feature("C24")
@@ -21,7 +21,7 @@ from lapse.protocol.prefetch import advice
 def test_a_warning_where_clients_that_die_could_use_up_what_nobody_saw(
     max_deliveries: int, max_backlog: int | None, warned: bool
 ) -> None:
-    told = advice("orders", max_deliveries, max_backlog)
+    told = max_deliveries_warning("orders", max_deliveries, max_backlog)
     assert (told is not None) == warned
     if told is not None:
         assert "queue orders" in told

@@ -70,4 +70,4 @@ def test_a_temporary_sow_topic_goes_with_the_topic_that_was_made_for_it(lapse: L
         assert topic.commands("basket") in lapse.connection.partitions()
         lapse.clock.advance(10)
         left = lapse.connection.partitions().keys()
-    assert not left & {*topic.own("lapse", "basket"), "updates"}
+    assert not left & {*topic.entity_topics("lapse", "basket"), "updates"}

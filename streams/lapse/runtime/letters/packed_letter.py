@@ -43,7 +43,7 @@ _NAMES: Final = _Names()
 
 
 def _begins(name: str) -> bytes:
-    kept = dead_letter.kept([name])
+    kept = dead_letter.copied_headers([name])
     return packed_name(kept[0][1]) if kept else b""
 
 

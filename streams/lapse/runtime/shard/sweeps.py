@@ -81,7 +81,7 @@ def sweeps(value: bytes | None) -> bool:
     if not value or len(value) > commands.MOST_BYTES:
         return False
     try:
-        name, by_filter = commands.outline(value)
+        name, by_filter = commands.decode_name_and_filter(value)
     except ValueError:  # the error is reported when it is carried out
         return False
     return name in _WHOLE or (bool(by_filter) and isinstance(name, str) and name in _SETTLEMENTS)

@@ -53,7 +53,7 @@ def warnings(topology: Topology) -> list[str]:
     ]
     for name, queue in topology.config.queue.items():
         if queue.semantics is Semantics.AT_LEAST_ONCE:
-            hint = prefetch.advice(name, queue.max_deliveries, queue.max_per_subscription_backlog)
+            hint = prefetch.max_deliveries_warning(name, queue.max_deliveries, queue.max_per_subscription_backlog)
             found += [hint] if hint else []
         if queue.group_by is not None and queue.ordering == "partition" and topology.partitions(name) > 1:
             counted = [key for key in ("group_limit", "group_rate", "group_weight") if key in queue.model_fields_set]

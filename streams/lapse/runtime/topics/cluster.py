@@ -146,7 +146,7 @@ class Cluster:
             BrokersAway: no broker answers.
             TopologyError: a broker refuses.
         """
-        if why := broker_address.fault(self._config.lapse.brokers):
+        if why := broker_address.address_fault(self._config.lapse.brokers):
             raise TopologyError(why)
         self._silence.forget()
         if patience_s <= FIRST_ANSWER_S:
@@ -203,7 +203,9 @@ class Cluster:
             if not cut_short or time.monotonic() > looked_until:
                 return found
             for name in cut_short:
-                *own, changelog = (one for one in names.own(self._config.lapse.app_id, name) if one in found.existing)
+                *own, changelog = (
+                    one for one in names.entity_topics(self._config.lapse.app_id, name) if one in found.existing
+                )
                 self._remove([*names.private_deliveries(name, found.existing), *own])
                 self._remove([changelog])  # last: it tells others who look meanwhile what becomes of the rest
             # Another worker may have removed them just now, and the broker may list them a moment longer.

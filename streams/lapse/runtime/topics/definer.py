@@ -128,7 +128,7 @@ class Definer:
                 await consumer.stop()
 
     async def _wait_for_topics(self) -> None:
-        needed = set(names.of_definer(self._config.lapse.app_id, self._config.creators()))
+        needed = set(names.definer_topics(self._config.lapse.app_id, self._config.creators()))
         warned = False
         while missing := await self._missing(needed):
             if not warned:
@@ -219,7 +219,7 @@ class Definer:
                 f"grant it: users.{user}.entitlements",
             )
         cluster, differences, shards = await asyncio.to_thread(made.differences)
-        if made.differs is not None and made.differs.asks_for_emptiness:
+        if made.differs is not None and made.differs.keys_that_need_empty:
             live = await self._messages.live(request.name, shards, SERVED_S)
             made.check_state(lambda _: live)
         if made.differs is None and any(one.create is not None and request.name in one.bars for one in differences):

@@ -14,7 +14,16 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from lapse.config import Config, QueueConfig, SowConfig
-from lapse.config.definition import WORD, Definition, DefinitionChange, Kind, among, change, only, with_entity
+from lapse.config.definition import (
+    WORD,
+    Definition,
+    DefinitionChange,
+    Kind,
+    find_change,
+    keep_entities,
+    with_entity,
+    with_only_defined,
+)
 from lapse.core.error_code import ErrorCode, Refusal
 from lapse.protocol import topic as names
 from lapse.runtime.topics.cluster import Cluster
@@ -136,7 +145,7 @@ class Draft:
         name = self.after.name
         queue = self.config.queue.get(name)
         target = queue.forward_to if queue is not None else None
-        cluster = Cluster(only(self.config, {name} if target is None else {name, target}))
+        cluster = Cluster(keep_entities(self.config, {name} if target is None else {name, target}))
         topology = cluster.topology()
         own = {one.name for one in topology.wanted() if one.entity == name}
         found = [one for one in topology.differences() if name in one.bars or one.topic in own]
@@ -184,7 +193,7 @@ def draft(
     there = {name: one for name, one in there.items() if name not in deleted}
     before = there.get(request.name)
     if before is not None and before.command and before.command == request.command:
-        return Draft(before, None, among(config, there.values(), beside), repeated=True)
+        return Draft(before, None, with_only_defined(config, there.values(), beside), repeated=True)
     word = WORD[request.kind]
     if request.new:
         after = _created(request, before, beside, version + 1)
@@ -199,11 +208,11 @@ def draft(
     else:
         after = _changed(request, before)
     try:
-        differs = change(before, after, beside)
+        differs = find_change(before, after, beside)
         if differs is not None and (why := differs.refusal(0)):
             raise Refused(ErrorCode.INVALID_ARGUMENT, why)
         others = [one for name, one in there.items() if name != request.name]
-        whole = with_entity(among(config, others, beside), after, beside)
+        whole = with_entity(with_only_defined(config, others, beside), after, beside)
     except ValueError as error:
         raise Refused(ErrorCode.INVALID_ARGUMENT, str(error)) from error
     return Draft(after if differs is not None or before is None else before, differs, whole)
@@ -216,7 +225,7 @@ def refusal(differs: DefinitionChange, live: Callable[[Definition], int | None])
         differs: the change.
         live: returns how many messages or records the entity has; None if unknown. Called only if it matters.
     """
-    return differs.refusal(live(differs.after) if differs.asks_for_emptiness else 0)
+    return differs.refusal(live(differs.after) if differs.keys_that_need_empty else 0)
 
 
 def _created(request: Request, before: Definition | None, beside: Path, version: int) -> Definition:
@@ -225,7 +234,7 @@ def _created(request: Request, before: Definition | None, beside: Path, version:
     if before is None:
         return after
     try:
-        same = before.kind == after.kind and change(before, after, beside) is None
+        same = before.kind == after.kind and find_change(before, after, beside) is None
     except ValueError as error:
         raise Refused(ErrorCode.INVALID_ARGUMENT, str(error)) from error
     if not same:

@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from lapse.config import Config
 from lapse.config.definition import (
-    Decided,
+    DecidedEntities,
     Definition,
     DefinitionChange,
-    among,
-    change,
-    only,
-    usable,
+    checked_settings,
+    drop_entities,
+    find_change,
+    keep_entities,
     with_entities,
+    with_only_defined,
     with_settings,
-    without,
 )
 from lapse.protocol import topic as names
 from lapse.runtime.topics.cluster import Cluster
@@ -82,7 +82,9 @@ class DefinitionFollower:
         on_served: called with the name of each entity whose new definition is served here.
     """
 
-    def __init__(self, app: FollowingWorker, config: Config, decided: Decided, connection: Mapping[str, Any]) -> None:
+    def __init__(
+        self, app: FollowingWorker, config: Config, decided: DecidedEntities, connection: Mapping[str, Any]
+    ) -> None:
         self._app = app
         self._config = config
         self._topic = DefinitionsTopic(config)
@@ -124,7 +126,7 @@ class DefinitionFollower:
         if not made:
             return []
         try:
-            config = among(self._config, others.values(), self._beside)
+            config = with_only_defined(self._config, others.values(), self._beside)
         except ValueError as error:
             logger.warning("%s: underlying topics stay: %s", ", ".join(entities), error)
             return []
@@ -141,11 +143,11 @@ class DefinitionFollower:
             return []
         found, offsets = await asyncio.to_thread(self._topic.read_with_offsets)
         needed = {
-            name: {*names.own(self._config.lapse.app_id, name), *one.made}
+            name: {*names.entity_topics(self._config.lapse.app_id, name), *one.made}
             for name, one in understood(found).items()
             if one.made and one.settings.get("auto_delete_on_idle") and name not in self._app.entities
         }
-        gone = [name for name in needed if not there & {*names.own(self._config.lapse.app_id, name)}]
+        gone = [name for name in needed if not there & {*names.entity_topics(self._config.lapse.app_id, name)}]
         if gone:
             # Without the right to see an entity's topics, we do not know whether it is deleted.
             asked = [topic for name in gone for topic in needed[name] - there]
@@ -167,7 +169,7 @@ class DefinitionFollower:
         users = self._config.users
         if not temporary or all(one.principal is None for one in users.values()):
             return
-        own = [topic for name in temporary for topic in names.own(self._config.lapse.app_id, name)]
+        own = [topic for name in temporary for topic in names.entity_topics(self._config.lapse.app_id, name)]
         private = [names.deliveries(name, user) for name in temporary for user in users]
         try:
             await asyncio.to_thread(Cluster(self._config).revoke, [*own, *private, *gone])
@@ -197,7 +199,7 @@ class DefinitionFollower:
                 new += await self._hear(name, self._found[name])
             else:
                 self._serving.pop(name, None)
-                self._config = without(self._config, {name})
+                self._config = drop_entities(self._config, {name})
         if new:
             await self._begin(new, together_ms)
 
@@ -212,9 +214,9 @@ class DefinitionFollower:
             after = Definition.decode(name, value)
             if serving is not None and after.version <= serving.version and not deleted:
                 return []
-            differs = change(serving, after, self._beside)
+            differs = find_change(serving, after, self._beside)
             if differs is not None and "on_expire" in differs.keys:
-                await asyncio.to_thread(usable, after, self._beside)  # imports the function that it names
+                await asyncio.to_thread(checked_settings, after, self._beside)  # imports the function that it names
         except ValueError as error:
             logger.error("%s; what was served goes on. Mend it, or use the same version of lapse everywhere", error)
             return []
@@ -240,12 +242,12 @@ class DefinitionFollower:
             together_ms: when all workers begin to read their topics, ms since the epoch.
         """
         # A deleted entity with the same name may have been of the other kind.
-        others = without(self._config, {one.name for one in new})
+        others = drop_entities(self._config, {one.name for one in new})
         whole, understood, faults = await asyncio.to_thread(with_entities, others, new, self._beside)
         for name, fault in faults.items():
             logger.error("%s is defined, and cannot be served: %s", name, fault)
         try:
-            topology = await asyncio.to_thread(lambda: Cluster(only(whole, understood)).topology(served=True))
+            topology = await asyncio.to_thread(lambda: Cluster(keep_entities(whole, understood)).topology(served=True))
         except TopologyError as error:
             logger.error("%s: defined, and cannot be served: %s", ", ".join(understood), error)
             return

@@ -186,7 +186,7 @@ class EntityCleanup:
     async def _let_go(self, entities: list[Entity]) -> None:
         app = self._app
         await self.balanced()
-        own = {name for entity in entities for name in names.own(app.conf.id, entity.name)}
+        own = {name for entity in entities for name in names.entity_topics(app.conf.id, entity.name)}
         own |= {name for entity in entities for name in entity.deliveries}
         for entity in entities:
             logger.warning(
@@ -259,7 +259,10 @@ class EntityCleanup:
 
     async def _remove(self, admin: AIOKafkaAdminClient, entities: list[str]) -> None:
         there = await self._there()
-        own = {name: (*names.private_deliveries(name, there), *names.own(self._app.conf.id, name)) for name in entities}
+        own = {
+            name: (*names.private_deliveries(name, there), *names.entity_topics(self._app.conf.id, name))
+            for name in entities
+        }
         left = list(entities)
         for part in (slice(None, -1), slice(-1, None)):  # the changelogs are removed last
             refused = await self._delete_topics(

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Final
 
 from lapse.config import Config, QueueConfig, SowConfig
-from lapse.config.shares import over_partitions
+from lapse.config.shares import partition_rate_fault
 from lapse.protocol import topic as names
 from lapse.runtime.kafka.output import MAX_BATCH_BYTES
 from lapse.runtime.topics.access import Access, Grant
@@ -202,7 +202,7 @@ class Topology:
 
     def _deliveries(self, name: str) -> list[str]:
         """Return the topics on which an entity writes to clients: to all, and to each of its users alone (X4)."""
-        return [names.deliveries(name, user) for user in ("", *self.config.entitled(name))]
+        return [names.deliveries(name, user) for user in ("", *self.config.entitled_users(name))]
 
     def _of(self, name: str) -> Iterator[Wanted]:
         """Yield every topic that an entity needs."""
@@ -236,7 +236,7 @@ class Topology:
         if self.config.lapse.definitions == "file":
             return
         settings = {"message.timestamp.type": "LogAppendTime", **_LARGE, "retention.ms": "86400000"}
-        for name in names.of_definer(self.config.lapse.app_id, self.config.creators()):
+        for name in names.definer_topics(self.config.lapse.app_id, self.config.creators()):
             yield Wanted(name, Role.DEFINER, names.definer(self.config.lapse.app_id), 1, settings)
 
     def wanted(self) -> list[Wanted]:
@@ -386,13 +386,13 @@ class Topology:
                 what = f'queue.{name}.priority: priority over {count} partitions requires ordering = "total" (Q17)'
                 found.append(Difference(names.commands(name), what, bars=(name,)))
             if queue.rate is not None and queue.ordering == "partition" and count > 1:
-                what = f"queue.{name}.rate: {over_partitions(count)}"
+                what = f"queue.{name}.rate: {partition_rate_fault(count)}"
                 found.append(Difference(names.commands(name), what, bars=(name,)))
         return found
 
     def standing(self, name: str) -> Standing:
         """Return how many of an entity's own topics are on the cluster."""
-        kept = names.own(self.config.lapse.app_id, name)
+        kept = names.entity_topics(self.config.lapse.app_id, name)
         others = {names.decisions(name)}  # optional: a client may have created it
         if name not in self.config.sow:
             others.add(names.sow(name))

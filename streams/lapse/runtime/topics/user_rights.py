@@ -30,7 +30,7 @@ def user_grants(config: Config, sources: Mapping[str, Sequence[str]]) -> list[Gr
 def _grants(config: Config, sources: Mapping[str, Sequence[str]]) -> Iterator[Grant]:
     workers = _workers(config)
     for name, topics in sources.items():
-        for user, entitlement in config.entitled(name).items():
+        for user, entitlement in config.entitled_users(name).items():
             principal = config.users[user].principal
             if principal is None:
                 continue

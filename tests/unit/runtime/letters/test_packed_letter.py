@@ -80,8 +80,8 @@ def test_letters_of_one_removal_are_what_each_would_be_alone(messages, detail) -
 @pytest.mark.feature("C60", "D2")
 def test_letters_whose_own_headers_all_differ_are_put_together_once(monkeypatch) -> None:
     made = []
-    slow = dead_letter.facts
-    monkeypatch.setattr(dead_letter, "facts", lambda *asked: made.append(1) or slow(*asked))
+    slow = dead_letter.death_headers
+    monkeypatch.setattr(dead_letter, "death_headers", lambda *asked: made.append(1) or slow(*asked))
     death = Death(entity="orders", bookmark=Bookmark("t", 3, 0), reasons=(Reason.TIME_LIMIT,), expired_at_ms=5)
     headers = [((EXPIRES_AT_MS, b"%d" % number), ("trace", b"%d" % -number)) for number in range(1_000)]
     records = [SimpleNamespace(key=None, value=b"{}", headers=one) for one in headers]

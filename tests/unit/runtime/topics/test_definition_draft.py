@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lapse.config import Config
-from lapse.config.definition import Decided, Definition
+from lapse.config.definition import DecidedEntities, Definition
 from lapse.core.error_code import ErrorCode
 from lapse.runtime.topics.definition_draft import Draft, Refused, Request, draft, patched
 from lapse.runtime.topics.definition_follower import DefinitionFollower
@@ -164,7 +164,7 @@ def test_what_a_temporary_queue_takes_along_nobody_else_reads() -> None:
     reply = replace(made, made=("own", "read"))
     reader = Definition("reader", "queue", 1, "bob", {"topic_pattern": "re.d", "default_publish_target": "read"})
     follower = DefinitionFollower(
-        SimpleNamespace(services=SimpleNamespace(topics=None)), Config(), Decided(Config(), {}, (), Path()), {}
+        SimpleNamespace(services=SimpleNamespace(topics=None)), Config(), DecidedEntities(Config(), {}, (), Path()), {}
     )
     follower._found = {"reply": reply.encode(), "reader": reader.encode(), "broken": b"{"}
     assert follower.topics_deleted_along(["reply"]) == ["own"]
